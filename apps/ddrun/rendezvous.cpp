@@ -52,11 +52,11 @@ Example:
 
 std::string stats_text(const rendezvous::CoordinatorServerStats& stats) {
   return stats_line("jobs", stats.jobs) + stats_line("agents", stats.agents) +
-         stats_line("peak_agents", stats.peak_agents) + stats_line("greeting", stats.greeting) +
+         stats_line("peak_agents", stats.peak_agents) + stats_line("greeting", stats.newcomers) +
          stats_line("accepted", stats.accepted) + stats_line("joined", stats.joined) +
-         stats_line("strangers", stats.strangers) + stats_line("other_versions", stats.other_versions) +
-         stats_line("wrong_secrets", stats.wrong_secrets) + stats_line("too_slow", stats.too_slow) +
-         stats_line("turned_away", stats.turned_away) + stats_line("cut_off", stats.cut_off) +
+         stats_line("strangers", stats.foreign_protocol) + stats_line("other_versions", stats.other_versions) +
+         stats_line("wrong_secrets", stats.wrong_secrets) + stats_line("too_slow", stats.timed_out) +
+         stats_line("turned_away", stats.rejected) + stats_line("cut_off", stats.cut_off) +
          stats_line("messages_in", stats.messages_in) + stats_line("messages_out", stats.messages_out) +
          stats_line("bytes_in", stats.bytes_in) + stats_line("bytes_out", stats.bytes_out);
 }

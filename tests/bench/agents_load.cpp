@@ -247,8 +247,8 @@ class Load {
       std::string out;
       const auto state = agent.handshake->feed(bytes, out);
       if (!out.empty()) send(agent, out);
-      if (state == Greeting::going_on) return;
-      if (state != Greeting::done) die("the handshake failed, number " + std::to_string(static_cast<int>(state)));
+      if (state == HandshakeState::in_progress) return;
+      if (state != HandshakeState::done) die("the handshake failed, number " + std::to_string(static_cast<int>(state)));
       agent.keys.emplace(agent.handshake->keys());
       agent.handshake.reset();
       send_message(agent, joining(agent));

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "etcd_answers.hpp"
+#include "etcd_responses.hpp"
 #include "input.hpp"
 
 using namespace ddrun::etcd;
@@ -14,7 +14,7 @@ using namespace ddrun::etcd;
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   if (const auto snapshot = parse_range(text)) {
-    DDRUN_FUZZ_CHECK(snapshot->revision > 0 && parse_done(text));
+    DDRUN_FUZZ_CHECK(snapshot->revision > 0 && is_ok_response(text));
     for (const auto& kv : snapshot->kvs) DDRUN_FUZZ_CHECK(!kv.key.empty());
   }
   if (const auto txn = parse_txn(text)) DDRUN_FUZZ_CHECK(txn->found.revision > 0);
@@ -23,8 +23,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (const auto token = parse_token(text)) {
     DDRUN_FUZZ_CHECK(!token->empty() && token->find_first_of(" \r\n") == std::string::npos);
   }
-  if (const auto news = parse_watch(text)) {
-    for (const auto& event : news->events) DDRUN_FUZZ_CHECK(!event.kv.key.empty());
+  if (const auto update = parse_watch(text)) {
+    for (const auto& event : update->events) DDRUN_FUZZ_CHECK(!event.kv.key.empty());
   }
   (void)parse_error(text);
   if (const auto bytes = from_base64(text)) DDRUN_FUZZ_CHECK(bytes->size() <= text.size());

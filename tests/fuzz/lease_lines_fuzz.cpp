@@ -14,15 +14,16 @@ using namespace ddrun::lease;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  DDRUN_FUZZ_CHECK(from_word(to_word(text)) == text);
-  if (const auto bytes = from_word(text)) DDRUN_FUZZ_CHECK(to_word(*bytes) == text);
-  if (const auto said = line::parse(text)) {
-    if (const auto* mine = std::get_if<line::Mine>(&*said)) DDRUN_FUZZ_CHECK(mine->term > 0 && mine->tick > 0);
-    if (const auto* other = std::get_if<line::Other>(&*said)) DDRUN_FUZZ_CHECK(other->term > 0);
+  DDRUN_FUZZ_CHECK(percent_decode(percent_encode(text)) == text);
+  if (const auto bytes = percent_decode(text)) DDRUN_FUZZ_CHECK(percent_encode(*bytes) == text);
+  if (const auto said = from_program::parse(text)) {
+    if (const auto* mine = std::get_if<from_program::Mine>(&*said)) DDRUN_FUZZ_CHECK(mine->term > 0 && mine->tick > 0);
+    if (const auto* other = std::get_if<from_program::Other>(&*said)) DDRUN_FUZZ_CHECK(other->term > 0);
   }
-  if (const auto told = said::parse(text)) {
-    if (const auto* job = std::get_if<said::Job>(&*told)) DDRUN_FUZZ_CHECK(job->version > 0 && job->ttl.count() >= 0);
-    if (const auto* tick = std::get_if<said::Tick>(&*told)) DDRUN_FUZZ_CHECK(tick->number > 0);
+  if (const auto told = to_program::parse(text)) {
+    if (const auto* job = std::get_if<to_program::Job>(&*told))
+      DDRUN_FUZZ_CHECK(job->version > 0 && job->ttl.count() >= 0);
+    if (const auto* tick = std::get_if<to_program::Tick>(&*told)) DDRUN_FUZZ_CHECK(tick->number > 0);
   }
   return 0;
 }

@@ -28,42 +28,42 @@ const std::array<HmacKey, 2> secrets{HmacKey("the secret of the job"), HmacKey("
 template <class Machine>
 class Side {
  public:
-  Side(const HmacKey* secret, std::uint8_t fill) : whole_(secret, nonce(fill)), crumbs_(secret, nonce(fill)) {
+  Side(const HmacKey* secret, std::uint8_t fill) : whole_(secret, nonce(fill)), bytewise_(secret, nonce(fill)) {
     if constexpr (requires { whole_.begin(); }) {
-      said_ = crumbs_said_ = whole_.begin();
+      sent_ = bytewise_sent_ = whole_.begin();
     }
   }
 
-  void hear(std::string_view bytes) {
-    while (!bytes.empty() && whole_.state() == Greeting::going_on) hear_some(bytes);
+  void receive(std::string_view bytes) {
+    while (!bytes.empty() && whole_.state() == HandshakeState::in_progress) receive_some(bytes);
   }
-  [[nodiscard]] bool done() const { return whole_.state() == Greeting::done; }
-  [[nodiscard]] const std::string& said() const { return said_; }
-  [[nodiscard]] const std::string& heard() const { return heard_; }
+  [[nodiscard]] bool done() const { return whole_.state() == HandshakeState::done; }
+  [[nodiscard]] const std::string& sent() const { return sent_; }
+  [[nodiscard]] const std::string& received() const { return received_; }
   [[nodiscard]] SessionKeys keys() const { return whole_.keys(); }
 
  private:
-  void hear_some(std::string_view& bytes) {
+  void receive_some(std::string_view& bytes) {
     auto left = bytes;
-    whole_.feed(left, said_);
+    whole_.feed(left, sent_);
     DDRUN_FUZZ_CHECK(left.size() <= bytes.size());
-    DDRUN_FUZZ_CHECK(whole_.state() != Greeting::going_on || left.empty());
-    heard_ += bytes.substr(0, bytes.size() - left.size());
-    for (; !bytes.empty() && crumbs_.state() == Greeting::going_on; bytes.remove_prefix(1)) {
+    DDRUN_FUZZ_CHECK(whole_.state() != HandshakeState::in_progress || left.empty());
+    received_ += bytes.substr(0, bytes.size() - left.size());
+    for (; !bytes.empty() && bytewise_.state() == HandshakeState::in_progress; bytes.remove_prefix(1)) {
       auto byte = bytes.substr(0, 1);
-      crumbs_.feed(byte, crumbs_said_);
+      bytewise_.feed(byte, bytewise_sent_);
     }
     bytes = left;
-    DDRUN_FUZZ_CHECK(whole_.state() == crumbs_.state());
-    DDRUN_FUZZ_CHECK(said_ == crumbs_said_);
-    DDRUN_FUZZ_CHECK(said_.size() <= hello_size + sizeof(Digest));
+    DDRUN_FUZZ_CHECK(whole_.state() == bytewise_.state());
+    DDRUN_FUZZ_CHECK(sent_ == bytewise_sent_);
+    DDRUN_FUZZ_CHECK(sent_.size() <= hello_size + sizeof(Digest));
   }
 
-  Machine whole_, crumbs_;
-  std::string said_, crumbs_said_, heard_;
+  Machine whole_, bytewise_;
+  std::string sent_, bytewise_sent_, received_;
 };
 
-std::string behind_hello(const std::string& said) { return said.substr(std::min(hello_size, said.size())); }
+std::string behind_hello(const std::string& sent) { return sent.substr(std::min(hello_size, sent.size())); }
 
 /// Bytes of what somebody has said, with a change or without.
 std::string piece(Input& input, const std::string& of, std::size_t& from, std::uint8_t what) {
@@ -89,8 +89,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Side<AgentHandshake> old_agent(&secrets[0], 1);
   Side<CoordinatorHandshake> old_coordinator(&secrets[0], 2);
   for (int turn = 0; turn < 2; ++turn) {
-    old_coordinator.hear(std::string_view(old_agent.said()).substr(old_coordinator.heard().size()));
-    old_agent.hear(std::string_view(old_coordinator.said()).substr(old_agent.heard().size()));
+    old_coordinator.receive(std::string_view(old_agent.sent()).substr(old_coordinator.received().size()));
+    old_agent.receive(std::string_view(old_coordinator.sent()).substr(old_agent.received().size()));
   }
   DDRUN_FUZZ_CHECK(old_agent.done() && old_coordinator.done());
 
@@ -100,28 +100,28 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   while (!input.empty()) {
     const auto what = input.byte();
     switch (what / 32) {
-      case 0: coordinator.hear(piece(input, agent.said(), from[0], what)); break;
-      case 1: agent.hear(piece(input, coordinator.said(), from[1], what)); break;
-      case 2: coordinator.hear(piece(input, old_agent.said(), from[2], what)); break;
-      case 3: agent.hear(piece(input, old_coordinator.said(), from[3], what)); break;
-      case 4: coordinator.hear(input.bytes(what % 32 + 1)); break;
-      case 5: agent.hear(input.bytes(what % 32 + 1)); break;
+      case 0: coordinator.receive(piece(input, agent.sent(), from[0], what)); break;
+      case 1: agent.receive(piece(input, coordinator.sent(), from[1], what)); break;
+      case 2: coordinator.receive(piece(input, old_agent.sent(), from[2], what)); break;
+      case 3: agent.receive(piece(input, old_coordinator.sent(), from[3], what)); break;
+      case 4: coordinator.receive(input.bytes(what % 32 + 1)); break;
+      case 5: agent.receive(input.bytes(what % 32 + 1)); break;
       case 6:  // left out
         from[what % 4] += what % 8;
         break;
       default:  // sent back
-        if (what % 2 == 0) agent.hear(behind_hello(agent.said()));
-        else coordinator.hear(behind_hello(coordinator.said()));
+        if (what % 2 == 0) agent.receive(behind_hello(agent.sent()));
+        else coordinator.receive(behind_hello(coordinator.sent()));
     }
   }
   if (agent.done() && of_agent != nullptr) {
     DDRUN_FUZZ_CHECK(of_agent == of_coordinator);
-    DDRUN_FUZZ_CHECK(agent.heard() == coordinator.said());
-    DDRUN_FUZZ_CHECK(coordinator.heard() == agent.said());
+    DDRUN_FUZZ_CHECK(agent.received() == coordinator.sent());
+    DDRUN_FUZZ_CHECK(coordinator.received() == agent.sent());
   }
   if (coordinator.done() && of_coordinator != nullptr) {
     DDRUN_FUZZ_CHECK(of_agent == of_coordinator);
-    DDRUN_FUZZ_CHECK(coordinator.heard() == agent.said());
+    DDRUN_FUZZ_CHECK(coordinator.received() == agent.sent());
   }
   if (agent.done() && coordinator.done() && of_agent != nullptr) {
     auto agent_keys = agent.keys(), coordinator_keys = coordinator.keys();

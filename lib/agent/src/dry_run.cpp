@@ -74,7 +74,7 @@ Result<RendezvousPlan> plan_several(const LaunchSpec& spec, RendezvousPlan plan)
     if (!location) return tl::unexpected(location.error());
     const Endpoint& first = location->candidates.front();
     place = concat("at ", first.host, ":", first.port,
-                   location->is_here ? ", where this one would run the coordinator" : "");
+                   location->is_local ? ", where this one would run the coordinator" : "");
   }
   plan.note = concat("once ", nodes, " machines have met ", place, "; ranks and MASTER_ADDR are given then\n");
   plan.not_known_yet = {"RANK",        "WORLD_SIZE",  "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE",

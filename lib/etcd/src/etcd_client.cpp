@@ -16,10 +16,10 @@ namespace {
 namespace asio = boost::asio;
 using tcp = asio::ip::tcp;
 
-constexpr std::chrono::seconds time_to_look_up{5};
-constexpr std::chrono::seconds look_up_again_after{5};
-constexpr Milliseconds first_pause{50}, longest_pause{500};
-constexpr int most_authentications = 3;  // for one request
+constexpr std::chrono::seconds resolve_timeout{5};
+constexpr std::chrono::seconds resolve_interval{5};
+constexpr Milliseconds min_back_off{50}, max_back_off{500};
+constexpr int max_authentications = 3;  // for one request
 
 // gRPC's status codes.
 constexpr int invalid_argument = 3, deadline_exceeded = 4, not_found = 5, permission_denied = 7, resource_exhausted = 8,
@@ -36,10 +36,10 @@ std::optional<tcp::endpoint> endpoint_of(const std::string& address, std::uint16
 std::string EtcdClient::Member::name() const { return host_port_text(at.host, at.port); }
 
 EtcdClient::EtcdClient(const asio::any_io_executor& executor, EtcdOptions options, std::vector<Endpoint> endpoints,
-                       StreamMaker streams, Milliseconds bound, Events events)
+                       StreamMaker streams, Milliseconds timeout, Events events)
     : options_(std::move(options)),
       streams_(std::move(streams)),
-      bound_(bound),
+      timeout_(timeout),
       events_(std::move(events)),
       executor_(executor),
       timer_(executor),
@@ -50,22 +50,22 @@ EtcdClient::EtcdClient(const asio::any_io_executor& executor, EtcdOptions option
 }
 
 void EtcdClient::start() {
-  looked_up_ = Clock::now();
-  for (std::size_t i = 0; i < members_.size(); ++i) look_up(i);
+  resolved_at_ = Clock::now();
+  for (std::size_t i = 0; i < members_.size(); ++i) resolve(i);
   next();
 }
 
 void EtcdClient::close() {
   closed_ = true;
   events_ = {};
-  questions_.clear();
+  requests_.clear();
   connection_.reset();
   close_watch();
   timer_.cancel();
   for (auto& member : members_) member.lookup.reset();
 }
 
-void EtcdClient::look_up(std::size_t index) {
+void EtcdClient::resolve(std::size_t index) {
   Member& member = members_[index];
   const std::string host = member.at.host == "localhost" ? "127.0.0.1" : member.at.host;
   if (const auto address = endpoint_of(host, member.at.port)) {
@@ -74,7 +74,7 @@ void EtcdClient::look_up(std::size_t index) {
   }
   if (member.lookup) return;
   member.lookup = helper::look_up_host(
-      executor_, host, time_to_look_up, [this, index](const Result<std::vector<std::string>>& found) {
+      executor_, host, resolve_timeout, [this, index](const Result<std::vector<std::string>>& found) {
         Member& member = members_[index];
         const auto running = std::exchange(member.lookup, nullptr);
         if (closed_) return;
@@ -90,7 +90,7 @@ void EtcdClient::look_up(std::size_t index) {
         }
         set_targets();
         const bool looking = std::any_of(members_.begin(), members_.end(), [](const Member& m) { return !!m.lookup; });
-        if (targets_.empty() && !looking) pass_failed();
+        if (targets_.empty() && !looking) on_all_members_failed();
         next();
       });
 }
@@ -107,35 +107,35 @@ void EtcdClient::set_targets() {
   }
 }
 
-void EtcdClient::ask(std::string path, std::string body, Deadline by, Take take, Fail fail) {
+void EtcdClient::post(std::string path, std::string body, Deadline by, OnBody on_body, OnError on_error) {
   if (closed_) return;
-  questions_.push_back({std::move(path), std::move(body), by, std::move(take), std::move(fail)});
+  requests_.push_back({std::move(path), std::move(body), by, std::move(on_body), std::move(on_error)});
   // Never from within the call.
   asio::post(executor_, [self = shared_from_this()] { self->next(); });
 }
 
 void EtcdClient::expire() {
   const auto now = Clock::now();
-  for (auto question = questions_.begin(); question != questions_.end();) {
-    if (now < question->by) {
-      ++question;
+  for (auto pending = requests_.begin(); pending != requests_.end();) {
+    if (now < pending->by) {
+      ++pending;
       continue;
     }
-    const auto fail = std::move(question->fail);
-    questions_.erase(question);
-    fail(Error{Errc::timeout, trouble_.empty() ? "etcd has not answered in time" : trouble_});
+    const auto on_error = std::move(pending->on_error);
+    requests_.erase(pending);
+    on_error(Error{Errc::timeout, last_error_.empty() ? "etcd has not answered in time" : last_error_});
     if (closed_) return;
-    question = questions_.begin();
+    pending = requests_.begin();
   }
 }
 
 void EtcdClient::next() {
-  if (closed_ || busy_ || pausing_) return;
+  if (closed_ || busy_ || backing_off_) return;
   expire();
-  if (closed_ || busy_ || pausing_ || questions_.empty()) return;
+  if (closed_ || busy_ || backing_off_ || requests_.empty()) return;
   if (targets_.empty()) {
-    const auto first = std::min_element(questions_.begin(), questions_.end(),
-                                        [](const Question& a, const Question& b) { return a.by < b.by; });
+    const auto first = std::min_element(requests_.begin(), requests_.end(),
+                                        [](const Request& a, const Request& b) { return a.by < b.by; });
     timer_.expires_at(std::min(first->by, Clock::now() + std::chrono::seconds(1)));
     timer_.async_wait([self = shared_from_this()](const boost::system::error_code& ec) {
       if (!ec) self->next();
@@ -159,30 +159,30 @@ std::string EtcdClient::request(const std::string& path, const std::string& body
 
 void EtcdClient::send() {
   busy_ = true;
-  Question& question = questions_.front();
-  ++question.tried;
+  Request& pending = requests_.front();
+  ++pending.attempts;
   const bool fresh = !connection_ || !connection_->is_open();
   if (fresh) connection_ = connection();
   authenticating_ = !options_.user.empty() && token_.empty() && !auth_is_off_;
   sent_ = lease::FenceClock::now();
   // To connect takes its time, with TLS in particular.
-  timer_.expires_after(fresh ? 2 * bound_ : bound_);
+  timer_.expires_after(fresh ? 2 * timeout_ : timeout_);
   timer_.async_wait([self = shared_from_this()](const boost::system::error_code& ec) {
     if (ec || !self->busy_ || Clock::now() < self->timer_.expiry()) return;
-    self->attempt_failed(concat("no answer within ", format_duration(self->bound_)), false);
+    self->attempt_failed(concat("no answer within ", format_duration(self->timeout_)), false);
   });
   using nlohmann::json;
-  const auto done = [this](tl::expected<HttpAnswer, HttpFailure> answer) { answered(std::move(answer)); };
+  const auto done = [this](tl::expected<HttpResponse, HttpError> answer) { on_response(std::move(answer)); };
   if (authenticating_) {
     const json body{{"name", options_.user}, {"password", options_.password}};
     connection_->exchange(request("/v3/auth/authenticate", body.dump(-1, ' ', false, json::error_handler_t::replace)),
                           done);
   } else {
-    connection_->exchange(request(question.path, question.body), done);
+    connection_->exchange(request(pending.path, pending.body), done);
   }
 }
 
-void EtcdClient::answered(tl::expected<HttpAnswer, HttpFailure> answer) {
+void EtcdClient::on_response(tl::expected<HttpResponse, HttpError> answer) {
   const auto self = shared_from_this();
   timer_.cancel();
   if (!answer) {
@@ -193,12 +193,13 @@ void EtcdClient::answered(tl::expected<HttpAnswer, HttpFailure> answer) {
       return next();
     }
     // So does etcd with one that speaks no TLS.
-    const bool mute = answer.error().connected && !options_.tls && answer.error().why == "closed the connection";
-    return attempt_failed(mute ? "closed the connection without an answer (does it want https?)" : answer.error().why,
-                          answer.error().for_good);
+    const bool maybe_tls = answer.error().connected && !options_.tls && answer.error().why == "closed the connection";
+    return attempt_failed(
+        maybe_tls ? "closed the connection without an answer (does it want https?)" : answer.error().why,
+        answer.error().permanent);
   }
-  if (answer->status == 200) return authenticating_ ? authenticated(*answer) : understood(*answer);
-  if (const auto error = parse_error(answer->body)) return refused(*error, answer->status);
+  if (answer->status == 200) return authenticating_ ? on_authenticated(*answer) : on_ok(*answer);
+  if (const auto error = parse_error(answer->body)) return on_error_response(*error, answer->status);
   if (answer->body.find("HTTP request to an HTTPS server") != std::string::npos) {
     return attempt_failed("it wants TLS (https)", true);
   }
@@ -208,22 +209,22 @@ void EtcdClient::answered(tl::expected<HttpAnswer, HttpFailure> answer) {
   attempt_failed(concat("answers with HTTP status ", answer->status), answer->status < 500);
 }
 
-void EtcdClient::understood(const HttpAnswer& answer) {
+void EtcdClient::on_ok(const HttpResponse& answer) {
   // Who asked may close this, and ask again.
-  auto question = std::move(questions_.front());
-  questions_.pop_front();
+  auto pending = std::move(requests_.front());
+  requests_.pop_front();
   const auto keep = shared_from_this();
-  if (!question.take(answer.body)) {
-    questions_.push_front(std::move(question));
+  if (!pending.on_body(answer.body)) {
+    requests_.push_front(std::move(pending));
     return attempt_failed("does not answer as etcd does", true);
   }
   busy_ = false;
   if (closed_) return;
-  well();
+  set_healthy();
   next();
 }
 
-void EtcdClient::authenticated(const HttpAnswer& answer) {
+void EtcdClient::on_authenticated(const HttpResponse& answer) {
   auto token = parse_token(answer.body);
   if (!token) return attempt_failed("does not answer as etcd does", true);
   token_ = std::move(*token);
@@ -231,98 +232,98 @@ void EtcdClient::authenticated(const HttpAnswer& answer) {
   next();
 }
 
-void EtcdClient::refused(const EtcdError& error, unsigned status) {
+void EtcdClient::on_error_response(const EtcdError& error, unsigned status) {
   const auto says = [&](const char* text) { return error.message.find(text) != std::string::npos; };
-  Question& question = questions_.front();
+  Request& pending = requests_.front();
   if (authenticating_ && (error.code == failed_precondition || says("authentication is not enabled"))) {
     auth_is_off_ = true;
     busy_ = false;
     return next();
   }
   if (authenticating_ && (error.code == invalid_argument || error.code == unauthenticated)) {
-    return unusable(concat("etcd refuses user '", options_.user, "': ", error.message));
+    return on_unusable_etcd(concat("etcd refuses user '", options_.user, "': ", error.message));
   }
   if (!authenticating_ && (error.code == unauthenticated || says("auth token") || says("revision of auth store")) &&
       !options_.user.empty()) {
     token_.clear();
     auth_is_off_ = false;
-    if (question.tried > most_authentications) return attempt_failed(error.message, false);
+    if (pending.attempts > max_authentications) return attempt_failed(error.message, false);
     busy_ = false;
     return next();
   }
   if (error.code == unauthenticated || says("user name is empty")) {
-    return unusable("etcd wants a user and a password");
+    return on_unusable_etcd("etcd wants a user and a password");
   }
   if (error.code == permission_denied) {
-    return unusable(options_.user.empty() ? concat("etcd wants a user and a password: ", error.message)
-                                          : concat("etcd does not let user '", options_.user,
-                                                   "' use keys below /ddrun/: ", error.message));
+    return on_unusable_etcd(options_.user.empty() ? concat("etcd wants a user and a password: ", error.message)
+                                                  : concat("etcd does not let user '", options_.user,
+                                                           "' use keys below /ddrun/: ", error.message));
   }
   if (error.code == unavailable || error.code == deadline_exceeded || error.code == resource_exhausted ||
       status >= 500 || authenticating_) {
     return attempt_failed(error.message, false);
   }
-  const auto fail = std::move(question.fail);
-  questions_.pop_front();
+  const auto on_error = std::move(pending.on_error);
+  requests_.pop_front();
   busy_ = false;
-  well();
+  set_healthy();
   if (closed_) return;
-  fail(Error{error.code == not_found ? Errc::not_found : Errc::invalid_argument,
-             concat("etcd refuses: ", error.message)});
+  on_error(Error{error.code == not_found ? Errc::not_found : Errc::invalid_argument,
+                 concat("etcd refuses: ", error.message)});
   next();
 }
 
-void EtcdClient::attempt_failed(std::string why, bool for_good) {
+void EtcdClient::attempt_failed(std::string why, bool permanent) {
   const auto self = shared_from_this();
   connection_.reset();
   busy_ = false;
   timer_.cancel();
   Member& member = members_[target().member];
   member.why = std::move(why);
-  member.for_good = for_good;
-  trouble_ = concat("etcd at ", member.name(), ": ", member.why);
+  member.permanent = permanent;
+  last_error_ = concat("etcd at ", member.name(), ": ", member.why);
   current_ = current_ % targets_.size() + 1;
   ++failed_in_row_;
   close_watch();
-  if (events_.on_moved) events_.on_moved();
+  if (events_.on_member_changed) events_.on_member_changed();
   if (closed_) return;
   if (failed_in_row_ < targets_.size()) return next();
   failed_in_row_ = 0;
-  pass_failed();
+  on_all_members_failed();
 }
 
-void EtcdClient::pass_failed() {
+void EtcdClient::on_all_members_failed() {
   std::vector<std::string> parts;
-  bool for_good = true;
+  bool permanent = true;
   for (const auto& member : members_) {
     parts.push_back(concat(member.name(), ": ", member.why));
-    for_good = for_good && member.for_good;
+    permanent = permanent && member.permanent;
   }
   const auto text = join(parts, "; ");
-  if (for_good && !was_well_) return unusable(concat("cannot use etcd: ", text));
-  trouble_ = concat("etcd cannot be asked: ", text);
-  if (!std::exchange(trouble_told_, true) && events_.on_trouble) events_.on_trouble(trouble_);
+  if (permanent && !was_healthy_) return on_unusable_etcd(concat("cannot use etcd: ", text));
+  last_error_ = concat("etcd cannot be asked: ", text);
+  if (!std::exchange(error_reported_, true) && events_.on_status) events_.on_status(last_error_);
   if (closed_) return;
-  if (Clock::now() - looked_up_ >= look_up_again_after) {
-    looked_up_ = Clock::now();
-    for (std::size_t i = 0; i < members_.size(); ++i) look_up(i);
+  if (Clock::now() - resolved_at_ >= resolve_interval) {
+    resolved_at_ = Clock::now();
+    for (std::size_t i = 0; i < members_.size(); ++i) resolve(i);
   }
-  pause(std::min(longest_pause, first_pause * (1 << std::min<std::size_t>(failed_passes_++, 4))));
+  back_off(std::min(max_back_off, min_back_off * (1 << std::min<std::size_t>(failed_passes_++, 4))));
 }
 
-void EtcdClient::pause(Milliseconds duration) {
-  pausing_ = true;
+void EtcdClient::back_off(Milliseconds duration) {
+  backing_off_ = true;
   static thread_local std::minstd_rand random{std::random_device()()};
   timer_.expires_after(duration / 2 + Milliseconds(random() % static_cast<unsigned>(duration.count() / 2 + 1)));
   timer_.async_wait([self = shared_from_this()](const boost::system::error_code& ec) {
     if (ec) return;
-    self->pausing_ = false;
+    self->backing_off_ = false;
     self->next();
   });
 }
 
-void EtcdClient::unusable(std::string why) {
-  if (was_well_) return attempt_failed(std::move(why), false);
+void EtcdClient::on_unusable_etcd(std::string why) {
+  if (was_healthy_) return attempt_failed(std::move(why), false);
   const auto on_unusable = events_.on_unusable;
   const auto self = shared_from_this();
   close();
@@ -330,13 +331,13 @@ void EtcdClient::unusable(std::string why) {
   if (on_unusable) on_unusable(Error{Errc::invalid_argument, std::move(why)});
 }
 
-void EtcdClient::well() {
-  was_well_ = true;
+void EtcdClient::set_healthy() {
+  was_healthy_ = true;
   failed_in_row_ = 0;
   failed_passes_ = 0;
-  trouble_.clear();
-  if (std::exchange(trouble_told_, false) && events_.on_trouble) {
-    events_.on_trouble(concat("etcd answers again (", members_[target().member].name(), ")"));
+  last_error_.clear();
+  if (std::exchange(error_reported_, false) && events_.on_status) {
+    events_.on_status(concat("etcd answers again (", members_[target().member].name(), ")"));
   }
 }
 
@@ -351,7 +352,7 @@ void EtcdClient::watch(std::string body, std::function<void(std::string_view lin
     watch_timer_.cancel();
     on_end(std::move(why));
   });
-  watch_timer_.expires_after(3 * bound_);
+  watch_timer_.expires_after(3 * timeout_);
   watch_timer_.async_wait([self = shared_from_this(), ended](const boost::system::error_code& ec) {
     if (ec || !self->watch_ || Clock::now() < self->watch_timer_.expiry()) return;
     (*ended)("no answer");
@@ -362,7 +363,7 @@ void EtcdClient::watch(std::string body, std::function<void(std::string_view lin
         watch_timer_.cancel();
         on_line(line);
       },
-      [ended](tl::expected<HttpAnswer, HttpFailure> answer) {
+      [ended](tl::expected<HttpResponse, HttpError> answer) {
         if (!answer) return (*ended)(std::move(answer.error().why));
         const auto error = parse_error(answer->body);
         (*ended)(error ? error->message : concat("HTTP status ", answer->status));

@@ -15,7 +15,7 @@
 #include "ddrun/etcd/etcd_lease.hpp"
 #include "ddrun/helper/run.hpp"
 #include "ddrun/lease/fence.hpp"
-#include "etcd_answers.hpp"
+#include "etcd_responses.hpp"
 #include "http_connection.hpp"
 #include "stream.hpp"
 
@@ -28,10 +28,10 @@ namespace ddrun::etcd {
 class EtcdClient : public std::enable_shared_from_this<EtcdClient> {
  public:
   struct Events {
-    std::function<void(std::string text)> on_trouble;
+    std::function<void(std::string text)> on_status;
     std::function<void(Error error)> on_unusable;
     /// The member that is asked is another one: a watch belongs there too.
-    std::function<void()> on_moved;
+    std::function<void()> on_member_changed;
   };
   struct Endpoint {
     std::string host;
@@ -39,18 +39,18 @@ class EtcdClient : public std::enable_shared_from_this<EtcdClient> {
   };
 
   EtcdClient(const boost::asio::any_io_executor& executor, EtcdOptions options, std::vector<Endpoint> endpoints,
-             StreamMaker streams, Milliseconds bound, Events events);
+             StreamMaker streams, Milliseconds timeout, Events events);
 
   void start();
   /// Nothing is called any more.
   void close();
 
   /// True if the answer was understood, and then it has been told to who asked.
-  using Take = std::function<bool(const std::string& body)>;
-  using Fail = std::function<void(const Error& error)>;
+  using OnBody = std::function<bool(const std::string& body)>;
+  using OnError = std::function<void(const Error& error)>;
   /// POSTs `body` to `path` until an answer has come or it is `by`. `fail`: `timeout`; or etcd has refused:
   /// `not_found`, else `invalid_argument`, with its words. Each request may reach etcd more than once.
-  void ask(std::string path, std::string body, Deadline by, Take take, Fail fail);
+  void post(std::string path, std::string body, Deadline by, OnBody on_body, OnError on_error);
   /// When the request that is answered in this moment was sent.
   [[nodiscard]] lease::FenceClock::time_point sent() const { return sent_; }
 
@@ -60,7 +60,7 @@ class EtcdClient : public std::enable_shared_from_this<EtcdClient> {
   void close_watch();
 
   /// What has failed last, for people; empty if all is well.
-  [[nodiscard]] const std::string& trouble() const { return trouble_; }
+  [[nodiscard]] const std::string& last_error() const { return last_error_; }
 
  private:
   struct Member {
@@ -68,35 +68,35 @@ class EtcdClient : public std::enable_shared_from_this<EtcdClient> {
     std::vector<boost::asio::ip::tcp::endpoint> addresses;
     helper::Running lookup;
     std::string why;
-    bool for_good = false;
+    bool permanent = false;
     [[nodiscard]] std::string name() const;
   };
-  struct Question {
+  struct Request {
     std::string path, body;
     Deadline by;
-    Take take;
-    Fail fail;
-    int tried = 0;
+    OnBody on_body;
+    OnError on_error;
+    int attempts = 0;
   };
   struct Target {
     std::size_t member;
     boost::asio::ip::tcp::endpoint address;
   };
 
-  void look_up(std::size_t member);
+  void resolve(std::size_t member);
   void set_targets();
   void next();
   void expire();
   void send();
-  void answered(tl::expected<HttpAnswer, HttpFailure> answer);
-  void understood(const HttpAnswer& answer);
-  void refused(const EtcdError& error, unsigned status);
-  void authenticated(const HttpAnswer& answer);
-  void attempt_failed(std::string why, bool for_good);
-  void pass_failed();
-  void unusable(std::string why);
-  void well();
-  void pause(Milliseconds duration);
+  void on_response(tl::expected<HttpResponse, HttpError> answer);
+  void on_ok(const HttpResponse& answer);
+  void on_error_response(const EtcdError& error, unsigned status);
+  void on_authenticated(const HttpResponse& answer);
+  void attempt_failed(std::string why, bool permanent);
+  void on_all_members_failed();
+  void on_unusable_etcd(std::string why);
+  void set_healthy();
+  void back_off(Milliseconds duration);
   [[nodiscard]] std::string request(const std::string& path, const std::string& body) const;
   [[nodiscard]] const Target& target() const { return targets_[current_ % targets_.size()]; }
   [[nodiscard]] std::unique_ptr<HttpConnection> connection() const;
@@ -104,7 +104,7 @@ class EtcdClient : public std::enable_shared_from_this<EtcdClient> {
   EtcdOptions options_;
   std::vector<Member> members_;
   StreamMaker streams_;
-  Milliseconds bound_;
+  Milliseconds timeout_;
   Events events_;
   boost::asio::any_io_executor executor_;
   boost::asio::steady_timer timer_, watch_timer_;
@@ -112,13 +112,13 @@ class EtcdClient : public std::enable_shared_from_this<EtcdClient> {
   std::size_t current_ = 0;
   std::size_t failed_in_row_ = 0;
   std::size_t failed_passes_ = 0;
-  Deadline looked_up_{};
-  std::deque<Question> questions_;
+  Deadline resolved_at_{};
+  std::deque<Request> requests_;
   std::unique_ptr<HttpConnection> connection_, watch_;
-  std::string token_, trouble_;
+  std::string token_, last_error_;
   lease::FenceClock::time_point sent_{};
-  bool busy_ = false, pausing_ = false, authenticating_ = false, auth_is_off_ = false, closed_ = false;
-  bool was_well_ = false, trouble_told_ = false;
+  bool busy_ = false, backing_off_ = false, authenticating_ = false, auth_is_off_ = false, closed_ = false;
+  bool was_healthy_ = false, error_reported_ = false;
 };
 
 }  // namespace ddrun::etcd

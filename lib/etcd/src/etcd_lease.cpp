@@ -13,12 +13,12 @@
 
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/lease/callback_queue.hpp"
 #include "ddrun/lease/fence.hpp"
 #include "ddrun/lease/lease.hpp"
-#include "ddrun/lease/teller.hpp"
 #include "ddrun/lease/verdict_record.hpp"
-#include "etcd_answers.hpp"
 #include "etcd_client.hpp"
+#include "etcd_responses.hpp"
 #include "held_lease.hpp"
 
 // How it works. The job's state is two keys: `leader`, with an etcd lease of the one who leads, and `verdict`. Every
@@ -33,25 +33,25 @@ namespace {
 
 namespace asio = boost::asio;
 using boost::system::error_code;
+using lease::CallbackQueue;
 using lease::Callbacks;
 using lease::Fence;
 using lease::fence_margin;
 using lease::FenceClock;
 using lease::Lease;
 using lease::LeaseOptions;
-using lease::Teller;
-using lease::to_word;
+using lease::percent_encode;
 using lease::VerdictRecord;
 using nlohmann::json;
 
 constexpr std::uint16_t default_port = 2379;
-constexpr std::chrono::hours verdict_lives{24};
+constexpr std::chrono::hours verdict_ttl{24};
 /// A candidate waits a random part of this, for each candidate that there is, before it tries.
-constexpr std::chrono::microseconds spread_of_each{1000};
-constexpr Milliseconds least_spread{10}, most_spread{500};
-constexpr Milliseconds first_rest{20};
+constexpr std::chrono::microseconds spread_per_candidate{1000};
+constexpr Milliseconds min_spread{10}, max_spread{500};
+constexpr Milliseconds min_back_off{20};
 /// A machine asks whether its watch is whole twice in a time to live, and all of them together 2,000 times a second.
-constexpr std::chrono::microseconds check_for_each{500};
+constexpr std::chrono::microseconds check_interval_per_candidate{500};
 
 std::string number_text(std::int64_t number) { return std::to_string(number); }
 
@@ -62,11 +62,11 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
             Callbacks callbacks, std::optional<HeldLeaseEvents> held)
       : executor_(executor),
         ttl_(options.ttl),
-        spread_(std::clamp<Milliseconds>(std::chrono::duration_cast<Milliseconds>(spread_of_each * candidates),
-                                         least_spread, most_spread)),
-        check_every_(std::max<Clock::duration>(ttl_ / 2, check_for_each * candidates)),
-        prefix_(concat("/ddrun/", to_word(options.job), "/")),
-        teller_(executor, std::move(callbacks)),
+        spread_(std::clamp<Milliseconds>(std::chrono::duration_cast<Milliseconds>(spread_per_candidate * candidates),
+                                         min_spread, max_spread)),
+        check_interval_(std::max<Clock::duration>(ttl_ / 2, check_interval_per_candidate * candidates)),
+        prefix_(concat("/ddrun/", percent_encode(options.job), "/")),
+        callbacks_(executor, std::move(callbacks)),
         held_(std::move(held)),
         renew_timer_(executor),
         try_timer_(executor),
@@ -79,8 +79,8 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
     for (const auto& text : etcd.endpoints) {
       const auto at = split_host_port(text);
       const auto port = at && at->port ? parse_integer(*at->port, 1, 65535) : Result<long long>(default_port);
-      const auto odd = [](char c) { return c <= ' ' || c == '/' || c == 127; };
-      if (!at || !port || at->host.empty() || std::any_of(at->host.begin(), at->host.end(), odd)) {
+      const auto is_invalid = [](char c) { return c <= ' ' || c == '/' || c == 127; };
+      if (!at || !port || at->host.empty() || std::any_of(at->host.begin(), at->host.end(), is_invalid)) {
         return fail(Errc::invalid_argument, concat("'", plain_line(text), "' is no endpoint of etcd: HOST:PORT"));
       }
       endpoints.push_back({at->host, static_cast<std::uint16_t>(*port)});
@@ -91,19 +91,19 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
     }
     auto streams = etcd.tls ? tls_streams(executor_, etcd) : Result<StreamMaker>(plain_streams(executor_));
     if (!streams) return tl::unexpected(streams.error());
-    auto fence = Fence::make(executor_, [this] { fence_is_over(); });
+    auto fence = Fence::make(executor_, [this] { on_fence_expired(); });
     if (!fence) return tl::unexpected(fence.error());
     fence_ = std::move(*fence);
     client_ = std::make_shared<EtcdClient>(
         executor_, etcd, std::move(endpoints), std::move(*streams), ttl_ / 6,
-        EtcdClient::Events{[this](std::string text) { teller_.trouble(text); },
-                           [this](Error error) { unusable(std::move(error)); }, [this] { moved(); }});
+        EtcdClient::Events{[this](std::string text) { callbacks_.status(text); },
+                           [this](Error error) { on_unusable(std::move(error)); }, [this] { on_member_changed(); }});
     return {};
   }
 
   void close() {
     closed_ = true;
-    teller_.close();
+    callbacks_.close();
     if (client_) client_->close();
     fence_.reset();
     record_.drop();
@@ -120,17 +120,17 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
 
   void campaign(std::string address) override {
     address_ = std::move(address);
-    if (!std::exchange(candidate_, true)) later([this] { try_soon(); });
-    else later([this] { announce(); });
+    if (!std::exchange(candidate_, true)) post_later([this] { try_soon(); });
+    else post_later([this] { announce(); });
   }
 
-  void keep() override {
-    kept_until_ = Clock::now() + ttl_ / 2;
+  void keep_alive() override {
+    keep_alive_until_ = Clock::now() + ttl_ / 2;
     renew();
     try_soon();
   }
 
-  [[nodiscard]] bool leads() const override { return term_ != 0 && fence_->holds(); }
+  [[nodiscard]] bool is_leader() const override { return term_ != 0 && fence_->is_held(); }
 
   /// All machines of a job may want to at the same moment: most of them find that it is done.
   void depose(std::uint64_t term) override {
@@ -144,24 +144,25 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
   void resign(Done done) override {
     candidate_ = false;
     try_timer_.cancel();
-    const auto id = give_up_lease();
+    const auto id = release_lease();
     // One that was given up before may be on its way back still.
-    if (id == 0 && revoking_ == 0) return teller_.answer(std::move(done), {});
-    resigns_.push_back(std::move(done));
+    if (id == 0 && revoking_ == 0) return callbacks_.complete(std::move(done), {});
+    pending_resigns_.push_back(std::move(done));
     if (id == 0) return;
     record_.fail("gave the lease back before the verdict was recorded");
     revoke(id);
   }
 
   void record_verdict(std::string text, Done done) override {
-    if (!record_.begin(std::move(text), std::move(done), verdict_, leads())) return;
+    if (!record_.begin(std::move(text), std::move(done), verdict_, is_leader())) return;
     const std::uint64_t term = term_;
-    client_->ask(
-        "/v3/lease/grant", json{{"TTL", number_text(std::chrono::seconds(verdict_lives).count())}}.dump(), while_held(),
+    client_->post(
+        "/v3/lease/grant", json{{"TTL", number_text(std::chrono::seconds(verdict_ttl).count())}}.dump(),
+        lease_deadline(),
         [this, term](const std::string& body) {
           const auto granted = parse_grant(body);
           if (!granted) return false;
-          if (term_ == term && record_.under_way()) write_verdict(granted->id);
+          if (term_ == term && record_.is_pending()) write_verdict(granted->id);
           else revoke_other(granted->id);
           return true;
         },
@@ -171,11 +172,11 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
  private:
   [[nodiscard]] std::string leader_key() const { return prefix_ + "leader"; }
   [[nodiscard]] std::string verdict_key() const { return prefix_ + "verdict"; }
-  [[nodiscard]] Deadline while_held() const { return Clock::now() + fence_->left(); }
+  [[nodiscard]] Deadline lease_deadline() const { return Clock::now() + fence_->remaining(); }
 
   /// What a call asks for, but not from within it.
   template <class What>
-  void later(What what) {
+  void post_later(What what) {
     asio::post(executor_, [weak = weak_from_this(), what] {
       const auto self = weak.lock();
       if (self && !self->closed_) what();
@@ -191,11 +192,11 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
     });
   }
 
-  Clock::duration random_part(Clock::duration most) {
-    return Clock::duration(std::uniform_int_distribution<Clock::rep>(0, most.count())(random_));
+  Clock::duration random_part(Clock::duration max) {
+    return Clock::duration(std::uniform_int_distribution<Clock::rep>(0, max.count())(random_));
   }
 
-  [[nodiscard]] json both_keys() const {
+  [[nodiscard]] json key_range() const {
     return {{"key", to_base64(prefix_)}, {"range_end", to_base64(prefix_.substr(0, prefix_.size() - 1) + "0")}};
   }
 
@@ -205,68 +206,68 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
   void read() {
     if (std::exchange(reading_, true)) return;
     synced_ = false;
-    client_->ask(
-        "/v3/kv/range", both_keys().dump(), Deadline::max(),
+    client_->post(
+        "/v3/kv/range", key_range().dump(), Deadline::max(),
         [this](const std::string& body) {
           const auto snapshot = parse_range(body);
           if (!snapshot) return false;
           reading_ = false;
           synced_ = true;
           if (snapshot->revision < revision_) {
-            teller_.trouble(concat("etcd has forgotten what it knew (it is at revision ", snapshot->revision, " after ",
-                                   revision_, "): was it set up anew?"));
+            callbacks_.status(concat("etcd has forgotten what it knew (it is at revision ", snapshot->revision,
+                                     " after ", revision_, "): was it set up anew?"));
             revision_ = 0;
           }
           watch(snapshot->revision + 1);
           apply(*snapshot);
-          if (held_) teller_.also(held_->on_read);
+          if (held_) callbacks_.post_other(held_->on_read);
           return true;
         },
         [this](const Error& error) {
           reading_ = false;
-          teller_.trouble(error.message);
+          callbacks_.status(error.message);
           read_again();
         });
   }
 
   void read_again() {
-    rest_ = std::min<Clock::duration>(rest_ * 2, ttl_ / 4);
-    after(sync_timer_, rest_ / 2 + random_part(rest_ / 2), [this] { read(); });
+    back_off_ = std::min<Clock::duration>(back_off_ * 2, ttl_ / 4);
+    after(sync_timer_, back_off_ / 2 + random_part(back_off_ / 2), [this] { read(); });
   }
 
   void watch(std::int64_t from) {
-    json create = both_keys();
+    json create = key_range();
     create["start_revision"] = number_text(from);
     client_->watch(
         json{{"create_request", create}}.dump(),
         [this](std::string_view line) {
-          const auto news = parse_watch(line);
+          const auto update = parse_watch(line);
           // It may have been compacted away: what is there now is all that counts.
-          if (!news || news->canceled) {
+          if (!update || update->canceled) {
             client_->close_watch();
             return read_again();
           }
-          rest_ = first_rest;
-          for (const auto& event : news->events) {
+          back_off_ = min_back_off;
+          for (const auto& event : update->events) {
             if (!closed_) apply(event);
           }
         },
         [this](const std::string&) { read_again(); });
   }
 
-  void moved() {
+  void on_member_changed() {
     if (!reading_) read_again();
   }
 
   /// A watch says nothing while nothing happens, so this sees whether it is as new as etcd. A member that has stopped,
   /// or stands apart from the others, is left that way.
   void await_check() {
-    after(check_timer_, check_every_ / 2 + random_part(check_every_), [this] {
+    after(check_timer_, check_interval_ / 2 + random_part(check_interval_), [this] {
       await_check();
       if (reading_ || checking_) return;
       checking_ = true;
-      client_->ask(
-          "/v3/kv/range", both_keys().dump(), Clock::now() + ttl_,
+      client_->post(
+          "/v3/kv/range", key_range().dump(), Clock::now() + ttl_,
           [this](const std::string& body) {
             const auto snapshot = parse_range(body);
             if (!snapshot) return false;
@@ -291,7 +292,7 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
     apply_leader(std::move(leader));
   }
 
-  void apply(const WatchNews::Event& event) {
+  void apply(const WatchResponse::Event& event) {
     if (event.kv.mod_revision <= revision_) return;
     revision_ = event.kv.mod_revision;
     if (event.kv.key == verdict_key()) {
@@ -305,64 +306,64 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
     if (verdict == verdict_) return;
     verdict_ = std::move(verdict);
     if (!verdict_) return;
-    teller_.verdict(*verdict_);
-    record_.there_is(*verdict_);
+    callbacks_.verdict(*verdict_);
+    record_.on_existing(*verdict_);
   }
 
   void apply_leader(std::optional<KeyValue> leader) {
     leader_ = std::move(leader);
     if (!leader_) {
       if (term_ != 0) lost("its key in etcd is gone");
-      teller_.no_leader();
+      callbacks_.no_leader();
       return try_soon();
     }
     const auto term = static_cast<std::uint64_t>(std::max<std::int64_t>(leader_->create_revision, 0));
-    if (leader_->lease != 0 && leader_->lease == lease_) return seen_mine(term);
+    if (leader_->lease != 0 && leader_->lease == lease_) return on_own_key(term);
     if (term_ != 0) lost("etcd has given it to another");
-    if (leader_->lease != 0 && leader_->lease == former_) {
+    if (leader_->lease != 0 && leader_->lease == former_lease_) {
       // Mine, but too late, or given up: others need not wait for its end.
-      if (revoking_ == 0) revoke(former_);
-      return teller_.no_leader();
+      if (revoking_ == 0) revoke(former_lease_);
+      return callbacks_.no_leader();
     }
     if (term < highest_term_) {
-      teller_.trouble(concat("a leader of term ", term, " is not obeyed after one of term ", highest_term_));
-      return teller_.no_leader();
+      callbacks_.status(concat("a leader of term ", term, " is not obeyed after one of term ", highest_term_));
+      return callbacks_.no_leader();
     }
     highest_term_ = term;
-    teller_.leader({term, leader_->value, false});
+    callbacks_.leader({term, leader_->value, false});
   }
 
   // ---- leading ----
 
-  void seen_mine(std::uint64_t term) {
+  void on_own_key(std::uint64_t term) {
     if (term_ == 0) {
-      if (!fence_->holds() || !candidate_) return revoke(give_up_lease());
+      if (!fence_->is_held() || !candidate_) return revoke(release_lease());
       if (term <= highest_term_) {
-        teller_.trouble(concat("term ", term, " in etcd is not above ", highest_term_, ": was it set up anew?"));
-        return revoke(give_up_lease());
+        callbacks_.status(concat("term ", term, " in etcd is not above ", highest_term_, ": was it set up anew?"));
+        return revoke(release_lease());
       }
       trying_ = false;
       term_ = highest_term_ = term;
       renewed();
     }
-    teller_.leader({term_, leader_->value, true});
+    callbacks_.leader({term_, leader_->value, true});
     announce();
   }
 
   void announce() {
-    if (!leads() || announcing_ || !leader_ || leader_->value == address_) return;
+    if (!is_leader() || announcing_ || !leader_ || leader_->value == address_) return;
     announcing_ = true;
-    const json txn{{"compare", json::array({made_in(leader_key(), static_cast<std::int64_t>(term_))})},
+    const json txn{{"compare", json::array({compare_create_revision(leader_key(), static_cast<std::int64_t>(term_))})},
                    {"success", json::array({json{{"requestPut", put_leader()}}})}};
-    client_->ask(
-        "/v3/kv/txn", txn.dump(), while_held(),
+    client_->post(
+        "/v3/kv/txn", txn.dump(), lease_deadline(),
         [this, address = address_](const std::string& body) {
           const auto answer = parse_txn(body);
           if (!answer) return false;
           announcing_ = false;
           if (answer->succeeded && term_ != 0 && leader_) {
             leader_->value = address;
-            teller_.leader({term_, address, true});
+            callbacks_.leader({term_, address, true});
             announce();
           }
           return true;
@@ -374,7 +375,7 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
   void renewed() {
     if (held_) {
       if (term_ != 0)
-        teller_.also([told = held_->on_held, term = term_.load(), sent = last_sent_] { told(term, sent); });
+        callbacks_.post_other([told = held_->on_held, term = term_.load(), sent = last_sent_] { told(term, sent); });
       return;
     }
     const auto due = std::chrono::duration_cast<Clock::duration>(last_sent_ + ttl_ / 5 - FenceClock::now());
@@ -384,8 +385,8 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
   void renew() {
     if (lease_ == 0 || renewing_ == lease_) return;
     const auto id = renewing_ = lease_;
-    client_->ask(
-        "/v3/lease/keepalive", json{{"ID", number_text(id)}}.dump(), while_held(),
+    client_->post(
+        "/v3/lease/keepalive", json{{"ID", number_text(id)}}.dump(), lease_deadline(),
         [this, id](const std::string& body) {
           const auto left = parse_keepalive(body);
           if (!left) return false;
@@ -408,46 +409,46 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
   }
 
   /// The clock says that it is over, whatever etcd thinks.
-  void fence_is_over() {
-    if (closed_ || lease_ == 0 || fence_->holds()) return;
+  void on_fence_expired() {
+    if (closed_ || lease_ == 0 || fence_->is_held()) return;
     if (term_ == 0) {
-      revoke(give_up_lease());
+      revoke(release_lease());
       return try_soon();
     }
     lost(concat("it could not be renewed within ", format_duration(ttl_ - fence_margin(ttl_)),
-                client_->trouble().empty() ? "" : concat(" (", client_->trouble(), ")")));
+                client_->last_error().empty() ? "" : concat(" (", client_->last_error(), ")")));
   }
 
   void lost(const std::string& why) {
     record_.fail(concat("the lease is lost: ", why));
-    const auto id = give_up_lease();
-    teller_.lost(concat("the lease is lost: ", why));
+    const auto id = release_lease();
+    callbacks_.lost(concat("the lease is lost: ", why));
     revoke(id);
     try_soon();
   }
 
   /// I have none from now on. Gives back which it was; 0: none.
-  std::int64_t give_up_lease() {
+  std::int64_t release_lease() {
     renew_timer_.cancel();
     fence_->drop();
     term_ = 0;
     trying_ = false;
     ++attempt_;  // what is under way is of no use any more
     announcing_ = false;
-    teller_.forget_me();
+    callbacks_.clear_self();
     if (lease_ == 0) return 0;
-    former_ = std::exchange(lease_, 0);
-    return former_;
+    former_lease_ = std::exchange(lease_, 0);
+    return former_lease_;
   }
 
   /// It would run out by itself, but others can have it sooner.
   void revoke(std::int64_t id) {
     if (id == 0) return;
     ++revoking_;
-    client_->ask(
+    client_->post(
         "/v3/lease/revoke", json{{"ID", number_text(id)}}.dump(), Clock::now() + ttl_,
         [this](const std::string& body) {
-          const bool is_done = parse_done(body);
+          const bool is_done = is_ok_response(body);
           if (is_done) revoked({});
           return is_done;
         },
@@ -459,13 +460,14 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
 
   void revoked(const Result<void>& result) {
     if (--revoking_ > 0) return;
-    for (auto& done : std::exchange(resigns_, {})) teller_.answer(std::move(done), result);
+    for (auto& done : std::exchange(pending_resigns_, {})) callbacks_.complete(std::move(done), result);
   }
 
   // ---- campaigning ----
 
   [[nodiscard]] bool may_try() const {
-    return candidate_ && lease_ == 0 && synced_ && !leader_ && !verdict_ && (!held_ || Clock::now() < kept_until_);
+    return candidate_ && lease_ == 0 && synced_ && !leader_ && !verdict_ &&
+           (!held_ || Clock::now() < keep_alive_until_);
   }
 
   void try_soon() {
@@ -488,7 +490,7 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
   void try_now() {
     trying_ = true;
     const auto attempt = attempt_;
-    client_->ask(
+    client_->post(
         "/v3/lease/grant",
         json{{"TTL", number_text(std::chrono::duration_cast<std::chrono::seconds>(ttl_).count())}}.dump(),
         Clock::now() + ttl_,
@@ -503,22 +505,22 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
           last_sent_ = client_->sent();
           const Milliseconds ttl = std::chrono::seconds(granted->ttl);
           fence_->renewed(last_sent_, std::min(ttl_, ttl));
-          if (ttl > ttl_ && !std::exchange(long_ttl_told_, true)) {
-            teller_.trouble(concat("etcd lets no lease run out before ", format_duration(ttl), ", not ",
-                                   format_duration(ttl_), ": another leader takes over that much later"));
+          if (ttl > ttl_ && !std::exchange(long_ttl_reported_, true)) {
+            callbacks_.status(concat("etcd lets no lease run out before ", format_duration(ttl), ", not ",
+                                     format_duration(ttl_), ": another leader takes over that much later"));
           }
-          if (!candidate_ || leader_ || verdict_) revoke(give_up_lease());
-          else take();
+          if (!candidate_ || leader_ || verdict_) revoke(release_lease());
+          else create_leader_key();
           return true;
         },
         [this, attempt](const Error& error) {
           if (attempt != attempt_) return;
-          if (error.code != Errc::timeout) teller_.trouble(error.message);
+          if (error.code != Errc::timeout) callbacks_.status(error.message);
           try_later();
         });
   }
 
-  static json made_in(const std::string& key, std::int64_t revision) {
+  static json compare_create_revision(const std::string& key, std::int64_t revision) {
     return {
         {"key", to_base64(key)}, {"target", "CREATE"}, {"result", "EQUAL"}, {"create_revision", number_text(revision)}};
   }
@@ -526,13 +528,14 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
     return {{"key", to_base64(leader_key())}, {"value", to_base64(address_)}, {"lease", number_text(lease_)}};
   }
 
-  void take() {
+  void create_leader_key() {
     const auto id = lease_;
-    const json txn{{"compare", json::array({made_in(leader_key(), 0), made_in(verdict_key(), 0)})},
-                   {"success", json::array({json{{"requestPut", put_leader()}}})},
-                   {"failure", json::array({json{{"requestRange", both_keys()}}})}};
-    client_->ask(
-        "/v3/kv/txn", txn.dump(), while_held(),
+    const json txn{
+        {"compare", json::array({compare_create_revision(leader_key(), 0), compare_create_revision(verdict_key(), 0)})},
+        {"success", json::array({json{{"requestPut", put_leader()}}})},
+        {"failure", json::array({json{{"requestRange", key_range()}}})}};
+    client_->post(
+        "/v3/kv/txn", txn.dump(), lease_deadline(),
         [this, id, address = address_](const std::string& body) {
           auto answer = parse_txn(body);
           if (!answer) return false;
@@ -544,7 +547,7 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
           } else if (std::none_of(answer->found.kvs.begin(), answer->found.kvs.end(),
                                   [&](const KeyValue& kv) { return kv.lease == id; })) {
             // Another was first. The lease will run out without me.
-            (void)give_up_lease();
+            (void)release_lease();
           }
           apply(answer->found);
           try_soon();
@@ -553,8 +556,8 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
         [this, id](const Error& error) {
           if (id != lease_) return;
           trying_ = false;
-          if (error.code != Errc::timeout && error.code != Errc::not_found) teller_.trouble(error.message);
-          revoke(give_up_lease());
+          if (error.code != Errc::timeout && error.code != Errc::not_found) callbacks_.status(error.message);
+          revoke(release_lease());
           try_later();
         });
   }
@@ -564,12 +567,12 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
   void write_verdict(std::int64_t lease) {
     const json put{
         {"key", to_base64(verdict_key())}, {"value", to_base64(record_.text())}, {"lease", number_text(lease)}};
-    const json txn{
-        {"compare", json::array({made_in(leader_key(), static_cast<std::int64_t>(term_)), made_in(verdict_key(), 0)})},
-        {"success", json::array({json{{"requestPut", put}}})},
-        {"failure", json::array({json{{"requestRange", both_keys()}}})}};
-    client_->ask(
-        "/v3/kv/txn", txn.dump(), while_held(),
+    const json txn{{"compare", json::array({compare_create_revision(leader_key(), static_cast<std::int64_t>(term_)),
+                                            compare_create_revision(verdict_key(), 0)})},
+                   {"success", json::array({json{{"requestPut", put}}})},
+                   {"failure", json::array({json{{"requestRange", key_range()}}})}};
+    client_->post(
+        "/v3/kv/txn", txn.dump(), lease_deadline(),
         [this, lease](const std::string& body) {
           const auto answer = parse_txn(body);
           if (!answer) return false;
@@ -582,7 +585,7 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
             verdict = kv.value;
           }
           if (!recorded) revoke_other(lease);
-          if (!record_.under_way()) return true;
+          if (!record_.is_pending()) return true;
           if (recorded) verdict = record_.text();
           // That of an earlier record, whose answer was lost, is of the same text with another lease.
           if (verdict) apply_verdict(std::move(verdict));
@@ -593,21 +596,21 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
   }
 
   void revoke_other(std::int64_t id) {
-    client_->ask("/v3/lease/revoke", json{{"ID", number_text(id)}}.dump(), Clock::now() + ttl_, parse_done,
-                 [](const Error&) {});
+    client_->post("/v3/lease/revoke", json{{"ID", number_text(id)}}.dump(), Clock::now() + ttl_, is_ok_response,
+                  [](const Error&) {});
   }
 
-  void unusable(Error error) {
-    (void)give_up_lease();
+  void on_unusable(Error error) {
+    (void)release_lease();
     candidate_ = false;
-    teller_.unusable(error);
+    callbacks_.unusable(error);
   }
 
   asio::any_io_executor executor_;
   Milliseconds ttl_, spread_;
-  Clock::duration check_every_;
+  Clock::duration check_interval_;
   std::string prefix_;
-  Teller teller_;
+  CallbackQueue callbacks_;
   std::optional<HeldLeaseEvents> held_;
   std::shared_ptr<EtcdClient> client_;
   std::unique_ptr<Fence> fence_;
@@ -620,7 +623,7 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
   std::optional<std::string> verdict_;
   std::uint64_t highest_term_ = 0;
   bool reading_ = false, synced_ = false, checking_ = false;
-  Clock::duration rest_ = first_rest;
+  Clock::duration back_off_ = min_back_off;
 
   // My part.
   std::string address_;
@@ -628,17 +631,17 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
   bool trying_ = false;
   std::uint64_t attempt_ = 0;
   bool announcing_ = false;
-  int revoking_ = 0;           ///< so many are on their way back
-  std::vector<Done> resigns_;  ///< to be told when they are
-  bool long_ttl_told_ = false;
+  int revoking_ = 0;                   ///< so many are on their way back
+  std::vector<Done> pending_resigns_;  ///< to be told when they are
+  bool long_ttl_reported_ = false;
   bool closed_ = false;
   std::int64_t lease_ = 0;     ///< taken, or being tried with; 0: none
   std::int64_t renewing_ = 0;  ///< whose renewal is under way
-  Deadline kept_until_{};
-  std::int64_t former_ = 0;              ///< the one before, which is not used any more
+  Deadline keep_alive_until_{};
+  std::int64_t former_lease_ = 0;        ///< the one before, which is not used any more
   std::atomic<std::uint64_t> term_ = 0;  ///< that I lead in; 0: I do not
   FenceClock::time_point last_sent_{};
-  VerdictRecord record_{teller_};
+  VerdictRecord record_{callbacks_};
 };
 
 Result<std::shared_ptr<HeldLease>> make(const asio::any_io_executor& executor, const LeaseOptions& options,

@@ -13,7 +13,7 @@ namespace ddrun::etcd {
 class HeldLease : public lease::Lease {
  public:
   /// It is well in this moment. Renews what there is to renew, and lets a candidate try for half a time to live.
-  virtual void keep() = 0;
+  virtual void keep_alive() = 0;
 };
 
 /// Called as lease::Callbacks are, in order with them.

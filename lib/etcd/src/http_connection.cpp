@@ -18,21 +18,21 @@ class HttpConnection::Impl : public std::enable_shared_from_this<Impl> {
   Impl(std::shared_ptr<Stream> stream, const boost::asio::ip::tcp::endpoint& to)
       : stream_(std::move(stream)), to_(to) {}
 
-  void ask(std::string request, OnLine on_line, OnAnswer on_answer) {
+  void ask(std::string request, OnLine on_line, OnResponse on_response) {
     request_ = std::move(request);
     on_line_ = std::move(on_line);
-    on_answer_ = std::move(on_answer);
+    on_response_ = std::move(on_response);
     parser_.emplace();
     parser_->eager(true);
-    parser_->header_limit(longest_header);
+    parser_->header_limit(max_header_bytes);
     if (on_line_) parser_->body_limit(boost::none);
-    else parser_->body_limit(longest_body);
+    else parser_->body_limit(max_body_bytes);
     if (connected_) return write();
     stream_->connect(to_, [self = shared_from_this()](const error_code& ec) {
       if (self->dropped_) return;
       if (ec) {
         auto reason = self->stream_->reason(ec);
-        return self->failed({std::move(reason.text), reason.for_good, false});
+        return self->failed({std::move(reason.text), reason.permanent, false});
       }
       self->connected_ = true;
       self->write();
@@ -43,7 +43,7 @@ class HttpConnection::Impl : public std::enable_shared_from_this<Impl> {
     dropped_ = true;
     open_ = false;
     on_line_ = nullptr;
-    on_answer_ = nullptr;
+    on_response_ = nullptr;
     stream_->close();
   }
 
@@ -60,13 +60,14 @@ class HttpConnection::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void read() {
-    stream_->read_some(boost::asio::buffer(room_), [self = shared_from_this()](const error_code& ec, std::size_t size) {
-      if (self->dropped_) return;
-      self->came(ec, std::string_view(self->room_.data(), size));
-    });
+    stream_->read_some(boost::asio::buffer(buffer_),
+                       [self = shared_from_this()](const error_code& ec, std::size_t size) {
+                         if (self->dropped_) return;
+                         self->on_bytes(ec, std::string_view(self->buffer_.data(), size));
+                       });
   }
 
-  void came(const error_code& ec, std::string_view bytes) {
+  void on_bytes(const error_code& ec, std::string_view bytes) {
     error_code bad;
     in_ += bytes;
     while (!in_.empty() && !parser_->is_done()) {
@@ -87,30 +88,30 @@ class HttpConnection::Impl : public std::enable_shared_from_this<Impl> {
         return failed({concat(what, ec == boost::asio::error::eof ? "" : ec.message()), false, true});
       }
     }
-    if (on_line_ && parser_->is_header_done() && parser_->get().result_int() == 200 && !take_lines()) return;
+    if (on_line_ && parser_->is_header_done() && parser_->get().result_int() == 200 && !deliver_lines()) return;
     if (!parser_->is_done()) {
-      if (parser_->get().body().size() > longest_body) return failed({"sent an answer without end", false, true});
+      if (parser_->get().body().size() > max_body_bytes) return failed({"sent an answer without end", false, true});
       return read();
     }
     used_ = true;
     // What nobody has asked for belongs to no answer.
     open_ = !ec && in_.empty() && parser_->keep_alive();
     if (!open_) stream_->close();
-    const auto on_answer = std::exchange(on_answer_, nullptr);
+    const auto on_response = std::exchange(on_response_, nullptr);
     on_line_ = nullptr;
-    if (on_answer) on_answer(HttpAnswer{parser_->get().result_int(), std::move(parser_->get().body())});
+    if (on_response) on_response(HttpResponse{parser_->get().result_int(), std::move(parser_->get().body())});
   }
 
   /// False if nothing is to follow.
-  bool take_lines() {
+  bool deliver_lines() {
     auto& body = parser_->get().body();
-    std::string pieces = std::move(body);
+    std::string text = std::move(body);
     body.clear();
-    std::string_view left = pieces;
+    std::string_view left = text;
     const auto on_line = on_line_;  // who is told may drop this connection
     while (true) {
       const auto end = left.find('\n');
-      if (line_.size() + std::min(end, left.size()) > longest_line) {
+      if (line_.size() + std::min(end, left.size()) > max_line_bytes) {
         failed({"sent a line without end", false, true});
         return false;
       }
@@ -123,32 +124,32 @@ class HttpConnection::Impl : public std::enable_shared_from_this<Impl> {
     }
   }
 
-  void failed(HttpFailure failure) {
+  void failed(HttpError failure) {
     open_ = false;
     stream_->close();
-    const auto on_answer = std::exchange(on_answer_, nullptr);
+    const auto on_response = std::exchange(on_response_, nullptr);
     on_line_ = nullptr;
     dropped_ = true;
-    if (on_answer) on_answer(tl::unexpected(std::move(failure)));
+    if (on_response) on_response(tl::unexpected(std::move(failure)));
   }
 
   std::shared_ptr<Stream> stream_;
   boost::asio::ip::tcp::endpoint to_;
   std::optional<http::response_parser<http::string_body>> parser_;
   std::string request_, in_, line_;
-  std::array<char, 8192> room_{};
+  std::array<char, 8192> buffer_{};
   OnLine on_line_;
-  OnAnswer on_answer_;
+  OnResponse on_response_;
   bool connected_ = false, open_ = true, used_ = false, dropped_ = false;
 };
 
 HttpConnection::HttpConnection(std::shared_ptr<Stream> stream, const boost::asio::ip::tcp::endpoint& to)
     : impl_(std::make_shared<Impl>(std::move(stream), to)) {}
 HttpConnection::~HttpConnection() { impl_->drop(); }
-void HttpConnection::exchange(std::string request, OnAnswer on_answer) {
-  impl_->ask(std::move(request), nullptr, std::move(on_answer));
+void HttpConnection::exchange(std::string request, OnResponse on_response) {
+  impl_->ask(std::move(request), nullptr, std::move(on_response));
 }
-void HttpConnection::follow(std::string request, OnLine on_line, OnAnswer on_end) {
+void HttpConnection::follow(std::string request, OnLine on_line, OnResponse on_end) {
   impl_->ask(std::move(request), std::move(on_line), std::move(on_end));
 }
 bool HttpConnection::is_open() const { return impl_->is_open(); }

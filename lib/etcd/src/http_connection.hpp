@@ -13,15 +13,15 @@
 
 namespace ddrun::etcd {
 
-struct HttpAnswer {
+struct HttpResponse {
   unsigned status = 0;
   std::string body;
 };
 
 /// Why there is no answer.
-struct HttpFailure {
+struct HttpError {
   std::string why;
-  bool for_good = false;   ///< trying again cannot help
+  bool permanent = false;  ///< trying again cannot help
   bool connected = false;  ///< it was reached
 };
 
@@ -29,22 +29,22 @@ struct HttpFailure {
 /// not want to wait drops it, and nothing is called any more.
 class HttpConnection {
  public:
-  static constexpr std::size_t longest_header = 16 * 1024;
-  static constexpr std::size_t longest_body = 1024 * 1024;
-  static constexpr std::size_t longest_line = 1024 * 1024;  ///< of an answer that never ends
+  static constexpr std::size_t max_header_bytes = 16 * 1024;
+  static constexpr std::size_t max_body_bytes = 1024 * 1024;
+  static constexpr std::size_t max_line_bytes = 1024 * 1024;  ///< of an answer that never ends
 
   HttpConnection(std::shared_ptr<Stream> stream, const boost::asio::ip::tcp::endpoint& to);
   ~HttpConnection();
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
 
-  using OnAnswer = std::function<void(tl::expected<HttpAnswer, HttpFailure>)>;
+  using OnResponse = std::function<void(tl::expected<HttpResponse, HttpError>)>;
   using OnLine = std::function<void(std::string_view line)>;
 
   /// After an error, or if it cannot be used again, is_open() is false.
-  void exchange(std::string request, OnAnswer on_answer);
+  void exchange(std::string request, OnResponse on_response);
   /// Each line of an answer with status 200. `on_end`: it is over, or was another answer from the beginning.
-  void follow(std::string request, OnLine on_line, OnAnswer on_end);
+  void follow(std::string request, OnLine on_line, OnResponse on_end);
   /// True until something went wrong or the other side will not take another request.
   [[nodiscard]] bool is_open() const;
   /// Whether an answer came through it.

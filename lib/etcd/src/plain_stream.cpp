@@ -24,9 +24,9 @@ class PlainStream : public Stream {
           done(ec, n);
         });
   }
-  void read_some(boost::asio::mutable_buffer room, OnBytes on_read) override {
-    socket_.async_read_some(room, [self = shared_from_this(), done = std::move(on_read)](
-                                      const error_code& ec, std::size_t n) { done(ec, n); });
+  void read_some(boost::asio::mutable_buffer buffer, OnBytes on_read) override {
+    socket_.async_read_some(buffer, [self = shared_from_this(), done = std::move(on_read)](
+                                        const error_code& ec, std::size_t n) { done(ec, n); });
   }
   void close() override {
     error_code ignored;

@@ -32,24 +32,24 @@ namespace ddrun::etcd {
 namespace {
 
 namespace asio = boost::asio;
-namespace said = lease::said;
+namespace to_program = lease::to_program;
 using boost::system::error_code;
 using lease::FenceClock;
-using lease::to_word;
+using lease::percent_encode;
 
-constexpr std::size_t longest_line = helper::Conversation::longest_line;
+constexpr std::size_t max_line_bytes = helper::Conversation::longest_line;
 /// So much may wait for a reader.
-constexpr std::size_t most_unread = 16 * longest_line;
+constexpr std::size_t max_unread_bytes = 16 * max_line_bytes;
 /// One more may be under way when the line that names a tick is read.
-constexpr std::size_t ticks_kept = lease::ticks_known - 1;
+constexpr std::size_t max_ticks = lease::tick_window - 1;
 
 /// That open file for us alone where that can be: O_NONBLOCK belongs to the open file, which a shell may share.
-Result<UniqueFd> own(int fd, int mode) {
-  struct stat what {};
+Result<UniqueFd> reopen_nonblocking(int fd, int mode) {
+  struct stat info {};
   // Opened anew a file begins at its beginning.
-  if (::fstat(fd, &what) == 0 && !S_ISREG(what.st_mode)) {
-    UniqueFd anew(::open(concat("/proc/self/fd/", fd).c_str(), mode | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
-    if (anew) return anew;
+  if (::fstat(fd, &info) == 0 && !S_ISREG(info.st_mode)) {
+    UniqueFd reopened(::open(concat("/proc/self/fd/", fd).c_str(), mode | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+    if (reopened) return reopened;
   }
   return duplicate(fd);
 }
@@ -58,7 +58,7 @@ class Service {
  public:
   explicit Service(const EtcdOptions& etcd) : etcd_(etcd), in_(io_), out_(io_), timer_(io_) {}
 
-  ServeEnd run(UniqueFd in, UniqueFd out) {
+  ServeResult run(UniqueFd in, UniqueFd out) {
     error_code ec;
     in_.assign(in.get(), ec);
     if (!ec) static_cast<void>(in.release());
@@ -73,35 +73,35 @@ class Service {
  private:
   void end(int status, std::string why = {}) {
     end_ = {status, std::move(why)};
-    over_ = true;
+    ended_ = true;
     io_.stop();
   }
 
   // ---- what is said to us ----
 
   void read() {
-    in_.async_read_some(asio::buffer(room_), [this](const error_code& ec, std::size_t size) {
-      take(std::string_view(room_.data(), size));
-      if (over_) return;
-      if (ec) return give_back();
+    in_.async_read_some(asio::buffer(buffer_), [this](const error_code& ec, std::size_t size) {
+      on_bytes(std::string_view(buffer_.data(), size));
+      if (ended_) return;
+      if (ec) return resign_and_end();
       read();
     });
   }
 
-  void take(std::string_view bytes) {
-    while (!over_) {
+  void on_bytes(std::string_view bytes) {
+    while (!ended_) {
       const auto line_end = bytes.find('\n');
       line_ += bytes.substr(0, line_end);
-      if (line_.size() > longest_line) return end(2, "was told a line that is longer than 64 KiB");
+      if (line_.size() > max_line_bytes) return end(2, "was told a line that is longer than 64 KiB");
       if (line_end == std::string_view::npos) return;
       bytes.remove_prefix(line_end + 1);
-      hear(std::exchange(line_, {}));
+      on_line(std::exchange(line_, {}));
     }
   }
 
-  void hear(const std::string& text) {
-    const auto parsed = said::parse(text);
-    const bool is_job = parsed && std::holds_alternative<said::Job>(*parsed);
+  void on_line(const std::string& text) {
+    const auto parsed = to_program::parse(text);
+    const bool is_job = parsed && std::holds_alternative<to_program::Job>(*parsed);
     if (!parsed || is_job == (lease_ != nullptr)) {
       return end(2, concat("was told what is not in the protocol",
                            !parsed  ? ""
@@ -109,10 +109,10 @@ class Service {
                                     : " before a job",
                            ": '", cut_line(plain_line(text), 100), "'"));
     }
-    std::visit([this](const auto& what) { on(what); }, *parsed);
+    std::visit([this](const auto& payload) { on(payload); }, *parsed);
   }
 
-  void on(const said::Job& job) {
+  void on(const to_program::Job& job) {
     if (job.version != 1) {
       return end(2, concat("speaks version 1 of the lease's protocol, and was told version ", job.version));
     }
@@ -121,19 +121,19 @@ class Service {
     lease::Callbacks callbacks;
     callbacks.on_leader = [this](const lease::Leader& leader) {
       // That it is me is told with a tick.
-      if (!leader.is_me) say(concat("leader ", leader.term, " ", to_word(leader.address)));
+      if (!leader.is_self) send_line(concat("leader ", leader.term, " ", percent_encode(leader.address)));
     };
-    callbacks.on_no_leader = [this] { say("none"); };
+    callbacks.on_no_leader = [this] { send_line("none"); };
     callbacks.on_lost = [this](std::string_view why) {
-      say_trouble(why);
-      say("none");
+      send_trouble(why);
+      send_line("none");
     };
-    callbacks.on_verdict = [this](std::string_view text) { say(concat("verdict ", to_word(text))); };
-    callbacks.on_trouble = [this](std::string_view text) { say_trouble(text); };
+    callbacks.on_verdict = [this](std::string_view text) { send_line(concat("verdict ", percent_encode(text))); };
+    callbacks.on_status = [this](std::string_view text) { send_trouble(text); };
     callbacks.on_unusable = [this](const Error& error) { end(1, error.message); };
     HeldLeaseEvents events;
-    events.on_read = [this] { settle(); };
-    events.on_held = [this](std::uint64_t term, FenceClock::time_point sent) { held(term, sent); };
+    events.on_read = [this] { set_synced(); };
+    events.on_held = [this](std::uint64_t term, FenceClock::time_point sent) { on_held(term, sent); };
     ttl_ = job.ttl;
     auto made = make_held_lease(io_.get_executor(), options, etcd_, std::move(callbacks), std::move(events));
     if (!made) return end(1, made.error().message);
@@ -141,44 +141,44 @@ class Service {
     lease_->start();
   }
 
-  void on(const said::Campaign& campaign) { lease_->campaign(campaign.address); }
+  void on(const to_program::Campaign& campaign) { lease_->campaign(campaign.address); }
 
-  void on(const said::Tick& tick) {
+  void on(const to_program::Tick& tick) {
     if (first_tick_ || (!ticks_.empty() && tick.number <= ticks_.back().number)) {
       return end(2, concat("was told tick ", tick.number, ", which is not due"));
     }
     ticks_.push_back({tick.number, FenceClock::now()});
-    if (ticks_.size() > ticks_kept) ticks_.pop_front();
-    lease_->keep();
-    if (settled_) return done(tick.number);
+    if (ticks_.size() > max_ticks) ticks_.pop_front();
+    lease_->keep_alive();
+    if (synced_) return done(tick.number);
     first_tick_ = tick.number;
     after_ttl([this] {
-      if (!troubled_) say_trouble(concat("etcd has not answered for ", format_duration(ttl_)));
-      settle();
+      if (!trouble_sent_) send_trouble(concat("etcd has not answered for ", format_duration(ttl_)));
+      set_synced();
     });
   }
 
-  void on(const said::Depose& depose) { lease_->depose(depose.term); }
+  void on(const to_program::Depose& depose) { lease_->depose(depose.term); }
 
-  void on(const said::Resign&) {
+  void on(const to_program::Resign&) {
     lease_->resign([this](const Result<void>& resigned) {
-      if (!resigned) say_trouble(resigned.error().message);
-      say("resigned");  // each is answered: what was not given back is not renewed either
+      if (!resigned) send_trouble(resigned.error().message);
+      send_line("resigned");  // each is answered: what was not given back is not renewed either
     });
   }
 
-  void on(const said::Verdict& verdict) {
+  void on(const to_program::Verdict& verdict) {
     lease_->record_verdict(verdict.text, [this](const Result<void>& recorded) {
-      if (recorded) return say("recorded");
+      if (recorded) return send_line("recorded");
       // With the lease it is lost whether it was: that is no refusal.
-      if (recorded.error().code == Errc::unavailable && !lease_->leads()) say("none");
-      say(concat("refused ", sentence(recorded.error().message)));
+      if (recorded.error().code == Errc::unavailable && !lease_->is_leader()) send_line("none");
+      send_line(concat("refused ", sentence(recorded.error().message)));
     });
   }
 
   /// The end of what is said, or nobody to hear us: others need not wait until the lease runs out.
-  void give_back() {
-    if (std::exchange(giving_back_, true)) return;
+  void resign_and_end() {
+    if (std::exchange(resigning_, true)) return;
     error_code ignored;
     in_.close(ignored);
     if (!lease_) return end(0);
@@ -189,43 +189,43 @@ class Service {
   // ---- what we say ----
 
   /// What etcd has is known, or it has had its time: from here on ticks are answered at once.
-  void settle() {
-    settled_ = true;
+  void set_synced() {
+    synced_ = true;
     if (!first_tick_) return;
     timer_.cancel();
     done(*std::exchange(first_tick_, std::nullopt));
   }
 
-  void done(std::uint64_t tick) { say(concat("done ", tick)); }
+  void done(std::uint64_t tick) { send_line(concat("done ", tick)); }
 
-  void held(std::uint64_t term, FenceClock::time_point sent) {
+  void on_held(std::uint64_t term, FenceClock::time_point sent) {
     const auto tick =
         std::find_if(ticks_.rbegin(), ticks_.rend(), [&](const Tick& one) { return one.read_at <= sent; });
     // An answer so late that its tick is forgotten: the next renewal will tell.
-    if (tick != ticks_.rend()) say(concat("mine ", term, " ", tick->number));
+    if (tick != ticks_.rend()) send_line(concat("mine ", term, " ", tick->number));
   }
 
   /// A proxy's page may be in it.
   static std::string sentence(std::string_view why) { return cut_line(plain_line(why), 1000); }
 
-  void say_trouble(std::string_view why) {
-    troubled_ = true;
-    say(concat("trouble ", sentence(why)));
+  void send_trouble(std::string_view why) {
+    trouble_sent_ = true;
+    send_line(concat("trouble ", sentence(why)));
   }
 
-  void say(std::string_view line) {
-    if (line.size() > longest_line) return say_trouble("etcd holds what is too long for a line");
-    if (waiting_.size() + line.size() > most_unread) return give_back();
-    waiting_.append(line).push_back('\n');
+  void send_line(std::string_view line) {
+    if (line.size() > max_line_bytes) return send_trouble("etcd holds what is too long for a line");
+    if (unsent_.size() + line.size() > max_unread_bytes) return resign_and_end();
+    unsent_.append(line).push_back('\n');
     write();
   }
 
   void write() {
-    if (waiting_.empty() || !being_written_.empty()) return;
-    being_written_ = std::exchange(waiting_, {});
-    asio::async_write(out_, asio::buffer(being_written_), [this](const error_code& ec, std::size_t) {
-      if (ec) return give_back();
-      being_written_.clear();
+    if (unsent_.empty() || !writing_.empty()) return;
+    writing_ = std::exchange(unsent_, {});
+    asio::async_write(out_, asio::buffer(writing_), [this](const error_code& ec, std::size_t) {
+      if (ec) return resign_and_end();
+      writing_.clear();
       write();
     });
   }
@@ -234,7 +234,7 @@ class Service {
   void after_ttl(What what) {
     timer_.expires_after(ttl_);
     timer_.async_wait([this, what](const error_code& ec) {
-      if (!ec && !over_ && Clock::now() >= timer_.expiry()) what();
+      if (!ec && !ended_ && Clock::now() >= timer_.expiry()) what();
     });
   }
 
@@ -251,16 +251,16 @@ class Service {
   Milliseconds ttl_{};
   std::deque<Tick> ticks_;
   std::optional<std::uint64_t> first_tick_;  ///< that is not answered yet
-  std::array<char, 4096> room_{};
-  std::string line_, waiting_, being_written_;
-  bool settled_ = false, troubled_ = false, giving_back_ = false, over_ = false;
-  ServeEnd end_;
+  std::array<char, 4096> buffer_{};
+  std::string line_, unsent_, writing_;
+  bool synced_ = false, trouble_sent_ = false, resigning_ = false, ended_ = false;
+  ServeResult end_;
 };
 
 }  // namespace
 
-ServeEnd serve(const EtcdOptions& etcd, int in, int out) {
-  auto own_in = own(in, O_RDONLY), own_out = own(out, O_WRONLY);
+ServeResult serve(const EtcdOptions& etcd, int in, int out) {
+  auto own_in = reopen_nonblocking(in, O_RDONLY), own_out = reopen_nonblocking(out, O_WRONLY);
   for (const auto* one : {&own_in, &own_out}) {
     if (!*one) return {1, one->error().message};
   }

@@ -26,12 +26,12 @@ class Stream : public std::enable_shared_from_this<Stream> {
   virtual void connect(const boost::asio::ip::tcp::endpoint& to, OnConnected on_connected) = 0;
   /// All of it; the bytes must stay until then.
   virtual void write(boost::asio::const_buffer bytes, OnBytes on_written) = 0;
-  virtual void read_some(boost::asio::mutable_buffer room, OnBytes on_read) = 0;
+  virtual void read_some(boost::asio::mutable_buffer buffer, OnBytes on_read) = 0;
   virtual void close() = 0;
   /// What an error of connect() means, for people, and whether trying again cannot help.
   struct Reason {
     std::string text;
-    bool for_good = false;
+    bool permanent = false;
   };
   [[nodiscard]] virtual Reason reason(const error_code& ec) const = 0;
 };

@@ -37,7 +37,7 @@ class TlsStream : public Stream {
           if (ec) return done(ec);
           error_code ignored;
           stream_.next_layer().set_option(tcp::no_delay(true), ignored);
-          greeting_ = true;
+          handshaking_ = true;
           stream_.async_handshake(ssl::stream_base::client,
                                   [self, done = std::move(done)](const error_code& result) { done(result); });
         });
@@ -48,9 +48,9 @@ class TlsStream : public Stream {
           done(ec, n);
         });
   }
-  void read_some(boost::asio::mutable_buffer room, OnBytes on_read) override {
-    stream_.async_read_some(room, [self = shared_from_this(), done = std::move(on_read)](
-                                      const error_code& ec, std::size_t n) { done(ec, n); });
+  void read_some(boost::asio::mutable_buffer buffer, OnBytes on_read) override {
+    stream_.async_read_some(buffer, [self = shared_from_this(), done = std::move(on_read)](
+                                        const error_code& ec, std::size_t n) { done(ec, n); });
   }
   void close() override {
     error_code ignored;
@@ -58,7 +58,7 @@ class TlsStream : public Stream {
   }
 
   [[nodiscard]] Reason reason(const error_code& ec) const override {
-    if (!greeting_) return {ec.message()};
+    if (!handshaking_) return {ec.message()};
     const long verdict = SSL_get_verify_result(const_cast<TlsStream*>(this)->stream_.native_handle());
     if (verdict == X509_V_ERR_UNSPECIFIED || verdict == X509_V_ERR_APPLICATION_VERIFICATION) {
       return {"its certificate is for another host", true};
@@ -75,7 +75,7 @@ class TlsStream : public Stream {
  private:
   std::shared_ptr<ssl::context> context_;
   ssl::stream<tcp::socket> stream_;
-  bool greeting_ = false;
+  bool handshaking_ = false;
 };
 
 }  // namespace
@@ -83,7 +83,7 @@ class TlsStream : public Stream {
 Result<StreamMaker> tls_streams(const boost::asio::any_io_executor& executor, const EtcdOptions& options) {
   using error_code = boost::system::error_code;
   auto context = std::make_shared<ssl::context>(ssl::context::tls_client);
-  const auto wrong = [](const std::string& file, const char* what, const error_code& ec) {
+  const auto file_error = [](const std::string& file, const char* what, const error_code& ec) {
     return fail(Errc::invalid_argument, concat("cannot use ", file, " as ", what, ": ", ec.message()));
   };
   error_code ec;
@@ -92,15 +92,16 @@ Result<StreamMaker> tls_streams(const boost::asio::any_io_executor& executor, co
   }
   context->set_verify_mode(ssl::verify_peer, ec);
   if (options.cacert.empty()) context->set_default_verify_paths(ec);
-  else if (context->load_verify_file(options.cacert, ec); ec) return wrong(options.cacert, "cacert", ec);
+  else if (context->load_verify_file(options.cacert, ec); ec) return file_error(options.cacert, "cacert", ec);
   if (options.cert.empty() != options.key.empty()) {
     return fail(Errc::invalid_argument, "a certificate needs its key, and a key its certificate: give both or none");
   }
   if (!options.cert.empty()) {
-    if (context->use_certificate_chain_file(options.cert, ec); ec) return wrong(options.cert, "cert", ec);
+    if (context->use_certificate_chain_file(options.cert, ec); ec) return file_error(options.cert, "cert", ec);
     // Never asks for a pass phrase: it would read the terminal.
     context->set_password_callback([](std::size_t, ssl::context::password_purpose) { return std::string(); }, ec);
-    if (context->use_private_key_file(options.key, ssl::context::pem, ec); ec) return wrong(options.key, "key", ec);
+    if (context->use_private_key_file(options.key, ssl::context::pem, ec); ec)
+      return file_error(options.key, "key", ec);
   }
   return [executor, context](const std::string& host) { return std::make_shared<TlsStream>(executor, context, host); };
 }

@@ -14,7 +14,7 @@ namespace {
 
 using boost::system::error_code;
 
-timespec in_timespec(FenceClock::duration duration) {
+timespec to_timespec(FenceClock::duration duration) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(duration);
   timespec time{};
   time.tv_sec = static_cast<time_t>(seconds.count());
@@ -32,31 +32,31 @@ FenceClock::time_point FenceClock::now() noexcept {
 
 /// Outlives the fence for as long as an operation of it is under way.
 struct Fence::Timer : std::enable_shared_from_this<Timer> {
-  Timer(const boost::asio::any_io_executor& executor, std::function<void()> told)
-      : descriptor(executor), on_over(std::move(told)) {}
+  Timer(const boost::asio::any_io_executor& executor, std::function<void()> on_expired_callback)
+      : descriptor(executor), on_expired(std::move(on_expired_callback)) {}
 
   void wait() {
     descriptor.async_wait(boost::asio::posix::stream_descriptor::wait_read,
                           [self = shared_from_this()](const error_code& ec) {
-                            if (ec || !self->on_over) return;
+                            if (ec || !self->on_expired) return;
                             std::uint64_t times = 0;
-                            const bool over = ::read(self->descriptor.native_handle(), &times, sizeof times) > 0;
-                            const auto keep = self->on_over;
+                            const bool expired = ::read(self->descriptor.native_handle(), &times, sizeof times) > 0;
+                            const auto callback = self->on_expired;
                             self->wait();
-                            if (over) keep();
+                            if (expired) callback();
                           });
   }
 
   boost::asio::posix::stream_descriptor descriptor;
-  std::function<void()> on_over;
+  std::function<void()> on_expired;
 };
 
 Result<std::unique_ptr<Fence>> Fence::make(const boost::asio::any_io_executor& executor,
-                                           std::function<void()> on_over) {
+                                           std::function<void()> on_expired) {
   int fd = ::timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
   if (fd < 0 && errno == EINVAL) fd = ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
   if (fd < 0) return fail_errno(Errc::unavailable, "no timer for the lease", errno);
-  auto timer = std::make_shared<Timer>(executor, std::move(on_over));
+  auto timer = std::make_shared<Timer>(executor, std::move(on_expired));
   error_code ec;
   timer->descriptor.assign(fd, ec);
   if (ec) {
@@ -68,7 +68,7 @@ Result<std::unique_ptr<Fence>> Fence::make(const boost::asio::any_io_executor& e
 }
 
 Fence::~Fence() {
-  timer_->on_over = nullptr;
+  timer_->on_expired = nullptr;
   error_code ignored;
   timer_->descriptor.close(ignored);
 }
@@ -83,8 +83,8 @@ void Fence::drop() {
   arm();
 }
 
-Milliseconds Fence::left() const {
-  if (!holds()) return Milliseconds{0};
+Milliseconds Fence::remaining() const {
+  if (!is_held()) return Milliseconds{0};
   return std::chrono::duration_cast<Milliseconds>(until_.load() - FenceClock::now());
 }
 
@@ -93,7 +93,7 @@ void Fence::arm() {
   const FenceClock::time_point until = until_;
   if (until != FenceClock::time_point{}) {
     // Not 0, which would disarm it. By what is left, so that both kinds of timer will do.
-    when.it_value = in_timespec(std::max<FenceClock::duration>(until - FenceClock::now(), std::chrono::nanoseconds(1)));
+    when.it_value = to_timespec(std::max<FenceClock::duration>(until - FenceClock::now(), std::chrono::nanoseconds(1)));
   }
   ::timerfd_settime(timer_->descriptor.native_handle(), 0, &when, nullptr);
 }

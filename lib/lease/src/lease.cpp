@@ -6,7 +6,7 @@ namespace ddrun::lease {
 
 namespace {
 
-constexpr std::size_t longest_job = 512;
+constexpr std::size_t max_job_bytes = 512;
 
 constexpr std::string_view hex_digits = "0123456789ABCDEF";
 constexpr std::string_view empty_text = "%";
@@ -18,18 +18,18 @@ bool is_plain(char c) {
 }  // namespace
 
 Result<void> check_options(const LeaseOptions& options) {
-  if (options.job.empty() || options.job.size() > longest_job) {
-    return fail(Errc::invalid_argument, concat("a job's id has 1 to ", longest_job, " bytes"));
+  if (options.job.empty() || options.job.size() > max_job_bytes) {
+    return fail(Errc::invalid_argument, concat("a job's id has 1 to ", max_job_bytes, " bytes"));
   }
-  if (options.ttl < shortest_ttl || options.ttl.count() % 1000 != 0) {
+  if (options.ttl < min_ttl || options.ttl.count() % 1000 != 0) {
     return fail(Errc::invalid_argument,
-                concat("a lease's time to live is ", duration_text(shortest_ttl),
+                concat("a lease's time to live is ", duration_text(min_ttl),
                        " seconds or more, and whole seconds, not ", duration_text(options.ttl)));
   }
   return {};
 }
 
-std::string to_word(std::string_view text) {
+std::string percent_encode(std::string_view text) {
   if (text.empty()) return std::string(empty_text);
   std::string word;
   for (const char c : text) {
@@ -40,7 +40,7 @@ std::string to_word(std::string_view text) {
   return word;
 }
 
-std::optional<std::string> from_word(std::string_view word) {
+std::optional<std::string> percent_decode(std::string_view word) {
   if (word == empty_text) return std::string();
   std::string text;
   for (std::size_t i = 0; i < word.size(); ++i) {
@@ -56,7 +56,7 @@ std::optional<std::string> from_word(std::string_view word) {
     i += 2;
   }
   // An encoding that is not the shortest is another text's, or none's.
-  if (to_word(text) != word) return std::nullopt;
+  if (percent_encode(text) != word) return std::nullopt;
   return text;
 }
 

@@ -12,10 +12,10 @@
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/helper/conversation.hpp"
+#include "ddrun/lease/callback_queue.hpp"
 #include "ddrun/lease/fence.hpp"
 #include "ddrun/lease/lease.hpp"
 #include "ddrun/lease/program_lines.hpp"
-#include "ddrun/lease/teller.hpp"
 #include "ddrun/lease/verdict_record.hpp"
 
 // PROTOCOL.md says what is said. The clock is ours alone: a `tick` is sent, and what the program does because of it has
@@ -28,8 +28,8 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
-constexpr Milliseconds longest_between_ticks{1000};
-constexpr Milliseconds pause_before_restart{500};
+constexpr Milliseconds max_tick_interval{1000};
+constexpr Milliseconds restart_delay{500};
 
 class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLease> {
  public:
@@ -41,16 +41,16 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
         environment_(program.environment),
         on_start_(program.on_start),
         ttl_(options.ttl),
-        between_ticks_(std::min(options.ttl / 4, longest_between_ticks)),
-        teller_(executor, std::move(callbacks)),
+        tick_interval_(std::min(options.ttl / 4, max_tick_interval)),
+        callbacks_(executor, std::move(callbacks)),
         tick_timer_(executor),
-        patience_(executor),
+        done_timer_(executor),
         resign_timer_(executor),
         record_timer_(executor) {}
 
   Result<void> prepare() {
     if (argv_.empty() || argv_[0].empty()) return fail(Errc::invalid_argument, "no program for the lease is given");
-    auto fence = Fence::make(executor_, [this] { fence_is_over(); });
+    auto fence = Fence::make(executor_, [this] { on_fence_expired(); });
     if (!fence) return tl::unexpected(fence.error());
     fence_ = std::move(*fence);
     return {};
@@ -58,45 +58,46 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
 
   void close() {
     closed_ = true;
-    teller_.close();
-    talk_.reset();
+    callbacks_.close();
+    coprocess_.reset();
     fence_.reset();
-    resigns_.clear();
+    pending_resigns_.clear();
     record_.drop();
-    for (auto* timer : {&tick_timer_, &patience_, &resign_timer_, &record_timer_}) timer->cancel();
+    for (auto* timer : {&tick_timer_, &done_timer_, &resign_timer_, &record_timer_}) timer->cancel();
   }
 
-  void start() override { begin(); }
+  void start() override { start_program(); }
 
   void campaign(std::string address) override {
     address_ = std::move(address);
     candidate_ = true;
-    say_campaign();
-    tick_again();
-    if (term_ != 0) teller_.leader({term_, address_, true});
+    send_campaign();
+    tick_now();
+    if (term_ != 0) callbacks_.leader({term_, address_, true});
   }
 
-  [[nodiscard]] bool leads() const override { return term_ != 0 && fence_->holds(); }
+  [[nodiscard]] bool is_leader() const override { return term_ != 0 && fence_->is_held(); }
 
   void depose(std::uint64_t term) override {
-    if (talk_ && term_ == 0) talk_->say(concat("depose ", term));
+    if (coprocess_ && term_ == 0) coprocess_->say(concat("depose ", term));
   }
 
   void resign(Done done) override {
     candidate_ = false;
     record_.fail("gave the lease back before the verdict was recorded");
     step_down();
-    if (!talk_) return teller_.answer(std::move(done), {});
-    say_resign(std::move(done));
+    if (!coprocess_) return callbacks_.complete(std::move(done), {});
+    send_resign(std::move(done));
     after(resign_timer_, ttl_, [this] {
-      all_resigned(fail(Errc::unavailable, concat("the lease was not given back: ", argv_[0], " has not answered")));
+      complete_resigns(
+          fail(Errc::unavailable, concat("the lease was not given back: ", argv_[0], " has not answered")));
     });
   }
 
   void record_verdict(std::string text, Done done) override {
-    if (!record_.begin(std::move(text), std::move(done), verdict_, leads())) return;
-    talk_->say(concat("verdict ", to_word(record_.text())));
-    asked_.push_back(record_.text());
+    if (!record_.begin(std::move(text), std::move(done), verdict_, is_leader())) return;
+    coprocess_->say(concat("verdict ", percent_encode(record_.text())));
+    pending_verdicts_.push_back(record_.text());
     after(record_timer_, ttl_,
           [this] { record_.fail(concat(argv_[0], " has not answered for ", format_duration(ttl_)), Errc::timeout); });
   }
@@ -113,149 +114,151 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
 
   // ---- the program ----
 
-  void begin() {
+  void start_program() {
     auto started = helper::Conversation::start(
-        executor_, argv_, environment_, [this](std::string_view text) { heard(text); },
-        [this](std::string why) { ended(why); });
-    if (!started) return ended(started.error().message);
-    talk_ = std::move(*started);
-    if (on_start_) on_start_(talk_->pid());
+        executor_, argv_, environment_, [this](std::string_view text) { on_line(text); },
+        [this](std::string why) { on_program_ended(why); });
+    if (!started) return on_program_ended(started.error().message);
+    coprocess_ = std::move(*started);
+    if (on_start_) on_start_(coprocess_->pid());
     ticks_.clear();
-    asked_.clear();
-    waiting_ = false;
-    talk_->say(concat("job 1 ", ttl_.count(), " ", to_word(job_)));
-    if (candidate_) say_campaign();
+    pending_verdicts_.clear();
+    awaiting_done_ = false;
+    coprocess_->say(concat("job 1 ", ttl_.count(), " ", percent_encode(job_)));
+    if (candidate_) send_campaign();
     // Not all candidates of a job in the same moment.
     after(tick_timer_, Milliseconds(random_() % 20), [this] { tick(); });
   }
 
   /// What the program has taken because of a tick before this, and tells only now, it gives back as it hears it.
-  void say_resign(Done done = nullptr) {
-    given_up_at_ = last_tick_;
-    resigns_.push_back(std::move(done));
-    talk_->say("resign");
+  void send_resign(Done done = nullptr) {
+    resigned_at_tick_ = last_tick_;
+    pending_resigns_.push_back(std::move(done));
+    coprocess_->say("resign");
   }
 
-  void say_campaign() {
-    if (talk_) talk_->say(concat("campaign ", to_word(address_)));
+  void send_campaign() {
+    if (coprocess_) coprocess_->say(concat("campaign ", percent_encode(address_)));
   }
 
   void tick() {
-    after(tick_timer_, between_ticks_ / 2 + Milliseconds(random_() % static_cast<unsigned>(between_ticks_.count())),
+    after(tick_timer_, tick_interval_ / 2 + Milliseconds(random_() % static_cast<unsigned>(tick_interval_.count())),
           [this] { tick(); });
-    if (!talk_ || std::exchange(waiting_, true)) return;
+    if (!coprocess_ || std::exchange(awaiting_done_, true)) return;
     ticks_.push_back({++last_tick_, FenceClock::now()});
-    if (ticks_.size() > ticks_known) ticks_.pop_front();
-    talk_->say(concat("tick ", last_tick_));
-    after(patience_, 2 * ttl_, [this] { end_it(concat("has not answered for ", format_duration(2 * ttl_))); });
+    if (ticks_.size() > tick_window) ticks_.pop_front();
+    coprocess_->say(concat("tick ", last_tick_));
+    after(done_timer_, 2 * ttl_, [this] { fail_program(concat("has not answered for ", format_duration(2 * ttl_))); });
   }
 
   /// What the program takes because of a tick before `resign` counts for nothing: a candidate does not wait until the
   /// next one is due.
-  void tick_again() {
-    if (talk_ && candidate_ && last_tick_ != 0 && last_tick_ <= given_up_at_ && !waiting_) tick();
+  void tick_now() {
+    if (coprocess_ && candidate_ && last_tick_ != 0 && last_tick_ <= resigned_at_tick_ && !awaiting_done_) tick();
   }
 
-  void ended(const std::string& why) {
-    talk_.reset();
+  void on_program_ended(const std::string& why) {
+    coprocess_.reset();
     tick_timer_.cancel();
-    patience_.cancel();
-    all_resigned({});
-    if (term_ != 0 || record_.under_way()) lost(why);
-    if (!answered_) {
+    done_timer_.cancel();
+    complete_resigns({});
+    if (term_ != 0 || record_.is_pending()) lost(why);
+    if (!ever_done_) {
       candidate_ = false;
-      return teller_.unusable(Error{Errc::unavailable, concat("the lease's program does not work: ", why)});
+      return callbacks_.unusable(Error{Errc::unavailable, concat("the lease's program does not work: ", why)});
     }
-    teller_.trouble(concat("the lease's program is started again: ", why));
-    teller_.no_leader();
-    after(tick_timer_, pause_before_restart, [this] { begin(); });
+    callbacks_.status(concat("the lease's program is started again: ", why));
+    callbacks_.no_leader();
+    after(tick_timer_, restart_delay, [this] { start_program(); });
   }
 
-  void end_it(const std::string& what) { ended(concat(argv_[0], " ", what)); }
+  void fail_program(const std::string& what) { on_program_ended(concat(argv_[0], " ", what)); }
 
-  void heard(std::string_view text) {
-    const auto parsed = line::parse(text);
-    if (!parsed) return end_it(concat("says what is not in the protocol: '", cut_line(plain_line(text), 100), "'"));
-    std::visit([this](const auto& said) { on(said); }, *parsed);
+  void on_line(std::string_view text) {
+    const auto parsed = from_program::parse(text);
+    if (!parsed)
+      return fail_program(concat("says what is not in the protocol: '", cut_line(plain_line(text), 100), "'"));
+    std::visit([this](const auto& line) { on(line); }, *parsed);
   }
 
-  void on(const line::Done& done) {
-    if (done.tick != last_tick_ || !waiting_)
-      return end_it(concat("is done with tick ", done.tick, ", which is not due"));
-    waiting_ = false;
-    answered_ = true;
-    patience_.cancel();
-    tick_again();
+  void on(const from_program::Done& done) {
+    if (done.tick != last_tick_ || !awaiting_done_)
+      return fail_program(concat("is done with tick ", done.tick, ", which is not due"));
+    awaiting_done_ = false;
+    ever_done_ = true;
+    done_timer_.cancel();
+    tick_now();
   }
 
-  void on(const line::Mine& mine) {
+  void on(const from_program::Mine& mine) {
     const auto tick = std::find_if(ticks_.begin(), ticks_.end(), [&](const Tick& t) { return t.number == mine.tick; });
-    if (tick == ticks_.end()) return end_it(concat("speaks of tick ", mine.tick, ", which is not one of the last"));
+    if (tick == ticks_.end())
+      return fail_program(concat("speaks of tick ", mine.tick, ", which is not one of the last"));
     // Given up, but it has not heard of that yet.
-    if (!candidate_ || mine.tick <= given_up_at_ || (term_ == 0 && mine.term <= highest_term_)) return;
+    if (!candidate_ || mine.tick <= resigned_at_tick_ || (term_ == 0 && mine.term <= highest_term_)) return;
     if (term_ != 0 && mine.term != term_) return lost(concat(argv_[0], " holds another term"));
     fence_->renewed(tick->sent, ttl_);
-    if (!fence_->holds()) return fence_is_over();
+    if (!fence_->is_held()) return on_fence_expired();
     term_ = highest_term_ = mine.term;
-    teller_.leader({term_, address_, true});
+    callbacks_.leader({term_, address_, true});
   }
 
-  void on(const line::Other& other) {
+  void on(const from_program::Other& other) {
     if (term_ != 0) lost("another has it");
     // Mine, of a program before this one: it runs out.
-    if (other.term == former_term_) return teller_.no_leader();
+    if (other.term == previous_term_) return callbacks_.no_leader();
     if (other.term < highest_term_) {
-      teller_.trouble(concat("a leader of term ", other.term, " is not obeyed after one of term ", highest_term_));
-      return teller_.no_leader();
+      callbacks_.status(concat("a leader of term ", other.term, " is not obeyed after one of term ", highest_term_));
+      return callbacks_.no_leader();
     }
     highest_term_ = other.term;
-    teller_.leader({other.term, other.address, false});
+    callbacks_.leader({other.term, other.address, false});
   }
 
-  void on(const line::None&) {
+  void on(const from_program::None&) {
     if (term_ != 0) lost("it is gone");
-    teller_.no_leader();
+    callbacks_.no_leader();
   }
 
-  void on(const line::Verdict& verdict) {
+  void on(const from_program::Verdict& verdict) {
     if (verdict_ == verdict.text) return;
     verdict_ = verdict.text;
-    teller_.verdict(verdict.text);
-    record_.there_is(verdict.text);
+    callbacks_.verdict(verdict.text);
+    record_.on_existing(verdict.text);
   }
 
   /// Each `verdict` is answered, in order: what comes too late is not about the text that is asked for meanwhile.
-  void on(const line::Recorded&) {
-    if (asked_.empty()) return;
-    const std::string text = std::move(asked_.front());
-    asked_.pop_front();
-    on(line::Verdict{text});
+  void on(const from_program::Recorded&) {
+    if (pending_verdicts_.empty()) return;
+    const std::string text = std::move(pending_verdicts_.front());
+    pending_verdicts_.pop_front();
+    on(from_program::Verdict{text});
   }
 
   /// Whether it was recorded all the same is not known: another verdict that the job has is told of as such.
-  void on(const line::Refused& refused) {
-    if (!asked_.empty()) asked_.pop_front();
-    if (asked_.empty()) record_.fail(refused.why);
+  void on(const from_program::Refused& refused) {
+    if (!pending_verdicts_.empty()) pending_verdicts_.pop_front();
+    if (pending_verdicts_.empty()) record_.fail(refused.why);
   }
   /// Each `resign` is answered, in order.
-  void on(const line::Resigned&) {
-    if (resigns_.empty()) return;
-    Done done = std::move(resigns_.front());
-    resigns_.pop_front();
-    if (resigns_.empty()) resign_timer_.cancel();
-    teller_.answer(std::move(done), {});
+  void on(const from_program::Resigned&) {
+    if (pending_resigns_.empty()) return;
+    Done done = std::move(pending_resigns_.front());
+    pending_resigns_.pop_front();
+    if (pending_resigns_.empty()) resign_timer_.cancel();
+    callbacks_.complete(std::move(done), {});
   }
-  void on(const line::Trouble& trouble) { teller_.trouble(trouble.text); }
+  void on(const from_program::Trouble& trouble) { callbacks_.status(trouble.text); }
 
   // ---- leading ----
 
-  void all_resigned(const Result<void>& result) {
+  void complete_resigns(const Result<void>& result) {
     resign_timer_.cancel();
-    for (auto& done : std::exchange(resigns_, {})) teller_.answer(std::move(done), result);
+    for (auto& done : std::exchange(pending_resigns_, {})) callbacks_.complete(std::move(done), result);
   }
 
-  void fence_is_over() {
-    if (closed_ || fence_->holds()) return;
+  void on_fence_expired() {
+    if (closed_ || fence_->is_held()) return;
     if (term_ == 0) return;
     lost(concat(argv_[0], " could not renew it within ", format_duration(ttl_ - fence_margin(ttl_))));
   }
@@ -264,18 +267,18 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     record_.fail(concat("the lease is lost: ", why));
     const bool led = term_ != 0;
     step_down();
-    if (led) teller_.lost(concat("the lease is lost: ", why));
+    if (led) callbacks_.lost(concat("the lease is lost: ", why));
     // Whatever it believes to hold is given up; the next time is a new term.
-    if (talk_ && led) say_resign();
-    if (candidate_) say_campaign();
-    tick_again();
+    if (coprocess_ && led) send_resign();
+    if (candidate_) send_campaign();
+    tick_now();
   }
 
   void step_down() {
-    if (term_ != 0) former_term_ = term_;
+    if (term_ != 0) previous_term_ = term_;
     term_ = 0;
     fence_->drop();
-    teller_.forget_me();
+    callbacks_.clear_self();
   }
 
   struct Tick {
@@ -288,26 +291,26 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
   std::vector<std::string> argv_;
   std::string environment_;
   std::function<void(pid_t)> on_start_;
-  Milliseconds ttl_, between_ticks_;
-  Teller teller_;
+  Milliseconds ttl_, tick_interval_;
+  CallbackQueue callbacks_;
   std::unique_ptr<Fence> fence_;
-  std::unique_ptr<helper::Conversation> talk_;
-  asio::steady_timer tick_timer_, patience_, resign_timer_, record_timer_;
+  std::unique_ptr<helper::Conversation> coprocess_;
+  asio::steady_timer tick_timer_, done_timer_, resign_timer_, record_timer_;
   std::minstd_rand random_{std::random_device()()};
   std::deque<Tick> ticks_;
   std::uint64_t last_tick_ = 0;
-  std::uint64_t given_up_at_ = 0;  ///< the last tick before `resign`
-  bool waiting_ = false;           ///< for `done` of the last tick
-  bool answered_ = false;          ///< ever
+  std::uint64_t resigned_at_tick_ = 0;  ///< the last tick before `resign`
+  bool awaiting_done_ = false;          ///< for `done` of the last tick
+  bool ever_done_ = false;              ///< ever
   bool candidate_ = false, closed_ = false;
   std::string address_;
   std::atomic<std::uint64_t> term_ = 0;
   std::uint64_t highest_term_ = 0;
-  std::uint64_t former_term_ = 0;  ///< the last one that I led in
+  std::uint64_t previous_term_ = 0;  ///< the last one that I led in
   std::optional<std::string> verdict_;
-  VerdictRecord record_{teller_};
-  std::deque<std::string> asked_;  ///< verdicts that were said, and are not answered yet
-  std::deque<Done> resigns_;       ///< said, and not answered yet
+  VerdictRecord record_{callbacks_};
+  std::deque<std::string> pending_verdicts_;  ///< verdicts that were said, and are not answered yet
+  std::deque<Done> pending_resigns_;          ///< said, and not answered yet
 };
 
 }  // namespace

@@ -23,7 +23,7 @@ std::optional<std::uint64_t> positive(std::string_view word) {
 
 }  // namespace
 
-std::optional<line::Line> line::parse(std::string_view text) {
+std::optional<from_program::Line> from_program::parse(std::string_view text) {
   const auto words = split(text, ' ');
   const std::string& what = words[0];
   const auto is = [&](std::string_view name, std::size_t arguments) {
@@ -40,11 +40,11 @@ std::optional<line::Line> line::parse(std::string_view text) {
   }
   if (is("leader", 2)) {
     const auto term = positive(words[1]);
-    auto address = from_word(words[2]);
+    auto address = percent_decode(words[2]);
     if (term && address) return Other{*term, std::move(*address)};
   }
   if (is("verdict", 1)) {
-    if (auto verdict = from_word(words[1]); verdict && !verdict->empty()) return Verdict{std::move(*verdict)};
+    if (auto verdict = percent_decode(words[1]); verdict && !verdict->empty()) return Verdict{std::move(*verdict)};
   }
   if (is("done", 1)) {
     if (const auto tick = positive(words[1])) return Done{*tick};
@@ -52,7 +52,7 @@ std::optional<line::Line> line::parse(std::string_view text) {
   return std::nullopt;
 }
 
-std::optional<said::Line> said::parse(std::string_view text) {
+std::optional<to_program::Line> to_program::parse(std::string_view text) {
   const auto words = split(text, ' ');
   const std::string& what = words[0];
   if (what == "resign" && words.size() == 1) return Resign{};
@@ -61,12 +61,12 @@ std::optional<said::Line> said::parse(std::string_view text) {
     if (version && *version != 1) return Job{*version, {}, {}};
     if (!version || words.size() != 4) return std::nullopt;
     const auto ttl = positive(words[2]);
-    auto job = from_word(words[3]);
+    auto job = percent_decode(words[3]);
     if (ttl && *ttl <= longest_ttl && job) return Job{*version, Milliseconds(*ttl), std::move(*job)};
   }
   if (words.size() != 2) return std::nullopt;
   if (what == "campaign") {
-    if (auto address = from_word(words[1])) return Campaign{std::move(*address)};
+    if (auto address = percent_decode(words[1])) return Campaign{std::move(*address)};
   }
   if (what == "tick") {
     if (const auto number = positive(words[1])) return Tick{*number};
@@ -75,7 +75,7 @@ std::optional<said::Line> said::parse(std::string_view text) {
     if (const auto term = positive(words[1])) return Depose{*term};
   }
   if (what == "verdict") {
-    if (auto verdict = from_word(words[1]); verdict && !verdict->empty()) return Verdict{std::move(*verdict)};
+    if (auto verdict = percent_decode(words[1]); verdict && !verdict->empty()) return Verdict{std::move(*verdict)};
   }
   return std::nullopt;
 }

@@ -45,15 +45,15 @@ namespace {
 constexpr Milliseconds max_pause{1000};
 /// Where connections are refused for so long, and nothing else is heard, the coordinator's process has ended: packets
 /// that only something on the way refuses are a matter of moments.
-constexpr Milliseconds time_to_believe_a_refusal{500};
+constexpr Milliseconds refused_timeout{500};
 /// For a connection to be made: a packet that is lost is sent again after one second, then after two more.
-constexpr std::chrono::seconds time_to_connect{5};
-constexpr std::chrono::seconds time_to_greet{5};
-constexpr std::chrono::seconds time_to_look_up{10};
+constexpr std::chrono::seconds connect_timeout{5};
+constexpr std::chrono::seconds handshake_timeout{5};
+constexpr std::chrono::seconds lookup_timeout{10};
 /// Beyond their grace, for an owner that is well to have killed the workers by itself.
-constexpr Milliseconds time_for_the_owner{500};
-constexpr Milliseconds pause_between_kills{20};
-constexpr int most_kills = 50;
+constexpr Milliseconds owner_margin{500};
+constexpr Milliseconds kill_interval{20};
+constexpr int max_kills = 50;
 
 }  // namespace
 
@@ -85,20 +85,20 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   }
 
   void start() {
-    stage_ = Stage::looking;
+    stage_ = Stage::searching;
     later([this] { begin_pass(); });
   }
   void send(FromAgent message);
-  void close(Milliseconds patience);
+  void close(Milliseconds timeout);
   /// Hangs up at once; the thread ends.
   void abandon();
 
  private:
   enum class Stage {
     idle,
-    looking,     ///< for an address, or a pause before the next attempt
+    searching,   ///< for an address, or a pause before the next attempt
     connecting,  ///< to target_
-    greeting,
+    handshaking,
     joining,  ///< JOIN is said, or RESUME
     joined,
     closing,
@@ -107,8 +107,8 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   /// Where the coordinator may be, and what came of the last attempt.
   struct Candidate {
     Endpoint endpoint;
-    std::string trouble;
-    std::optional<Errc> for_good;  ///< another attempt would come to the same
+    std::string last_error;
+    std::optional<Errc> permanent_error;  ///< another attempt would come to the same
   };
 
   // Looking for the coordinator.
@@ -118,48 +118,48 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   void end_pass();
   void connect(const tcp::endpoint& target);
   void on_connected();
-  void attempt_failed(const std::string& why, std::optional<Errc> for_good = std::nullopt);
+  void attempt_failed(const std::string& why, std::optional<Errc> permanent_error = std::nullopt);
   void give_up();
-  [[nodiscard]] bool is_gone() const {
-    return refused_since_ && Clock::now() - *refused_since_ >= time_to_believe_a_refusal;
+  [[nodiscard]] bool is_not_listening() const {
+    return refused_since_ && Clock::now() - *refused_since_ >= refused_timeout;
   }
   [[nodiscard]] Candidate& candidate() { return candidates_[candidate_]; }
   [[nodiscard]] const Candidate& candidate() const { return candidates_[candidate_]; }
-  [[nodiscard]] std::string where_text() const;
+  [[nodiscard]] std::string candidate_text() const;
   [[nodiscard]] std::string target_text() const;
   [[nodiscard]] static std::string address_text(const tcp::endpoint& endpoint);
 
   // The connection.
   void read();
   void on_bytes(std::string_view bytes);
-  void on_greeting(std::string_view& bytes);
-  void on_end(error_code ec);
+  void on_handshake_bytes(std::string_view& bytes);
+  void on_read_error(error_code ec);
   void take_frames(std::string_view bytes);
   void on_message(const FromCoordinator& message);
-  [[nodiscard]] bool elsewhere(const Refused& refused);
-  [[nodiscard]] bool is_of_the_past(const Welcome& welcome);
-  void answer(const Ping& ping);
-  [[nodiscard]] std::uint32_t owner_stands_still_for();
-  void workers_end_within(Milliseconds grace);
+  [[nodiscard]] bool should_try_elsewhere(const Refused& refused);
+  [[nodiscard]] bool is_stale(const Welcome& welcome);
+  void reply_to_ping(const Ping& ping);
+  [[nodiscard]] std::uint32_t owner_stall_ms();
+  void kill_workers_after(Milliseconds grace);
   void kill_workers(int times);
-  void put(FromAgent message);
+  void enqueue(FromAgent message);
   void seal(std::uint8_t type, std::string_view payload);
   void write();
   void on_written();
-  void watch_for_silence();
+  void watch_silence();
   void lost(Errc code, const std::string& why, bool unreachable = false);
-  void hang_up();
-  void forget_attempt();
+  void close_socket();
+  void reset_attempt();
   void closed();
 
   // A connection that broke is made again.
   void begin_resuming(const std::string& how);
-  void resume_attempt_failed(const std::string& why, std::optional<Errc> for_good);
+  void resume_attempt_failed(const std::string& why, std::optional<Errc> permanent_error);
   void on_resumed(const Resumed& resumed);
 
   /// Hands it to the owner, unless that has no more use for it by then.
   template <class Action>
-  void tell_owner(Action tell) {
+  void post_to_owner(Action tell) {
     asio::post(owners_executor_, [owner = owner_, tell = std::move(tell)] {
       if (const auto alive = owner.lock()) tell(*alive);
     });
@@ -207,26 +207,26 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   std::string in_;       // not yet a whole frame
   std::string out_;      // to be sent
   std::string sending_;  // being sent
-  error_code how_sending_failed_;
+  error_code send_error_;
   std::vector<FromAgent> queued_;  // until JOIN is answered
   std::string coordinator_host_;
   Milliseconds heartbeat_{0};  // not known yet
-  Clock::duration patience_{};
-  Clock::time_point heard_{};
+  Clock::duration heartbeat_timeout_{};
+  Clock::time_point last_heard_{};
 
   // What makes it one session over several connections.
   std::string session_;
-  std::uint64_t heard_count_ = 0;  // messages that count
+  std::uint64_t received_count_ = 0;  // messages that count
   Outbox outbox_;
   bool resuming_ = false;
-  std::string how_it_broke_;
+  std::string break_reason_;
   Clock::time_point resume_by_{};
   std::optional<Clock::time_point> refused_since_;  // nobody listens where it was
   std::optional<Clock::time_point> taken_since_;    // another agent has its place
 
   /// Whether the owner's thread has come round since it was asked last.
-  std::shared_ptr<std::atomic<bool>> owner_was_asked_ = std::make_shared<std::atomic<bool>>(false);
-  Clock::time_point owner_asked_at_{};
+  std::shared_ptr<std::atomic<bool>> owner_probe_pending_ = std::make_shared<std::atomic<bool>>(false);
+  Clock::time_point owner_probed_at_{};
 };
 
 // ---- looking for the coordinator, until a connection is there to be greeted
@@ -238,7 +238,7 @@ void AgentLink::Connection::begin_pass() {
 }
 
 void AgentLink::Connection::next_candidate() {
-  while (candidate_ < candidates_.size() && candidate().for_good) ++candidate_;
+  while (candidate_ < candidates_.size() && candidate().permanent_error) ++candidate_;
   if (candidate_ == candidates_.size()) return end_pass();
   const auto& [host, port] = candidate().endpoint;
   error_code ec;
@@ -255,17 +255,17 @@ void AgentLink::Connection::next_candidate() {
     next_target();
   };
   if (!literals.empty()) return found(literals);
-  stage_ = Stage::looking;
-  const auto patience = std::min<Clock::duration>(time_to_look_up, options_.connect_by - Clock::now());
+  stage_ = Stage::searching;
+  const auto timeout = std::min<Clock::duration>(lookup_timeout, options_.connect_by - Clock::now());
   lookup_ = helper::look_up_host(
-      context_.get_executor(), host, patience,
+      context_.get_executor(), host, timeout,
       [this, self = weak_from_this(), attempt = attempt_, found](const Result<std::vector<std::string>>& addresses) {
         const auto alive = self.lock();
         if (!alive || attempt != attempt_) return;
         if (addresses) {
-          tell_owner([addresses = *addresses](const Owner& owner) {
-            const auto on_looked_up = owner.callbacks.on_looked_up;  // which may end the link
-            if (on_looked_up) on_looked_up(addresses);
+          post_to_owner([addresses = *addresses](const Owner& owner) {
+            const auto on_resolved = owner.callbacks.on_resolved;  // which may end the link
+            if (on_resolved) on_resolved(addresses);
           });
           return found(*addresses);
         }
@@ -275,7 +275,7 @@ void AgentLink::Connection::next_candidate() {
 }
 
 void AgentLink::Connection::next_target() {
-  if (targets_.empty() || candidate().for_good) {
+  if (targets_.empty() || candidate().permanent_error) {
     ++candidate_;
     return next_candidate();
   }
@@ -286,23 +286,23 @@ void AgentLink::Connection::next_target() {
 }
 
 void AgentLink::Connection::end_pass() {
-  const bool hopeless =
-      std::all_of(candidates_.begin(), candidates_.end(), [](const auto& one) { return one.for_good.has_value(); });
-  const bool gone = is_gone();
-  if (hopeless || (options_.was_there && gone)) return give_up();
-  if (gone) {
-    tell_owner([](const Owner& owner) {
-      const auto on_gone = owner.callbacks.on_gone;  // which may end the link
-      if (on_gone) on_gone();
+  const bool all_permanent = std::all_of(candidates_.begin(), candidates_.end(),
+                                         [](const auto& one) { return one.permanent_error.has_value(); });
+  const bool not_listening = is_not_listening();
+  if (all_permanent || (options_.was_reachable && not_listening)) return give_up();
+  if (not_listening) {
+    post_to_owner([](const Owner& owner) {
+      const auto on_not_listening = owner.callbacks.on_not_listening;  // which may end the link
+      if (on_not_listening) on_not_listening();
     });
   }
-  stage_ = Stage::looking;
+  stage_ = Stage::searching;
   after(pause_, [this] { begin_pass(); });
   pause_ = std::min(2 * pause_, max_pause);
 }
 
 /// As the user gave it: "node0:29400".
-std::string AgentLink::Connection::where_text() const {
+std::string AgentLink::Connection::candidate_text() const {
   return host_port_text(candidate().endpoint.host, candidate().endpoint.port);
 }
 
@@ -313,7 +313,7 @@ std::string AgentLink::Connection::address_text(const tcp::endpoint& endpoint) {
 
 /// "node0:29400 (10.0.0.7)", or only what the user gave if that says the same.
 std::string AgentLink::Connection::target_text() const {
-  const auto named = where_text();
+  const auto named = candidate_text();
   const auto address = address_text(target_);
   return candidate().endpoint.host == address ? named : concat(named, " (", address, ")");
 }
@@ -338,7 +338,7 @@ void AgentLink::Connection::connect(const tcp::endpoint& target) {
     if (ec) return attempt_failed(concat("cannot connect from ", options_.local_address, ": ", ec.message()));
   }
   stage_ = Stage::connecting;
-  after(time_to_connect, [this] {
+  after(connect_timeout, [this] {
     refused_since_.reset();
     attempt_failed(concat(target_text(), " does not answer; is there a firewall in between?"));
   });
@@ -359,10 +359,10 @@ void AgentLink::Connection::on_connected() {
   // itself.
   error_code ec;
   if (socket_.local_endpoint(ec) == target_) return attempt_failed(concat("nobody listens on ", target_text()));
-  stage_ = Stage::greeting;
+  stage_ = Stage::handshaking;
   in_.clear();
   out_.clear();
-  after(time_to_greet,
+  after(handshake_timeout,
         [this] { attempt_failed(concat("what listens on ", target_text(), " does not answer ddrun's greeting")); });
   handshake_.emplace(options_.secret ? &*options_.secret : nullptr, random_nonce());
   out_ = handshake_->begin();
@@ -371,12 +371,12 @@ void AgentLink::Connection::on_connected() {
 }
 
 /// Of one address; the others follow, unless all would end the same.
-void AgentLink::Connection::attempt_failed(const std::string& why, std::optional<Errc> for_good) {
-  hang_up();
-  if (resuming_) return resume_attempt_failed(why, for_good);
-  candidate().trouble = why;
-  candidate().for_good = for_good;
-  tell_owner([why](const Owner& owner) {
+void AgentLink::Connection::attempt_failed(const std::string& why, std::optional<Errc> permanent_error) {
+  close_socket();
+  if (resuming_) return resume_attempt_failed(why, permanent_error);
+  candidate().last_error = why;
+  candidate().permanent_error = permanent_error;
+  post_to_owner([why](const Owner& owner) {
     const auto on_retry = owner.callbacks.on_retry;
     if (on_retry) on_retry(why);
   });
@@ -384,19 +384,19 @@ void AgentLink::Connection::attempt_failed(const std::string& why, std::optional
 }
 
 void AgentLink::Connection::give_up() {
-  std::string troubles;
+  std::string errors;
   Errc code = Errc::timeout;
   for (const auto& one : candidates_) {
-    if (one.for_good) code = *one.for_good;
-    if (one.trouble.empty()) continue;
-    troubles += (troubles.empty() ? "" : "; ") + one.trouble;
+    if (one.permanent_error) code = *one.permanent_error;
+    if (one.last_error.empty()) continue;
+    errors += (errors.empty() ? "" : "; ") + one.last_error;
   }
   if (candidates_.empty()) return lost(Errc::invalid_argument, "there is no address of a coordinator");
-  if (troubles.empty()) troubles = "the time was over before it could be tried";
-  const bool hopeless =
-      std::all_of(candidates_.begin(), candidates_.end(), [](const auto& one) { return one.for_good.has_value(); });
-  if (hopeless) return lost(code, troubles);
-  lost(Errc::timeout, concat("the coordinator could not be reached in time: ", troubles,
+  if (errors.empty()) errors = "the time was over before it could be tried";
+  const bool all_permanent = std::all_of(candidates_.begin(), candidates_.end(),
+                                         [](const auto& one) { return one.permanent_error.has_value(); });
+  if (all_permanent) return lost(code, errors);
+  lost(Errc::timeout, concat("the coordinator could not be reached in time: ", errors,
                              ". Is the ddrun there running, and is its port open for this machine?"));
 }
 
@@ -406,53 +406,53 @@ void AgentLink::Connection::read() {
   socket_.async_read_some(asio::buffer(buffer_),
                           [self = shared_from_this(), attempt = attempt_](const error_code& ec, std::size_t got) {
                             if (attempt != self->attempt_) return;
-                            if (ec) return self->on_end(ec);
+                            if (ec) return self->on_read_error(ec);
                             self->on_bytes({self->buffer_.data(), got});
                             if (attempt == self->attempt_) self->read();
                           });
 }
 
 void AgentLink::Connection::on_bytes(std::string_view bytes) {
-  heard_ = Clock::now();
+  last_heard_ = Clock::now();
   if (stage_ == Stage::closing) return;
-  if (stage_ == Stage::greeting) {
-    on_greeting(bytes);
+  if (stage_ == Stage::handshaking) {
+    on_handshake_bytes(bytes);
     if (stage_ != Stage::joining) return;
   }
   if (!bytes.empty()) take_frames(bytes);
 }
 
-void AgentLink::Connection::on_greeting(std::string_view& bytes) {
+void AgentLink::Connection::on_handshake_bytes(std::string_view& bytes) {
   const auto where = target_text();
   switch (handshake_->feed(bytes, out_)) {
-    case Greeting::going_on: return write();
-    case Greeting::done: break;
-    case Greeting::stranger:
+    case HandshakeState::in_progress: return write();
+    case HandshakeState::done: break;
+    case HandshakeState::foreign_protocol:
       return attempt_failed(concat("what listens on ", where, " is not ddrun: give the coordinator's port"),
                             Errc::protocol);
-    case Greeting::other_version:
+    case HandshakeState::other_version:
       return attempt_failed(concat("the coordinator on ", where, " speaks version ", handshake_->peer_version(),
                                    " of ddrun's protocol, and this ddrun version ", protocol_version,
                                    ": start the same ddrun on all machines"),
                             Errc::protocol);
-    case Greeting::needs_secret:
+    case HandshakeState::needs_secret:
       return attempt_failed(concat("the coordinator on ", where,
                                    " asks for a secret and this ddrun has none: give it "
                                    "the job's with --secret-file or DDRUN_SECRET, without --insecure"),
                             Errc::invalid_argument);
-    case Greeting::needs_none:
+    case HandshakeState::needs_no_secret:
       return attempt_failed(concat("the coordinator on ", where,
                                    " was started with --insecure and this ddrun has a secret: start all of them with "
                                    "--insecure, or none"),
                             Errc::invalid_argument);
-    case Greeting::busy:
+    case HandshakeState::busy:
       return attempt_failed(concat("the coordinator on ", where, " has too many connections to greet at once"));
-    case Greeting::turned_away:
+    case HandshakeState::rejected:
       return attempt_failed(
           concat("the coordinator on ", where, " turned this ddrun away because it has another secret: ",
                  other_secret_advice(options_.secret_file, options_.join.host, candidate().endpoint.host, "")),
           Errc::invalid_argument);
-    case Greeting::wrong_secret:
+    case HandshakeState::wrong_secret:
       return attempt_failed(concat("the coordinator on ", where,
                                    " does not know this job's secret: give all agents the "
                                    "same one (--secret-file or DDRUN_SECRET), or check who listens there"),
@@ -460,22 +460,23 @@ void AgentLink::Connection::on_greeting(std::string_view& bytes) {
   }
   keys_.emplace(handshake_->keys());
   stage_ = Stage::joining;
-  after(options_.answer_within, [this] {
+  after(options_.join_reply_timeout, [this] {
     attempt_failed(concat("the coordinator on ", target_text(), " does not say whether this ddrun may take part"));
   });
   if (!resuming_) {
     // What another coordinator said before it turned this agent away is not of this session.
-    heard_count_ = 0;
+    received_count_ = 0;
     outbox_ = {};
   }
-  const auto type = encode(resuming_ ? FromAgent(Resume{session_, heard_count_}) : FromAgent(options_.join), payload_);
+  const auto type =
+      encode(resuming_ ? FromAgent(Resume{session_, received_count_}) : FromAgent(options_.join), payload_);
   seal(type, payload_);
 }
 
-void AgentLink::Connection::on_end(error_code ec) {
+void AgentLink::Connection::on_read_error(error_code ec) {
   // The system tells of a reset once, to whom it may. (Of a broken pipe it tells after an end in order.)
-  if (ec == asio::error::eof && how_sending_failed_ && how_sending_failed_ != asio::error::broken_pipe) {
-    ec = how_sending_failed_;
+  if (ec == asio::error::eof && send_error_ && send_error_ != asio::error::broken_pipe) {
+    ec = send_error_;
   }
   const std::string how = ec == asio::error::eof ? "connection closed" : ec.message();
   switch (stage_) {
@@ -486,7 +487,7 @@ void AgentLink::Connection::on_end(error_code ec) {
       return lost(Errc::connection_lost,
                   concat("the connection to the coordinator", coordinator_host_.empty() ? "" : " on ",
                          coordinator_host_, " (", target_text(), ") broke: ", how));
-    case Stage::greeting:
+    case Stage::handshaking:
       // Once it has answered it is a coordinator, which does not wait long for what comes then.
       if (handshake_->peer_version() != protocol_version) {
         return attempt_failed(concat(target_text(), " hung up before it answered: ", how));
@@ -531,87 +532,88 @@ void AgentLink::Connection::take_frames(std::string_view bytes) {
 
 void AgentLink::Connection::on_message(const FromCoordinator& message) {
   if (const auto* resumed = std::get_if<Resumed>(&message)) return on_resumed(*resumed);
-  if (const auto* ping = std::get_if<Ping>(&message)) return answer(*ping);
-  ++heard_count_;
-  if (const auto* refused = std::get_if<Refused>(&message); refused != nullptr && elsewhere(*refused)) return;
-  if (const auto* welcome = std::get_if<Welcome>(&message); welcome != nullptr && is_of_the_past(*welcome)) return;
+  if (const auto* ping = std::get_if<Ping>(&message)) return reply_to_ping(*ping);
+  ++received_count_;
+  if (const auto* refused = std::get_if<Refused>(&message); refused != nullptr && should_try_elsewhere(*refused))
+    return;
+  if (const auto* welcome = std::get_if<Welcome>(&message); welcome != nullptr && is_stale(*welcome)) return;
   if (stage_ == Stage::joining) {
     stage_ = Stage::joined;
     timer_.cancel();
     options_.connect_by = Deadline::max();
     resuming_ = false;
-    for (auto& waiting : std::exchange(queued_, {})) put(std::move(waiting));
+    for (auto& waiting : std::exchange(queued_, {})) enqueue(std::move(waiting));
   }
   if (const auto* welcome = std::get_if<Welcome>(&message)) {
     coordinator_host_ = welcome->coordinator_host;
     session_ = welcome->session;
     heartbeat_ = Milliseconds(std::clamp<std::uint32_t>(welcome->heartbeat_ms, 1, 3'600'000));
-    patience_ = heartbeat_ * std::int64_t{std::clamp<std::uint32_t>(welcome->heartbeat_misses, 1, 1'000'000)};
-    watch_for_silence();
+    heartbeat_timeout_ = heartbeat_ * std::int64_t{std::clamp<std::uint32_t>(welcome->heartbeat_misses, 1, 1'000'000)};
+    watch_silence();
   }
-  tell_owner([message](const Owner& owner) {
+  post_to_owner([message](const Owner& owner) {
     const auto on_message = owner.callbacks.on_message;  // which may end the link
     if (on_message) on_message(message);
   });
-  if (std::holds_alternative<Refused>(message)) workers_end_within(options_.grace);
+  if (std::holds_alternative<Refused>(message)) kill_workers_after(options_.grace);
   if (const auto* stop = std::get_if<Stop>(&message); stop != nullptr && stop->signal == SIGKILL) {
-    workers_end_within(Milliseconds{0});
+    kill_workers_after(Milliseconds{0});
   }
 }
 
 /// Others wait for no longer for what runs here. The owner, who is to stop the workers now, may wait for a disk. One
 /// that has, or has none, says STOPPED or ends the link.
-void AgentLink::Connection::workers_end_within(Milliseconds grace) {
-  const auto at = Clock::now() + grace + time_for_the_owner;
+void AgentLink::Connection::kill_workers_after(Milliseconds grace) {
+  const auto at = Clock::now() + grace + owner_margin;
   if (!options_.kill_workers || (kill_at_ && *kill_at_ <= at)) return;
   kill_at_ = at;
   kill_timer_.expires_at(at);
   kill_timer_.async_wait([self = shared_from_this()](const error_code& ec) {
-    if (!ec) self->kill_workers(most_kills);
+    if (!ec) self->kill_workers(max_kills);
   });
 }
 
 /// Again as long as there are any: some may have been born while others were killed.
 void AgentLink::Connection::kill_workers(int times) {
   if (!kill_at_ || !options_.kill_workers() || times == 0) return;
-  kill_timer_.expires_after(pause_between_kills);
+  kill_timer_.expires_after(kill_interval);
   kill_timer_.async_wait([self = shared_from_this(), times](const error_code& ec) {
     if (!ec) self->kill_workers(times - 1);
   });
 }
 
 /// What a coordinator of a lower term says is not obeyed: it has not heard yet that another one leads.
-bool AgentLink::Connection::is_of_the_past(const Welcome& welcome) {
+bool AgentLink::Connection::is_stale(const Welcome& welcome) {
   if (welcome.term >= options_.join.claim.term) return false;
   attempt_failed(concat("the coordinator on ", welcome.coordinator_host, " (", target_text(), ") leads no more"));
   return true;
 }
 
-void AgentLink::Connection::answer(const Ping& ping) {
+void AgentLink::Connection::reply_to_ping(const Ping& ping) {
   if (stage_ != Stage::joined) return;
-  if (!outbox_.confirm(ping.heard)) {
+  if (!outbox_.confirm(ping.received)) {
     return lost(Errc::protocol, concat("the connection to the coordinator on ", target_text(),
-                                       " cannot be used: it has heard ", ping.heard, " messages, it says"));
+                                       " cannot be used: it has heard ", ping.received, " messages, it says"));
   }
-  put(Pong{ping.number, owner_stands_still_for(), heard_count_});
+  enqueue(Pong{ping.number, owner_stall_ms(), received_count_});
 }
 
 /// The owner's thread is asked at each ping; one that does not even get so far waits for something else: a file, or a
 /// terminal that takes nothing.
-std::uint32_t AgentLink::Connection::owner_stands_still_for() {
+std::uint32_t AgentLink::Connection::owner_stall_ms() {
   const auto now = Clock::now();
-  if (!owner_was_asked_->exchange(true)) {
-    owner_asked_at_ = now;
-    asio::post(owners_executor_, [asked = owner_was_asked_] { *asked = false; });
+  if (!owner_probe_pending_->exchange(true)) {
+    owner_probed_at_ = now;
+    asio::post(owners_executor_, [asked = owner_probe_pending_] { *asked = false; });
     return 0;
   }
-  const auto still = std::chrono::duration_cast<Milliseconds>(now - owner_asked_at_);
+  const auto still = std::chrono::duration_cast<Milliseconds>(now - owner_probed_at_);
   return static_cast<std::uint32_t>(std::min<std::int64_t>(still.count(), std::numeric_limits<std::uint32_t>::max()));
 }
 
 /// Another job has its coordinator here; ours may be at one of the other places. Or ours was here, and the next one
 /// will be found, here or there. Or the agent that has this one's place may be lost, which is not known yet.
-bool AgentLink::Connection::elsewhere(const Refused& refused) {
+bool AgentLink::Connection::should_try_elsewhere(const Refused& refused) {
   if (refused.kind == RefusalKind::moved && stage_ == Stage::joining && !resuming_) {
     attempt_failed(refused.why);
     return true;
@@ -619,14 +621,14 @@ bool AgentLink::Connection::elsewhere(const Refused& refused) {
   if (refused.kind == RefusalKind::taken) {
     if (!taken_since_) taken_since_ = Clock::now();
     if (Clock::now() - *taken_since_ >= options_.conflict_timeout) return false;
-    hang_up();
-    candidate().trouble = refused.why;
+    close_socket();
+    candidate().last_error = refused.why;
     later([this] { next_target(); });
     return true;
   }
   if (refused.kind != RefusalKind::other_job) return false;
   const auto left =
-      std::count_if(candidates_.begin(), candidates_.end(), [](const auto& one) { return !one.for_good; });
+      std::count_if(candidates_.begin(), candidates_.end(), [](const auto& one) { return !one.permanent_error; });
   if (left < 2) return false;
   attempt_failed(refused.why, Errc::invalid_argument);
   return true;
@@ -638,16 +640,16 @@ void AgentLink::Connection::send(FromAgent message) {
     kill_timer_.cancel();
   }
   switch (stage_) {
-    case Stage::joined: return put(std::move(message));
+    case Stage::joined: return enqueue(std::move(message));
     case Stage::closing:
     case Stage::over: return;
     default:
-      if (resuming_) put(std::move(message));
+      if (resuming_) enqueue(std::move(message));
       else queued_.push_back(std::move(message));
   }
 }
 
-void AgentLink::Connection::put(FromAgent message) {
+void AgentLink::Connection::enqueue(FromAgent message) {
   auto type = encode(message, payload_);
   if (payload_.size() > max_payload) {
     shorten(message, max_payload);
@@ -655,7 +657,7 @@ void AgentLink::Connection::put(FromAgent message) {
   }
   // One that is too long even so the coordinator is not to be bothered with.
   if (payload_.size() > max_payload) return;
-  if (counts(type)) outbox_.keep(type, payload_);
+  if (is_sequenced(type)) outbox_.add(type, payload_);
   if (stage_ == Stage::joined) seal(type, payload_);
 }
 
@@ -664,7 +666,7 @@ void AgentLink::Connection::seal(std::uint8_t type, std::string_view payload) {
 }
 
 void AgentLink::Connection::write() {
-  if (how_sending_failed_) return;  // what was said before is still to be read, and then there is only an end
+  if (send_error_) return;  // what was said before is still to be read, and then there is only an end
   if (!sending_.empty() || out_.empty() || !socket_.is_open()) return on_written();
   // At once, as far as it goes: the way through the event loop would come later than it needs to.
   error_code ec;
@@ -675,7 +677,7 @@ void AgentLink::Connection::write() {
   }
   if (!ec) out_.erase(0, sent);
   if (ec && ec != asio::error::would_block && ec != asio::error::try_again) {
-    how_sending_failed_ = ec;  // the first answer tells a reset from an end in order, all that follow are alike
+    send_error_ = ec;  // the first answer tells a reset from an end in order, all that follow are alike
     return;
   }
   sending_.swap(out_);
@@ -697,21 +699,21 @@ void AgentLink::Connection::on_written() {
 
 /// Looks again when the time since the last word would be too long. A look that itself comes late says that this
 /// process did not run, and that what the coordinator has said may still wait to be read.
-void AgentLink::Connection::watch_for_silence() {
-  if (options_.is_here) return;
-  const auto limit = patience_ + Heartbeat::moment_to_be_heard(heartbeat_);
-  const auto due = heard_ + limit;
+void AgentLink::Connection::watch_silence() {
+  if (options_.is_local) return;
+  const auto limit = heartbeat_timeout_ + Heartbeat::margin(heartbeat_);
+  const auto due = last_heard_ + limit;
   silence_.expires_at(due);
   silence_.async_wait([self = shared_from_this(), attempt = attempt_, due, limit](const error_code& ec) {
     if (ec || attempt != self->attempt_ || self->stage_ != Stage::joined) return;
     const auto now = Clock::now();
     error_code unread;
     if (now - due > self->heartbeat_ || self->socket_.available(unread) > 0)
-      self->heard_ = now - limit + self->heartbeat_;
-    if (self->heard_ + limit > now) return self->watch_for_silence();
+      self->last_heard_ = now - limit + self->heartbeat_;
+    if (self->last_heard_ + limit > now) return self->watch_silence();
     self->lost(Errc::connection_lost,
                concat("nothing was heard from the coordinator on ", self->coordinator_host_, " (", self->target_text(),
-                      ") for ", format_duration(self->patience_)),
+                      ") for ", format_duration(self->heartbeat_timeout_)),
                true);
   });
 }
@@ -719,19 +721,19 @@ void AgentLink::Connection::watch_for_silence() {
 void AgentLink::Connection::lost(Errc code, const std::string& why, bool unreachable) {
   // The end of the connection would say that this process has ended, and its workers with it: as long as they run it
   // stays, and nobody answers there.
-  if (stage_ == Stage::joined || resuming_) workers_end_within(options_.grace);
-  if (stage_ == Stage::joined) forget_attempt();
-  else hang_up();
+  if (stage_ == Stage::joined || resuming_) kill_workers_after(options_.grace);
+  if (stage_ == Stage::joined) reset_attempt();
+  else close_socket();
   stage_ = Stage::over;
-  tell_owner([loss = LinkLoss{Error{code, why, {}}, unreachable}](Owner& owner) {
+  post_to_owner([loss = LinkLoss{Error{code, why, {}}, unreachable}](Owner& owner) {
     const auto on_lost = std::exchange(owner.callbacks, {}).on_lost;
     if (on_lost) on_lost(loss);
   });
 }
 
 /// Ends the attempt in hand.
-void AgentLink::Connection::hang_up() {
-  forget_attempt();
+void AgentLink::Connection::close_socket() {
+  reset_attempt();
   error_code ignored;
   if (socket_.is_open()) {
     // At once, even if a child that was just cloned still holds a copy of the descriptor.
@@ -741,7 +743,7 @@ void AgentLink::Connection::hang_up() {
 }
 
 /// Nothing more is heard or said.
-void AgentLink::Connection::forget_attempt() {
+void AgentLink::Connection::reset_attempt() {
   ++attempt_;
   timer_.cancel();
   silence_.cancel();
@@ -751,28 +753,28 @@ void AgentLink::Connection::forget_attempt() {
   in_.clear();
   out_.clear();
   sending_.clear();
-  how_sending_failed_ = {};
+  send_error_ = {};
 }
 
-void AgentLink::Connection::close(Milliseconds patience) {
+void AgentLink::Connection::close(Milliseconds timeout) {
   if (stage_ != Stage::joined) return closed();
   stage_ = Stage::closing;
   options_.connect_by = Deadline::max();
-  after(patience, [this] { closed(); });
+  after(timeout, [this] { closed(); });
   write();
 }
 
 void AgentLink::Connection::closed() {
-  hang_up();
+  close_socket();
   stage_ = Stage::over;
-  tell_owner([](Owner& owner) {
+  post_to_owner([](Owner& owner) {
     const auto on_closed = std::exchange(owner.on_closed, {});
     if (on_closed) on_closed();
   });
 }
 
 void AgentLink::Connection::abandon() {
-  hang_up();
+  close_socket();
   stage_ = Stage::over;
   context_.stop();
 }
@@ -781,32 +783,32 @@ void AgentLink::Connection::abandon() {
 
 /// The coordinator holds this agent's place for as long as it would wait for one that is silent.
 void AgentLink::Connection::begin_resuming(const std::string& how) {
-  hang_up();
+  close_socket();
   resuming_ = true;
-  how_it_broke_ = how;
+  break_reason_ = how;
   refused_since_.reset();
   pause_ = first_pause;
-  resume_by_ = heard_ + patience_;
+  resume_by_ = last_heard_ + heartbeat_timeout_;
   options_.connect_by = resume_by_;
   connect(target_);
 }
 
-void AgentLink::Connection::resume_attempt_failed(const std::string& why, std::optional<Errc> for_good) {
+void AgentLink::Connection::resume_attempt_failed(const std::string& why, std::optional<Errc> permanent_error) {
   const auto now = Clock::now();
-  const bool gone = is_gone();
-  if (for_good || gone || now >= resume_by_) {
+  const bool not_listening = is_not_listening();
+  if (permanent_error || not_listening || now >= resume_by_) {
     return lost(Errc::connection_lost,
                 concat("the connection to the coordinator on ", coordinator_host_, " (", target_text(),
-                       ") broke: ", how_it_broke_, "; it could not be made again: ", why),
-                !gone && !for_good);
+                       ") broke: ", break_reason_, "; it could not be made again: ", why),
+                !not_listening && !permanent_error);
   }
-  stage_ = Stage::looking;
+  stage_ = Stage::searching;
   after(pause_, [this] { connect(target_); });
   pause_ = std::min<Milliseconds>(2 * pause_, Milliseconds{200});
 }
 
 void AgentLink::Connection::on_resumed(const Resumed& resumed) {
-  if (stage_ != Stage::joining || !resuming_ || !outbox_.confirm(resumed.heard)) {
+  if (stage_ != Stage::joining || !resuming_ || !outbox_.confirm(resumed.received)) {
     return lost(Errc::protocol,
                 concat("the connection to the coordinator on ", target_text(), " cannot be used: it says RESUMED"));
   }
@@ -815,7 +817,7 @@ void AgentLink::Connection::on_resumed(const Resumed& resumed) {
   timer_.cancel();
   options_.connect_by = Deadline::max();
   for (const auto& [type, payload] : outbox_.unconfirmed()) seal(type, payload);
-  watch_for_silence();
+  watch_silence();
 }
 
 // ---- the class that others see
@@ -849,11 +851,11 @@ void AgentLink::send(FromAgent message) {
       [message = std::move(message)](Connection& connection) mutable { connection.send(std::move(message)); });
 }
 
-void AgentLink::close(std::function<void()> on_closed, Milliseconds patience) {
+void AgentLink::close(std::function<void()> on_closed, Milliseconds timeout) {
   owner_->callbacks = {};
   owner_->on_closed = std::move(on_closed);
-  if (!thread_.joinable()) return connection_->close(patience);  // it was never started
-  connection_->post([patience](Connection& connection) { connection.close(patience); });
+  if (!thread_.joinable()) return connection_->close(timeout);  // it was never started
+  connection_->post([timeout](Connection& connection) { connection.close(timeout); });
 }
 
 }  // namespace ddrun::rendezvous

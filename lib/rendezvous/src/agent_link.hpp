@@ -29,13 +29,13 @@ struct AgentLinkOptions {
   /// Until when the coordinator must have answered it.
   Deadline connect_by = Deadline::max();
   /// How long one that has greeted may take to answer it; then the next address is tried.
-  Milliseconds answer_within{10'000};
+  Milliseconds join_reply_timeout{10'000};
   /// How long it is tried again after RefusalKind::taken.
   Milliseconds conflict_timeout{6'000};
   /// It runs in this very process: while that stands still nothing is heard from it, and it is not lost for that.
-  bool is_here = false;
+  bool is_local = false;
   /// It has been there a moment ago: where nobody listens any more, it is gone and not late.
-  bool was_there = false;
+  bool was_reachable = false;
   /// As in RendezvousOptions, where the owner's thread has not stopped the workers `grace` after it had to; by the
   /// link's thread.
   std::function<bool()> kill_workers;
@@ -61,9 +61,9 @@ struct AgentLinkCallbacks {
   std::function<void(const std::string&)> on_retry;
   /// While it is looked for: no process listens where it may be, and has not for half a second. Again and again; may be
   /// empty.
-  std::function<void()> on_gone;
+  std::function<void()> on_not_listening;
   /// The name of a candidate has these addresses now, and will be tried there. May be empty.
-  std::function<void(const std::vector<std::string>&)> on_looked_up;
+  std::function<void(const std::vector<std::string>&)> on_resolved;
 };
 
 /// An agent's connection to its coordinator (lib/rendezvous/PROTOCOL.md): finds it, greets it, says JOIN, carries
@@ -90,7 +90,7 @@ class AgentLink {
 
   /// Hangs up in order: what is queued is delivered first. `on_closed` comes when the coordinator has taken it and hung
   /// up as well, or when `patience` is over; no other callback comes any more.
-  void close(std::function<void()> on_closed, Milliseconds patience = Milliseconds(1'000));
+  void close(std::function<void()> on_closed, Milliseconds timeout = Milliseconds(1'000));
 
  private:
   class Connection;

@@ -30,9 +30,9 @@ namespace ddrun::rendezvous::causes {
 /// Of a round in which some nodes have finished and `late` ones have not.
 [[nodiscard]] VerdictMessage skewed(const std::vector<const Member*>& late, Milliseconds allowed);
 /// The cause of a verdict for those who say it in a line or two: without last lines and traceback.
-[[nodiscard]] std::string in_brief(const std::string& cause);
+[[nodiscard]] std::string abbreviate(const std::string& cause);
 /// `wanted` of them were needed, `names` were there.
-[[nodiscard]] VerdictMessage too_few(int here, int wanted, Clock::duration waited, const std::string& names);
+[[nodiscard]] VerdictMessage too_few(int joined, int wanted, Clock::duration waited, const std::string& names);
 
 }  // namespace ddrun::rendezvous::causes
 
@@ -47,20 +47,20 @@ class CauseDetails {
  public:
   void clear() { *this = {}; }
   /// Of the node where the cause is.
-  void of_cause(std::string json) { of_cause_ = std::move(json); }
+  void set_cause(std::string json) { cause_ = std::move(json); }
   /// Of another one: the earliest that has evidence of its own is kept, of those that ended by themselves if there are.
-  void of_another(const std::string& host, std::int32_t node_rank, const std::string& json);
+  void add_other(const std::string& host, std::int32_t node_rank, const std::string& json);
   /// For VERDICT.
   [[nodiscard]] std::string text() const;
   /// What two failures of the same cause have in common, in a line; empty if the cause is not known.
   [[nodiscard]] std::string key() const;
 
  private:
-  [[nodiscard]] bool is_another() const;
+  [[nodiscard]] bool other_failed_first() const;
 
-  std::string of_cause_;
-  std::string of_another_;
-  std::string evidence_of_another_;  ///< its time is by its node's clock
+  std::string cause_;
+  std::string other_;
+  std::string other_evidence_;  ///< its time is by its node's clock
 };
 
 }  // namespace ddrun::rendezvous

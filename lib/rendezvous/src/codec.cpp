@@ -19,61 +19,61 @@ concept Is = std::same_as<std::remove_const_t<Given>, Message>;
 
 // One function per message, with its fields in the page's order: `walk` writes or reads them.
 
-void fields(auto& walk, Is<Join> auto& join) {
-  walk(join.version, join.job_id, join.agent_id, join.host, join.node_rank, join.local_world_size, join.role,
-       join.address, join.runs_coordinator, join.clock_us, join.settings, join.own_addresses);
+void fields(auto& visitor, Is<Join> auto& join) {
+  visitor(join.version, join.job_id, join.agent_id, join.host, join.node_rank, join.local_world_size, join.role,
+          join.address, join.runs_coordinator, join.clock_us, join.settings, join.own_addresses);
   auto& claim = join.claim;
-  walk(claim.term, claim.round, claim.node_rank, claim.node_count, claim.memory, claim.succeeded, claim.moved);
-  walk(join.machine);
+  visitor(claim.term, claim.round, claim.node_rank, claim.node_count, claim.job_state, claim.succeeded, claim.moved);
+  visitor(join.machine);
 }
-void fields(auto& walk, Is<Opened> auto& opened) { walk(opened.round, opened.port); }
-void fields(auto& walk, Is<Failed> auto& failed) {
-  walk(failed.round, failed.rank, failed.local_rank, failed.pid, failed.by_signal, failed.code, failed.core_dumped,
-       failed.may_restart);
+void fields(auto& visitor, Is<Opened> auto& opened) { visitor(opened.round, opened.port); }
+void fields(auto& visitor, Is<Failed> auto& failed) {
+  visitor(failed.round, failed.rank, failed.local_rank, failed.pid, failed.by_signal, failed.code, failed.core_dumped,
+          failed.may_restart);
 }
-void fields(auto& walk, Is<Succeeded> auto& succeeded) { walk(succeeded.round); }
-void fields(auto& walk, Is<Stopped> auto& stopped) { walk(stopped.round, stopped.cause, stopped.workers); }
-void fields(auto& walk, Is<Leave> auto& leave) { walk(leave.signal, leave.sender); }
-void fields(auto& walk, Is<Abort> auto& abort) { walk(abort.kind, abort.exit_code, abort.what); }
-void fields(auto& walk, Is<Pong> auto& pong) { walk(pong.number, pong.stalled_ms, pong.heard); }
-void fields(auto& walk, Is<Resume> auto& resume) { walk(resume.session, resume.heard); }
+void fields(auto& visitor, Is<Succeeded> auto& succeeded) { visitor(succeeded.round); }
+void fields(auto& visitor, Is<Stopped> auto& stopped) { visitor(stopped.round, stopped.cause, stopped.workers); }
+void fields(auto& visitor, Is<Leave> auto& leave) { visitor(leave.signal, leave.sender); }
+void fields(auto& visitor, Is<Abort> auto& abort) { visitor(abort.kind, abort.exit_code, abort.what); }
+void fields(auto& visitor, Is<Pong> auto& pong) { visitor(pong.number, pong.stalled_ms, pong.received); }
+void fields(auto& visitor, Is<Resume> auto& resume) { visitor(resume.session, resume.received); }
 
-void fields(auto& walk, Is<PassSignal> auto& pass) { walk(pass.round, pass.signal); }
+void fields(auto& visitor, Is<PassSignal> auto& pass) { visitor(pass.round, pass.signal); }
 
-void fields(auto& walk, Is<Welcome> auto& welcome) {
-  walk(welcome.coordinator_host, welcome.heartbeat_ms, welcome.heartbeat_misses, welcome.job_id, welcome.session,
-       welcome.term);
+void fields(auto& visitor, Is<Welcome> auto& welcome) {
+  visitor(welcome.coordinator_host, welcome.heartbeat_ms, welcome.heartbeat_misses, welcome.job_id, welcome.session,
+          welcome.term);
 }
-void fields(auto& walk, Is<Refused> auto& refused) { walk(refused.kind, refused.why); }
-void fields(auto& walk, Is<Waiting> auto& waiting) {
-  walk(waiting.here, waiting.min_nodes, waiting.max_nodes, waiting.spare, waiting.what_for);
+void fields(auto& visitor, Is<Refused> auto& refused) { visitor(refused.kind, refused.why); }
+void fields(auto& visitor, Is<Waiting> auto& waiting) {
+  visitor(waiting.joined, waiting.min_nodes, waiting.max_nodes, waiting.spare, waiting.waiting_for);
 }
-void fields(auto& walk, Is<Open> auto& open) { walk(open.round, open.address, open.port, open.addresses); }
+void fields(auto& visitor, Is<Open> auto& open) { visitor(open.round, open.address, open.port, open.addresses); }
 // Ranks are what the rest of ddrun has as int.
 static_assert(sizeof(int) == sizeof(std::int32_t));
-void fields(auto& walk, Is<Start> auto& start) {
+void fields(auto& visitor, Is<Start> auto& start) {
   auto& ranks = start.ranks;
-  walk(start.round, ranks.restart_count, ranks.max_restarts, ranks.node_rank, ranks.node_count, ranks.base_rank,
-       ranks.local_world_size, ranks.world_size, ranks.role_base_rank, ranks.role_world_size, ranks.master_addr);
-  walk.port(ranks.master_port);
-  walk(start.term, start.memory, ranks.host);
+  visitor(start.round, ranks.restart_count, ranks.max_restarts, ranks.node_rank, ranks.node_count, ranks.base_rank,
+          ranks.local_world_size, ranks.world_size, ranks.role_base_rank, ranks.role_world_size, ranks.master_addr);
+  visitor.port(ranks.master_port);
+  visitor(start.term, start.job_state, ranks.host);
 }
-void fields(auto& walk, Is<Stop> auto& stop) { walk(stop.round, stop.another_round, stop.why, stop.signal); }
-void fields(auto& walk, Is<VerdictMessage> auto& verdict) {
-  walk(verdict.kind, verdict.exit_code, verdict.signal, verdict.host, verdict.node_rank, verdict.rank, verdict.why,
-       verdict.cause, verdict.restarts);
+void fields(auto& visitor, Is<Stop> auto& stop) { visitor(stop.round, stop.another_round, stop.why, stop.signal); }
+void fields(auto& visitor, Is<VerdictMessage> auto& verdict) {
+  visitor(verdict.kind, verdict.exit_code, verdict.signal, verdict.host, verdict.node_rank, verdict.rank, verdict.why,
+          verdict.cause, verdict.restarts);
 }
-void fields(auto& walk, Is<NodeReport> auto& report) {
-  walk(report.round, report.node_rank, report.host, report.workers);
+void fields(auto& visitor, Is<NodeReport> auto& report) {
+  visitor(report.round, report.node_rank, report.host, report.workers);
 }
-void fields(auto& walk, Is<Ping> auto& ping) { walk(ping.number, ping.heard); }
-void fields(auto& walk, Is<EventLine> auto& event) { walk(event.json); }
-void fields(auto& walk, Is<Resumed> auto& resumed) { walk(resumed.heard); }
-void fields(auto& walk, Is<Notice> auto& notice) { walk(notice.text); }
+void fields(auto& visitor, Is<Ping> auto& ping) { visitor(ping.number, ping.received); }
+void fields(auto& visitor, Is<EventLine> auto& event) { visitor(event.json); }
+void fields(auto& visitor, Is<Resumed> auto& resumed) { visitor(resumed.received); }
+void fields(auto& visitor, Is<Notice> auto& notice) { visitor(notice.text); }
 
 using KeyAndValue = Settings::value_type;
 
-struct WriteFields {
+struct FieldWriter {
   std::string& to;
 
   void operator()(const auto&... values) { (one(values), ...); }
@@ -96,7 +96,7 @@ constexpr AbortKind last(AbortKind /*kind*/) { return AbortKind::skewed; }
 constexpr RefusalKind last(RefusalKind /*kind*/) { return RefusalKind::taken; }
 constexpr VerdictKind last(VerdictKind /*kind*/) { return VerdictKind::node_lost; }
 
-struct ReadFields {
+struct FieldReader {
   Reader& from;
 
   void operator()(auto&... values) { (one(values), ...); }
@@ -128,22 +128,22 @@ constexpr const char* coordinator_names[] = {"WELCOME", "REFUSED", "WAITING",   
                                              "STOP",    "VERDICT", "NODE_REPORT", "PING", "EVENT",
                                              "RESUMED", "NOTICE",  "PASS_SIGNAL"};
 template <class Message, class Of, std::size_t index = 0>
-constexpr std::size_t place_in() {
+constexpr std::size_t index_in() {
   if constexpr (std::same_as<std::variant_alternative_t<index, Of>, Message>) return index;
-  else return place_in<Message, Of, index + 1>();
+  else return index_in<Message, Of, index + 1>();
 }
-static_assert(first_from_agent + place_in<Pong, FromAgent>() == pong_type);
-static_assert(first_from_agent + place_in<Resume, FromAgent>() == resume_type);
-static_assert(first_from_coordinator + place_in<Ping, FromCoordinator>() == ping_type);
-static_assert(first_from_coordinator + place_in<Resumed, FromCoordinator>() == resumed_type);
+static_assert(first_from_agent + index_in<Pong, FromAgent>() == pong_type);
+static_assert(first_from_agent + index_in<Resume, FromAgent>() == resume_type);
+static_assert(first_from_coordinator + index_in<Ping, FromCoordinator>() == ping_type);
+static_assert(first_from_coordinator + index_in<Resumed, FromCoordinator>() == resumed_type);
 static_assert(std::size(agent_names) == std::variant_size_v<FromAgent>);
 static_assert(std::size(coordinator_names) == std::variant_size_v<FromCoordinator>);
 
 template <class Message>
 std::uint8_t encode_any(const Message& message, std::string& payload, std::uint8_t first) {
   payload.clear();
-  WriteFields walk{payload};
-  std::visit([&](const auto& alternative) { fields(walk, alternative); }, message);
+  FieldWriter visitor{payload};
+  std::visit([&](const auto& alternative) { fields(visitor, alternative); }, message);
   return static_cast<std::uint8_t>(first + message.index());
 }
 
@@ -155,8 +155,8 @@ Result<Message> decode_any(std::uint8_t type, std::uint8_t first, std::string_vi
     if (type != first + index) return decode_any<Message, index + 1>(type, first, payload);
     Reader reader(payload);
     std::variant_alternative_t<index, Message> message;
-    ReadFields walk{reader};
-    fields(walk, message);
+    FieldReader visitor{reader};
+    fields(visitor, message);
     if (!reader.ok()) {
       return fail(Errc::protocol,
                   concat(type_name(type), " with a payload of ", payload.size(), " bytes that cannot be read"));
@@ -166,7 +166,7 @@ Result<Message> decode_any(std::uint8_t type, std::uint8_t first, std::string_vi
 }
 
 /// What a message can do without; none for most kinds.
-struct Spare {
+struct OptionalTexts {
   std::vector<std::string*> texts;
   void operator()(Stopped& stopped) { texts = {&stopped.workers, &stopped.cause}; }
   void operator()(Abort& abort) { texts = {&abort.what}; }
@@ -182,10 +182,10 @@ struct Spare {
 
 template <class Message>
 bool shorten_any(Message& message, std::size_t max_size) {
-  Spare spare;
-  std::visit(spare, message);
+  OptionalTexts optional;
+  std::visit(optional, message);
   std::string payload;
-  for (auto& text : spare.texts) {
+  for (auto& text : optional.texts) {
     encode(message, payload);
     if (payload.size() <= max_size) return true;
     text->clear();
@@ -215,7 +215,7 @@ Result<FromCoordinator> decode_from_coordinator(std::uint8_t type, std::string_v
   return decode_any<FromCoordinator>(type, first_from_coordinator, payload);
 }
 
-bool counts(std::uint8_t type) {
+bool is_sequenced(std::uint8_t type) {
   return type != join_type && type != pong_type && type != resume_type && type != ping_type && type != resumed_type;
 }
 

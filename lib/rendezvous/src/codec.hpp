@@ -19,7 +19,7 @@ inline constexpr std::uint8_t resumed_type = 75;
 
 /// Whether a message of this type is one of those that both sides count, so that none is missing after a connection was
 /// made again: all but those that are about the connection itself.
-[[nodiscard]] bool counts(std::uint8_t type);
+[[nodiscard]] bool is_sequenced(std::uint8_t type);
 
 /// The message as it travels; `payload` is replaced. Returns its type.
 std::uint8_t encode(const FromAgent& message, std::string& payload);

@@ -17,7 +17,7 @@
 #include "ddrun/rendezvous/event_text.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 #include "heartbeat.hpp"
-#include "job_memory.hpp"
+#include "job_state.hpp"
 #include "membership.hpp"
 #include "node_ranks.hpp"
 #include "outgoing.hpp"
@@ -28,41 +28,41 @@ namespace ddrun::rendezvous {
 namespace {
 
 // With the largest number of nodes that settings allow, ranks still fit into an int.
-constexpr std::uint32_t max_workers_of_a_node = 16'384;
+constexpr std::uint32_t max_workers_per_node = 16'384;
 
 /// Of a term or round that an agent claims: below it there is always a next one.
-constexpr std::uint64_t highest_term = std::uint64_t{1} << 62U;
-constexpr Milliseconds time_to_open{30'000};
-constexpr Milliseconds time_to_read_the_verdict{5'000};
+constexpr std::uint64_t max_term = std::uint64_t{1} << 62U;
+constexpr Milliseconds open_timeout{30'000};
+constexpr Milliseconds verdict_timeout{5'000};
 /// An agent that answers pings, but whose main thread is blocked: people are told after the first, and it is waited for
 /// until the second when a round ends or begins.
 constexpr Milliseconds stall_notice_delay{10'000};
 constexpr Milliseconds stall_timeout{300'000};
 /// Of what a node tells of its first failure.
-constexpr std::size_t most_cause = 64UL << 10U;
+constexpr std::size_t max_cause_bytes = 64UL << 10U;
 /// Of a sentence of a member that all others are told, and of the name of its host.
-constexpr std::size_t most_words = 4UL << 10U;
-constexpr std::size_t most_name = 255;
+constexpr std::size_t max_text_bytes = 4UL << 10U;
+constexpr std::size_t max_host_name_bytes = 255;
 /// SIGKILL and what an agent does before and after it.
-constexpr Milliseconds time_to_kill{1'000};
+constexpr Milliseconds kill_margin{1'000};
 /// A group that fails so soon has done nothing that a restart could go on with.
-constexpr Milliseconds start_time{1'000};
+constexpr Milliseconds early_failure_time{1'000};
 /// For members of a round that went on under another coordinator to come: once their workers are stopped, and before
 /// anything is known of them.
-constexpr Milliseconds time_to_come{5'000};
-constexpr Milliseconds time_for_the_first_claim{10'000};
+constexpr Milliseconds rejoin_timeout{5'000};
+constexpr Milliseconds first_claim_timeout{10'000};
 /// The longest that a newcomer waits for a round to have lasted a while, whatever the last call.
-constexpr Milliseconds longest_settling{30'000};
+constexpr Milliseconds max_settle_time{30'000};
 
 /// From STOP, or from the last SUCCEEDED, until a member that has not sent STOPPED is given up: its workers have the
 /// grace time, and their output may be slow to write.
-Milliseconds stop_bound(const JobSettings& job) { return job.grace + Milliseconds{30'000}; }
+Milliseconds stop_timeout(const JobSettings& job) { return job.grace + Milliseconds{30'000}; }
 
-std::string in_few_words(const std::string& text) {
-  return text.size() <= most_words ? text : concat(text.substr(0, most_words), " [...]");
+std::string truncate_text(const std::string& text) {
+  return text.size() <= max_text_bytes ? text : concat(text.substr(0, max_text_bytes), " [...]");
 }
 
-std::string refusal(const Join& join, const Member& rival) {
+std::string conflict_text(const Join& join, const Member& rival) {
   if (join.agent_id == rival.agent_id) return concat("an agent of this id is there already: ", describe(rival));
   return concat("node rank ", join.node_rank, " is taken by ", describe(rival));
 }
@@ -76,22 +76,22 @@ class Coordinator::State {
 
   void join(LinkId link, const Join& join, const LinkFacts& facts);
   void receive(LinkId link, const FromAgent& message);
-  void heard(LinkId link);
-  void broke(LinkId link, const std::string& how);
+  void note_activity(LinkId link);
+  void connection_broken(LinkId link, const std::string& how);
   void lost(LinkId link, const std::string& how);
   void tick();
   [[nodiscard]] std::optional<Clock::time_point> next_deadline() const;
 
   void suspend();
   void lead(Term term);
-  void stand_down(const std::string& why);
+  void step_down(const std::string& why);
   [[nodiscard]] std::optional<VerdictMessage> take_verdict_to_record();
   void recorded();
-  [[nodiscard]] bool stood_down() const { return stood_down_.has_value(); }
+  [[nodiscard]] bool stepped_down() const { return stepped_down_.has_value(); }
 
   [[nodiscard]] bool done() const;
   [[nodiscard]] const Membership& members() const { return members_; }
-  [[nodiscard]] const JobMemory& memory() const { return memory_; }
+  [[nodiscard]] const JobState& job() const { return job_; }
   [[nodiscard]] std::vector<Output> take_outputs() { return out_.take(); }
 
   Clock::time_point now;  ///< set before each call
@@ -108,7 +108,7 @@ class Coordinator::State {
   /// Why a round is stopped and what comes then.
   struct Ending {
     VerdictMessage cause;       ///< what the verdict would be if the job ended for it
-    bool for_good = false;      ///< it does
+    bool is_final = false;      ///< it does
     bool uses_restart = false;  ///< otherwise: a restart, or only a new round
     LinkId cause_link = 0;      ///< whose STOPPED has the details
     std::string machine;        ///< of the worker that failed
@@ -132,17 +132,17 @@ class Coordinator::State {
   [[nodiscard]] std::optional<LinkId> observer() const;
 
   // Joining.
-  [[nodiscard]] std::optional<Refused> objection(const Join& join);
+  [[nodiscard]] std::optional<Refused> rejection(const Join& join);
   [[nodiscard]] const std::string& job_id(const Join& join) const;
   void admit(LinkId link, const Join& join, const LinkFacts& facts);
-  void tell_waiting(Member& member, bool spare, const std::string& what_for);
-  [[nodiscard]] std::string waits_for() const;
-  [[nodiscard]] bool runs_with_a_free_place() const;
-  [[nodiscard]] Clock::duration settling() const;
-  [[nodiscard]] Clock::time_point let_in_from() const;
-  void plan_to_let_in();
-  void let_in();
-  void answer_after_the_end(LinkId link);
+  void send_waiting(Member& member, bool spare, const std::string& waiting_for);
+  [[nodiscard]] std::string wait_reason() const;
+  [[nodiscard]] bool has_free_place() const;
+  [[nodiscard]] Clock::duration settle_time() const;
+  [[nodiscard]] Clock::time_point admit_from() const;
+  void schedule_admission();
+  void admit_waiting();
+  void reply_job_ended(LinkId link);
 
   // Taking over.
   void expect_claims();
@@ -152,10 +152,10 @@ class Coordinator::State {
   [[nodiscard]] const Member* own_member() const;
   [[nodiscard]] bool is_over() const { return phase_ == Phase::recording || phase_ == Phase::ended; }
   [[nodiscard]] int stop_signal(int wanted) const;
-  void kill_without_lease();
+  void escalate_to_kill();
   void hand_over(const Ending& ending);
-  void send_away(RefusalKind kind, const std::string& why);
-  [[nodiscard]] std::optional<Clock::time_point> waits_for_lease_until() const;
+  void dismiss_members(RefusalKind kind, const std::string& why);
+  [[nodiscard]] std::optional<Clock::time_point> lease_deadline() const;
 
   // Rounds.
   void gather();
@@ -174,38 +174,38 @@ class Coordinator::State {
   void note_stall(Member& member, Milliseconds stalled);
   [[nodiscard]] std::string stall_text(const Member& member) const;
   [[nodiscard]] bool is_stalled(const Member& member) const;
-  void lose_in_order(Member& member, const Abort& message);
+  void lose_orderly(Member& member, const Abort& message);
   void check_finished();
 
   // Losing members.
-  void heard(Member& member) const;
-  void lose(Member& member, const std::string& how, Clock::time_point since, bool broken);
+  void note_activity(Member& member) const;
+  void lose_member(Member& member, const std::string& how, Clock::time_point since, bool broken);
   void lost_while_stopping(VerdictMessage cause, Clock::time_point since, bool broken);
   void count_loss(VerdictMessage cause);
   void fence(const Member& gone, Clock::time_point since, bool broken);
   void release(Member& member, const std::string& why);
 
   // Stopping a round.
-  void rendezvous_again(const std::vector<Member*>& newcomers);
+  void restart_for_newcomers(const std::vector<Member*>& newcomers);
   [[nodiscard]] std::string repeated_cause(const Ending& ending);
-  void stop_after(VerdictMessage cause, LinkId cause_link, bool may_restart);
-  void stop_for_good(VerdictMessage cause, const Member* member, int signal);
+  void stop_for_cause(VerdictMessage cause, LinkId cause_link, bool may_restart);
+  void stop_permanently(VerdictMessage cause, const Member* member, int signal);
   void begin_stop(Ending ending, int signal);
-  void tell_stop(int signal);
-  void one_less_to_stop();
-  void all_stopped();
+  void send_stop(int signal);
+  void note_stopped();
+  void on_all_stopped();
   void spend_restart(const std::string& why);
   void count_failure(const std::string& machine, const std::string& host);
 
   // The end of the job.
   void end(VerdictMessage verdict);
-  void tell_verdict();
-  void forget_deadlines();
-  void tell_the_end(LinkId link, bool took_part);
-  [[nodiscard]] VerdictMessage nobody_came() const;
+  void publish_verdict();
+  void clear_deadlines();
+  void send_outcome(LinkId link, bool took_part);
+  [[nodiscard]] VerdictMessage too_few_nodes_verdict() const;
 
   CoordinatorOptions options_;
-  JobMemory memory_;
+  JobState job_;
   Membership members_;
   Heartbeat heartbeat_;
 
@@ -219,7 +219,7 @@ class Coordinator::State {
   bool any_succeeded_ = false;
   std::optional<Ending> ending_;
   CauseDetails cause_details_;
-  std::string brief_cause_;  ///< of the verdict
+  std::string abbreviated_cause_;  ///< of the verdict
   std::optional<LinkId> observer_of_the_end_;
   Failure last_failure_;
   std::optional<VerdictMessage> last_cause_;  ///< of the round before, if the job went on
@@ -230,8 +230,8 @@ class Coordinator::State {
   bool last_call_over_ = false;
   std::optional<Clock::time_point> pause_until_;
   std::optional<Clock::time_point> fence_until_;
-  std::string fenced_;                          ///< whose workers the fence waits for
-  std::optional<Clock::time_point> let_in_at_;  ///< those that wait beside a round
+  std::string fenced_;                         ///< whose workers the fence waits for
+  std::optional<Clock::time_point> admit_at_;  ///< those that wait beside a round
   std::optional<Clock::time_point> opened_until_;
   std::optional<Clock::time_point> stopped_until_;
   std::optional<Clock::time_point> skew_until_;
@@ -242,14 +242,14 @@ class Coordinator::State {
   bool recovered_ = false;                       ///< or nobody came with anything to recover
   bool had_coordinator_ = false;                 ///< before this one, as those said that were recovered
   bool suspended_ = false;                       ///< the lease is over
-  bool lost_of_round_ = false;                   ///< members of the last round that was started, since then
-  bool restart_untold_ = false;                  ///< decided, of which no START has told yet
+  bool lost_round_members_ = false;              ///< members of the last round that was started, since then
+  bool restart_unannounced_ = false;             ///< decided, of which no START has told yet
   std::optional<VerdictMessage> lost_finished_;  ///< a member of the round that runs; what its loss would be called
   Clock::time_point suspended_since_;
   Clock::time_point recording_since_;
   bool to_record_ = false;  ///< the transport has not been given the verdict
   /// What agents are told that come after this coordinator has stood down.
-  std::optional<Refused> stood_down_;
+  std::optional<Refused> stepped_down_;
   Clock::time_point started_at_;  ///< the last round
 
   Outgoing out_{[this] { return observer(); }};
@@ -266,24 +266,24 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& fa
     lost(link, "it sent a second JOIN");
     return;
   }
-  if (stood_down_) return out_.refuse(link, RefusalKind::moved, stood_down_->why);
+  if (stepped_down_) return out_.refuse(link, RefusalKind::moved, stepped_down_->why);
   // No member is there and nothing has run: it is the newcomer's job.
-  if (members_.empty() && !memory_.started && !memory_.verdict) {
-    memory_.settings.clear();
-    memory_.job_id.clear();
+  if (members_.empty() && !job_.started && !job_.verdict) {
+    job_.raw_settings.clear();
+    job_.job_id.clear();
     join_until_.reset();
     last_call_.reset();
     last_call_over_ = false;
     last_cause_.reset();
     recovered_ = false;
   }
-  if (const auto refused = objection(join)) {
-    event(event_text::refused, memory_.round, join.host, facts.peer_address.text(), refused->why);
+  if (const auto refused = rejection(join)) {
+    event(event_text::refused, job_.round, join.host, facts.peer_address.text(), refused->why);
     out_.refuse(link, refused->kind, refused->why);
   } else if (phase_ == Phase::ended) {
-    answer_after_the_end(link);
-  } else if (const Member* rival = members_.rival(join)) {
-    out_.refuse(link, RefusalKind::taken, refusal(join, *rival));
+    reply_job_ended(link);
+  } else if (const Member* rival = members_.conflicting_member(join)) {
+    out_.refuse(link, RefusalKind::taken, conflict_text(join, *rival));
   } else {
     admit(link, join, facts);
   }
@@ -292,112 +292,112 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& fa
 /// Of the job that is served, if it is known yet; otherwise the newcomer's.
 const std::string& Coordinator::State::job_id(const Join& join) const {
   if (!options_.job_id.empty()) return options_.job_id;
-  return memory_.job_id.empty() ? join.job_id : memory_.job_id;
+  return job_.job_id.empty() ? join.job_id : job_.job_id;
 }
 
-std::optional<Refused> Coordinator::State::objection(const Join& join) {
-  const auto for_good = [](std::string why) { return Refused{RefusalKind::for_good, std::move(why)}; };
+std::optional<Refused> Coordinator::State::rejection(const Join& join) {
+  const auto refuse = [](std::string why) { return Refused{RefusalKind::permanent, std::move(why)}; };
   if (const std::string& job = job_id(join); join.job_id != job) {
     return Refused{RefusalKind::other_job,
                    concat("the coordinator on ", options_.host, " serves the job ", job, ", not ", join.job_id,
                           "; give both the same --rdzv-id, or this one another endpoint")};
   }
-  if (join.claim.term > highest_term || join.claim.round > highest_term) {
-    return for_good("no job gets to the term or round that is claimed");
+  if (join.claim.term > max_term || join.claim.round > max_term) {
+    return refuse("no job gets to the term or round that is claimed");
   }
   if (options_.term != 0 && join.claim.term > options_.term) {
     return Refused{RefusalKind::moved, concat("the coordinator on ", options_.host, " leads no more")};
   }
-  if (join.agent_id.empty()) return for_good("an agent needs an id");
-  if (join.host.size() > most_name) return for_good("the name of a host has at most 255 bytes");
-  if (join.local_world_size == 0 || (join.local_world_size > max_workers_of_a_node && !options_.only_here)) {
-    return for_good(concat("a node has 1 to ", max_workers_of_a_node, " workers, not ", join.local_world_size));
+  if (join.agent_id.empty()) return refuse("an agent needs an id");
+  if (join.host.size() > max_host_name_bytes) return refuse("the name of a host has at most 255 bytes");
+  if (join.local_world_size == 0 || (join.local_world_size > max_workers_per_node && !options_.single_member)) {
+    return refuse(concat("a node has 1 to ", max_workers_per_node, " workers, not ", join.local_world_size));
   }
-  if (memory_.settings.empty()) {
+  if (job_.raw_settings.empty()) {
     // Where an agent runs the coordinator its job is served, whoever comes first.
-    const Join& first = options_.own ? *options_.own : join;
-    const auto meaning = read_settings(first.settings);
-    if (!meaning) return for_good(meaning.error().message);
-    memory_.adopt(first, *meaning);
+    const Join& first = options_.own_join ? *options_.own_join : join;
+    const auto settings = read_settings(first.settings);
+    if (!settings) return refuse(settings.error().message);
+    job_.adopt(first, *settings);
   }
-  if (join.version != memory_.version) {
-    return for_good(concat("this is ddrun ", join.version, ", but the other nodes of the job run ", memory_.version));
+  if (join.version != job_.version) {
+    return refuse(concat("this is ddrun ", join.version, ", but the other nodes of the job run ", job_.version));
   }
   // Each machine may have its own command line where the user says which one is which: no other job's fits in there.
-  const bool both_have_ranks = memory_.has_node_ranks && join.node_rank >= 0;
-  if (!both_have_ranks && !same_program(memory_.settings, join.settings)) {
+  const bool both_have_ranks = job_.has_node_ranks && join.node_rank >= 0;
+  if (!both_have_ranks && !same_program(job_.raw_settings, join.settings)) {
     return Refused{
         RefusalKind::other_job,
         concat("the coordinator on ", options_.host, " serves a job that runs another program, or the same ",
                "with other arguments; give each job an --rdzv-id of its own, or another endpoint (one job ",
                "whose machines run different command lines needs an --rdzv-id, too, or --node-rank on each)")};
   }
-  if (const std::string different = describe_differences(memory_.settings, join.settings); !different.empty()) {
-    return for_good(concat("this node and those that are there do not agree: ", different));
+  if (const std::string different = describe_differences(job_.raw_settings, join.settings); !different.empty()) {
+    return refuse(concat("this node and those that are there do not agree: ", different));
   }
-  if (join.node_rank < -1 || join.node_rank >= memory_.meaning.max_nodes) {
-    return for_good(concat("node rank ", join.node_rank, " is not from 0 to ", memory_.meaning.max_nodes - 1));
+  if (join.node_rank < -1 || join.node_rank >= job_.settings.max_nodes) {
+    return refuse(concat("node rank ", join.node_rank, " is not from 0 to ", job_.settings.max_nodes - 1));
   }
-  if (memory_.excluded(machine_of(join))) {
-    return for_good(concat(join.host, " is left out: its workers failed ", memory_.meaning.node_max_failures,
-                           " times (--node-max-failures)"));
+  if (job_.excluded(machine_of(join))) {
+    return refuse(concat(join.host, " is left out: its workers failed ", job_.settings.node_max_failures,
+                         " times (--node-max-failures)"));
   }
   return std::nullopt;
 }
 
 void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& facts) {
-  const JobSettings& job = memory_.meaning;
-  const bool is_own = options_.only_here || (options_.own && options_.own->agent_id == join.agent_id);
+  const JobSettings& job = job_.settings;
+  const bool is_own = options_.single_member || (options_.own_join && options_.own_join->agent_id == join.agent_id);
   Member& member = members_.add(link, join, facts, is_own, now);
-  if (!options_.only_here) heartbeat_.add(link, now);
-  const bool may_recover = options_.term != 0 && !memory_.started && !memory_.verdict && !recovery_;
+  if (!options_.single_member) heartbeat_.add(link, now);
+  const bool may_recover = options_.term != 0 && !job_.started && !job_.verdict && !recovery_;
   // That there was a coordinator before is known once: the first of its members have been waited for then.
   const bool is_news = join.claim.node_count > 0 || (join.claim.term != 0 && !had_coordinator_);
   if (may_recover && (!recovered_ || is_news)) expect_claims();
   if (join.claim.term < options_.term) {
     note_claim(member, join.claim);
     // Also of one that came too late to be waited for: restarts that the job has had are never fewer.
-    memory_.learn(join.claim.memory, now);
+    job_.merge(join.claim.job_state, now);
     claimed_ = std::max(claimed_, join.claim.round);
   }
   out_.send(link, Welcome{options_.host, static_cast<std::uint32_t>(options_.heartbeat_interval.count()),
-                          static_cast<std::uint32_t>(options_.heartbeat_misses), memory_.job_id, "",
+                          static_cast<std::uint32_t>(options_.heartbeat_misses), job_.job_id, "",
                           options_.term});  // the transport knows the session
-  const bool in_time = phase_ == Phase::gathering || (phase_ == Phase::stopping && !ending_->for_good);
-  const bool joins = runs_with_a_free_place();
-  const bool joins_now = joins && let_in_from() <= now;
+  const bool in_time = phase_ == Phase::gathering || (phase_ == Phase::stopping && !ending_->is_final);
+  const bool joins = has_free_place();
+  const bool joins_now = joins && admit_from() <= now;
   const bool spare = !joins && (!in_time || members_.available() > job.max_nodes);
-  event(event_text::joined, memory_.round, member.node(), member.local_world_size, members_.available(), spare);
+  event(event_text::joined, job_.round, member.node(), member.local_world_size, members_.available(), spare);
   if (phase_ == Phase::gathering) {
     gather();
     if (phase_ != Phase::gathering || members_.find(link) == nullptr) return;
-    tell_waiting(member, spare, waits_for());
+    send_waiting(member, spare, wait_reason());
     return;
   }
   if (joins && !joins_now) {
-    tell_waiting(member, false,
-                 concat("the round that runs to have lasted ", causes::seconds_text(settling()),
+    send_waiting(member, false,
+                 concat("the round that runs to have lasted ", causes::seconds_text(settle_time()),
                         ", in case more nodes come (--last-call)"));
-    let_in_at_ = let_in_from();
+    admit_at_ = admit_from();
     return;
   }
-  tell_waiting(member, spare,
+  send_waiting(member, spare,
                spare                                    ? "a place in the job"
                : phase_ == Phase::stopping || joins_now ? "the end of the round before"
                                                         : "the next round");
-  if (joins_now) rendezvous_again({&member});
+  if (joins_now) restart_for_newcomers({&member});
 }
 
-void Coordinator::State::tell_waiting(Member& member, bool spare, const std::string& what_for) {
-  member.told_spare = spare;
+void Coordinator::State::send_waiting(Member& member, bool spare, const std::string& waiting_for) {
+  member.notified_spare = spare;
   out_.send(member.link, Waiting{static_cast<std::uint32_t>(members_.available()),
-                                 static_cast<std::uint32_t>(memory_.meaning.min_nodes),
-                                 static_cast<std::uint32_t>(memory_.meaning.max_nodes), spare, what_for});
+                                 static_cast<std::uint32_t>(job_.settings.min_nodes),
+                                 static_cast<std::uint32_t>(job_.settings.max_nodes), spare, waiting_for});
 }
 
 /// What those wait for that are there when no round runs.
-std::string Coordinator::State::waits_for() const {
-  const int wanted = memory_.meaning.min_nodes - members_.available();
+std::string Coordinator::State::wait_reason() const {
+  const int wanted = job_.settings.min_nodes - members_.available();
   if (wanted > 0) return causes::more_nodes(wanted);
   if (recovery_) return "the others of the last round";
   if (suspended_) return "the lease, which cannot be renewed at the moment";
@@ -410,41 +410,41 @@ std::string Coordinator::State::waits_for() const {
 
 // ---- newcomers beside a round: for each all workers have to start again, so they wait a little for each other
 
-bool Coordinator::State::runs_with_a_free_place() const {
+bool Coordinator::State::has_free_place() const {
   return !suspended_ && (phase_ == Phase::opening || phase_ == Phase::running) && !any_succeeded_ &&
-         round_size_ < static_cast<std::size_t>(memory_.meaning.max_nodes);
+         round_size_ < static_cast<std::size_t>(job_.settings.max_nodes);
 }
 
-Clock::duration Coordinator::State::settling() const { return std::min(memory_.meaning.last_call, longest_settling); }
+Clock::duration Coordinator::State::settle_time() const { return std::min(job_.settings.last_call, max_settle_time); }
 
 /// From then on the round that runs may be stopped for newcomers.
-Clock::time_point Coordinator::State::let_in_from() const {
-  return phase_ == Phase::running ? started_at_ + settling() : now;
+Clock::time_point Coordinator::State::admit_from() const {
+  return phase_ == Phase::running ? started_at_ + settle_time() : now;
 }
 
-void Coordinator::State::plan_to_let_in() {
-  let_in_at_.reset();
-  if (!runs_with_a_free_place()) return;
+void Coordinator::State::schedule_admission() {
+  admit_at_.reset();
+  if (!has_free_place()) return;
   const auto& all = members_.all();
   const bool any_waits = std::any_of(
       all.begin(), all.end(), [](const auto& entry) { return !entry.second.in_round && entry.second.available(); });
-  if (any_waits) let_in_at_ = let_in_from();
+  if (any_waits) admit_at_ = admit_from();
 }
 
-void Coordinator::State::let_in() {
-  let_in_at_.reset();
-  const bool place = runs_with_a_free_place();
+void Coordinator::State::admit_waiting() {
+  admit_at_.reset();
+  const bool place = has_free_place();
   std::vector<Member*> newcomers;
   for (auto& [link, member] : members_.all()) {
     if (member.in_round || !member.available()) continue;
     if (place) newcomers.push_back(&member);
-    else if (!member.told_spare) tell_waiting(member, true, "the next round");
+    else if (!member.notified_spare) send_waiting(member, true, "the next round");
   }
-  if (!newcomers.empty()) rendezvous_again(newcomers);
+  if (!newcomers.empty()) restart_for_newcomers(newcomers);
 }
 
-void Coordinator::State::answer_after_the_end(LinkId link) {
-  tell_the_end(link, false);
+void Coordinator::State::reply_job_ended(LinkId link) {
+  send_outcome(link, false);
   out_.close(link);
 }
 
@@ -452,29 +452,28 @@ void Coordinator::State::answer_after_the_end(LinkId link) {
 
 /// Members of a round before may come from now on.
 void Coordinator::State::expect_claims() {
-  const JobSettings& job = memory_.meaning;
+  const JobSettings& job = job_.settings;
   const Clock::duration stopped = std::max<Clock::duration>(
       options_.lease_ttl,
-      time_to_come + (job.fence ? Clock::duration(*job.fence) : heartbeat_.limit() + job.grace + time_to_kill));
-  recovery_.emplace(now + std::min<Clock::duration>(time_for_the_first_claim, stopped), now + stopped,
-                    options_.has_lease);
+      rejoin_timeout + (job.fence ? Clock::duration(*job.fence) : heartbeat_.limit() + job.grace + kill_margin));
+  recovery_.emplace(now + std::min<Clock::duration>(first_claim_timeout, stopped), now + stopped, options_.has_lease);
 }
 
 /// A claim of another round than the last one that was started makes a newcomer of its member.
 void Coordinator::State::note_claim(Member& member, const RoundClaim& claim) {
   if (!recovery_) return;
-  const Recovery::Noted noted = recovery_->note(member.link, claim);
-  for (const LinkId link : noted.outdated) {
+  const Recovery::AddedClaim added = recovery_->add_claim(member.link, claim);
+  for (const LinkId link : added.outdated) {
     if (Member* other = members_.find(link)) other->kept_rank = -1;
   }
-  if (noted.of_last_round) member.kept_rank = claim.node_rank;
+  if (added.of_last_round) member.kept_rank = claim.node_rank;
 }
 
 /// Whether members of the last round may still come. Once that is clear, the job goes on from there.
 bool Coordinator::State::recovers() {
   if (!recovery_) return false;
-  const bool all_of_a_new_job = recovery_->nothing_before() && members_.available() >= memory_.meaning.max_nodes;
-  if (!recovery_->complete() && now < recovery_->until() && !all_of_a_new_job) return true;
+  const bool all_of_a_new_job = recovery_->is_new_job() && members_.available() >= job_.settings.max_nodes;
+  if (!recovery_->complete() && now < recovery_->deadline() && !all_of_a_new_job) return true;
   recover();
   return false;
 }
@@ -482,13 +481,13 @@ bool Coordinator::State::recovers() {
 void Coordinator::State::recover() {
   const Recovery recovery = *std::exchange(recovery_, std::nullopt);
   recovered_ = true;
-  had_coordinator_ = !recovery.nothing_before();
+  had_coordinator_ = !recovery.is_new_job();
   const RoundClaim& last = recovery.last();
   if (last.term == 0) return;  // no round was ever started
-  memory_.round = std::max(memory_.round, last.round);
-  memory_.started = true;
-  memory_.learn(last.memory, now);
-  if (recovery.all_well()) {
+  job_.round = std::max(job_.round, last.round);
+  job_.started = true;
+  job_.merge(last.job_state, now);
+  if (recovery.all_succeeded()) {
     for (const LinkId link : recovery.members()) {
       if (Member* member = members_.find(link)) member->in_round = true;  // they have taken part in what went well
     }
@@ -500,8 +499,8 @@ void Coordinator::State::recover() {
   cause.exit_code = exit_codes::launcher_failed;
   cause.why = "the coordinator of the round before was lost";
   if (!last.moved) {
-    if (!memory_.budget.any_left(now)) {
-      if (memory_.budget.used() > 0) cause.why += "; no restart is left";
+    if (!job_.budget.any_left(now)) {
+      if (job_.budget.used() > 0) cause.why += "; no restart is left";
       return end(std::move(cause));
     }
     spend_restart(cause.why);
@@ -513,7 +512,7 @@ void Coordinator::State::recover() {
 
 /// The agent in this process, if it is there.
 const Member* Coordinator::State::own_member() const {
-  const auto link = members_.coordinators_own_link();
+  const auto link = members_.own_link();
   return link ? members_.find(*link) : nullptr;
 }
 
@@ -530,46 +529,47 @@ void Coordinator::State::suspend() {
       "the lease that says who leads the job could not be renewed: the round that runs goes on, but no other one "
       "begins before it could");
   // One that had finished was not missed, but may begin the next round with another coordinator.
-  if (phase_ == Phase::running && lost_finished_) stop_after(*std::exchange(lost_finished_, std::nullopt), 0, true);
-  kill_without_lease();
+  if (phase_ == Phase::running && lost_finished_) stop_for_cause(*std::exchange(lost_finished_, std::nullopt), 0, true);
+  escalate_to_kill();
 }
 
 void Coordinator::State::lead(Term term) {
   options_.term = term;
   if (!std::exchange(suspended_, false)) return;
-  if (lost_of_round_ && (phase_ == Phase::gathering || phase_ == Phase::stopping)) {
+  if (lost_round_members_ && (phase_ == Phase::gathering || phase_ == Phase::stopping)) {
     // They may have gone on under another one meanwhile. Their claims tell: nobody here knows of its rounds.
-    return send_away(RefusalKind::given_up, concat("the coordinator on ", options_.host,
-                                                   " had lost its lease, and members: looking for them anew"));
+    return dismiss_members(RefusalKind::lost, concat("the coordinator on ", options_.host,
+                                                     " had lost its lease, and members: looking for them anew"));
   }
   if (!is_over()) out_.notice("the lease that says who leads the job is renewed");
   if (phase_ == Phase::recording) to_record_ = true;
   // It knows of no round, but another may have led meanwhile, and begun one.
-  if (phase_ == Phase::gathering && !memory_.started && !recovery_ && !members_.empty()) expect_claims();
+  if (phase_ == Phase::gathering && !job_.started && !recovery_ && !members_.empty()) expect_claims();
   gather();
-  plan_to_let_in();
+  schedule_admission();
 }
 
 /// Something waits for the lease: the next round, or the verdict. Until when it may.
-std::optional<Clock::time_point> Coordinator::State::waits_for_lease_until() const {
-  if (phase_ == Phase::recording) return (suspended_ ? suspended_since_ : recording_since_) + options_.patience;
+std::optional<Clock::time_point> Coordinator::State::lease_deadline() const {
+  if (phase_ == Phase::recording) return (suspended_ ? suspended_since_ : recording_since_) + options_.suspend_timeout;
   if (!suspended_ || phase_ != Phase::gathering) return std::nullopt;
-  return suspended_since_ + options_.patience;
+  return suspended_since_ + options_.suspend_timeout;
 }
 
 /// What the next coordinator is to pay a restart for, as the claims of members do not tell of it, has it told so.
-void Coordinator::State::stand_down(const std::string& why) {
-  const bool owes_restart = restart_untold_ || (ending_ && ending_->uses_restart) || (suspended_ && lost_of_round_);
-  send_away(owes_restart ? RefusalKind::given_up : RefusalKind::moved, why);
+void Coordinator::State::step_down(const std::string& why) {
+  const bool owes_restart =
+      restart_unannounced_ || (ending_ && ending_->uses_restart) || (suspended_ && lost_round_members_);
+  dismiss_members(owes_restart ? RefusalKind::lost : RefusalKind::moved, why);
 }
 
 /// Members are told to go, and who leaves is told that it has left.
-void Coordinator::State::send_away(RefusalKind kind, const std::string& why) {
+void Coordinator::State::dismiss_members(RefusalKind kind, const std::string& why) {
   if (phase_ == Phase::ended) return;
-  event(event_text::moved, memory_.round, why);
+  event(event_text::moved, job_.round, why);
   phase_ = Phase::ended;
-  stood_down_ = Refused{RefusalKind::moved, why};
-  forget_deadlines();
+  stepped_down_ = Refused{RefusalKind::moved, why};
+  clear_deadlines();
   std::vector<LinkId> links;
   for (const auto& [link, member] : members_.all()) links.push_back(link);
   for (const LinkId link : links) {
@@ -586,37 +586,37 @@ void Coordinator::State::send_away(RefusalKind kind, const std::string& why) {
 
 /// The coordinator's own agent leaves, and the job goes on with another one: all members have stopped their workers.
 void Coordinator::State::hand_over(const Ending& ending) {
-  if (ending.uses_restart) restart_untold_ = true;
-  stand_down(concat("the coordinator on ", options_.host, " leads no more: ", ending.cause.why));
+  if (ending.uses_restart) restart_unannounced_ = true;
+  step_down(concat("the coordinator on ", options_.host, " leads no more: ", ending.cause.why));
 }
 
 /// Workers of members that the next coordinator may not hear of must have ended when it can be there: once members of
 /// the round are lost, and the lease is over, the others have no grace.
-int Coordinator::State::stop_signal(int wanted) const { return suspended_ && lost_of_round_ ? SIGKILL : wanted; }
+int Coordinator::State::stop_signal(int wanted) const { return suspended_ && lost_round_members_ ? SIGKILL : wanted; }
 
 /// Those that were told to stop before it came to that.
-void Coordinator::State::kill_without_lease() {
-  if (phase_ == Phase::stopping && !ending_->killed && stop_signal(0) == SIGKILL) tell_stop(SIGKILL);
+void Coordinator::State::escalate_to_kill() {
+  if (phase_ == Phase::stopping && !ending_->killed && stop_signal(0) == SIGKILL) send_stop(SIGKILL);
 }
 
 // ---- rounds: waiting for members, then OPEN and START
 
 void Coordinator::State::gather() {
   if (phase_ != Phase::gathering) return;
-  const JobSettings& job = memory_.meaning;
+  const JobSettings& job = job_.settings;
   if (!join_until_) {
     gathering_since_ = pause_until_.value_or(now);
     join_until_ = gathering_since_ + job.join_timeout;
   }
   if (recovers() || phase_ != Phase::gathering) return;
-  const int here = members_.available();
-  if (here < job.min_nodes) {
+  const int available = members_.available();
+  if (available < job.min_nodes) {
     last_call_.reset();
     last_call_over_ = false;
   }
-  if (pause_until_ || fence_until_ || suspended_ || here < job.min_nodes) return;
-  const bool last_call_over = memory_.started || last_call_over_ || job.last_call.count() == 0;
-  if (here >= job.max_nodes || last_call_over) begin_round();
+  if (pause_until_ || fence_until_ || suspended_ || available < job.min_nodes) return;
+  const bool last_call_over = job_.started || last_call_over_ || job.last_call.count() == 0;
+  if (available >= job.max_nodes || last_call_over) begin_round();
   else if (!last_call_) last_call_ = now + job.last_call;
 }
 
@@ -630,13 +630,13 @@ std::vector<Member*> Coordinator::State::candidates() {
 }
 
 void Coordinator::State::begin_round() {
-  members_.label();
+  members_.assign_labels();
   const std::vector<Member*> available = candidates();
-  const auto max_nodes = static_cast<std::size_t>(memory_.meaning.max_nodes);
+  const auto max_nodes = static_cast<std::size_t>(job_.settings.max_nodes);
   const std::vector<Member*> members = order_members(choose_members(available, max_nodes));
   const std::vector<const Member*> seen(members.begin(), members.end());
   // Above what any of them has seen, also one that came too late to be waited for.
-  memory_.round = std::max(memory_.round, claimed_) + 1;
+  job_.round = std::max(job_.round, claimed_) + 1;
   phase_ = Phase::opening;
   last_call_.reset();
   any_succeeded_ = false;
@@ -647,20 +647,21 @@ void Coordinator::State::begin_round() {
     Member& member = *members[rank];
     member.node_rank = static_cast<int>(rank);
     member.in_round = true;
-    member.told = member.succeeded = member.stopped = member.told_spare = false;
+    member.notified = member.succeeded = member.stopped = member.notified_spare = false;
     round_links_.push_back(member.link);
     world_size += member.local_world_size;
     hosts.push_back(member.host);
   }
   round_size_ = members.size();
   address_ = address_of_node_rank_0(seen, options_.own_addresses);
-  event(event_text::round, memory_.round, memory_.budget.used(), world_size, address_, hosts);
-  if (!options_.only_here) opened_until_ = now + time_to_open;
-  members.front()->told = true;
-  out_.send(members.front()->link, Open{memory_.round, address_, 0, addresses_of(seen, options_.own_addresses)});
+  event(event_text::round, job_.round, job_.budget.used(), world_size, address_, hosts);
+  if (!options_.single_member) opened_until_ = now + open_timeout;
+  members.front()->notified = true;
+  out_.send(members.front()->link, Open{job_.round, address_, 0, allowed_addresses(seen, options_.own_addresses)});
   if (static_cast<std::size_t>(members_.available()) == members.size()) return;
   for (auto& [link, member] : members_.all()) {
-    if (member.available() && !member.in_round && !member.told_spare) tell_waiting(member, true, "a place in the job");
+    if (member.available() && !member.in_round && !member.notified_spare)
+      send_waiting(member, true, "a place in the job");
   }
 }
 
@@ -676,27 +677,27 @@ void Coordinator::State::start_round(std::uint16_t port) {
   join_until_.reset();
   phase_ = Phase::running;
   started_at_ = now;
-  lost_of_round_ = restart_untold_ = false;
+  lost_round_members_ = restart_unannounced_ = false;
   lost_finished_.reset();
   recovery_.reset();
-  memory_.started = true;
+  job_.started = true;
   const Member* own = own_member();
-  memory_.coordinators_rank = own != nullptr && own->in_round ? own->node_rank : -1;
+  job_.coordinator_node_rank = own != nullptr && own->in_round ? own->node_rank : -1;
   unfinished_ = unsucceeded_ = round_size_;
-  const std::string memory = options_.term == 0 ? "" : memory_.text(now);
+  const std::string job_state = options_.term == 0 ? "" : job_.serialize(now);
   for (std::size_t rank = 0; rank < round_links_.size(); ++rank) {
     Member& member = *members_.find(round_links_[rank]);
-    member.told = true;
+    member.notified = true;
     member.kept_rank = member.node_rank;
-    ranks[rank].restart_count = memory_.budget.used();
-    ranks[rank].max_restarts = memory_.meaning.restart.max_restarts;
+    ranks[rank].restart_count = job_.budget.used();
+    ranks[rank].max_restarts = job_.settings.restart.max_restarts;
     ranks[rank].master_addr = address_;
     ranks[rank].master_port = port;
     ranks[rank].host = member.host;
-    out_.send(round_links_[rank], Start{memory_.round, std::move(ranks[rank]), options_.term, memory});
+    out_.send(round_links_[rank], Start{job_.round, std::move(ranks[rank]), options_.term, job_state});
   }
-  event(event_text::started, memory_.round, memory_.budget.used(), static_cast<int>(round_size_));
-  plan_to_let_in();
+  event(event_text::started, job_.round, job_.budget.used(), static_cast<int>(round_size_));
+  schedule_admission();
 }
 
 // ---- what members say; whatever belongs to an earlier round, or makes no sense now, is ignored
@@ -704,7 +705,7 @@ void Coordinator::State::start_round(std::uint16_t port) {
 void Coordinator::State::receive(LinkId link, const FromAgent& message) {
   Member* member = members_.find(link);
   if (member == nullptr) return;
-  heard(*member);
+  note_activity(*member);
   if (std::holds_alternative<Join>(message)) {
     out_.close(link);
     lost(link, "it sent a second JOIN");
@@ -713,55 +714,55 @@ void Coordinator::State::receive(LinkId link, const FromAgent& message) {
     out_.on_pong(link, pong->number);
   } else if (!is_over()) {
     std::visit(
-        [&](const auto& said) {
-          if constexpr (requires { on(*member, said); }) on(*member, said);
+        [&](const auto& payload) {
+          if constexpr (requires { on(*member, payload); }) on(*member, payload);
         },
         message);
   }
 }
 
 void Coordinator::State::on(Member& member, const Opened& message) {
-  if (phase_ != Phase::opening || message.round != memory_.round || message.port == 0) return;
+  if (phase_ != Phase::opening || message.round != job_.round || message.port == 0) return;
   if (member.in_round && member.node_rank == 0) start_round(message.port);
 }
 
 void Coordinator::State::on(Member& member, const Failed& message) {
   // Once a round is being stopped its workers fail because others are gone: the first one is the cause.
-  if (phase_ != Phase::running || message.round != memory_.round || !member.in_round || member.stopped) return;
+  if (phase_ != Phase::running || message.round != job_.round || !member.in_round || member.stopped) return;
   VerdictMessage cause = causes::worker_failed(message, member);
   event(event_text::failed, message, member.node(), cause.why);
-  stop_after(std::move(cause), member.link, message.may_restart);
+  stop_for_cause(std::move(cause), member.link, message.may_restart);
   if (ending_) ending_->machine = member.machine;
 }
 
 void Coordinator::State::on(Member& member, const Succeeded& message) {
-  if (phase_ != Phase::running || message.round != memory_.round || !member.in_round) return;
+  if (phase_ != Phase::running || message.round != job_.round || !member.in_round) return;
   if (member.succeeded || member.stopped) return;
   member.succeeded = true;
   --unsucceeded_;
-  event(event_text::succeeded, memory_.round, member.node());
-  const auto& skew = memory_.meaning.exit_skew;
+  event(event_text::succeeded, job_.round, member.node());
+  const auto& skew = job_.settings.exit_skew;
   if (!any_succeeded_ && skew) skew_until_ = now + *skew;
   any_succeeded_ = true;
   if (unsucceeded_ != 0) return;
   skew_until_.reset();
-  if (!options_.only_here) stopped_until_ = now + stop_bound(memory_.meaning);
+  if (!options_.single_member) stopped_until_ = now + stop_timeout(job_.settings);
 }
 
 void Coordinator::State::on(Member& member, const Stopped& message) {
-  if (message.round != memory_.round || !member.told || member.stopped) return;
+  if (message.round != job_.round || !member.notified || member.stopped) return;
   member.stopped = true;
-  if (!message.workers.empty()) out_.report({memory_.round, member.node_rank, member.host, message.workers});
+  if (!message.workers.empty()) out_.report({job_.round, member.node_rank, member.host, message.workers});
   if (phase_ == Phase::stopping) {
-    const std::string cause = message.cause.size() <= most_cause ? message.cause : "";
-    if (ending_->cause_link == member.link) cause_details_.of_cause(cause);
-    else cause_details_.of_another(member.host, member.node_rank, cause);
-    one_less_to_stop();
+    const std::string cause = message.cause.size() <= max_cause_bytes ? message.cause : "";
+    if (ending_->cause_link == member.link) cause_details_.set_cause(cause);
+    else cause_details_.add_other(member.host, member.node_rank, cause);
+    note_stopped();
   } else if (member.succeeded) {
     --unfinished_;
     check_finished();
   } else {
-    stop_after(causes::node_lost(member, "it stopped its workers without saying why"), member.link, true);
+    stop_for_cause(causes::node_lost(member, "it stopped its workers without saying why"), member.link, true);
   }
 }
 
@@ -774,7 +775,7 @@ void Coordinator::State::check_finished() {
 
 void Coordinator::State::on(Member& member, const PassSignal& message) {
   const bool may_pass = message.signal == SIGUSR1 || message.signal == SIGUSR2;
-  if (phase_ != Phase::running || message.round != memory_.round || !member.in_round || !may_pass) return;
+  if (phase_ != Phase::running || message.round != job_.round || !member.in_round || !may_pass) return;
   for (const LinkId link : round_links_) {
     const Member* other = members_.find(link);
     if (other != nullptr && !other->finished()) out_.send(link, message);
@@ -783,10 +784,10 @@ void Coordinator::State::on(Member& member, const PassSignal& message) {
 
 void Coordinator::State::on(Member& member, const Leave& message) {
   if (member.leaving) return;
-  VerdictMessage cause = causes::left(member, {message.signal, in_few_words(message.sender)});
+  VerdictMessage cause = causes::left(member, {message.signal, truncate_text(message.sender)});
   members_.set_leaving(member, cause.signal);
-  event(event_text::left, memory_.round, member.node(), cause.why);
-  const JobSettings& job = memory_.meaning;
+  event(event_text::left, job_.round, member.node(), cause.why);
+  const JobSettings& job = job_.settings;
   const bool in_round = member.in_round;
   const bool is_leader = member.runs_coordinator && options_.has_lease;
   const bool over = (member.runs_coordinator && !is_leader) ||
@@ -799,7 +800,7 @@ void Coordinator::State::on(Member& member, const Leave& message) {
     gather();
   } else if (over) {
     const int signal = cause.signal;
-    stop_for_good(std::move(cause), &member, signal);
+    stop_permanently(std::move(cause), &member, signal);
   } else if (phase_ == Phase::opening || phase_ == Phase::running) {
     Ending ending;
     ending.cause_link = member.link;
@@ -812,31 +813,31 @@ void Coordinator::State::on(Member& member, const Leave& message) {
   }
 }
 
-void Coordinator::State::on(Member& member, const Abort& said) {
-  const Abort message{said.kind, said.exit_code, in_few_words(said.what)};
-  const JobSettings& job = memory_.meaning;
+void Coordinator::State::on(Member& member, const Abort& received) {
+  const Abort message{received.kind, received.exit_code, truncate_text(received.what)};
+  const JobSettings& job = job_.settings;
   const bool may_go = !member.runs_coordinator || (options_.has_lease && member.in_round);
-  const bool alone = message.kind == AbortKind::cannot_go_on && may_go;
+  const bool only_this_node = message.kind == AbortKind::cannot_go_on && may_go;
   const bool others_can = members_.available() > 1 && (!job.fixed_size() || members_.available() > job.min_nodes);
-  if (alone && member.leaving) return;
-  if (alone && !member.in_round && (phase_ != Phase::gathering || others_can)) {
-    lose(member, message.what, now, false);
-  } else if (alone && member.in_round && others_can && memory_.budget.any_left(now) &&
-             !(phase_ == Phase::stopping && ending_->for_good)) {
-    lose_in_order(member, message);
+  if (only_this_node && member.leaving) return;
+  if (only_this_node && !member.in_round && (phase_ != Phase::gathering || others_can)) {
+    lose_member(member, message.what, now, false);
+  } else if (only_this_node && member.in_round && others_can && job_.budget.any_left(now) &&
+             !(phase_ == Phase::stopping && ending_->is_final)) {
+    lose_orderly(member, message);
   } else {
-    stop_for_good(causes::aborted(member, message), &member, 0);
+    stop_permanently(causes::aborted(member, message), &member, 0);
   }
 }
 
 /// For the others its node is lost, but it still answers: its workers are waited for, and then it hears its own words.
-void Coordinator::State::lose_in_order(Member& member, const Abort& message) {
+void Coordinator::State::lose_orderly(Member& member, const Abort& message) {
   VerdictMessage cause = causes::node_lost(member, message.what);
-  event(event_text::lost, memory_.round, member.node(), cause.why);
+  event(event_text::lost, job_.round, member.node(), cause.why);
   members_.set_leaving(member, 0);
   member.aborted = message;
   if (phase_ == Phase::running) {
-    stop_after(std::move(cause), member.link, true);
+    stop_for_cause(std::move(cause), member.link, true);
   } else if (phase_ == Phase::opening) {
     Ending ending;
     ending.cause = std::move(cause);
@@ -852,13 +853,13 @@ void Coordinator::State::note_stall(Member& member, Milliseconds stalled) {
   if (stalled.count() == 0) {
     if (!member.stalled_since) return;
     member.stalled_since.reset();
-    member.stall_told = false;
+    member.stall_reported = false;
     // It could not do what it was told meanwhile.
-    if (stopped_until_) stopped_until_ = std::max(*stopped_until_, now + stop_bound(memory_.meaning));
+    if (stopped_until_) stopped_until_ = std::max(*stopped_until_, now + stop_timeout(job_.settings));
     return;
   }
   member.stalled_since = now - stalled;
-  if (stalled < stall_notice_delay || std::exchange(member.stall_told, true)) return;
+  if (stalled < stall_notice_delay || std::exchange(member.stall_reported, true)) return;
   out_.notice(concat(describe_with_rank(member),
                      " answers, but its ddrun waits for something, a disk or a terminal, since ",
                      causes::seconds_text(stalled), "; its workers run on"));
@@ -876,16 +877,16 @@ bool Coordinator::State::is_stalled(const Member& member) const {
 
 // ---- losing members
 
-void Coordinator::State::heard(LinkId link) {
-  if (Member* member = members_.find(link)) heard(*member);
+void Coordinator::State::note_activity(LinkId link) {
+  if (Member* member = members_.find(link)) note_activity(*member);
 }
 
-void Coordinator::State::heard(Member& member) const {
+void Coordinator::State::note_activity(Member& member) const {
   member.last_heard = now;
   member.broken.clear();
 }
 
-void Coordinator::State::broke(LinkId link, const std::string& how) {
+void Coordinator::State::connection_broken(LinkId link, const std::string& how) {
   if (Member* member = members_.find(link)) member->broken = how;
 }
 
@@ -893,33 +894,33 @@ void Coordinator::State::lost(LinkId link, const std::string& how) {
   Member* member = members_.find(link);
   if (member == nullptr) return;
   if (phase_ == Phase::ended) members_.remove(link);
-  else lose(*member, how, now, true);
+  else lose_member(*member, how, now, true);
 }
 
 /// `since`: when it was last known to be there. A link that is not broken is told and closed.
-void Coordinator::State::lose(Member& member, const std::string& how, Clock::time_point since, bool broken) {
+void Coordinator::State::lose_member(Member& member, const std::string& how, Clock::time_point since, bool broken) {
   const Member gone = member;
   members_.remove(gone.link);
-  if (recovery_) recovery_->forget(gone.link);
-  lost_of_round_ = lost_of_round_ || gone.kept_rank >= 0;
+  if (recovery_) recovery_->remove_claim(gone.link);
+  lost_round_members_ = lost_round_members_ || gone.kept_rank >= 0;
   VerdictMessage cause = causes::node_lost(gone, how);
-  const bool hands_over = gone.runs_coordinator && options_.has_lease && !is_over();
-  if (hands_over && !broken && gone.in_round && gone.told) {
+  const bool leader_lost = gone.runs_coordinator && options_.has_lease && !is_over();
+  if (leader_lost && !broken && gone.in_round && gone.notified) {
     // The next coordinator does not wait for the workers of this machine.
-    out_.send(gone.link, Stop{memory_.round, true, cause.why, SIGKILL});
+    out_.send(gone.link, Stop{job_.round, true, cause.why, SIGKILL});
   }
-  if (!broken) out_.refuse(gone.link, RefusalKind::given_up, cause.why);
+  if (!broken) out_.refuse(gone.link, RefusalKind::lost, cause.why);
   fence(gone, since, broken);
-  event(event_text::lost, memory_.round, gone.node(), cause.why);
-  if (hands_over) {
+  event(event_text::lost, job_.round, gone.node(), cause.why);
+  if (leader_lost) {
     // Another one goes on, and counts the loss.
-    return send_away(RefusalKind::given_up, concat("the coordinator on ", options_.host, " leads no more: ", how));
+    return dismiss_members(RefusalKind::lost, concat("the coordinator on ", options_.host, " leads no more: ", how));
   }
   if (gone.runs_coordinator && !is_over()) {
     // This very process: the others are to hear of it while it can still tell them.
-    const bool waited_for = phase_ == Phase::stopping && gone.in_round && gone.told && !gone.stopped;
-    stop_for_good(std::move(cause), nullptr, 0);
-    if (waited_for && phase_ == Phase::stopping) one_less_to_stop();
+    const bool waited_for = phase_ == Phase::stopping && gone.in_round && gone.notified && !gone.stopped;
+    stop_permanently(std::move(cause), nullptr, 0);
+    if (waited_for && phase_ == Phase::stopping) note_stopped();
     return;
   }
   // One that had finished is not missed, unless the store was with it.
@@ -934,19 +935,19 @@ void Coordinator::State::lose(Member& member, const std::string& how, Clock::tim
       }
       break;
     case Phase::running:
-      if (missed || (gone.in_round && suspended_)) stop_after(std::move(cause), gone.link, true);
+      if (missed || (gone.in_round && suspended_)) stop_for_cause(std::move(cause), gone.link, true);
       else if (gone.in_round) lost_finished_ = std::move(cause);
       break;
     case Phase::stopping:
-      if (!gone.in_round || !gone.told) break;
+      if (!gone.in_round || !gone.notified) break;
       if (gone.stopped) {
-        kill_without_lease();
+        escalate_to_kill();
         break;
       }
       // One that leaves may hang up before it hears of a round that began meanwhile.
-      if (gone.leaving && broken) one_less_to_stop();
+      if (gone.leaving && broken) note_stopped();
       else lost_while_stopping(std::move(cause), since, broken);
-      kill_without_lease();
+      escalate_to_kill();
       break;
     case Phase::recording:
     case Phase::ended: break;
@@ -965,21 +966,21 @@ void Coordinator::State::lost_while_stopping(VerdictMessage cause, Clock::time_p
       ending.cause_link = 0;
       cause_details_.clear();
       // An exit code after which nothing may start again says nothing about a loss.
-      ending.uses_restart = memory_.budget.any_left(now);
-      if (std::exchange(ending.for_good, !ending.uses_restart) && ending.uses_restart) tell_stop(0);
+      ending.uses_restart = job_.budget.any_left(now);
+      if (std::exchange(ending.is_final, !ending.uses_restart) && ending.uses_restart) send_stop(0);
     }
   } else {
     count_loss(std::move(cause));
   }
-  one_less_to_stop();
+  note_stopped();
 }
 
 /// While a round ends for another reason: without a reason of its own to use up a restart, it does so now.
 void Coordinator::State::count_loss(VerdictMessage cause) {
   Ending& ending = *ending_;
-  if (ending.for_good || ending.uses_restart || !ending.had_started) return;
-  ending.uses_restart = memory_.budget.any_left(now);
-  ending.for_good = !ending.uses_restart;
+  if (ending.is_final || ending.uses_restart || !ending.had_started) return;
+  ending.uses_restart = job_.budget.any_left(now);
+  ending.is_final = !ending.uses_restart;
   ending.cause = std::move(cause);
   ending.cause_link = 0;
 }
@@ -990,11 +991,11 @@ void Coordinator::State::count_loss(VerdictMessage cause) {
 /// AgentLinkOptions::kill_workers.
 void Coordinator::State::fence(const Member& gone, Clock::time_point since, bool broken) {
   const bool had_workers = phase_ == Phase::running || (phase_ == Phase::stopping && ending_->had_started);
-  if (options_.only_here || !had_workers || !gone.in_round || !gone.told || gone.stopped) return;
-  const JobSettings& job = memory_.meaning;
+  if (options_.single_member || !had_workers || !gone.in_round || !gone.notified || gone.stopped) return;
+  const JobSettings& job = job_.settings;
   if (!job.fence && (broken || (since == now && !gone.stalled_since))) return;
   const Clock::time_point until =
-      since + (job.fence ? Clock::duration(*job.fence) : heartbeat_.limit() + job.grace + time_to_kill);
+      since + (job.fence ? Clock::duration(*job.fence) : heartbeat_.limit() + job.grace + kill_margin);
   if (until <= now || (fence_until_ && *fence_until_ >= until)) return;
   fence_until_ = until;
   fenced_ = describe_with_rank(gone);
@@ -1005,11 +1006,11 @@ void Coordinator::State::release(Member& member, const std::string& why) {
   const LinkId link = member.link;
   if (member.aborted) {
     VerdictMessage own = causes::aborted(member, *member.aborted);
-    own.restarts = memory_.budget.used();
+    own.restarts = job_.budget.used();
     out_.send(link, std::move(own));
     out_.close(link);
   } else {
-    out_.refuse(link, RefusalKind::for_good, why);
+    out_.refuse(link, RefusalKind::permanent, why);
   }
   members_.remove(link);
 }
@@ -1017,38 +1018,38 @@ void Coordinator::State::release(Member& member, const std::string& why) {
 // ---- stopping a round, and what comes then
 
 /// They join: another rendezvous, which uses up no restart.
-void Coordinator::State::rendezvous_again(const std::vector<Member*>& newcomers) {
+void Coordinator::State::restart_for_newcomers(const std::vector<Member*>& newcomers) {
   Ending ending;
   ending.cause.kind = VerdictKind::launcher_failed;
   ending.cause.why = causes::joining({newcomers.begin(), newcomers.end()});
   begin_stop(std::move(ending), 0);
 }
 
-void Coordinator::State::stop_after(VerdictMessage cause, LinkId cause_link, bool may_restart) {
+void Coordinator::State::stop_for_cause(VerdictMessage cause, LinkId cause_link, bool may_restart) {
   Ending ending;
-  ending.uses_restart = may_restart && memory_.budget.any_left(now);
-  ending.for_good = !ending.uses_restart;
-  if (may_restart && ending.for_good && memory_.budget.used() > 0) cause.why += "; no restart is left";
+  ending.uses_restart = may_restart && job_.budget.any_left(now);
+  ending.is_final = !ending.uses_restart;
+  if (may_restart && ending.is_final && job_.budget.used() > 0) cause.why += "; no restart is left";
   ending.cause = std::move(cause);
   ending.cause_link = cause_link;
   begin_stop(std::move(ending), 0);
 }
 
-void Coordinator::State::stop_for_good(VerdictMessage cause, const Member* member, int signal) {
+void Coordinator::State::stop_permanently(VerdictMessage cause, const Member* member, int signal) {
   switch (phase_) {
     case Phase::gathering: end(std::move(cause)); break;
     case Phase::opening:
     case Phase::running: {
       Ending ending;
       ending.cause = std::move(cause);
-      ending.for_good = true;
+      ending.is_final = true;
       ending.cause_link = member != nullptr ? member->link : 0;
       begin_stop(std::move(ending), signal);
       break;
     }
     case Phase::stopping:
-      if (ending_->for_good) break;
-      ending_->for_good = true;
+      if (ending_->is_final) break;
+      ending_->is_final = true;
       ending_->cause = std::move(cause);
       ending_->cause_link = member != nullptr ? member->link : 0;
       cause_details_.clear();
@@ -1064,49 +1065,49 @@ void Coordinator::State::begin_stop(Ending ending, int signal) {
   phase_ = Phase::stopping;
   opened_until_.reset();
   skew_until_.reset();
-  if (!options_.only_here) stopped_until_ = now + stop_bound(memory_.meaning);
+  if (!options_.single_member) stopped_until_ = now + stop_timeout(job_.settings);
   cause_details_.clear();
   to_stop_ = 0;
   ending_ = std::move(ending);
   for (const LinkId link : round_links_) {
     const Member* member = members_.find(link);
-    if (member != nullptr && member->told && !member->stopped) ++to_stop_;
+    if (member != nullptr && member->notified && !member->stopped) ++to_stop_;
   }
-  tell_stop(stop_signal(signal));
-  if (to_stop_ == 0) all_stopped();
+  send_stop(stop_signal(signal));
+  if (to_stop_ == 0) on_all_stopped();
 }
 
 /// Once more if another round follows after all.
-void Coordinator::State::tell_stop(int signal) {
+void Coordinator::State::send_stop(int signal) {
   Ending& ending = *ending_;
   ending.killed = signal == SIGKILL;
-  Stop stop{memory_.round, !ending.for_good, ending.cause.why, signal};
+  Stop stop{job_.round, !ending.is_final, ending.cause.why, signal};
   if (ending.uses_restart) {
-    stop.why += concat("; restarting all workers (restart ", memory_.budget.used() + 1, " of ",
-                       memory_.meaning.restart.max_restarts, ")");
+    stop.why += concat("; restarting all workers (restart ", job_.budget.used() + 1, " of ",
+                       job_.settings.restart.max_restarts, ")");
   }
-  event(event_text::ended, memory_.round, stop.another_round, stop.why);
+  event(event_text::ended, job_.round, stop.another_round, stop.why);
   for (const LinkId link : round_links_) {
     const Member* member = members_.find(link);
-    if (member != nullptr && member->told) out_.send(link, stop);
+    if (member != nullptr && member->notified) out_.send(link, stop);
   }
 }
 
-void Coordinator::State::one_less_to_stop() {
-  if (--to_stop_ == 0) all_stopped();
+void Coordinator::State::note_stopped() {
+  if (--to_stop_ == 0) on_all_stopped();
 }
 
-void Coordinator::State::all_stopped() {
+void Coordinator::State::on_all_stopped() {
   Ending ending = std::move(*ending_);
   ending_.reset();
   stopped_until_.reset();
-  if (ending.for_good) {
+  if (ending.is_final) {
     ending.cause.cause = cause_details_.text();
     end(std::move(ending.cause));
     return;
   }
   if (const std::string again = repeated_cause(ending); !again.empty()) {
-    out_.notice(concat("not restarting: ", again, " (", counted(memory_.budget.left(now), "restart"),
+    out_.notice(concat("not restarting: ", again, " (", counted(job_.budget.left(now), "restart"),
                        " saved; --same-cause=0 restarts all the same)"));
     ending.cause.why += "; " + again;
     ending.cause.cause = cause_details_.text();
@@ -1117,7 +1118,7 @@ void Coordinator::State::all_stopped() {
   for (const LinkId link : round_links_) {
     Member* member = members_.find(link);
     if (member == nullptr) continue;
-    member->in_round = member->told = false;
+    member->in_round = member->notified = false;
     if (member->leaving) leavers.push_back(link);
   }
   const Member* own = own_member();
@@ -1133,56 +1134,57 @@ void Coordinator::State::all_stopped() {
   }
   if (ending.cause.kind == VerdictKind::worker_failed) count_failure(ending.machine, ending.cause.host);
   gather();
-  const int here = members_.available();
-  if (phase_ != Phase::gathering || (here >= memory_.meaning.min_nodes && !fence_until_ && !suspended_)) return;
-  const std::string what_for = concat(waits_for(), ", after ", ending.cause.why);
-  event(event_text::waiting, memory_.round, here, memory_.meaning.min_nodes, memory_.meaning.max_nodes, what_for);
-  for (auto& [link, member] : members_.all()) tell_waiting(member, member.benched, what_for);
+  const int available = members_.available();
+  if (phase_ != Phase::gathering || (available >= job_.settings.min_nodes && !fence_until_ && !suspended_)) return;
+  const std::string waiting_for = concat(wait_reason(), ", after ", ending.cause.why);
+  event(event_text::waiting, job_.round, available, job_.settings.min_nodes, job_.settings.max_nodes, waiting_for);
+  for (auto& [link, member] : members_.all()) send_waiting(member, member.excluded, waiting_for);
 }
 
 /// Why another restart would end as those before it did; empty if that is not known. A host that is left out after
 /// failures may mend it.
 std::string Coordinator::State::repeated_cause(const Ending& ending) {
   if (!ending.uses_restart || ending.cause.kind != VerdictKind::worker_failed) return {};
-  const Failure last = std::exchange(
-      last_failure_, {cause_details_.key(), ending.cause.exit_code, ending.since - started_at_ <= start_time, 1});
+  const Failure last = std::exchange(last_failure_, {cause_details_.key(), ending.cause.exit_code,
+                                                     ending.since - started_at_ <= early_failure_time, 1});
   Failure& present = last_failure_;
-  const int most = memory_.meaning.restart.same_cause;
-  if (most == 0 || memory_.meaning.node_max_failures > 0 || present.key.empty()) return {};
+  const int max_same_cause = job_.settings.restart.same_cause;
+  if (max_same_cause == 0 || job_.settings.node_max_failures > 0 || present.key.empty()) return {};
   const bool same = present.key == last.key;
   if (same) present.times += last.times;
   const std::string what = concat("the same cause: ", present.key);
   if (same && present.at_start && last.at_start && present.exit_code == last.exit_code)
-    return concat("the workers failed within ", causes::seconds_text(start_time),
+    return concat("the workers failed within ", causes::seconds_text(early_failure_time),
                   " of their start twice in a row, with ", what);
-  return present.times >= most ? concat(counted(present.times, "failure"), " in a row had ", what) : std::string();
+  return present.times >= max_same_cause ? concat(counted(present.times, "failure"), " in a row had ", what)
+                                         : std::string();
 }
 
 /// The next round is a restart, and waits for the pause before it.
 void Coordinator::State::spend_restart(const std::string& why) {
-  restart_untold_ = true;
-  const Milliseconds pause = memory_.budget.spend(now);
+  restart_unannounced_ = true;
+  const Milliseconds pause = job_.budget.spend(now);
   if (pause.count() > 0) pause_until_ = now + pause;
-  event(event_text::restart, memory_.round, memory_.budget.used(), memory_.meaning.restart.max_restarts, pause, why);
+  event(event_text::restart, job_.round, job_.budget.used(), job_.settings.restart.max_restarts, pause, why);
 }
 
 /// The workers of `machine`, whose label is `host`, were the cause once more.
 void Coordinator::State::count_failure(const std::string& machine, const std::string& host) {
-  if (memory_.meaning.node_max_failures == 0) return;
-  const int failures = ++memory_.failures_of_host[machine];
-  if (!memory_.excluded(machine)) return;
+  if (job_.settings.node_max_failures == 0) return;
+  const int failures = ++job_.failures_of_host[machine];
+  if (!job_.excluded(machine)) return;
   std::vector<LinkId> offenders;
   for (const auto& [link, member] : members_.all()) {
-    if (member.machine == machine && !member.benched) offenders.push_back(link);
+    if (member.machine == machine && !member.excluded) offenders.push_back(link);
   }
   for (const LinkId link : offenders) {
     Member* member = members_.find(link);
     if (member == nullptr) continue;
-    event(event_text::excluded, memory_.round, member->node(), failures);
+    event(event_text::excluded, job_.round, member->node(), failures);
     if (member->runs_coordinator) {
       // Without it the job would have no coordinator: it stays, but only looks on.
-      members_.set_benched(*member);
-      tell_waiting(*member, true, concat("the others, since the workers of ", host, " failed ", failures, " times"));
+      members_.set_excluded(*member);
+      send_waiting(*member, true, concat("the others, since the workers of ", host, " failed ", failures, " times"));
     } else {
       release(*member, concat(host, " is left out: its workers failed ", failures, " times (--node-max-failures)"));
     }
@@ -1192,10 +1194,10 @@ void Coordinator::State::count_failure(const std::string& machine, const std::st
 // ---- the end of the job
 
 void Coordinator::State::end(VerdictMessage verdict) {
-  verdict.restarts = memory_.budget.used();
-  memory_.verdict = std::move(verdict);
-  forget_deadlines();
-  if (!options_.has_lease) return tell_verdict();
+  verdict.restarts = job_.budget.used();
+  job_.verdict = std::move(verdict);
+  clear_deadlines();
+  if (!options_.has_lease) return publish_verdict();
   phase_ = Phase::recording;
   recording_since_ = now;
   to_record_ = true;
@@ -1203,33 +1205,33 @@ void Coordinator::State::end(VerdictMessage verdict) {
 
 std::optional<VerdictMessage> Coordinator::State::take_verdict_to_record() {
   if (phase_ != Phase::recording || suspended_ || !std::exchange(to_record_, false)) return std::nullopt;
-  return memory_.verdict;
+  return job_.verdict;
 }
 
 void Coordinator::State::recorded() {
-  if (phase_ == Phase::recording) tell_verdict();
+  if (phase_ == Phase::recording) publish_verdict();
 }
 
-void Coordinator::State::forget_deadlines() {
-  for (auto* deadline : {&join_until_, &last_call_, &pause_until_, &fence_until_, &let_in_at_, &opened_until_,
+void Coordinator::State::clear_deadlines() {
+  for (auto* deadline : {&join_until_, &last_call_, &pause_until_, &fence_until_, &admit_at_, &opened_until_,
                          &stopped_until_, &skew_until_}) {
     deadline->reset();
   }
   recovery_.reset();
 }
 
-void Coordinator::State::tell_verdict() {
+void Coordinator::State::publish_verdict() {
   phase_ = Phase::ended;
-  verdict_until_ = now + time_to_read_the_verdict;
-  event(event_text::verdict, memory_.round, *memory_.verdict);
+  verdict_until_ = now + verdict_timeout;
+  event(event_text::verdict, job_.round, *job_.verdict);
   // All that is known of the cause is told once: ten thousand agents need not have it each.
   observer_of_the_end_ = observer();
-  brief_cause_ = causes::in_brief(memory_.verdict->cause);
+  abbreviated_cause_ = causes::abbreviate(job_.verdict->cause);
   std::vector<LinkId> released;
   for (const auto& [link, member] : members_.all()) {
     const bool took_part = member.in_round;
-    tell_the_end(link, took_part);
-    if (!took_part && memory_.verdict->kind == VerdictKind::success) released.push_back(link);
+    send_outcome(link, took_part);
+    if (!took_part && job_.verdict->kind == VerdictKind::success) released.push_back(link);
   }
   for (const LinkId link : released) {
     out_.close(link);
@@ -1238,20 +1240,20 @@ void Coordinator::State::tell_verdict() {
 }
 
 /// A member that took no part in a success was not needed; every other end is told to all.
-void Coordinator::State::tell_the_end(LinkId link, bool took_part) {
-  if (memory_.verdict->kind == VerdictKind::success && !took_part) {
+void Coordinator::State::send_outcome(LinkId link, bool took_part) {
+  if (job_.verdict->kind == VerdictKind::success && !took_part) {
     out_.send(link, Refused{RefusalKind::not_needed, "the job has ended well without it"});
   } else if (link == observer_of_the_end_) {
-    out_.send(link, *memory_.verdict);
+    out_.send(link, *job_.verdict);
   } else {
-    VerdictMessage brief = *memory_.verdict;
-    brief.cause = brief_cause_;
+    VerdictMessage brief = *job_.verdict;
+    brief.cause = abbreviated_cause_;
     out_.send(link, std::move(brief));
   }
 }
 
-VerdictMessage Coordinator::State::nobody_came() const {
-  const JobSettings& job = memory_.meaning;
+VerdictMessage Coordinator::State::too_few_nodes_verdict() const {
+  const JobSettings& job = job_.settings;
   VerdictMessage few = causes::too_few(members_.available(), job.min_nodes, now - gathering_since_, members_.names(20));
   if (!last_cause_) return few;
   few.why = concat(last_cause_->why, "; then ", few.why);
@@ -1275,16 +1277,16 @@ std::optional<Clock::time_point> Coordinator::State::next_deadline() const {
     return first;
   }
   also(heartbeat_.next());
-  if (recovery_ && phase_ == Phase::gathering) also(recovery_->until());
-  also(waits_for_lease_until());
+  if (recovery_ && phase_ == Phase::gathering) also(recovery_->deadline());
+  also(lease_deadline());
   also(last_call_);
   also(pause_until_);
   also(fence_until_);
-  if (phase_ == Phase::opening || phase_ == Phase::running) also(let_in_at_);
+  if (phase_ == Phase::opening || phase_ == Phase::running) also(admit_at_);
   also(opened_until_);
   also(stopped_until_);
   also(skew_until_);
-  if (phase_ == Phase::gathering && members_.available() < memory_.meaning.min_nodes) also(join_until_);
+  if (phase_ == Phase::gathering && members_.available() < job_.settings.min_nodes) also(join_until_);
   return first;
 }
 
@@ -1310,32 +1312,33 @@ void Coordinator::State::tick() {
     Member* member = members_.find(link);
     // The coordinator's own agent is in this very process: it is busy, not lost.
     if (member == nullptr || is_over() || member->runs_coordinator) continue;
-    const std::string bound = causes::seconds_text(heartbeat_.bound());
-    lose(*member,
-         member->broken.empty()
-             ? concat("nothing was heard from it for ", bound)
-             : concat("the connection broke: ", member->broken, "; it did not come back within ", bound),
-         member->last_heard, false);
+    const std::string bound = causes::seconds_text(heartbeat_.timeout());
+    lose_member(*member,
+                member->broken.empty()
+                    ? concat("nothing was heard from it for ", bound)
+                    : concat("the connection broke: ", member->broken, "; it did not come back within ", bound),
+                member->last_heard, false);
   }
   if (over(opened_until_)) {
     Member* first = members_.find(round_links_.front());
-    if (is_stalled(*first)) opened_until_ = now + time_to_open;
-    else lose(*first, first->stalled_since ? stall_text(*first) : "it did not open the store in time", now, false);
+    if (is_stalled(*first)) opened_until_ = now + open_timeout;
+    else
+      lose_member(*first, first->stalled_since ? stall_text(*first) : "it did not open the store in time", now, false);
   }
   if (over(stopped_until_)) {
     stopped_until_.reset();
     const std::string how =
-        concat("its workers were not stopped after ", causes::seconds_text(stop_bound(memory_.meaning)));
+        concat("its workers were not stopped after ", causes::seconds_text(stop_timeout(job_.settings)));
     bool any_stalled = false;
     for (const LinkId link : std::vector<LinkId>(round_links_)) {
       Member* member = members_.find(link);
-      if (member == nullptr || !member->told || member->stopped) continue;
+      if (member == nullptr || !member->notified || member->stopped) continue;
       if (is_stalled(*member)) any_stalled = true;
-      else lose(*member, member->stalled_since ? stall_text(*member) : how, now, false);
+      else lose_member(*member, member->stalled_since ? stall_text(*member) : how, now, false);
       if (phase_ != Phase::running && phase_ != Phase::stopping) break;
     }
     const bool still_waits = phase_ == Phase::running || phase_ == Phase::stopping;
-    if (still_waits && !stopped_until_ && any_stalled) stopped_until_ = now + stop_bound(memory_.meaning);
+    if (still_waits && !stopped_until_ && any_stalled) stopped_until_ = now + stop_timeout(job_.settings);
   }
   if (over(skew_until_)) {
     std::vector<const Member*> late;
@@ -1344,15 +1347,15 @@ void Coordinator::State::tick() {
       if (member != nullptr && !member->succeeded) late.push_back(member);
     }
     skew_until_.reset();
-    if (!late.empty()) stop_for_good(causes::skewed(late, *memory_.meaning.exit_skew), late.front(), 0);
+    if (!late.empty()) stop_permanently(causes::skewed(late, *job_.settings.exit_skew), late.front(), 0);
   }
-  if (over(waits_for_lease_until())) {
+  if (over(lease_deadline())) {
     const std::string what =
         suspended_ ? concat("its lease could not be renewed for ", causes::seconds_text(now - suspended_since_))
                    : concat("the verdict could not be recorded for ", causes::seconds_text(now - recording_since_));
-    return stand_down(concat("the coordinator on ", options_.host, " leads no more: ", what));
+    return step_down(concat("the coordinator on ", options_.host, " leads no more: ", what));
   }
-  if (recovery_ && recovery_->until() <= now) gather();
+  if (recovery_ && recovery_->deadline() <= now) gather();
   if (over(pause_until_)) {
     pause_until_.reset();
     gather();
@@ -1361,20 +1364,20 @@ void Coordinator::State::tick() {
     fence_until_.reset();
     gather();
   }
-  if ((phase_ == Phase::opening || phase_ == Phase::running) && over(let_in_at_)) let_in();
+  if ((phase_ == Phase::opening || phase_ == Phase::running) && over(admit_at_)) admit_waiting();
   if (over(last_call_)) {
     last_call_.reset();
     last_call_over_ = true;
     gather();
   }
-  if (phase_ == Phase::gathering && over(join_until_) && members_.available() < memory_.meaning.min_nodes) {
-    end(nobody_came());
+  if (phase_ == Phase::gathering && over(join_until_) && members_.available() < job_.settings.min_nodes) {
+    end(too_few_nodes_verdict());
   }
 }
 
 /// The agent that tells people.
 std::optional<LinkId> Coordinator::State::observer() const {
-  if (const auto own = members_.coordinators_own_link()) return own;
+  if (const auto own = members_.own_link()) return own;
   if (round_links_.empty()) return std::nullopt;
   const Member* first = members_.find(round_links_.front());
   if (first == nullptr) return std::nullopt;
@@ -1403,12 +1406,12 @@ void Coordinator::lost(LinkId link, const std::string& how, Clock::time_point no
   state_->lost(link, how);
 }
 
-void Coordinator::heard(LinkId link, Clock::time_point now) {
+void Coordinator::note_activity(LinkId link, Clock::time_point now) {
   state_->now = now;
-  state_->heard(link);
+  state_->note_activity(link);
 }
 
-void Coordinator::broke(LinkId link, const std::string& how) { state_->broke(link, how); }
+void Coordinator::connection_broken(LinkId link, const std::string& how) { state_->connection_broken(link, how); }
 
 void Coordinator::suspend(Clock::time_point now) {
   state_->now = now;
@@ -1420,9 +1423,9 @@ void Coordinator::lead(Term term, Clock::time_point now) {
   state_->lead(term);
 }
 
-void Coordinator::stand_down(const std::string& why, Clock::time_point now) {
+void Coordinator::step_down(const std::string& why, Clock::time_point now) {
   state_->now = now;
-  state_->stand_down(why);
+  state_->step_down(why);
 }
 
 std::optional<VerdictMessage> Coordinator::take_verdict_to_record() { return state_->take_verdict_to_record(); }
@@ -1432,7 +1435,7 @@ void Coordinator::recorded(Clock::time_point now) {
   state_->recorded();
 }
 
-bool Coordinator::stood_down() const { return state_->stood_down(); }
+bool Coordinator::stepped_down() const { return state_->stepped_down(); }
 
 void Coordinator::tick(Clock::time_point now) {
   state_->now = now;
@@ -1447,14 +1450,14 @@ std::vector<Coordinator::MemberView> Coordinator::members() const {
   std::vector<MemberView> views;
   views.reserve(state_->members().size());
   for (const auto& [link, member] : state_->members().all()) {
-    views.push_back(
-        MemberView{link, member.host, member.in_round ? member.node_rank : -1, !member.in_round && member.told_spare});
+    views.push_back(MemberView{link, member.host, member.in_round ? member.node_rank : -1,
+                               !member.in_round && member.notified_spare});
   }
   return views;
 }
 
-Round Coordinator::round() const { return state_->memory().round; }
-int Coordinator::restarts() const { return state_->memory().budget.used(); }
-std::optional<VerdictMessage> Coordinator::verdict() const { return state_->memory().verdict; }
+Round Coordinator::round() const { return state_->job().round; }
+int Coordinator::restarts() const { return state_->job().budget.used(); }
+std::optional<VerdictMessage> Coordinator::verdict() const { return state_->job().verdict; }
 
 }  // namespace ddrun::rendezvous

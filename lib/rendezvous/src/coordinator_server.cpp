@@ -42,17 +42,17 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 /// For an agent to take what it was told last.
-constexpr seconds time_to_be_told{5};
-constexpr seconds time_to_stop{1};
+constexpr seconds done_timeout{5};
+constexpr seconds server_stop_timeout{1};
 /// As long as so many events wait, all are heard before one is found to be silent, for so long.
 constexpr milliseconds max_without_tick{100};
 
 // PROTOCOL.md, section 1.
-constexpr seconds time_to_join{5};
-constexpr std::size_t max_greeting_of_one_address = 32;
+constexpr seconds newcomer_timeout{5};
+constexpr std::size_t max_newcomers_per_address = 32;
 
 /// For an agent to take what it was told last, and hang up as well.
-constexpr seconds time_to_hang_up{5};
+constexpr seconds link_close_timeout{5};
 /// An agent for which so many bytes wait does not read.
 constexpr std::size_t max_unsent = 64 * 1024 * 1024;
 
@@ -76,11 +76,11 @@ class CoordinatorServer::Loop {
   [[nodiscard]] bool holds_lease() const { return !options_.holds_lease || options_.holds_lease(); }
   /// For other threads: `what` is done with the only job's coordinator before this returns.
   template <class Action>
-  void tell_coordinator(Action what) {
+  void run_on_coordinator(Action what) {
     thread_.ask([&] {
       Coordinator& coordinator = jobs_.begin()->second.coordinator;
       what(coordinator, now());
-      carry_out(coordinator);
+      apply_outputs(coordinator);
     });
   }
 
@@ -110,7 +110,7 @@ class CoordinatorServer::Loop {
           sealer(std::move(keys.sealer)),
           opener(std::move(keys.opener)) {}
     enum class State {
-      new_here,  ///< has not said Join
+      not_joined,  ///< has not said Join
       joined,
       broken,   ///< joined; its agent may come back by another connection
       closing,  ///< the coordinator has said its last word
@@ -122,22 +122,22 @@ class CoordinatorServer::Loop {
     FrameSealer sealer;
     FrameOpener opener;
     Job* job = nullptr;
-    State state = State::new_here;
-    bool said_end = false;         ///< all is sent, and our direction is closed
-    bool watched_for_out = false;  ///< also waits for room to send
-    bool to_be_flushed = false;
+    State state = State::not_joined;
+    bool fin_sent = false;     ///< all is sent, and our direction is closed
+    bool wants_write = false;  ///< also waits for room to send
+    bool flush_queued = false;
     std::string in;   ///< not yet a whole frame
     std::string out;  ///< not yet taken by the system, from out_begin on
     std::size_t out_begin = 0;
     std::string how_lost;
-    std::string session;      ///< its number, and what only its agent knows
-    std::uint64_t heard = 0;  ///< messages that count
+    std::string session;         ///< its number, and what only its agent knows
+    std::uint64_t received = 0;  ///< messages that count
     Outbox outbox;
   };
 
   static constexpr std::uint64_t first_listener_token = EventThread::token + 1;
   /// Of connections that have not joined: PROTOCOL.md, section 1.
-  static constexpr std::size_t max_greeting = 512;
+  static constexpr std::size_t max_newcomers = 512;
 
   // The turn of the loop.
   void run();
@@ -145,20 +145,20 @@ class CoordinatorServer::Loop {
   [[nodiscard]] Deadline next_deadline() const;
   void on_event(const epoll_event& event);
   void stop();
-  void on_time();
-  void settle();
+  void run_timers();
+  void flush_and_erase();
   void check_done();
-  [[nodiscard]] Clock::time_point now() const { return turn_ - skipped_; }
-  void look_at_lease();
+  [[nodiscard]] Clock::time_point now() const { return turn_ - stopped_time_; }
+  void check_lease();
 
   // Who comes.
   void accept_from(Listener& listener);
-  void listen(bool wanted);
-  void adopt(UniqueFd fd, const sockaddr_storage& peer);
+  void set_accepting(bool wanted);
+  void add_newcomer(UniqueFd fd, const sockaddr_storage& peer);
   void on_newcomer(LinkId id, Newcomer& newcomer);
-  void dismiss(LinkId id);
-  void dismiss(LinkId id, std::uint64_t& counter, const std::string& notice);
-  [[nodiscard]] std::size_t greeting() const { return newcomers_.size() + new_links_; }
+  void drop_newcomer(LinkId id);
+  void drop_newcomer(LinkId id, std::uint64_t& counter, const std::string& notice);
+  [[nodiscard]] std::size_t newcomer_count() const { return newcomers_.size() + new_links_; }
 
   // Who is here.
   void on_link(LinkId id, Link& link, std::uint32_t events);
@@ -167,18 +167,18 @@ class CoordinatorServer::Loop {
   void on_frame(LinkId id, Link& link, const FrameOpener::Frame& frame);
   void on_join(LinkId id, Link& link, const Join& join);
   void on_resume(LinkId id, Link& link, const Resume& resume, std::string rest);
-  [[nodiscard]] LinkId session_of(const std::string& session) const;
-  void carry_out(Coordinator& coordinator);
+  [[nodiscard]] LinkId find_session(const std::string& session) const;
+  void apply_outputs(Coordinator& coordinator);
   void send(LinkId id, Link& link, FromCoordinator message);
   void flush(LinkId id, Link& link);
-  void hang_up(LinkId id, Link& link);
+  void close_link(LinkId id, Link& link);
   void seal(LinkId id, Link& link, std::uint8_t type, std::string_view payload);
   void disconnect(Link& link);
-  void connection_broke(LinkId id, Link& link, const std::string& how);
-  void lose(LinkId id, Link& link, std::string how);
+  void on_connection_broken(LinkId id, Link& link, const std::string& how);
+  void drop_link(LinkId id, Link& link, std::string how);
   void cut_off(LinkId id, Link& link, const std::string& why);
-  void forget(LinkId id);
-  void forget_jobs();
+  void erase_link(LinkId id);
+  void erase_empty_jobs();
 
   [[nodiscard]] std::uint64_t token_of(LinkId id) const { return first_listener_token + listeners_.size() + id; }
   void notice(std::uint64_t number, const std::string& text) const;
@@ -198,24 +198,24 @@ class CoordinatorServer::Loop {
   LinkId last_id_ = 0;
   std::unordered_map<LinkId, Newcomer> newcomers_;
   std::unordered_map<LinkId, Link> links_;
-  std::size_t new_links_ = 0;                            // that have not joined
-  std::deque<std::pair<Deadline, LinkId>> to_join_by_;   // in order; also of those that have joined or gone
-  std::deque<std::pair<Deadline, LinkId>> to_leave_by_;  // in order
+  std::size_t new_links_ = 0;                                // that have not joined
+  std::deque<std::pair<Deadline, LinkId>> join_deadlines_;   // in order; also of those that have joined or gone
+  std::deque<std::pair<Deadline, LinkId>> close_deadlines_;  // in order
   std::map<std::string, Job> jobs_;
   std::vector<LinkId> to_flush_;
-  std::vector<LinkId> gone_;
+  std::vector<LinkId> to_erase_;
   CoordinatorServerStats stats_;
   Clock::time_point turn_ = Clock::now();  // when this turn began
   Clock::time_point last_tick_ = turn_;
-  Clock::duration skipped_{};  // for how long the process was stopped, in all
+  Clock::duration stopped_time_{};  // for how long the process was stopped, in all
   Acceptor acceptor_;
   bool listening_ = true;
   bool out_of_descriptors_ = false;
   bool stopping_ = false;
   Deadline stop_by_{};
   std::optional<Deadline> done_by_;
-  bool done_told_ = false;
-  bool stood_down_told_ = false;
+  bool done_reported_ = false;
+  bool step_down_reported_ = false;
 
   std::mutex mutex_;  // of what follows
   bool done_ = false;
@@ -260,7 +260,7 @@ CoordinatorServerStats CoordinatorServer::Loop::collect() const {
   CoordinatorServerStats stats = stats_;
   stats.jobs = jobs_.size();
   stats.agents = links_.size() - new_links_;
-  stats.greeting = greeting();
+  stats.newcomers = newcomer_count();
   return stats;
 }
 
@@ -272,11 +272,11 @@ void CoordinatorServer::Loop::notice(std::uint64_t number, const std::string& te
 void CoordinatorServer::Loop::run() {
   for (;;) {
     const int count = wait_for_events();
-    look_at_lease();
+    check_lease();
     for (int i = 0; i < count; ++i) on_event(events_[static_cast<std::size_t>(i)]);
     // Who has sent something is heard before anybody is found to be silent.
-    if (count < static_cast<int>(events_.size()) || turn_ - last_tick_ > max_without_tick) on_time();
-    settle();
+    if (count < static_cast<int>(events_.size()) || turn_ - last_tick_ > max_without_tick) run_timers();
+    flush_and_erase();
     check_done();
     if (stopping_ && (links_.empty() || now() >= stop_by_)) return;
   }
@@ -286,7 +286,7 @@ int CoordinatorServer::Loop::wait_for_events() {
   const auto before = Clock::now();
   // What this process did not get to do because it was stopped, in two places: here and since the last turn began.
   const auto gap = [this](Clock::duration late) {
-    if (late > options_.coordinator.heartbeat_interval) skipped_ += late;
+    if (late > options_.coordinator.heartbeat_interval) stopped_time_ += late;
   };
   gap(before - turn_);
   turn_ = before;
@@ -304,13 +304,13 @@ int CoordinatorServer::Loop::wait_for_events() {
 }
 
 /// Whatever has come, first it must be known whether this is still the coordinator to act on it.
-void CoordinatorServer::Loop::look_at_lease() {
+void CoordinatorServer::Loop::check_lease() {
   const bool is_recorded = options_.is_recorded && options_.is_recorded();
   if (holds_lease() && !is_recorded) return;
   Coordinator& coordinator = jobs_.begin()->second.coordinator;
   if (is_recorded) coordinator.recorded(now());
   else coordinator.suspend(now());
-  carry_out(coordinator);
+  apply_outputs(coordinator);
 }
 
 Deadline CoordinatorServer::Loop::next_deadline() const {
@@ -318,9 +318,9 @@ Deadline CoordinatorServer::Loop::next_deadline() const {
   for (const auto& [name, job] : jobs_) {
     if (const auto wanted = job.coordinator.next_deadline()) first = std::min(first, *wanted);
   }
-  if (greeting() > 0) first = std::min(first, to_join_by_.front().first);
-  if (!to_leave_by_.empty()) first = std::min(first, to_leave_by_.front().first);
-  if (done_by_ && !done_told_) first = std::min(first, *done_by_);
+  if (newcomer_count() > 0) first = std::min(first, join_deadlines_.front().first);
+  if (!close_deadlines_.empty()) first = std::min(first, close_deadlines_.front().first);
+  if (done_by_ && !done_reported_) first = std::min(first, *done_by_);
   if (stopping_) first = std::min(first, stop_by_);
   return first;
 }
@@ -336,72 +336,72 @@ void CoordinatorServer::Loop::on_event(const epoll_event& event) {
 
 void CoordinatorServer::Loop::stop() {
   stopping_ = true;
-  stop_by_ = now() + time_to_stop;
+  stop_by_ = now() + server_stop_timeout;
   // At once, even if a child that was just cloned still holds copies of the descriptors.
   for (auto& listener : listeners_) {
     thread_.forget(listener.fd.get());
     ::shutdown(listener.fd.get(), SHUT_RDWR);
   }
-  while (!newcomers_.empty()) dismiss(newcomers_.begin()->first);
-  for (auto& [id, link] : links_) hang_up(id, link);
+  while (!newcomers_.empty()) drop_newcomer(newcomers_.begin()->first);
+  for (auto& [id, link] : links_) close_link(id, link);
 }
 
-void CoordinatorServer::Loop::on_time() {
+void CoordinatorServer::Loop::run_timers() {
   last_tick_ = turn_;
-  while (!to_join_by_.empty() && to_join_by_.front().first <= now()) {
-    const LinkId id = to_join_by_.front().second;
-    to_join_by_.pop_front();
+  while (!join_deadlines_.empty() && join_deadlines_.front().first <= now()) {
+    const LinkId id = join_deadlines_.front().second;
+    join_deadlines_.pop_front();
     if (newcomers_.contains(id)) {
-      ++stats_.too_slow;
-      dismiss(id);
+      ++stats_.timed_out;
+      drop_newcomer(id);
     } else if (const auto found = links_.find(id);
-               found != links_.end() && found->second.state == Link::State::new_here) {
-      ++stats_.too_slow;
-      lose(id, found->second, "");
+               found != links_.end() && found->second.state == Link::State::not_joined) {
+      ++stats_.timed_out;
+      drop_link(id, found->second, "");
     }
   }
-  while (!to_leave_by_.empty() && to_leave_by_.front().first <= now()) {
-    const LinkId id = to_leave_by_.front().second;
-    to_leave_by_.pop_front();
-    if (const auto found = links_.find(id); found != links_.end()) lose(id, found->second, "");
+  while (!close_deadlines_.empty() && close_deadlines_.front().first <= now()) {
+    const LinkId id = close_deadlines_.front().second;
+    close_deadlines_.pop_front();
+    if (const auto found = links_.find(id); found != links_.end()) drop_link(id, found->second, "");
   }
   for (auto& [name, job] : jobs_) {
     const auto wanted = job.coordinator.next_deadline();
     if (!wanted || *wanted > now()) continue;
     job.coordinator.tick(now());
-    carry_out(job.coordinator);
+    apply_outputs(job.coordinator);
   }
-  forget_jobs();
+  erase_empty_jobs();
   if (out_of_descriptors_) {
     out_of_descriptors_ = false;
-    listen(true);
+    set_accepting(true);
   }
 }
 
 /// Sends what has gathered and forgets those that have gone, until neither brings about more of it.
-void CoordinatorServer::Loop::settle() {
-  while (!to_flush_.empty() || !gone_.empty()) {
+void CoordinatorServer::Loop::flush_and_erase() {
+  while (!to_flush_.empty() || !to_erase_.empty()) {
     for (const LinkId id : std::exchange(to_flush_, {})) {
       const auto found = links_.find(id);
       if (found == links_.end()) continue;
-      found->second.to_be_flushed = false;
+      found->second.flush_queued = false;
       flush(id, found->second);
     }
-    for (const LinkId id : std::exchange(gone_, {})) forget(id);
+    for (const LinkId id : std::exchange(to_erase_, {})) erase_link(id);
   }
-  const bool room = greeting() < max_greeting && !out_of_descriptors_;
-  if (room != listening_) listen(room);
+  const bool room = newcomer_count() < max_newcomers && !out_of_descriptors_;
+  if (room != listening_) set_accepting(room);
 }
 
 void CoordinatorServer::Loop::check_done() {
-  if (options_.many_jobs || done_told_) return;
+  if (options_.many_jobs || done_reported_) return;
   if (!jobs_.begin()->second.coordinator.done()) return;
-  if (!done_by_) done_by_ = now() + time_to_be_told;
+  if (!done_by_) done_by_ = now() + done_timeout;
   const bool told = std::all_of(links_.begin(), links_.end(), [](const auto& entry) {
-    return entry.second.state == Link::State::new_here || entry.second.out.empty();
+    return entry.second.state == Link::State::not_joined || entry.second.out.empty();
   });
   if (!told && now() < *done_by_) return;
-  done_told_ = true;
+  done_reported_ = true;
   {
     const std::lock_guard lock(mutex_);
     done_ = true;
@@ -414,12 +414,12 @@ void CoordinatorServer::Loop::check_done() {
 
 void CoordinatorServer::Loop::accept_from(Listener& listener) {
   // Some at a time: those who are here already have their turn too.
-  for (int left = 64; left > 0 && greeting() < max_greeting; --left) {
+  for (int left = 64; left > 0 && newcomer_count() < max_newcomers; --left) {
     UniqueFd fd;
     sockaddr_storage peer{};
     switch (acceptor_.next(listener, fd, peer)) {
-      case Acceptor::Outcome::accepted: adopt(std::move(fd), peer); break;
-      case Acceptor::Outcome::turned_away: ++stats_.turned_away; break;  // cut off, an agent tries again
+      case Acceptor::Outcome::accepted: add_newcomer(std::move(fd), peer); break;
+      case Acceptor::Outcome::turned_away: ++stats_.rejected; break;  // cut off, an agent tries again
       case Acceptor::Outcome::failed: break;
       case Acceptor::Outcome::none: return;
       case Acceptor::Outcome::no_room: out_of_descriptors_ = true; return;
@@ -428,7 +428,7 @@ void CoordinatorServer::Loop::accept_from(Listener& listener) {
 }
 
 /// While there is no room no connection is taken out of the system's queue.
-void CoordinatorServer::Loop::listen(bool wanted) {
+void CoordinatorServer::Loop::set_accepting(bool wanted) {
   if (stopping_) return;
   listening_ = wanted;
   for (std::size_t i = 0; i < listeners_.size(); ++i) {
@@ -437,26 +437,26 @@ void CoordinatorServer::Loop::listen(bool wanted) {
   }
 }
 
-void CoordinatorServer::Loop::adopt(UniqueFd fd, const sockaddr_storage& peer) {
+void CoordinatorServer::Loop::add_newcomer(UniqueFd fd, const sockaddr_storage& peer) {
   const auto address = IpAddress::of(peer);
   if (!address) return;
   ++stats_.accepted;
   const auto of_same_address = std::count_if(newcomers_.begin(), newcomers_.end(),
                                              [&](const auto& entry) { return entry.second.address == *address; });
-  if (static_cast<std::size_t>(of_same_address) >= max_greeting_of_one_address) {
+  if (static_cast<std::size_t>(of_same_address) >= max_newcomers_per_address) {
     const auto reply = CoordinatorHandshake::busy_reply();
     (void)!::send(fd.get(), reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    notice(++stats_.turned_away, concat("too many connections from ", address->text(),
-                                        " do not say who they are; more of them are turned away"));
+    notice(++stats_.rejected, concat("too many connections from ", address->text(),
+                                     " do not say who they are; more of them are turned away"));
     return;
   }
   const LinkId id = ++last_id_;
   if (!thread_.watch(EPOLL_CTL_ADD, fd.get(), EPOLLIN, token_of(id))) return;
   newcomers_.try_emplace(id, std::move(fd), *address, options_.secret ? &*options_.secret : nullptr);
-  to_join_by_.emplace_back(now() + time_to_join, id);
+  join_deadlines_.emplace_back(now() + newcomer_timeout, id);
 }
 
-void CoordinatorServer::Loop::dismiss(LinkId id) {
+void CoordinatorServer::Loop::drop_newcomer(LinkId id) {
   const auto found = newcomers_.find(id);
   // By hand: closing does not end the watch while a child that was just cloned holds a copy of the descriptor.
   thread_.forget(found->second.fd.get());
@@ -464,8 +464,8 @@ void CoordinatorServer::Loop::dismiss(LinkId id) {
   newcomers_.erase(found);
 }
 
-void CoordinatorServer::Loop::dismiss(LinkId id, std::uint64_t& counter, const std::string& text) {
-  dismiss(id);
+void CoordinatorServer::Loop::drop_newcomer(LinkId id, std::uint64_t& counter, const std::string& text) {
+  drop_newcomer(id);
   notice(++counter, text);
 }
 
@@ -473,50 +473,51 @@ void CoordinatorServer::Loop::on_newcomer(LinkId id, Newcomer& newcomer) {
   const ssize_t got = ::recv(newcomer.fd.get(), buffer_.get(), buffer_size, MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
   if (got <= 0) {
-    ++stats_.too_slow;
-    return dismiss(id);
+    ++stats_.timed_out;
+    return drop_newcomer(id);
   }
   stats_.bytes_in += static_cast<std::size_t>(got);
   std::string_view bytes(buffer_.get(), static_cast<std::size_t>(got));
   std::string answer;
-  const Greeting state = newcomer.handshake.feed(bytes, answer);
+  const HandshakeState state = newcomer.handshake.feed(bytes, answer);
   if (!answer.empty()) {
     const ssize_t sent = ::send(newcomer.fd.get(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent != static_cast<ssize_t>(answer.size())) {
-      ++stats_.too_slow;
-      return dismiss(id);
+      ++stats_.timed_out;
+      return drop_newcomer(id);
     }
     stats_.bytes_out += answer.size();
   }
-  const auto who = newcomer.address.text();
+  const auto peer_text = newcomer.address.text();
   switch (state) {
-    case Greeting::going_on: return;
-    case Greeting::done: break;
-    case Greeting::other_version:
-      return dismiss(id, stats_.other_versions,
-                     concat("an agent on ", who, " speaks version ", newcomer.handshake.peer_version(),
-                            " of ddrun's protocol, and this ddrun version ", protocol_version,
-                            ": start the same ddrun on all machines"));
-    case Greeting::wrong_secret:
-      return dismiss(id, stats_.wrong_secrets,
-                     concat("an agent on ", who, " has another secret and was turned away: ",
-                            other_secret_advice(options_.secret_file, options_.coordinator.host, "", who)));
-    case Greeting::needs_secret:
-      return dismiss(id, stats_.wrong_secrets,
-                     concat("an agent on ", who,
-                            " has no secret and was turned away: give it that of the job "
-                            "(--secret-file or DDRUN_SECRET)"));
-    case Greeting::needs_none:
-      return dismiss(id, stats_.wrong_secrets,
-                     concat("an agent on ", who,
-                            " has a secret, but the coordinator was started with --insecure: start all agents with "
-                            "it, or none"));
-    case Greeting::stranger:
-    case Greeting::busy:
-    case Greeting::turned_away:  // these two are for agents
-      return dismiss(
-          id, stats_.strangers,
-          concat("something on ", who, " that is not ddrun has connected to port ", port_, " and was turned away"));
+    case HandshakeState::in_progress: return;
+    case HandshakeState::done: break;
+    case HandshakeState::other_version:
+      return drop_newcomer(id, stats_.other_versions,
+                           concat("an agent on ", peer_text, " speaks version ", newcomer.handshake.peer_version(),
+                                  " of ddrun's protocol, and this ddrun version ", protocol_version,
+                                  ": start the same ddrun on all machines"));
+    case HandshakeState::wrong_secret:
+      return drop_newcomer(id, stats_.wrong_secrets,
+                           concat("an agent on ", peer_text, " has another secret and was turned away: ",
+                                  other_secret_advice(options_.secret_file, options_.coordinator.host, "", peer_text)));
+    case HandshakeState::needs_secret:
+      return drop_newcomer(id, stats_.wrong_secrets,
+                           concat("an agent on ", peer_text,
+                                  " has no secret and was turned away: give it that of the job "
+                                  "(--secret-file or DDRUN_SECRET)"));
+    case HandshakeState::needs_no_secret:
+      return drop_newcomer(
+          id, stats_.wrong_secrets,
+          concat("an agent on ", peer_text,
+                 " has a secret, but the coordinator was started with --insecure: start all agents with "
+                 "it, or none"));
+    case HandshakeState::foreign_protocol:
+    case HandshakeState::busy:
+    case HandshakeState::rejected:  // these two are for agents
+      return drop_newcomer(id, stats_.foreign_protocol,
+                           concat("something on ", peer_text, " that is not ddrun has connected to port ", port_,
+                                  " and was turned away"));
   }
   Link& link = links_.try_emplace(id, newcomer, newcomer.handshake.keys()).first->second;
   newcomers_.erase(id);
@@ -535,15 +536,15 @@ void CoordinatorServer::Loop::receive(LinkId id, Link& link) {
   const ssize_t got = ::recv(link.fd.get(), buffer_.get(), buffer_size, MSG_DONTWAIT);
   if (got < 0) {
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return;
-    return connection_broke(id, link, std::generic_category().message(errno));
+    return on_connection_broken(id, link, std::generic_category().message(errno));
   }
   // By the agent, or by the system as its process has ended.
-  if (got == 0) return lose(id, link, "connection closed");
+  if (got == 0) return drop_link(id, link, "connection closed");
   stats_.bytes_in += static_cast<std::size_t>(got);
   if (link.state == Link::State::closing) return;  // its job wants to know no more
   take_frames(id, link, {buffer_.get(), static_cast<std::size_t>(got)});
   // A part of a long message is a sign of life, too.
-  if (link.state == Link::State::joined && !link.in.empty()) link.job->coordinator.heard(id, now());
+  if (link.state == Link::State::joined && !link.in.empty()) link.job->coordinator.note_activity(id, now());
 }
 
 void CoordinatorServer::Loop::take_frames(LinkId id, Link& link, std::string_view bytes) {
@@ -552,7 +553,7 @@ void CoordinatorServer::Loop::take_frames(LinkId id, Link& link, std::string_vie
     link.in.append(bytes);
     bytes = link.in;
   }
-  while (link.state == Link::State::new_here || link.state == Link::State::joined) {
+  while (link.state == Link::State::not_joined || link.state == Link::State::joined) {
     FrameOpener::Frame frame;
     const auto max_size = link.state == Link::State::joined ? max_payload : max_payload_before_join;
     const auto status = link.opener.next(bytes, frame, max_size);
@@ -562,7 +563,7 @@ void CoordinatorServer::Loop::take_frames(LinkId id, Link& link, std::string_vie
     }
     if (status == FrameOpener::Status::incomplete) break;
     ++stats_.messages_in;
-    if (link.state == Link::State::new_here && frame.type == resume_type) {
+    if (link.state == Link::State::not_joined && frame.type == resume_type) {
       const auto resume = decode_from_agent(frame.type, frame.payload);
       if (!resume) return cut_off(id, link, resume.error().message);
       return on_resume(id, link, std::get<Resume>(*resume), std::string(bytes.substr(frame.size)));
@@ -570,7 +571,7 @@ void CoordinatorServer::Loop::take_frames(LinkId id, Link& link, std::string_vie
     on_frame(id, link, frame);
     bytes.remove_prefix(frame.size);
   }
-  const bool over = link.state != Link::State::new_here && link.state != Link::State::joined;
+  const bool over = link.state != Link::State::not_joined && link.state != Link::State::joined;
   if (bytes.empty() || over) {
     empty_buffer(link.in);
   } else if (gathered) {
@@ -584,12 +585,12 @@ void CoordinatorServer::Loop::on_frame(LinkId id, Link& link, const FrameOpener:
   const auto message = decode_from_agent(frame.type, frame.payload);
   if (!message) return cut_off(id, link, message.error().message);
   if (link.state == Link::State::joined) {
-    if (counts(frame.type)) ++link.heard;
-    if (const auto* pong = std::get_if<Pong>(&*message); pong != nullptr && !link.outbox.confirm(pong->heard)) {
-      return cut_off(id, link, concat("it has heard ", pong->heard, " messages, it says"));
+    if (is_sequenced(frame.type)) ++link.received;
+    if (const auto* pong = std::get_if<Pong>(&*message); pong != nullptr && !link.outbox.confirm(pong->received)) {
+      return cut_off(id, link, concat("it has heard ", pong->received, " messages, it says"));
     }
     link.job->coordinator.receive(id, *message, now());
-    return carry_out(link.job->coordinator);
+    return apply_outputs(link.job->coordinator);
   }
   const auto* join = std::get_if<Join>(&*message);
   if (join == nullptr) return cut_off(id, link, concat("its first message is not JOIN but ", type_name(frame.type)));
@@ -613,11 +614,11 @@ void CoordinatorServer::Loop::on_join(LinkId id, Link& link, const Join& join) {
   ++stats_.joined;
   stats_.peak_agents = std::max<std::uint64_t>(stats_.peak_agents, links_.size() - new_links_);
   link.job->coordinator.join(id, join, {link.address, reached.value_or(IpAddress())}, now());
-  carry_out(link.job->coordinator);
+  apply_outputs(link.job->coordinator);
 }
 
 /// The link that a session of this name is of; 0: of none that is here.
-LinkId CoordinatorServer::Loop::session_of(const std::string& session) const {
+LinkId CoordinatorServer::Loop::find_session(const std::string& session) const {
   const auto id = parse_integer(session.substr(0, session.find('.')), 1, std::numeric_limits<long long>::max());
   const auto found = id ? links_.find(static_cast<LinkId>(*id)) : links_.end();
   if (found == links_.end()) return 0;
@@ -628,17 +629,17 @@ LinkId CoordinatorServer::Loop::session_of(const std::string& session) const {
 
 /// `link` is a new connection of an agent that is here already: its member goes on with it.
 void CoordinatorServer::Loop::on_resume(LinkId id, Link& link, const Resume& resume, std::string rest) {
-  const LinkId resumed = session_of(resume.session);
+  const LinkId resumed = find_session(resume.session);
   if (resumed == 0) {
     link.state = Link::State::joined;  // no member of any job: it only has to be told
     --new_links_;
-    seal(id, link, encode(FromCoordinator(Refused{RefusalKind::given_up, "it was given up meanwhile"}), payload_),
+    seal(id, link, encode(FromCoordinator(Refused{RefusalKind::lost, "it was given up meanwhile"}), payload_),
          payload_);
-    return hang_up(id, link);
+    return close_link(id, link);
   }
   Link& member = links_.find(resumed)->second;
-  if (!member.outbox.confirm(resume.heard)) {
-    return cut_off(id, link, concat("it has heard ", resume.heard, " messages, it says"));
+  if (!member.outbox.confirm(resume.received)) {
+    return cut_off(id, link, concat("it has heard ", resume.received, " messages, it says"));
   }
   disconnect(member);
   thread_.forget(link.fd.get());
@@ -649,55 +650,55 @@ void CoordinatorServer::Loop::on_resume(LinkId id, Link& link, const Resume& res
   member.state = Link::State::joined;
   --new_links_;
   link.state = Link::State::gone;
-  gone_.push_back(id);
+  to_erase_.push_back(id);
   ++stats_.resumed;
   if (!thread_.watch(EPOLL_CTL_ADD, member.fd.get(), EPOLLIN, token_of(resumed))) {
-    return lose(resumed, member, "it cannot be watched");
+    return drop_link(resumed, member, "it cannot be watched");
   }
-  seal(resumed, member, encode(FromCoordinator(Resumed{member.heard}), payload_), payload_);
+  seal(resumed, member, encode(FromCoordinator(Resumed{member.received}), payload_), payload_);
   for (const auto& [type, payload] : member.outbox.unconfirmed()) seal(resumed, member, type, payload);
-  member.job->coordinator.heard(resumed, now());
+  member.job->coordinator.note_activity(resumed, now());
   if (!rest.empty()) take_frames(resumed, member, rest);
 }
 
-void CoordinatorServer::Loop::carry_out(Coordinator& coordinator) {
+void CoordinatorServer::Loop::apply_outputs(Coordinator& coordinator) {
   for (auto& output : coordinator.take_outputs()) {
     const auto found = links_.find(output.link);
     if (found == links_.end()) continue;
     if (output.message) {
       send(output.link, found->second, std::move(*output.message));
     } else {
-      hang_up(output.link, found->second);
+      close_link(output.link, found->second);
     }
   }
   if (options_.on_verdict) {
     if (const auto verdict = coordinator.take_verdict_to_record()) options_.on_verdict(*verdict);
   }
-  if (options_.on_stood_down && coordinator.stood_down() && !std::exchange(stood_down_told_, true)) {
-    options_.on_stood_down();
+  if (options_.on_stepped_down && coordinator.stepped_down() && !std::exchange(step_down_reported_, true)) {
+    options_.on_stepped_down();
   }
 }
 
 void CoordinatorServer::Loop::send(LinkId id, Link& link, FromCoordinator message) {
   if (link.state != Link::State::joined && link.state != Link::State::broken) return;
   if (auto* welcome = std::get_if<Welcome>(&message)) welcome->session = link.session;
-  else if (auto* ping = std::get_if<Ping>(&message)) ping->heard = link.heard;
+  else if (auto* ping = std::get_if<Ping>(&message)) ping->received = link.received;
   auto type = encode(message, payload_);
   if (payload_.size() > max_payload) {
-    if (!shorten(message, max_payload)) return lose(id, link, "a message to it is longer than any may be");
+    if (!shorten(message, max_payload)) return drop_link(id, link, "a message to it is longer than any may be");
     type = encode(message, payload_);
   }
   if (link.out.size() - link.out_begin + link.outbox.bytes() > max_unsent) {
     return cut_off(id, link, "it does not read what it is told");
   }
-  if (counts(type)) link.outbox.keep(type, payload_);
+  if (is_sequenced(type)) link.outbox.add(type, payload_);
   ++stats_.messages_out;
   if (link.state == Link::State::joined) seal(id, link, type, payload_);
 }
 
 void CoordinatorServer::Loop::seal(LinkId id, Link& link, std::uint8_t type, std::string_view payload) {
   link.sealer.seal(type, payload, link.out);
-  if (!std::exchange(link.to_be_flushed, true)) to_flush_.push_back(id);
+  if (!std::exchange(link.flush_queued, true)) to_flush_.push_back(id);
 }
 
 void CoordinatorServer::Loop::flush(LinkId id, Link& link) {
@@ -707,7 +708,7 @@ void CoordinatorServer::Loop::flush(LinkId id, Link& link) {
                                 MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-    if (sent < 0) return connection_broke(id, link, std::generic_category().message(errno));
+    if (sent < 0) return on_connection_broken(id, link, std::generic_category().message(errno));
     link.out_begin += static_cast<std::size_t>(sent);
     stats_.bytes_out += static_cast<std::size_t>(sent);
   }
@@ -719,31 +720,31 @@ void CoordinatorServer::Loop::flush(LinkId id, Link& link) {
     link.out.erase(0, link.out_begin);
     link.out_begin = 0;
   }
-  if (link.watched_for_out == all) {
-    link.watched_for_out = !all;
+  if (link.wants_write == all) {
+    link.wants_write = !all;
     const std::uint32_t events = all ? std::uint32_t{EPOLLIN} : std::uint32_t{EPOLLIN} | EPOLLOUT;
     if (!thread_.watch(EPOLL_CTL_MOD, link.fd.get(), events, token_of(id)))
-      return lose(id, link, "it cannot be watched");
+      return drop_link(id, link, "it cannot be watched");
   }
   // Closed with input unread, the system would tell the other side that all is lost, also what it has not read yet: the
   // end is said, and its end waited for.
-  if (all && link.state == Link::State::closing && !std::exchange(link.said_end, true)) {
+  if (all && link.state == Link::State::closing && !std::exchange(link.fin_sent, true)) {
     ::shutdown(link.fd.get(), SHUT_WR);
   }
 }
 
-void CoordinatorServer::Loop::hang_up(LinkId id, Link& link) {
+void CoordinatorServer::Loop::close_link(LinkId id, Link& link) {
   if (link.state == Link::State::gone || link.state == Link::State::closing) return;
-  if (link.state == Link::State::new_here) --new_links_;
-  if (link.state == Link::State::broken) return lose(id, link, "");  // there is no way to tell it
+  if (link.state == Link::State::not_joined) --new_links_;
+  if (link.state == Link::State::broken) return drop_link(id, link, "");  // there is no way to tell it
   link.state = Link::State::closing;
-  to_leave_by_.emplace_back(now() + time_to_hang_up, id);
-  if (!std::exchange(link.to_be_flushed, true)) to_flush_.push_back(id);
+  close_deadlines_.emplace_back(now() + link_close_timeout, id);
+  if (!std::exchange(link.flush_queued, true)) to_flush_.push_back(id);
 }
 
 void CoordinatorServer::Loop::cut_off(LinkId id, Link& link, const std::string& why) {
   notice(++stats_.cut_off, concat("the connection of the agent on ", link.address.text(), " was cut off: ", why));
-  lose(id, link, why);
+  drop_link(id, link, why);
 }
 
 void CoordinatorServer::Loop::disconnect(Link& link) {
@@ -756,29 +757,29 @@ void CoordinatorServer::Loop::disconnect(Link& link) {
   empty_buffer(link.in);
   empty_buffer(link.out);
   link.out_begin = 0;
-  link.watched_for_out = false;
+  link.wants_write = false;
 }
 
 /// Not by its agent: that may come back by another one. What it is told meanwhile waits; a silent one the coordinator
 /// gives up.
-void CoordinatorServer::Loop::connection_broke(LinkId id, Link& link, const std::string& how) {
-  if (link.state != Link::State::joined || stopping_) return lose(id, link, how);
+void CoordinatorServer::Loop::on_connection_broken(LinkId id, Link& link, const std::string& how) {
+  if (link.state != Link::State::joined || stopping_) return drop_link(id, link, how);
   disconnect(link);
   link.state = Link::State::broken;
-  link.job->coordinator.broke(id, how);
+  link.job->coordinator.connection_broken(id, how);
 }
 
-void CoordinatorServer::Loop::lose(LinkId id, Link& link, std::string how) {
+void CoordinatorServer::Loop::drop_link(LinkId id, Link& link, std::string how) {
   if (link.state == Link::State::gone) return;
-  if (link.state == Link::State::new_here) --new_links_;
+  if (link.state == Link::State::not_joined) --new_links_;
   // Whom the coordinator has dismissed it need not be told of.
   if (link.state == Link::State::joined || link.state == Link::State::broken) link.how_lost = std::move(how);
   else link.how_lost.clear();
   link.state = Link::State::gone;
-  gone_.push_back(id);
+  to_erase_.push_back(id);
 }
 
-void CoordinatorServer::Loop::forget(LinkId id) {
+void CoordinatorServer::Loop::erase_link(LinkId id) {
   const auto found = links_.find(id);
   Job* const job = found->second.job;
   const std::string how = std::move(found->second.how_lost);
@@ -788,13 +789,13 @@ void CoordinatorServer::Loop::forget(LinkId id) {
   --job->links;
   if (!how.empty()) {
     job->coordinator.lost(id, how, now());
-    carry_out(job->coordinator);
+    apply_outputs(job->coordinator);
   }
-  if (job->links == 0) forget_jobs();
+  if (job->links == 0) erase_empty_jobs();
 }
 
 /// Those of many jobs that have no member.
-void CoordinatorServer::Loop::forget_jobs() {
+void CoordinatorServer::Loop::erase_empty_jobs() {
   if (!options_.many_jobs) return;
   std::erase_if(jobs_, [](const auto& entry) { return entry.second.links == 0; });
 }
@@ -830,23 +831,23 @@ bool CoordinatorServer::wait_done(Deadline deadline) const { return loop_->wait_
 CoordinatorServerStats CoordinatorServer::stats() const { return loop_->stats(); }
 
 void CoordinatorServer::suspend() const {
-  loop_->tell_coordinator([](Coordinator& coordinator, Clock::time_point now) { coordinator.suspend(now); });
+  loop_->run_on_coordinator([](Coordinator& coordinator, Clock::time_point now) { coordinator.suspend(now); });
 }
 
 void CoordinatorServer::lead(Term term) const {
-  loop_->tell_coordinator([this, term](Coordinator& coordinator, Clock::time_point now) {
+  loop_->run_on_coordinator([this, term](Coordinator& coordinator, Clock::time_point now) {
     // Who says so may have stood still since, and the lease may be over again.
     if (loop_->holds_lease()) coordinator.lead(term, now);
   });
 }
 
-void CoordinatorServer::stand_down(const std::string& why) const {
-  loop_->tell_coordinator(
-      [&why](Coordinator& coordinator, Clock::time_point now) { coordinator.stand_down(why, now); });
+void CoordinatorServer::step_down(const std::string& why) const {
+  loop_->run_on_coordinator(
+      [&why](Coordinator& coordinator, Clock::time_point now) { coordinator.step_down(why, now); });
 }
 
 void CoordinatorServer::recorded() const {
-  loop_->tell_coordinator([](Coordinator& coordinator, Clock::time_point now) { coordinator.recorded(now); });
+  loop_->run_on_coordinator([](Coordinator& coordinator, Clock::time_point now) { coordinator.recorded(now); });
 }
 
 }  // namespace ddrun::rendezvous

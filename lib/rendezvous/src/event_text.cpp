@@ -11,7 +11,7 @@ using nlohmann::ordered_json;
 // Host names and the like come from other machines and need not be UTF-8.
 std::string line(const ordered_json& json) { return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }
 
-ordered_json about(const char* event, Round round, const Node& node) {
+ordered_json node_event(const char* event, Round round, const Node& node) {
   return {{"event", event},
           {"round", round},
           {"host", node.host},
@@ -43,13 +43,13 @@ std::string joined(Round last, const Node& node, int local_world_size, int nodes
                {"spare", spare}});
 }
 
-std::string waiting(Round last, int nodes, int min_nodes, int max_nodes, const std::string& what_for) {
+std::string waiting(Round last, int nodes, int min_nodes, int max_nodes, const std::string& waiting_for) {
   return line({{"event", "waiting"},
                {"round", last},
                {"nodes", nodes},
                {"min_nodes", min_nodes},
                {"max_nodes", max_nodes},
-               {"why", what_for}});
+               {"why", waiting_for}});
 }
 
 std::string round(Round number, int restarts, int world_size, const std::string& address,
@@ -67,14 +67,14 @@ std::string started(Round number, int restarts, int nodes) {
   return line({{"event", "started"}, {"round", number}, {"restarts", restarts}, {"nodes", nodes}});
 }
 
-std::string succeeded(Round number, const Node& node) { return line(about("succeeded", number, node)); }
+std::string succeeded(Round number, const Node& node) { return line(node_event("succeeded", number, node)); }
 
 std::string ended(Round number, bool another, const std::string& why) {
   return line({{"event", "ended"}, {"round", number}, {"another_round", another}, {"why", why}});
 }
 
 std::string failed(const Failed& failure, const Node& node, const std::string& why) {
-  ordered_json json = about("failed", failure.round, node);
+  ordered_json json = node_event("failed", failure.round, node);
   json["rank"] = failure.rank;
   json["local_rank"] = failure.local_rank;
   json["pid"] = failure.pid;
@@ -84,13 +84,13 @@ std::string failed(const Failed& failure, const Node& node, const std::string& w
 }
 
 std::string lost(Round number, const Node& node, const std::string& why) {
-  ordered_json json = about("lost", number, node);
+  ordered_json json = node_event("lost", number, node);
   json["why"] = why;
   return line(json);
 }
 
 std::string left(Round number, const Node& node, const std::string& why) {
-  ordered_json json = about("left", number, node);
+  ordered_json json = node_event("left", number, node);
   json["why"] = why;
   return line(json);
 }
@@ -105,7 +105,7 @@ std::string restart(Round number, int restarts, int max_restarts, Milliseconds p
 }
 
 std::string excluded(Round number, const Node& node, int failures) {
-  ordered_json json = about("excluded", number, node);
+  ordered_json json = node_event("excluded", number, node);
   json["failures"] = failures;
   return line(json);
 }

@@ -20,18 +20,18 @@ constexpr std::uint16_t static_port = 29500;  // torchrun's
 constexpr std::uint16_t c10d_port = 29400;
 
 /// A name server that does not answer must not keep the agent from being stopped.
-constexpr std::chrono::seconds resolver_limit{5};
+constexpr std::chrono::seconds resolve_timeout{5};
 
 std::vector<std::string> resolve_name(const std::string& name) {
-  return helper::look_up_host(name, resolver_limit).value_or(std::vector<std::string>());
+  return helper::look_up_host(name, resolve_timeout).value_or(std::vector<std::string>());
 }
 
 /// Whom the host of an endpoint means, as seen from this machine.
-struct Meaning {
-  enum class Who { us, another, several };
-  Who who = Who::another;
+struct EndpointTarget {
+  enum class Kind { self, other, ambiguous };
+  Kind kind = Kind::other;
   std::vector<std::string> addresses;  ///< of the name, where it was asked for
-  bool is_our_name = false;            ///< though it may have another machine's address
+  bool is_own_name = false;            ///< though it may have another machine's address
 
   [[nodiscard]] std::string addresses_text() const {
     std::string text;
@@ -40,43 +40,46 @@ struct Meaning {
   }
 };
 
-bool is_ours(const std::optional<IpAddress>& address, const MachineFacts& machine) {
+bool is_local_address(const std::optional<IpAddress>& address, const MachineFacts& machine) {
   return address && (address->is_loopback() || std::find(machine.addresses.begin(), machine.addresses.end(),
                                                          *address) != machine.addresses.end());
 }
 
-Meaning meaning_of(const std::string& host, const MachineFacts& machine) {
-  using Who = Meaning::Who;
-  if (host == "localhost") return {Who::us, {}, true};
-  if (const auto address = IpAddress::parse(host)) return {is_ours(address, machine) ? Who::us : Who::another, {}};
-  Meaning meaning;
-  meaning.is_our_name = host == machine.host_name ||
-                        (machine.host_name.starts_with(host + ".") && names_same_host(host, machine.host_name));
-  meaning.addresses = machine.resolve(host);
-  const auto ours = std::count_if(meaning.addresses.begin(), meaning.addresses.end(),
-                                  [&](const std::string& text) { return is_ours(IpAddress::parse(text), machine); });
-  if (ours == static_cast<std::ptrdiff_t>(meaning.addresses.size())) {
+EndpointTarget resolve_endpoint(const std::string& host, const MachineFacts& machine) {
+  using Kind = EndpointTarget::Kind;
+  if (host == "localhost") return {Kind::self, {}, true};
+  if (const auto address = IpAddress::parse(host))
+    return {is_local_address(address, machine) ? Kind::self : Kind::other, {}};
+  EndpointTarget target;
+  target.is_own_name = host == machine.host_name ||
+                       (machine.host_name.starts_with(host + ".") && names_same_host(host, machine.host_name));
+  target.addresses = machine.resolve(host);
+  const auto own_count = std::count_if(target.addresses.begin(), target.addresses.end(), [&](const std::string& text) {
+    return is_local_address(IpAddress::parse(text), machine);
+  });
+  if (own_count == static_cast<std::ptrdiff_t>(target.addresses.size())) {
     // No address at all: our own name needs none. With addresses all of them count, as machines that were copied from
     // one image have one name.
-    meaning.who = ours > 0 || meaning.is_our_name ? Who::us : Who::another;
-  } else if (ours > 0) {
-    meaning.who = Who::several;
+    target.kind = own_count > 0 || target.is_own_name ? Kind::self : Kind::other;
+  } else if (own_count > 0) {
+    target.kind = Kind::ambiguous;
   }
-  return meaning;
+  return target;
 }
 
 /// Each machine that has one of the addresses would run a coordinator of its own.
-tl::unexpected<Error> several_machines(const std::string& host, const Meaning& meaning, const RendezvousSpec& spec) {
+tl::unexpected<Error> ambiguous_name_error(const std::string& host, const EndpointTarget& target,
+                                           const RendezvousSpec& spec) {
   return fail(Errc::invalid_argument,
-              concat("the endpoint's name ", host, " has several addresses (", meaning.addresses_text(),
+              concat("the endpoint's name ", host, " has several addresses (", target.addresses_text(),
                      "), and not all are this machine's: name one machine, or say which one runs the coordinator: ",
                      spec.backend == "static" ? "--node-rank=0 there, --node-rank=N elsewhere"
                                               : "--rdzv-conf=is_host=true there, is_host=false elsewhere"));
 }
 
-std::string another_machine(const std::string& host, const Meaning& meaning) {
+std::string foreign_name_warning(const std::string& host, const EndpointTarget& target) {
   return concat(
-      "this machine is called ", host, ", but that name means ", meaning.addresses_text(),
+      "this machine is called ", host, ", but that name means ", target.addresses_text(),
       ", which it does not have: it does not run the coordinator (--rdzv-conf=is_host=true says that it does)");
 }
 
@@ -93,7 +96,7 @@ Result<Endpoint> endpoint_of(const std::string& text, std::uint16_t default_port
   return endpoint;
 }
 
-bool means_loopback(const Endpoint& endpoint) {
+bool is_loopback_endpoint(const Endpoint& endpoint) {
   const auto address = IpAddress::parse(endpoint.host);
   return endpoint.host == "localhost" || (address && address->is_loopback());
 }
@@ -133,16 +136,16 @@ MachineFacts this_machine() {
 }
 
 void nearest_first(std::vector<Endpoint>& endpoints, const std::vector<IpAddress>& own_addresses) {
-  const auto nearness = [&](const Endpoint& endpoint) {
-    int most = -1;
+  const auto common_bits = [&](const Endpoint& endpoint) {
+    int longest = -1;
     const auto address = IpAddress::parse(endpoint.host);
     for (const IpAddress& own : own_addresses) {
-      if (address && !own.is_loopback()) most = std::max(most, own.common_bits(*address));
+      if (address && !own.is_loopback()) longest = std::max(longest, own.common_bits(*address));
     }
-    return most;
+    return longest;
   };
   std::stable_sort(endpoints.begin(), endpoints.end(),
-                   [&](const Endpoint& a, const Endpoint& b) { return nearness(a) > nearness(b); });
+                   [&](const Endpoint& a, const Endpoint& b) { return common_bits(a) > common_bits(b); });
 }
 
 Result<CoordinatorLocation> find_coordinator(const RendezvousSpec& spec, const MachineFacts& machine) {
@@ -150,23 +153,23 @@ Result<CoordinatorLocation> find_coordinator(const RendezvousSpec& spec, const M
   if (!endpoints) return tl::unexpected(endpoints.error());
   CoordinatorLocation location;
   location.candidates = std::move(*endpoints);
-  location.loopback_only = std::all_of(location.candidates.begin(), location.candidates.end(), means_loopback);
+  location.loopback_only = std::all_of(location.candidates.begin(), location.candidates.end(), is_loopback_endpoint);
   const bool by_rank = spec.backend == "static" && spec.node_rank.has_value();
   if (spec.is_host) {
-    location.is_here = *spec.is_host;
-    location.is_certain = true;
+    location.is_local = *spec.is_host;
+    location.is_explicit = true;
   } else if (by_rank && spec.coordinators.empty()) {
-    location.is_here = *spec.node_rank == 0;
-    location.is_certain = true;
+    location.is_local = *spec.node_rank == 0;
+    location.is_explicit = true;
   } else {
     std::optional<std::string> asked;
     for (const Endpoint& endpoint : location.candidates) {  // Slurm's differ in their ports only
       if (asked == endpoint.host) continue;
       asked = endpoint.host;
-      const Meaning meaning = meaning_of(endpoint.host, machine);
-      if (meaning.who == Meaning::Who::several) return several_machines(endpoint.host, meaning, spec);
-      if (meaning.who == Meaning::Who::us) location.is_here = true;
-      else if (meaning.is_our_name) location.warning = another_machine(endpoint.host, meaning);
+      const EndpointTarget target = resolve_endpoint(endpoint.host, machine);
+      if (target.kind == EndpointTarget::Kind::ambiguous) return ambiguous_name_error(endpoint.host, target, spec);
+      if (target.kind == EndpointTarget::Kind::self) location.is_local = true;
+      else if (target.is_own_name) location.warning = foreign_name_warning(endpoint.host, target);
     }
   }
   for (const Endpoint& endpoint : location.candidates) {

@@ -33,7 +33,7 @@ FrameOpener::Status FrameOpener::next(std::string_view input, Frame& frame, std:
   if (input.size() < sizeof(std::uint32_t)) return Status::incomplete;
   const std::size_t size = load<std::uint32_t>(input.data());
   if (size > max_size) return Status::too_long;
-  if (input.size() < frame_head + size + tag()) return Status::incomplete;
+  if (input.size() < frame_head + size + tag_size()) return Status::incomplete;
   const auto head_and_payload = input.substr(0, frame_head + size);
   if (key_) {
     const Digest digest = sign(*key_, sequence_, head_and_payload);
@@ -44,13 +44,13 @@ FrameOpener::Status FrameOpener::next(std::string_view input, Frame& frame, std:
   ++sequence_;
   frame.type = load<std::uint8_t>(input.data() + sizeof(std::uint32_t));
   frame.payload = head_and_payload.substr(frame_head);
-  frame.size = frame_head + size + tag();
+  frame.size = frame_head + size + tag_size();
   return Status::whole;
 }
 
 std::size_t FrameOpener::needed(std::string_view input) const {
   if (input.size() < sizeof(std::uint32_t)) return frame_head;
-  return frame_head + load<std::uint32_t>(input.data()) + tag();
+  return frame_head + load<std::uint32_t>(input.data()) + tag_size();
 }
 
 }  // namespace ddrun::rendezvous

@@ -51,7 +51,7 @@ class FrameOpener {
   [[nodiscard]] std::size_t needed(std::string_view input) const;
 
  private:
-  [[nodiscard]] std::size_t tag() const { return key_ ? frame_tag : 0; }
+  [[nodiscard]] std::size_t tag_size() const { return key_ ? frame_tag : 0; }
 
   std::optional<HmacKey> key_;
   std::uint64_t sequence_ = 0;

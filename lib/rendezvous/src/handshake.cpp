@@ -18,7 +18,7 @@ constexpr std::string_view agent_proof = "ddrun agent";
 constexpr std::string_view coordinator_proof = "ddrun coordinator";
 /// In place of the coordinator's proof. Without it no agent could tell a wrong secret from a greeting that took too
 /// long.
-const std::string no_entry(sizeof(Digest), '\0');
+const std::string rejection_proof(sizeof(Digest), '\0');
 constexpr std::string_view agent_frames = "agent to coordinator";
 constexpr std::string_view coordinator_frames = "coordinator to agent";
 
@@ -53,7 +53,7 @@ Nonce random_nonce() {
 
 Handshake::~Handshake() { wipe(key_.data(), key_.size()); }
 
-std::string_view Handshake::gather(std::string_view& bytes, std::size_t size) {
+std::string_view Handshake::collect(std::string_view& bytes, std::size_t size) {
   const auto taken = bytes.substr(0, size - gathered_);
   bytes.remove_prefix(taken.size());
   std::copy(taken.begin(), taken.end(), buffer_.begin() + gathered_);
@@ -64,7 +64,7 @@ std::string_view Handshake::gather(std::string_view& bytes, std::size_t size) {
 }
 
 /// As soon as it shows: a peer that speaks another protocol may wait for an answer after less than a hello.
-bool Handshake::is_stranger(std::string_view& bytes) const {
+bool Handshake::is_foreign(std::string_view& bytes) const {
   const auto expected = magic.substr(std::min<std::size_t>(gathered_, magic.size()));
   const auto length = std::min(expected.size(), bytes.size());
   return bytes.substr(0, length) != expected.substr(0, length);
@@ -72,7 +72,8 @@ bool Handshake::is_stranger(std::string_view& bytes) const {
 
 std::string Handshake::hello(std::uint16_t number) const { return make_hello(number, nonce_); }
 
-void Handshake::agree(const HmacKey& secret, std::string_view hello_of_agent, std::string_view answer_of_coordinator) {
+void Handshake::derive_key(const HmacKey& secret, std::string_view hello_of_agent,
+                           std::string_view answer_of_coordinator) {
   key_ = secret.sign({key_label, hello_of_agent, answer_of_coordinator});
 }
 
@@ -86,68 +87,68 @@ SessionKeys Handshake::keys(std::string_view sent, std::string_view received) co
 
 std::string AgentHandshake::begin() const { return hello(static_cast<std::uint16_t>(method_)); }
 
-Greeting AgentHandshake::feed(std::string_view& bytes, std::string& out) {
-  if (state_ != Greeting::going_on) return state_;
-  if (!hello_heard_) {
-    if (is_stranger(bytes)) return state_ = Greeting::stranger;
-    const auto theirs = gather(bytes, hello_size);
+HandshakeState AgentHandshake::feed(std::string_view& bytes, std::string& out) {
+  if (state_ != HandshakeState::in_progress) return state_;
+  if (!hello_received_) {
+    if (is_foreign(bytes)) return state_ = HandshakeState::foreign_protocol;
+    const auto theirs = collect(bytes, hello_size);
     if (theirs.empty()) return state_;
-    hello_heard_ = true;
+    hello_received_ = true;
     peer_version_ = load<std::uint16_t>(theirs.data() + version_at);
     switch (load<std::uint16_t>(theirs.data() + number_at)) {
       case go_on: break;
-      case another_version: return state_ = Greeting::other_version;
-      case must_prove: return state_ = Greeting::needs_secret;
-      case must_not_prove: return state_ = Greeting::needs_none;
-      case too_many: return state_ = Greeting::busy;
-      default: return state_ = Greeting::stranger;
+      case another_version: return state_ = HandshakeState::other_version;
+      case must_prove: return state_ = HandshakeState::needs_secret;
+      case must_not_prove: return state_ = HandshakeState::needs_no_secret;
+      case too_many: return state_ = HandshakeState::busy;
+      default: return state_ = HandshakeState::foreign_protocol;
     }
-    if (peer_version_ != protocol_version) return state_ = Greeting::other_version;
-    if (method_ == Method::none) return state_ = Greeting::done;
-    agree(*secret_, begin(), theirs);
+    if (peer_version_ != protocol_version) return state_ = HandshakeState::other_version;
+    if (method_ == Method::none) return state_ = HandshakeState::done;
+    derive_key(*secret_, begin(), theirs);
     out.append(view(proof(agent_proof)));
   }
-  const auto theirs = gather(bytes, sizeof(Digest));
+  const auto theirs = collect(bytes, sizeof(Digest));
   if (theirs.empty()) return state_;
-  if (theirs == no_entry) return state_ = Greeting::turned_away;
+  if (theirs == rejection_proof) return state_ = HandshakeState::rejected;
   const bool right = equal_in_constant_time(theirs, view(proof(coordinator_proof)));
-  return state_ = right ? Greeting::done : Greeting::wrong_secret;
+  return state_ = right ? HandshakeState::done : HandshakeState::wrong_secret;
 }
 
 SessionKeys AgentHandshake::keys() const { return Handshake::keys(agent_frames, coordinator_frames); }
 
-Greeting CoordinatorHandshake::feed(std::string_view& bytes, std::string& out) {
-  if (state_ != Greeting::going_on) return state_;
-  if (!hello_heard_) {
-    if (is_stranger(bytes)) return state_ = Greeting::stranger;
-    const auto theirs = gather(bytes, hello_size);
+HandshakeState CoordinatorHandshake::feed(std::string_view& bytes, std::string& out) {
+  if (state_ != HandshakeState::in_progress) return state_;
+  if (!hello_received_) {
+    if (is_foreign(bytes)) return state_ = HandshakeState::foreign_protocol;
+    const auto theirs = collect(bytes, hello_size);
     if (theirs.empty()) return state_;
-    hello_heard_ = true;
+    hello_received_ = true;
     peer_version_ = load<std::uint16_t>(theirs.data() + version_at);
     const auto method = static_cast<Method>(load<std::uint16_t>(theirs.data() + number_at));
     Status status = go_on;
     if (peer_version_ != protocol_version) {
       status = another_version;
-      state_ = Greeting::other_version;
+      state_ = HandshakeState::other_version;
     } else if (method != method_) {
       status = method_ == Method::none ? must_not_prove : must_prove;
-      state_ = method_ == Method::none ? Greeting::needs_none : Greeting::needs_secret;
+      state_ = method_ == Method::none ? HandshakeState::needs_no_secret : HandshakeState::needs_secret;
     } else if (method_ == Method::none) {
-      state_ = Greeting::done;
+      state_ = HandshakeState::done;
     }
     const std::string ours = hello(status);
     out.append(ours);
-    if (state_ != Greeting::going_on) return state_;
-    agree(*secret_, theirs, ours);
+    if (state_ != HandshakeState::in_progress) return state_;
+    derive_key(*secret_, theirs, ours);
   }
-  const auto theirs = gather(bytes, sizeof(Digest));
+  const auto theirs = collect(bytes, sizeof(Digest));
   if (theirs.empty()) return state_;
   if (!equal_in_constant_time(theirs, view(proof(agent_proof)))) {
-    out.append(no_entry);
-    return state_ = Greeting::wrong_secret;
+    out.append(rejection_proof);
+    return state_ = HandshakeState::wrong_secret;
   }
   out.append(view(proof(coordinator_proof)));
-  return state_ = Greeting::done;
+  return state_ = HandshakeState::done;
 }
 
 SessionKeys CoordinatorHandshake::keys() const { return Handshake::keys(coordinator_frames, agent_frames); }

@@ -5,7 +5,7 @@
 namespace ddrun::rendezvous {
 
 Heartbeat::Heartbeat(Milliseconds interval, int misses)
-    : interval_(std::max<Clock::duration>(interval, Milliseconds{1})), bound_(interval_ * std::max(misses, 1)) {}
+    : interval_(std::max<Clock::duration>(interval, Milliseconds{1})), timeout_(interval_ * std::max(misses, 1)) {}
 
 void Heartbeat::add(LinkId link, Clock::time_point now) {
   if (entries_ == 0) {
@@ -41,7 +41,7 @@ void Heartbeat::visit(std::vector<LinkId>& slot, Clock::time_point now, const La
     if (!heard) continue;
     slot[kept++] = link;
     due.ping.push_back(link);
-    const auto deadline = std::max(*heard, blind_until_) + limit();
+    const auto deadline = std::max(*heard, silence_from_) + limit();
     if (deadline <= now + interval_) suspects_.emplace(deadline, link);
   }
   entries_ -= slot.size() - kept;
@@ -53,7 +53,7 @@ Heartbeat::Due Heartbeat::due(Clock::time_point now, const LastHeard& last_heard
   // If due() was not called for longer than an interval, it was this machine that stood still: what came meanwhile may
   // still be unread, so no member is blamed for it. Those may be about to find us lost: all are pinged at once.
   if (const auto wanted = next(); wanted && now - *wanted > interval_) {
-    blind_until_ = now;
+    silence_from_ = now;
     for (auto& slot : slots_) visit(slot, now, last_heard, due);
     turn_at_ = now + interval_ / slot_count;
   }
@@ -66,7 +66,7 @@ Heartbeat::Due Heartbeat::due(Clock::time_point now, const LastHeard& last_heard
     const LinkId link = suspects_.begin()->second;
     suspects_.erase(suspects_.begin());
     const auto heard = last_heard(link);
-    if (heard && std::max(*heard, blind_until_) + limit() <= now) due.silent.push_back(link);
+    if (heard && std::max(*heard, silence_from_) + limit() <= now) due.silent.push_back(link);
   }
   return due;
 }

@@ -19,7 +19,7 @@ namespace ddrun::rendezvous {
 class Heartbeat {
  public:
   /// The same on both sides.
-  [[nodiscard]] static constexpr Clock::duration moment_to_be_heard(Clock::duration interval) { return interval / 2; }
+  [[nodiscard]] static constexpr Clock::duration margin(Clock::duration interval) { return interval / 2; }
 
   Heartbeat(Milliseconds interval, int misses);
 
@@ -37,8 +37,8 @@ class Heartbeat {
 
   /// So many intervals may pass without a word. The one that is under way when one process stands still counts, too:
   /// who is back just then has a moment to be heard. Silent beyond that: lost.
-  [[nodiscard]] Clock::duration bound() const { return bound_; }
-  [[nodiscard]] Clock::duration limit() const { return bound_ + moment_to_be_heard(interval_); }
+  [[nodiscard]] Clock::duration timeout() const { return timeout_; }
+  [[nodiscard]] Clock::duration limit() const { return timeout_ + margin(interval_); }
   [[nodiscard]] Clock::duration interval() const { return interval_; }
 
  private:
@@ -47,13 +47,13 @@ class Heartbeat {
   void visit(std::vector<LinkId>& slot, Clock::time_point now, const LastHeard& last_heard, Due& due);
 
   Clock::duration interval_;
-  Clock::duration bound_;
+  Clock::duration timeout_;
   std::array<std::vector<LinkId>, slot_count> slots_;
   std::size_t turn_ = 0;       ///< the slot that is next
   Clock::time_point turn_at_;  ///< and when
   std::size_t entries_ = 0;
   std::set<std::pair<Clock::time_point, LinkId>> suspects_;  ///< will be silent for too long before their next turn
-  Clock::time_point blind_until_;                            ///< due() was not called before: silence counts from here
+  Clock::time_point silence_from_;                           ///< due() was not called before: silence counts from here
 };
 
 }  // namespace ddrun::rendezvous

@@ -32,17 +32,17 @@ namespace asio = boost::asio;
 namespace {
 
 /// A user who waits longer than this is told what for.
-constexpr std::chrono::seconds patience{2};
+constexpr std::chrono::seconds notice_delay{2};
 /// How long a coordinator waits until all agents have heard the verdict: it gives late ones 5 s by itself.
-constexpr std::chrono::seconds last_words{6};
+constexpr std::chrono::seconds close_timeout{6};
 /// For a node rank that is taken to be free, beyond what a silent member is given: it is noticed, and asked for again.
 constexpr Milliseconds conflict_margin{2'000};
 /// For the lease to be given back at the end; it runs out by itself later.
-constexpr std::chrono::seconds time_to_resign{1};
+constexpr std::chrono::seconds resign_timeout{1};
 /// Of where this machine's coordinator is, as others read it.
-constexpr std::size_t longest_announced = 1024;
+constexpr std::size_t max_announced_bytes = 1024;
 /// Between two attempts to record the verdict while the lease is held.
-constexpr Milliseconds pause_before_recording_again{500};
+constexpr Milliseconds record_retry_interval{500};
 
 /// A job on several machines: finds the coordinator or runs it. PROTOCOL.md is what it speaks.
 class JobRendezvous final : public Rendezvous, public std::enable_shared_from_this<JobRendezvous> {
@@ -53,7 +53,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
         listener_(std::move(listener)),
         notice_timer_(executor_),
         close_timer_(executor_),
-        look_timer_(executor_),
+        search_timer_(executor_),
         record_timer_(executor_) {}
 
   Result<void> open() override;
@@ -80,15 +80,15 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   // With a lease.
   void campaign();
   [[nodiscard]] std::string addresses_text(const CoordinatorServer& server) const;
-  void look_for_coordinator(Deadline until);
-  void nobody_leads();
+  void search_coordinator(Deadline until);
+  void on_no_leader_in_time();
   void on_leader(const lease::Leader& leader);
   void superseded();
   void lead(Term term);
   void follow(const lease::Leader& leader);
-  void coordinator_is_gone();
-  int stand_down(const std::string& why);
-  void stood_down(int server);
+  void on_coordinator_not_listening();
+  int step_down(const std::string& why);
+  void stepped_down(int server);
   void stop_campaigning();
   void record(const VerdictMessage& verdict);
   void recorded(const VerdictMessage& verdict, const Result<void>& result);
@@ -97,24 +97,24 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   void on_unusable_lease(const Error& error);
   void resign();
   /// Hands what comes from another thread, or later, to this object as long as it lives and the job is not over for it.
-  template <class... Given>
-  auto while_it_lasts(void (JobRendezvous::*what)(Given...)) {
-    return [weak = weak_from_this(), what](const auto&... given) {
-      if (const auto self = weak.lock(); self && !self->over_) (self.get()->*what)(given...);
+  template <class... Args>
+  auto while_active(void (JobRendezvous::*what)(Args...)) {
+    return [weak = weak_from_this(), what](const auto&... args) {
+      if (const auto self = weak.lock(); self && !self->is_over_) (self.get()->*what)(args...);
     };
   }
   [[nodiscard]] Join join_message() const;
 
   void send(const FromAgent& message) {
-    if (link_ && !over_) link_->send(message);
+    if (link_ && !is_over_) link_->send(message);
   }
-  void heard(const FromCoordinator& message) {
+  void on_message(const FromCoordinator& message) {
     std::visit([this](const auto& what) { on(what); }, message);
   }
   void on(const Welcome& welcome);
   void on(const Refused& refused);
   void on(const Waiting& waiting);
-  void on(const Open& asked);
+  void on(const Open& open);
   void on(const Start& start);
   void on(const Stop& stop);
   void on(const VerdictMessage& verdict);
@@ -128,8 +128,8 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   }
 
   /// For a sentence about what happened while this node was no member.
-  [[nodiscard]] const char* outside() const {
-    return why_it_comes_back_.empty() ? " before the job began" : " while this node was not part of it";
+  [[nodiscard]] const char* when_not_member() const {
+    return rejoin_reason_.empty() ? " before the job began" : " while this node was not part of it";
   }
 
   /// Where a firewall lets only some ports through. Without an endpoint --master-port is the coordinator's.
@@ -142,19 +142,19 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   }
 
   [[nodiscard]] VerdictMessage left_verdict(const char* when) const;
-  void lost(const LinkLoss& loss);
-  void lost_later(Error error);
-  void come_back(const std::string& why, int signal = 0);
+  void on_link_lost(const LinkLoss& loss);
+  void post_link_lost(Error error);
+  void rejoin(const std::string& why, int signal = 0);
   void join_by(Deadline deadline);
-  void ask_again_who_runs_it(const std::vector<std::string>& addresses, Deadline deadline);
+  void recheck_location(const std::vector<std::string>& addresses, Deadline deadline);
   void end(const VerdictMessage& verdict);
-  void end_later(VerdictMessage verdict);
+  void post_end(VerdictMessage verdict);
   void attempt_failed(const std::string& text, Deadline deadline);
-  void tell_later(std::string text);
+  void notice_later(std::string text);
   void job_done(int server);
-  void close_up();
-  void wait_to_close();
-  void find_again();
+  void try_finish_close();
+  void await_close();
+  void find_coordinator_again();
 
   asio::any_io_executor executor_;
   RendezvousOptions options_;
@@ -171,23 +171,23 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   std::unique_ptr<RoundStore> store_;
   asio::steady_timer notice_timer_;
   asio::steady_timer close_timer_;
-  asio::steady_timer look_timer_;
+  asio::steady_timer search_timer_;
   asio::steady_timer record_timer_;
   Round started_ = 0;
-  bool member_ = false;  ///< Welcome was heard
-  bool told_of_retry_ = false;
+  bool is_member_ = false;  ///< Welcome was heard
+  bool retry_noticed_ = false;
   bool job_done_ = false;  ///< of the coordinator here: all agents have heard the verdict
   bool link_closed_ = false;
   RoundClaim claim_;          ///< what the last START gives this node, should another coordinator take over
   bool has_workers_ = false;  ///< was given START and has not said STOPPED
   /// This node is to join again, as a newcomer, once its workers are stopped.
-  bool coming_back_ = false;
-  std::string why_it_comes_back_;  ///< empty: it has not been a member before
-  std::optional<Leave> left_;      ///< this node was told to end
-  std::optional<HmacKey> key_;     ///< of the job's secret; none: --insecure
+  bool rejoining_ = false;
+  std::string rejoin_reason_;   ///< empty: it has not been a member before
+  std::optional<Leave> leave_;  ///< this node was told to end
+  std::optional<HmacKey> key_;  ///< of the job's secret; none: --insecure
   // With a lease.
-  bool looking_ = false;  ///< for a coordinator, until it lets this node in
-  Deadline look_until_{};
+  bool searching_ = false;  ///< for a coordinator, until it lets this node in
+  Deadline search_until_{};
   Term term_ = 0;                          ///< that this machine leads in, or led in last; 0: never
   Term joined_term_ = 0;                   ///< of the coordinator that serves this node, or did
   std::optional<lease::Leader> followed_;  ///< by link_
@@ -196,7 +196,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   bool resigned_ = false, resigning_ = false;
 
   std::function<void()> close_done_;
-  bool over_ = false;  ///< verdict, refusal or loss: nothing more is said or heard
+  bool is_over_ = false;  ///< verdict, refusal or loss: nothing more is said or heard
 };
 
 Result<void> JobRendezvous::open() {
@@ -214,7 +214,7 @@ Result<void> JobRendezvous::open() {
   if (!location_.warning.empty()) say(Level::warning, location_.warning);
   store_ = std::make_unique<RoundStore>(executor_, machine_.addresses, options_.spec->rendezvous.store_max_memory,
                                         options_.with_store);
-  return location_.is_here ? start_coordinator() : Result<void>();
+  return location_.is_local ? start_coordinator() : Result<void>();
 }
 
 Result<void> JobRendezvous::start_coordinator() {
@@ -227,7 +227,7 @@ Result<void> JobRendezvous::start_coordinator() {
   options.coordinator.host = options_.full_host;
   options.coordinator.job_id = rendezvous.id;
   options.coordinator.own_addresses = machine_.addresses;
-  options.coordinator.own = join_message();
+  options.coordinator.own_join = join_message();
   options.coordinator.heartbeat_interval = rendezvous.heartbeat_interval;
   options.coordinator.heartbeat_misses = rendezvous.heartbeat_misses;
   options.on_done = [weak = weak_from_this(), executor = executor_, number = ++servers_] {
@@ -240,27 +240,27 @@ Result<void> JobRendezvous::start_coordinator() {
     options.coordinator.term = term_;
     options.coordinator.has_lease = true;
     options.coordinator.lease_ttl = rendezvous.lease_ttl;
-    options.coordinator.patience = rendezvous.coordinator_timeout;
-    options.holds_lease = [leadership = leadership_.get()] { return leadership->leads(); };
+    options.coordinator.suspend_timeout = rendezvous.coordinator_timeout;
+    options.holds_lease = [leadership = leadership_.get()] { return leadership->is_leader(); };
     // Not by way of this thread, which may wait for a disk while all others wait for the verdict, or for the next lead.
     options.on_verdict = [leadership = leadership_.get(),
-                          tell = while_it_lasts(&JobRendezvous::recorded)](const VerdictMessage& verdict) {
-      leadership->record_verdict(recorded_text(verdict),
-                                 [tell, verdict](const Result<void>& result) { tell(verdict, result); });
+                          notify = while_active(&JobRendezvous::recorded)](const VerdictMessage& verdict) {
+      leadership->record_verdict(serialize_verdict(verdict),
+                                 [notify, verdict](const Result<void>& result) { notify(verdict, result); });
     };
     options.is_recorded = [leadership = leadership_.get()] { return leadership->has_recorded(); };
-    options.on_stood_down = [weak = weak_from_this(), executor = executor_, number = servers_,
-                             leadership = leadership_.get()] {
-      leadership->resign_after(time_to_resign);
+    options.on_stepped_down = [weak = weak_from_this(), executor = executor_, number = servers_,
+                               leadership = leadership_.get()] {
+      leadership->resign_after(resign_timeout);
       asio::post(executor, [weak, number] {
-        if (const auto self = weak.lock()) self->stood_down(number);
+        if (const auto self = weak.lock()) self->stepped_down(number);
       });
     };
   }
   auto server = CoordinatorServer::start(options);
   if (!server) {
     // Several agents on one machine: the first one runs it.
-    if (!location_.is_certain && server.error().cause == std::errc::address_in_use) return {};
+    if (!location_.is_explicit && server.error().cause == std::errc::address_in_use) return {};
     return tl::unexpected(server.error());
   }
   server_ = std::move(*server);
@@ -284,7 +284,7 @@ Join JobRendezvous::join_message() const {
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch())
           .count();
   join.settings = join_settings(*options_.spec);
-  join.own_addresses = addresses_to_tell(machine_.addresses);
+  join.own_addresses = advertised_addresses(machine_.addresses);
   if (claim_.term != 0) join.claim = claim_;
   // Machines made from one image may have one name.
   join.machine = trim(read_small_file("/proc/sys/kernel/random/boot_id").value_or(""));
@@ -294,8 +294,8 @@ Join JobRendezvous::join_message() const {
 void JobRendezvous::join() {
   const Deadline deadline = Clock::now() + options_.spec->rendezvous.join_timeout;
   if (!leadership_) return join_by(deadline);
-  if (auto started = leadership_->start(); !started) return lost_later(started.error());
-  look_for_coordinator(deadline);
+  if (auto started = leadership_->start(); !started) return post_link_lost(started.error());
+  search_coordinator(deadline);
 }
 
 void JobRendezvous::join_by(Deadline deadline) {
@@ -305,8 +305,8 @@ void JobRendezvous::join_by(Deadline deadline) {
   else options.coordinators = location_.candidates;
   options.secret = key_;
   options.secret_file = options_.secret_file;
-  options.is_here = server_ != nullptr;
-  options.was_there = !why_it_comes_back_.empty() && !leadership_;
+  options.is_local = server_ != nullptr;
+  options.was_reachable = !rejoin_reason_.empty() && !leadership_;
   options.join = join_message();
   options.kill_workers = options_.kill_workers;
   options.grace = options_.spec->stop.grace;
@@ -316,30 +316,30 @@ void JobRendezvous::join_by(Deadline deadline) {
     options.local_address = *local;
   }
   AgentLinkCallbacks callbacks;
-  callbacks.on_message = while_it_lasts(&JobRendezvous::heard);
-  callbacks.on_lost = while_it_lasts(&JobRendezvous::lost);
+  callbacks.on_message = while_active(&JobRendezvous::on_message);
+  callbacks.on_lost = while_active(&JobRendezvous::on_link_lost);
   const auto limit = std::chrono::round<Milliseconds>(deadline - Clock::now());
-  callbacks.on_retry = [tell = while_it_lasts(&JobRendezvous::attempt_failed), deadline,
+  callbacks.on_retry = [notify = while_active(&JobRendezvous::attempt_failed), deadline,
                         until = format_duration(limit)](const std::string& why) {
-    tell(concat(why, "; trying for ", until), deadline);
+    notify(concat(why, "; trying for ", until), deadline);
   };
-  callbacks.on_looked_up = [ask = while_it_lasts(&JobRendezvous::ask_again_who_runs_it),
-                            deadline](const std::vector<std::string>& addresses) { ask(addresses, deadline); };
-  if (leadership_ && !server_) callbacks.on_gone = while_it_lasts(&JobRendezvous::coordinator_is_gone);
+  callbacks.on_resolved = [ask = while_active(&JobRendezvous::recheck_location),
+                           deadline](const std::vector<std::string>& addresses) { ask(addresses, deadline); };
+  if (leadership_ && !server_) callbacks.on_not_listening = while_active(&JobRendezvous::on_coordinator_not_listening);
   link_ = std::make_unique<AgentLink>(executor_, std::move(options), std::move(callbacks));
-  if (auto started = link_->start(); !started) lost_later(started.error());
+  if (auto started = link_->start(); !started) post_link_lost(started.error());
 }
 
 /// The endpoint's name may have had no address when this agent began, or another's: whose it is now decides.
-void JobRendezvous::ask_again_who_runs_it(const std::vector<std::string>& addresses, Deadline deadline) {
-  if (member_ || server_ || location_.is_certain) return;
+void JobRendezvous::recheck_location(const std::vector<std::string>& addresses, Deadline deadline) {
+  if (is_member_ || server_ || location_.is_explicit) return;
   // The coordinator that it has lost sight of may live: another one would begin the job anew beside it.
-  if (!why_it_comes_back_.empty()) return;
+  if (!rejoin_reason_.empty()) return;
   MachineFacts machine = machine_;
   machine.resolve = [&](const std::string&) { return addresses; };
   const auto location = find_coordinator(options_.spec->rendezvous, machine);
-  if (!location) return lost({location.error(), false});
-  if (!location->is_here || !start_coordinator() || !server_) return;
+  if (!location) return on_link_lost({location.error(), false});
+  if (!location->is_local || !start_coordinator() || !server_) return;
   link_.reset();
   join_by(deadline);
 }
@@ -347,26 +347,26 @@ void JobRendezvous::ask_again_who_runs_it(const std::vector<std::string>& addres
 /// What had the coordinator's port on this machine need not have been a coordinator, or is none any more: agents that
 /// began at the same moment may have kept it from each other.
 void JobRendezvous::attempt_failed(const std::string& text, Deadline deadline) {
-  if (!std::exchange(told_of_retry_, true)) tell_later(text);
-  if (member_ || !why_it_comes_back_.empty() || server_ || !location_.is_here) return;
+  if (!std::exchange(retry_noticed_, true)) notice_later(text);
+  if (is_member_ || !rejoin_reason_.empty() || server_ || !location_.is_local) return;
   if (!start_coordinator() || !server_) return;
   link_.reset();
   join_by(deadline);
 }
 
-void JobRendezvous::tell_later(std::string text) {
-  notice_timer_.expires_after(patience);
+void JobRendezvous::notice_later(std::string text) {
+  notice_timer_.expires_after(notice_delay);
   notice_timer_.async_wait([weak = weak_from_this(), text = std::move(text)](const boost::system::error_code& ec) {
     const auto self = weak.lock();
-    if (!ec && self && !self->over_) self->listener_.notice(text);
+    if (!ec && self && !self->is_over_) self->listener_.notice(text);
   });
 }
 
 void JobRendezvous::on(const Welcome& welcome) {
-  member_ = true;
-  looking_ = false;
+  is_member_ = true;
+  searching_ = false;
   superseded_.reset();
-  look_timer_.cancel();
+  search_timer_.cancel();
   notice_timer_.cancel();
   // The next coordinator is to know that the job is no new one.
   if (claim_.term == 0) claim_.term = welcome.term;
@@ -375,13 +375,13 @@ void JobRendezvous::on(const Welcome& welcome) {
 }
 
 void JobRendezvous::on(const Refused& refused) {
-  const bool may_come_back = refused.kind == RefusalKind::given_up || refused.kind == RefusalKind::moved;
-  if (may_come_back && member_ && (!server_ || leadership_)) {
+  const bool may_rejoin = refused.kind == RefusalKind::lost || refused.kind == RefusalKind::moved;
+  if (may_rejoin && is_member_ && (!server_ || leadership_)) {
     claim_.moved = refused.kind == RefusalKind::moved;
-    return come_back(refused.why, stand_down(refused.why));
+    return rejoin(refused.why, step_down(refused.why));
   }
   VerdictMessage verdict;
-  if (refused.kind == RefusalKind::for_good && left_) {
+  if (refused.kind == RefusalKind::permanent && leave_) {
     verdict = left_verdict("");  // the coordinator, which was here, lets this node go as it would any other
   } else if (refused.kind == RefusalKind::not_needed) {
     const std::string what = concat("this node was not needed: ", refused.why);
@@ -407,15 +407,15 @@ void JobRendezvous::on(const Waiting& waiting) {
   const std::string nodes = waiting.min_nodes == waiting.max_nodes
                                 ? std::to_string(waiting.min_nodes)
                                 : concat(waiting.min_nodes, " to ", waiting.max_nodes);
-  const std::string text = waiting.spare ? concat("this node is a spare and waits for ", waiting.what_for)
-                                         : concat("waiting for ", waiting.what_for, "; ", waiting.here, " of ", nodes,
-                                                  waiting.here == 1 ? " is there" : " are there");
+  const std::string text = waiting.spare ? concat("this node is a spare and waits for ", waiting.waiting_for)
+                                         : concat("waiting for ", waiting.waiting_for, "; ", waiting.joined, " of ",
+                                                  nodes, waiting.joined == 1 ? " is there" : " are there");
   if (waiting.spare) listener_.notice(text);
-  else tell_later(text);
+  else notice_later(text);
 }
 
-void JobRendezvous::on(const Open& asked) {
-  Open order = asked;
+void JobRendezvous::on(const Open& open) {
+  Open order = open;
   if (order.port == 0) order.port = wanted_store_port();
   const auto port = store_->open(order);
   if (!port) {
@@ -430,7 +430,7 @@ void JobRendezvous::on(const Start& start) {
   notice_timer_.cancel();
   started_ = start.round;
   has_workers_ = true;
-  claim_ = {start.term, start.round, start.ranks.node_rank, start.ranks.node_count, start.memory, false, false};
+  claim_ = {start.term, start.round, start.ranks.node_rank, start.ranks.node_count, start.job_state, false, false};
   if (start.ranks.node_rank != 0) store_->close();
   RankAssignment ranks = start.ranks;
   options_.host = ranks.host;
@@ -451,67 +451,67 @@ void JobRendezvous::on(const Stop& stop) {
 void JobRendezvous::on(const VerdictMessage& verdict) { end(verdict); }
 
 void JobRendezvous::end(const VerdictMessage& verdict) {
-  over_ = true;
+  is_over_ = true;
   notice_timer_.cancel();
-  look_timer_.cancel();
+  search_timer_.cancel();
   listener_.verdict(verdict);
 }
 
-void JobRendezvous::end_later(VerdictMessage verdict) {
-  over_ = true;
-  coming_back_ = false;
+void JobRendezvous::post_end(VerdictMessage verdict) {
+  is_over_ = true;
+  rejoining_ = false;
   asio::post(executor_, [self = shared_from_this(), verdict = std::move(verdict)] { self->end(verdict); });
 }
 
 void JobRendezvous::stopped(const Stopped& stopped) {
   has_workers_ = false;
   former_link_.reset();
-  if (std::exchange(coming_back_, false)) return find_again();
+  if (std::exchange(rejoining_, false)) return find_coordinator_again();
   send(stopped);
 }
 
-void JobRendezvous::lost(const LinkLoss& loss) {
+void JobRendezvous::on_link_lost(const LinkLoss& loss) {
   // What has been a member, and lost sight of a coordinator that may live, looks for it again; or for the next one.
-  if (member_ && (leadership_ ? true : loss.unreachable && !server_)) {
+  if (is_member_ && (leadership_ ? true : loss.unreachable && !server_)) {
     if (has_workers_) former_link_ = std::move(link_);
-    return come_back(loss.error.message, stand_down(loss.error.message));
+    return rejoin(loss.error.message, step_down(loss.error.message));
   }
-  over_ = true;
+  is_over_ = true;
   notice_timer_.cancel();
-  look_timer_.cancel();
+  search_timer_.cancel();
   link_.reset();  // nothing is left to be delivered
-  const std::string before = why_it_comes_back_.empty() || member_ ? "" : concat(why_it_comes_back_, "; then ");
+  const std::string before = rejoin_reason_.empty() || is_member_ ? "" : concat(rejoin_reason_, "; then ");
   listener_.coordinator_lost(concat(before, loss.error.message));
 }
 
 /// For what the owner asked for just now: it is not called from within that.
-void JobRendezvous::lost_later(Error error) {
-  asio::post(executor_,
-             [tell = while_it_lasts(&JobRendezvous::lost), loss = LinkLoss{std::move(error), false}] { tell(loss); });
+void JobRendezvous::post_link_lost(Error error) {
+  asio::post(executor_, [notify = while_active(&JobRendezvous::on_link_lost),
+                         loss = LinkLoss{std::move(error), false}] { notify(loss); });
 }
 
 /// This node's place is lost, the job may go on: as a newcomer, once its workers are stopped, by `signal`.
-void JobRendezvous::come_back(const std::string& why, int signal) {
-  why_it_comes_back_ = why;
+void JobRendezvous::rejoin(const std::string& why, int signal) {
+  rejoin_reason_ = why;
   agent_id_ = random_id();
-  member_ = false;
+  is_member_ = false;
   superseded_.reset();
-  told_of_retry_ = false;
+  retry_noticed_ = false;
   link_.reset();
   store_->close();
   if (leadership_) campaign();
   if (!has_workers_) {
     listener_.notice(concat(why, leadership_ ? "; looking for the next coordinator" : "; joining again"));
-    return find_again();
+    return find_coordinator_again();
   }
-  coming_back_ = true;
+  rejoining_ = true;
   listener_.stop(Stop{started_, true, concat(why, "; stopping the workers, to join again"), signal});
 }
 
-void JobRendezvous::find_again() {
-  if (left_) return end_later(left_verdict(outside()));  // the coordinator that it told so knows of it no more
+void JobRendezvous::find_coordinator_again() {
+  if (leave_) return post_end(left_verdict(when_not_member()));  // the coordinator that it told so knows of it no more
   const Deadline deadline = Clock::now() + options_.spec->rendezvous.coordinator_timeout;
-  if (leadership_) look_for_coordinator(deadline);
+  if (leadership_) search_coordinator(deadline);
   else join_by(deadline);
 }
 
@@ -519,20 +519,20 @@ void JobRendezvous::find_again() {
 
 Result<void> JobRendezvous::open_lease() {
   const RendezvousSpec& rendezvous = options_.spec->rendezvous;
-  location_.is_certain = true;
+  location_.is_explicit = true;
   location_.ports = {static_cast<std::uint16_t>(rendezvous.coordinator_port)};
   lease::Callbacks callbacks;
-  callbacks.on_leader = while_it_lasts(&JobRendezvous::on_leader);
+  callbacks.on_leader = while_active(&JobRendezvous::on_leader);
   callbacks.on_lost = [weak = weak_from_this()](std::string_view) {
     if (const auto self = weak.lock(); self && self->server_) self->server_->suspend();
   };
-  callbacks.on_verdict = [tell = while_it_lasts(&JobRendezvous::on_recorded_verdict)](std::string_view text) {
-    tell(std::string(text));
+  callbacks.on_verdict = [notify = while_active(&JobRendezvous::on_recorded_verdict)](std::string_view text) {
+    notify(std::string(text));
   };
-  callbacks.on_trouble = [weak = weak_from_this()](std::string_view text) {
-    if (const auto self = weak.lock(); self && !self->over_) self->listener_.notice(std::string(text));
+  callbacks.on_status = [weak = weak_from_this()](std::string_view text) {
+    if (const auto self = weak.lock(); self && !self->is_over_) self->listener_.notice(std::string(text));
   };
-  callbacks.on_unusable = while_it_lasts(&JobRendezvous::on_unusable_lease);
+  callbacks.on_unusable = while_active(&JobRendezvous::on_unusable_lease);
   auto made = Leadership::make(executor_, rendezvous, options_.on_lease_program, std::move(callbacks));
   if (!made) return tl::unexpected(made.error());
   leadership_ = std::move(*made);
@@ -544,56 +544,57 @@ void JobRendezvous::campaign() { leadership_->campaign(server_ ? addresses_text(
 /// What is served by another coordinator does not want to be one: as long as that lives it has the lease again as soon
 /// as what decides is back.
 void JobRendezvous::stop_campaigning() {
-  if (leadership_->campaigns()) leadership_->resign(nullptr);
+  if (leadership_->is_candidate()) leadership_->resign(nullptr);
 }
 
 /// Where others reach the coordinator here.
 std::string JobRendezvous::addresses_text(const CoordinatorServer& server) const {
   std::vector<std::string> texts;
   if (const auto& local = options_.spec->rendezvous.local_addr) texts.push_back(*local);
-  else texts = addresses_to_tell(machine_.addresses);
+  else texts = advertised_addresses(machine_.addresses);
   std::string text;
   for (const std::string& address : texts) {
     const auto parsed = IpAddress::parse(address);
     if (parsed && parsed->is_link_local() && texts.size() > 1) continue;
     const std::string one = host_port_text(address, server.port());
-    if (text.size() + one.size() + 1 > longest_announced) break;
+    if (text.size() + one.size() + 1 > max_announced_bytes) break;
     text += concat(text.empty() ? "" : ",", one);
   }
   return text;
 }
 
-void JobRendezvous::look_for_coordinator(Deadline until) {
-  looking_ = true;
-  look_until_ = until;
+void JobRendezvous::search_coordinator(Deadline until) {
+  searching_ = true;
+  search_until_ = until;
   if (recorded_) return end_as_recorded();
   if (server_) return join_by(until);
-  if (!leadership_->campaigns()) campaign();
-  look_timer_.expires_at(until);
-  look_timer_.async_wait([tell = while_it_lasts(&JobRendezvous::nobody_leads)](const boost::system::error_code& ec) {
-    if (!ec) tell();
-  });
+  if (!leadership_->is_candidate()) campaign();
+  search_timer_.expires_at(until);
+  search_timer_.async_wait(
+      [notify = while_active(&JobRendezvous::on_no_leader_in_time)](const boost::system::error_code& ec) {
+        if (!ec) notify();
+      });
   if (const auto& leader = leadership_->leader()) return follow(*leader);
-  const std::string& trouble = leadership_->trouble();
-  tell_later(concat("waiting for a coordinator; ", trouble.empty() ? "no machine leads the job yet" : trouble));
+  const std::string& last_error = leadership_->last_error();
+  notice_later(concat("waiting for a coordinator; ", last_error.empty() ? "no machine leads the job yet" : last_error));
 }
 
 /// The link says by itself what keeps it from one that leads.
-void JobRendezvous::nobody_leads() {
-  if (!looking_ || link_) return;
-  const std::string& trouble = leadership_->trouble();
+void JobRendezvous::on_no_leader_in_time() {
+  if (!searching_ || link_) return;
+  const std::string& last_error = leadership_->last_error();
   const std::string why =
-      concat("no machine has taken the lead of the job in time", trouble.empty() ? "" : ": ", trouble);
-  lost({Error{Errc::timeout, why, {}}, false});
+      concat("no machine has taken the lead of the job in time", last_error.empty() ? "" : ": ", last_error);
+  on_link_lost({Error{Errc::timeout, why, {}}, false});
 }
 
 void JobRendezvous::on_leader(const lease::Leader& leader) {
-  if (leader.is_me) return lead(leader.term);
+  if (leader.is_self) return lead(leader.term);
   const std::string why = concat("another machine leads the job, in term ", leader.term);
   // Its members, this node among them, hear it from there.
-  if (server_) return server_->stand_down(why);
-  if (looking_) return follow(leader);
-  if (!member_ || leader.address.empty() || leader.term <= joined_term_) return;
+  if (server_) return server_->step_down(why);
+  if (searching_) return follow(leader);
+  if (!is_member_ || leader.address.empty() || leader.term <= joined_term_) return;
   // The one that serves this node may have lost the lease and got it again; else it does not know yet that it has not.
   joined_term_ = leader.term;
   if (!followed_ || followed_->address == leader.address) return;
@@ -601,34 +602,34 @@ void JobRendezvous::on_leader(const lease::Leader& leader) {
   // handing over in order, which is worth more of a wait.
   superseded_ = why;
   const Milliseconds interval = options_.spec->rendezvous.heartbeat_interval;
-  look_timer_.expires_after(has_workers_ ? interval / 4 : interval);
-  look_timer_.async_wait([tell = while_it_lasts(&JobRendezvous::superseded)](const boost::system::error_code& ec) {
-    if (!ec) tell();
+  search_timer_.expires_after(has_workers_ ? interval / 4 : interval);
+  search_timer_.async_wait([notify = while_active(&JobRendezvous::superseded)](const boost::system::error_code& ec) {
+    if (!ec) notify();
   });
 }
 
 /// The coordinator that serves this node has not said that another one leads.
 void JobRendezvous::superseded() {
-  if (superseded_) come_back(*std::exchange(superseded_, std::nullopt));
+  if (superseded_) rejoin(*std::exchange(superseded_, std::nullopt));
 }
 
 /// Again, if this is where the lease was lost and nobody else took it; else for the first time.
 void JobRendezvous::lead(Term term) {
-  if (!leadership_->campaigns()) return leadership_->resign(nullptr);  // it came too late
+  if (!leadership_->is_candidate()) return leadership_->resign(nullptr);  // it came too late
   if (std::exchange(term_, term) == term && server_) return;
   if (server_) return server_->lead(term);
   if (auto started = start_coordinator(); !started) {
     resign();
-    return lost({started.error(), false});
+    return on_link_lost({started.error(), false});
   }
   campaign();  // now there is an address
-  if (!looking_) return;
+  if (!searching_) return;
   link_.reset();
-  join_by(look_until_);
+  join_by(search_until_);
 }
 
 void JobRendezvous::follow(const lease::Leader& leader) {
-  if (leader.is_me || leader.address.empty() || (link_ && followed_ == leader)) return;
+  if (leader.is_self || leader.address.empty() || (link_ && followed_ == leader)) return;
   // It has just sent this node to the next one.
   if (claim_.moved && leader.term == claim_.term) return;
   followed_ = leader;
@@ -640,24 +641,24 @@ void JobRendezvous::follow(const lease::Leader& leader) {
   }
   nearest_first(location_.candidates, machine_.addresses);
   link_.reset();
-  join_by(look_until_);
+  join_by(search_until_);
 }
 
 /// The one that leads has served this node, and no process listens any more where it was: its end is known, and the
 /// lease need not run out. Should it live all the same, behind something that refuses in its place, it can begin no
 /// round with itself alone, and the next coordinator begins none before the members of the last one are with it, or the
 /// time to live is over.
-void JobRendezvous::coordinator_is_gone() {
-  if (!looking_ || !followed_ || followed_->term != joined_term_) return;
+void JobRendezvous::on_coordinator_not_listening() {
+  if (!searching_ || !followed_ || followed_->term != joined_term_) return;
   if (options_.spec->rendezvous.min_nodes > 1) leadership_->depose(followed_->term);
 }
 
 /// Of the coordinator here, if there is one: it tells its agents so, and ends once they know. A lease that it may have
 /// is given back, so that the next one has a term of its own. Gives the signal for the workers of this machine: the
 /// next coordinator does not wait for them, so they have no grace.
-int JobRendezvous::stand_down(const std::string& why) {
+int JobRendezvous::step_down(const std::string& why) {
   if (!server_) return 0;
-  server_->stand_down(why);
+  server_->step_down(why);
   former_server_ = std::move(server_);
   leadership_->resign(nullptr);
   return SIGKILL;
@@ -665,38 +666,38 @@ int JobRendezvous::stand_down(const std::string& why) {
 
 /// A coordinator here sends its members away. This node may not be one yet, as its workers were being stopped until
 /// now: it looks for the next one as they do.
-void JobRendezvous::stood_down(int server) {
+void JobRendezvous::stepped_down(int server) {
   resign();
-  if (over_ || member_ || !server_ || server != servers_) return;
+  if (is_over_ || is_member_ || !server_ || server != servers_) return;
   former_server_ = std::move(server_);
-  if (!looking_) return;
+  if (!searching_) return;
   link_.reset();
-  look_for_coordinator(look_until_);
+  search_coordinator(search_until_);
 }
 
 void JobRendezvous::record(const VerdictMessage& verdict) {
   if (!server_) return;
-  leadership_->record_verdict(recorded_text(verdict), [tell = while_it_lasts(&JobRendezvous::recorded),
-                                                       verdict](const Result<void>& result) { tell(verdict, result); });
+  leadership_->record_verdict(serialize_verdict(verdict), [notify = while_active(&JobRendezvous::recorded), verdict](
+                                                              const Result<void>& result) { notify(verdict, result); });
 }
 
 /// Nothing is told before it is known that no other coordinator can run the job once more.
 void JobRendezvous::recorded(const VerdictMessage& verdict, const Result<void>& result) {
   if (!server_) return;
   if (result) return server_->recorded();
-  if (!leadership_->leads()) return;  // once it leads again the coordinator asks again
-  record_timer_.expires_after(pause_before_recording_again);
+  if (!leadership_->is_leader()) return;  // once it leads again the coordinator asks again
+  record_timer_.expires_after(record_retry_interval);
   record_timer_.async_wait(
-      [tell = while_it_lasts(&JobRendezvous::record), verdict](const boost::system::error_code& ec) {
-        if (!ec) tell(verdict);
+      [notify = while_active(&JobRendezvous::record), verdict](const boost::system::error_code& ec) {
+        if (!ec) notify(verdict);
       });
 }
 
 void JobRendezvous::on_recorded_verdict(const std::string& text) {
-  recorded_ = read_recorded(text);
+  recorded_ = parse_verdict(text);
   if (!recorded_) return;
-  if (server_ && !leadership_->leads()) return server_->stand_down("the job has ended meanwhile");
-  if (looking_) end_as_recorded();
+  if (server_ && !leadership_->is_leader()) return server_->step_down("the job has ended meanwhile");
+  if (searching_) end_as_recorded();
 }
 
 void JobRendezvous::end_as_recorded() {
@@ -715,8 +716,8 @@ void JobRendezvous::end_as_recorded() {
 
 /// A job that runs goes on without: only another coordinator cannot follow this one.
 void JobRendezvous::on_unusable_lease(const Error& error) {
-  if (member_) return listener_.notice(error.message);
-  lost({error, false});
+  if (is_member_) return listener_.notice(error.message);
+  on_link_lost({error, false});
 }
 
 void JobRendezvous::resign() {
@@ -725,44 +726,44 @@ void JobRendezvous::resign() {
     const auto self = weak.lock();
     if (!self) return;
     self->resigned_ = true;
-    self->close_up();
+    self->try_finish_close();
   });
 }
 
 // ---- the end of this node's part
 
 void JobRendezvous::leave(const Leave& why) {
-  left_ = why;
-  if (member_) return send(why);
-  if (!over_) end_later(left_verdict(outside()));
+  leave_ = why;
+  if (is_member_) return send(why);
+  if (!is_over_) post_end(left_verdict(when_not_member()));
 }
 
 VerdictMessage JobRendezvous::left_verdict(const char* when) const {
   VerdictMessage verdict;
   verdict.kind = VerdictKind::stopped_by_signal;
-  verdict.exit_code = exit_codes::signal_base + left_->signal;
-  verdict.signal = left_->signal;
+  verdict.exit_code = exit_codes::signal_base + leave_->signal;
+  verdict.signal = leave_->signal;
   verdict.host = options_.host;
-  verdict.why = concat("stopped by ", signal_name(left_->signal),
-                       left_->sender.empty() ? "" : concat(" from ", left_->sender), when);
+  verdict.why = concat("stopped by ", signal_name(leave_->signal),
+                       leave_->sender.empty() ? "" : concat(" from ", leave_->sender), when);
   return verdict;
 }
 
 void JobRendezvous::abort(const Abort& why) {
-  if (member_) return send(why);
+  if (is_member_) return send(why);
   VerdictMessage verdict;
   verdict.kind = why.kind == AbortKind::cannot_go_on ? VerdictKind::launcher_failed : VerdictKind::timed_out;
   verdict.exit_code = why.exit_code;
   verdict.host = options_.host;
-  verdict.why = concat(why.what, ",", outside());
-  if (!over_) end_later(std::move(verdict));
+  verdict.why = concat(why.what, ",", when_not_member());
+  if (!is_over_) post_end(std::move(verdict));
 }
 
 void JobRendezvous::abandon(const std::string& /*why*/) {
-  over_ = true;
-  coming_back_ = false;
+  is_over_ = true;
+  rejoining_ = false;
   notice_timer_.cancel();
-  look_timer_.cancel();
+  search_timer_.cancel();
   link_.reset();
   former_link_.reset();
   former_server_.reset();
@@ -771,27 +772,27 @@ void JobRendezvous::abandon(const std::string& /*why*/) {
 }
 
 void JobRendezvous::async_close(std::function<void()> done) {
-  over_ = true;
+  is_over_ = true;
   notice_timer_.cancel();
-  look_timer_.cancel();
+  search_timer_.cancel();
   close_done_ = std::move(done);
-  close_timer_.expires_after(last_words);
-  wait_to_close();
+  close_timer_.expires_after(close_timeout);
+  await_close();
   if (!link_) {
     link_closed_ = true;
-    return close_up();
+    return try_finish_close();
   }
   link_->close([self = shared_from_this()] {
     self->link_closed_ = true;
-    self->close_up();
+    self->try_finish_close();
   });
 }
 
-void JobRendezvous::wait_to_close() {
+void JobRendezvous::await_close() {
   close_timer_.async_wait([self = shared_from_this()](const boost::system::error_code& ec) {
     if (ec) return;
     self->link_closed_ = self->job_done_ = self->resigned_ = true;
-    self->close_up();
+    self->try_finish_close();
   });
 }
 
@@ -801,16 +802,16 @@ void JobRendezvous::job_done(int server) {
     return;
   }
   job_done_ = true;
-  close_up();
+  try_finish_close();
 }
 
-void JobRendezvous::close_up() {
+void JobRendezvous::try_finish_close() {
   if (!close_done_ || !link_closed_ || (server_ && !job_done_)) return;
   if (term_ != 0 && leadership_ && !resigned_) {
     if (!std::exchange(resigning_, true)) {
       resign();
-      close_timer_.expires_after(time_to_resign);
-      wait_to_close();
+      close_timer_.expires_after(resign_timeout);
+      await_close();
     }
     return;
   }

@@ -23,22 +23,22 @@ namespace {
 constexpr const char* etcd_program = "ddrun-etcd";
 
 /// Beside this program, where both are installed or built; else somewhere in PATH.
-std::string path_of_etcd_program() {
+std::string etcd_program_path() {
   const std::string own = own_program();
   const std::string beside = concat(own.substr(0, own.rfind('/') + 1), etcd_program);
   return ::access(beside.c_str(), X_OK) == 0 ? beside : etcd_program;
 }
 
 std::vector<std::string> etcd_command(const RendezvousSpec& spec) {
-  std::vector<std::string> words{path_of_etcd_program(), concat("--endpoints=", spec.endpoint),
-                                 concat("--candidates=", std::max(spec.max_nodes, spec.agents_expected))};
-  if (spec.conf_value("protocol") == "https") words.emplace_back("--tls");
+  std::vector<std::string> argv{etcd_program_path(), concat("--endpoints=", spec.endpoint),
+                                concat("--candidates=", std::max(spec.max_nodes, spec.agents_expected))};
+  if (spec.conf_value("protocol") == "https") argv.emplace_back("--tls");
   for (const char* key : {"cacert", "cert", "key"}) {
     if (const auto value = spec.conf_value(key).value_or(""); !value.empty()) {
-      words.push_back(concat("--", key, "=", value));
+      argv.push_back(concat("--", key, "=", value));
     }
   }
-  return words;
+  return argv;
 }
 
 lease::ProgramOptions lease_program(const RendezvousSpec& spec, std::function<void(pid_t)> on_program) {
@@ -66,13 +66,13 @@ Result<std::unique_ptr<Leadership>> Leadership::make(asio::any_io_executor execu
                                                      std::function<void(pid_t)> on_program,
                                                      lease::Callbacks callbacks) {
   std::unique_ptr<Leadership> made(new Leadership(std::move(executor)));
-  made->callbacks_ = std::make_shared<const lease::Callbacks>(made->remembering(std::move(callbacks)));
+  made->callbacks_ = std::make_shared<const lease::Callbacks>(made->track_state(std::move(callbacks)));
   // To the owner's thread, unless that has no more use for it by then.
   const auto forward = [executor = made->executor_, weak = std::weak_ptr(made->callbacks_)](auto member,
                                                                                             auto... given) {
     asio::post(executor, [weak, member, ... given = std::move(given)] {
-      const auto told = weak.lock();
-      if (told && (*told).*member) ((*told).*member)(given...);
+      const auto callback = weak.lock();
+      if (callback && (*callback).*member) ((*callback).*member)(given...);
     });
   };
   using lease::Callbacks;
@@ -81,7 +81,7 @@ Result<std::unique_ptr<Leadership>> Leadership::make(asio::any_io_executor execu
   on_thread.on_no_leader = [forward] { forward(&Callbacks::on_no_leader); };
   on_thread.on_lost = [forward](std::string_view why) { forward(&Callbacks::on_lost, std::string(why)); };
   on_thread.on_verdict = [forward](std::string_view text) { forward(&Callbacks::on_verdict, std::string(text)); };
-  on_thread.on_trouble = [forward](std::string_view text) { forward(&Callbacks::on_trouble, std::string(text)); };
+  on_thread.on_status = [forward](std::string_view text) { forward(&Callbacks::on_status, std::string(text)); };
   on_thread.on_unusable = [forward](const Error& error) { forward(&Callbacks::on_unusable, error); };
   auto lease = lease::make_program_lease(made->context_.get_executor(), {spec.id, spec.lease_ttl},
                                          lease_program(spec, std::move(on_program)), std::move(on_thread));
@@ -91,24 +91,24 @@ Result<std::unique_ptr<Leadership>> Leadership::make(asio::any_io_executor execu
 }
 
 /// What is told is known before.
-lease::Callbacks Leadership::remembering(lease::Callbacks callbacks) {
-  const auto first = [](auto remember, auto told) {
-    return [remember, told = std::move(told)](const auto&... given) {
-      remember(given...);
-      if (told) told(given...);
+lease::Callbacks Leadership::track_state(lease::Callbacks callbacks) {
+  const auto before = [](auto update, auto callback) {
+    return [update, callback = std::move(callback)](const auto&... given) {
+      update(given...);
+      if (callback) callback(given...);
     };
   };
-  callbacks.on_leader = first(
+  callbacks.on_leader = before(
       [this](const lease::Leader& leader) {
         leader_ = leader;
-        trouble_.clear();
+        last_error_.clear();
       },
       std::move(callbacks.on_leader));
-  callbacks.on_no_leader = first([this] { leader_.reset(); }, std::move(callbacks.on_no_leader));
-  callbacks.on_lost = first([this](std::string_view) { leader_.reset(); }, std::move(callbacks.on_lost));
-  callbacks.on_trouble = first([this](std::string_view text) { trouble_ = text; }, std::move(callbacks.on_trouble));
+  callbacks.on_no_leader = before([this] { leader_.reset(); }, std::move(callbacks.on_no_leader));
+  callbacks.on_lost = before([this](std::string_view) { leader_.reset(); }, std::move(callbacks.on_lost));
+  callbacks.on_status = before([this](std::string_view text) { last_error_ = text; }, std::move(callbacks.on_status));
   callbacks.on_unusable =
-      first([this](const Error& error) { trouble_ = error.message; }, std::move(callbacks.on_unusable));
+      before([this](const Error& error) { last_error_ = error.message; }, std::move(callbacks.on_unusable));
   return callbacks;
 }
 
@@ -134,7 +134,7 @@ Result<void> Leadership::start() {
 }
 
 void Leadership::campaign(std::string address) {
-  campaigns_ = true;
+  is_candidate_ = true;
   asio::post(context_, [this, address = std::move(address)]() mutable {
     resign_timer_.expires_at(Deadline::max());
     lease_->campaign(std::move(address));
@@ -146,7 +146,7 @@ void Leadership::depose(std::uint64_t term) {
 }
 
 void Leadership::resign(lease::Lease::Done done) {
-  campaigns_ = false;
+  is_candidate_ = false;
   asio::post(context_, [this, executor = executor_, done = std::move(done)]() mutable {
     resign_timer_.expires_at(Deadline::max());
     lease_->resign([executor, done = std::move(done)](const Result<void>& result) {

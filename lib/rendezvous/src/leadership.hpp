@@ -43,7 +43,7 @@ class Leadership {
   void resign(lease::Lease::Done done);
 
   // By any thread.
-  [[nodiscard]] bool leads() const { return lease_->leads(); }
+  [[nodiscard]] bool is_leader() const { return lease_->is_leader(); }
   /// `done` comes on the owner's thread as ever.
   void record_verdict(std::string text, lease::Lease::Done done);
   [[nodiscard]] bool has_recorded() const { return has_recorded_; }
@@ -52,23 +52,23 @@ class Leadership {
   void resign_after(Milliseconds time);
 
   /// The last of campaign() and resign() was the former.
-  [[nodiscard]] bool campaigns() const { return campaigns_; }
+  [[nodiscard]] bool is_candidate() const { return is_candidate_; }
   /// Who leads, as callbacks have told; nothing while it is not known, or while this machine has just lost the lease.
   [[nodiscard]] const std::optional<lease::Leader>& leader() const { return leader_; }
   /// What keeps the engine from saying who leads, as callbacks have told; empty if nothing does.
-  [[nodiscard]] const std::string& trouble() const { return trouble_; }
+  [[nodiscard]] const std::string& last_error() const { return last_error_; }
 
  private:
   explicit Leadership(boost::asio::any_io_executor executor);
-  [[nodiscard]] lease::Callbacks remembering(lease::Callbacks callbacks);
+  [[nodiscard]] lease::Callbacks track_state(lease::Callbacks callbacks);
 
   /// The owner's thread.
   boost::asio::any_io_executor executor_;
   /// Gone when the owner wants to hear nothing any more.
   std::shared_ptr<const lease::Callbacks> callbacks_;
-  bool campaigns_ = false;
+  bool is_candidate_ = false;
   std::optional<lease::Leader> leader_;
-  std::string trouble_;
+  std::string last_error_;
   std::atomic<bool> has_recorded_ = false;
   boost::asio::io_context context_{1};
   boost::asio::steady_timer resign_timer_{context_};  ///< of the lease's thread

@@ -104,14 +104,14 @@ class LocalRendezvous final : public Rendezvous {
   [[nodiscard]] bool runs_coordinator() const override { return true; }
   [[nodiscard]] const std::string& run_id() const override { return endpoint_.run_id; }
   void join() override;
-  void failed(const Failed& failure) override { say(failure); }
-  void succeeded() override { say(Succeeded{round_}); }
-  void stopped(const Stopped& stopped) override { say(stopped); }
-  void leave(const Leave& why) override { say(why); }
+  void failed(const Failed& failure) override { send(failure); }
+  void succeeded() override { send(Succeeded{round_}); }
+  void stopped(const Stopped& stopped) override { send(stopped); }
+  void leave(const Leave& why) override { send(why); }
   void pass_signal(int signal) override { listener_.signal(signal); }
   void abort(const Abort& why) override {
-    if (abort_.empty()) abort_ = why.what;
-    say(why);
+    if (abort_reason_.empty()) abort_reason_ = why.what;
+    send(why);
   }
   void abandon(const std::string& why) override { abort({AbortKind::cannot_go_on, exit_codes::launcher_failed, why}); }
   void stand_still(bool still) override;
@@ -124,18 +124,18 @@ class LocalRendezvous final : public Rendezvous {
   [[nodiscard]] static CoordinatorOptions coordinator_options(const RendezvousOptions& options);
 
   /// For the coordinator no time passes while this process stands still.
-  [[nodiscard]] Clock::time_point now() const { return still_since_.value_or(Clock::now()) - stood_still_; }
-  void say(const FromAgent& message) {
-    if (over_) return;
+  [[nodiscard]] Clock::time_point now() const { return paused_since_.value_or(Clock::now()) - paused_time_; }
+  void send(const FromAgent& message) {
+    if (is_over_) return;
     coordinator_.receive(own_link, message, now());
-    hear();
+    process_outputs();
   }
   /// Whatever the coordinator has to say, and when it wants to be woken.
-  void hear();
+  void process_outputs();
   template <class Other>  // for those who wait for others
   void on(const Other&) {}
   void on(const Refused& refused);
-  void on(const Open& asked);
+  void on(const Open& open);
   void on(const Start& start);
   void on(const Stop& stop);
   void on(VerdictMessage verdict);
@@ -153,20 +153,20 @@ class LocalRendezvous final : public Rendezvous {
   bool store_is_new_ = true;
   Coordinator coordinator_;
   Alarm alarm_;
-  bool hearing_ = false;
+  bool processing_ = false;
   Round round_ = 0;  ///< that was started
-  std::string abort_;
-  bool over_ = false;
-  std::optional<Clock::time_point> still_since_;
-  Clock::duration stood_still_{};
+  std::string abort_reason_;
+  bool is_over_ = false;
+  std::optional<Clock::time_point> paused_since_;
+  Clock::duration paused_time_{};
 };
 
 CoordinatorOptions LocalRendezvous::coordinator_options(const RendezvousOptions& options) {
-  CoordinatorOptions mine;
-  mine.host = options.full_host;
-  mine.only_here = true;
-  mine.with_events = options.spec->events_file.has_value();
-  return mine;
+  CoordinatorOptions options_for_job;
+  options_for_job.host = options.full_host;
+  options_for_job.single_member = true;
+  options_for_job.with_events = options.spec->events_file.has_value();
+  return options_for_job;
 }
 
 Result<void> LocalRendezvous::open() {
@@ -208,23 +208,23 @@ void LocalRendezvous::join() {
   }
   const LinkFacts facts{*IpAddress::parse("127.0.0.1"), *IpAddress::parse("127.0.0.1")};
   coordinator_.join(own_link, join, facts, now());
-  hear();
+  process_outputs();
 }
 
-void LocalRendezvous::hear() {
-  if (std::exchange(hearing_, true)) return;  // what is said in answer is heard by the caller further up
-  for (auto said = coordinator_.take_outputs(); !said.empty(); said = coordinator_.take_outputs()) {
-    for (auto& one : said) {
-      if (one.message && !over_) std::visit([this](auto& what) { on(what); }, *one.message);
+void LocalRendezvous::process_outputs() {
+  if (std::exchange(processing_, true)) return;  // what is said in answer is heard by the caller further up
+  for (auto outputs = coordinator_.take_outputs(); !outputs.empty(); outputs = coordinator_.take_outputs()) {
+    for (auto& one : outputs) {
+      if (one.message && !is_over_) std::visit([this](auto& what) { on(what); }, *one.message);
     }
   }
-  hearing_ = false;
+  processing_ = false;
   const auto wanted = coordinator_.next_deadline();
-  if (over_ || !wanted) return alarm_.cancel();
+  if (is_over_ || !wanted) return alarm_.cancel();
   const Clock::duration late = Clock::now() - now();
   alarm_.set(*wanted + late, [this] {
     coordinator_.tick(now());
-    hear();
+    process_outputs();
   });
 }
 
@@ -232,7 +232,7 @@ void LocalRendezvous::on(const Refused& refused) {
   VerdictMessage verdict;
   verdict.kind = VerdictKind::launcher_failed;
   verdict.exit_code = exit_codes::launcher_failed;
-  abort_ = refused.why;
+  abort_reason_ = refused.why;
   on(verdict);
 }
 
@@ -241,11 +241,11 @@ Result<void> LocalRendezvous::renew_store() {
   return store_->new_round();
 }
 
-void LocalRendezvous::on(const Open& asked) {
+void LocalRendezvous::on(const Open& open) {
   if (auto renewed = renew_store(); !renewed) {
     return abort({AbortKind::cannot_go_on, exit_codes::launcher_failed, renewed.error().message});
   }
-  say(Opened{asked.round, port_});
+  send(Opened{open.round, port_});
 }
 
 void LocalRendezvous::on(const Start& start) {
@@ -258,20 +258,21 @@ void LocalRendezvous::on(const Start& start) {
 
 void LocalRendezvous::on(const Stop& stop) {
   if (stop.round == round_) listener_.stop(stop);
-  else say(Stopped{stop.round, {}, {}});  // its store could not be opened: nothing runs
+  else send(Stopped{stop.round, {}, {}});  // its store could not be opened: nothing runs
 }
 
 void LocalRendezvous::on(VerdictMessage verdict) {
-  over_ = true;
+  is_over_ = true;
   // There is one machine: it need not be named.
-  if (verdict.kind == VerdictKind::launcher_failed || verdict.kind == VerdictKind::timed_out) verdict.why = abort_;
+  if (verdict.kind == VerdictKind::launcher_failed || verdict.kind == VerdictKind::timed_out)
+    verdict.why = abort_reason_;
   listener_.verdict(verdict);
 }
 
 void LocalRendezvous::stand_still(bool still) {
-  if (still == still_since_.has_value()) return;
-  if (still) still_since_ = Clock::now();
-  else stood_still_ += Clock::now() - *std::exchange(still_since_, std::nullopt);
+  if (still == paused_since_.has_value()) return;
+  if (still) paused_since_ = Clock::now();
+  else paused_time_ += Clock::now() - *std::exchange(paused_since_, std::nullopt);
   alarm_.stand_still(still);
 }
 

@@ -19,7 +19,7 @@ std::string machine_of(const Join& join) {
   return join.machine.empty() ? join.host : concat(join.host, " ", join.machine);
 }
 
-void Membership::label() {
+void Membership::assign_labels() {
   std::unordered_map<std::string_view, std::string_view> names;
   std::unordered_set<std::string_view> ambiguous;
   for (const auto& [link, member] : members_) {
@@ -60,7 +60,7 @@ Member& Membership::add(LinkId link, const Join& join, const LinkFacts& facts, b
   return member;
 }
 
-void Membership::drop_claims(const Member& member) {
+void Membership::release_identity(const Member& member) {
   const auto agent = by_agent_.find(member.agent_id);
   if (agent != by_agent_.end() && agent->second == member.link) by_agent_.erase(agent);
   const auto rank = by_wanted_rank_.find(member.wanted_rank);
@@ -70,7 +70,7 @@ void Membership::drop_claims(const Member& member) {
 void Membership::remove(LinkId link) {
   const auto found = members_.find(link);
   if (found == members_.end()) return;
-  drop_claims(found->second);
+  release_identity(found->second);
   if (own_ == link) own_.reset();
   if (!found->second.available()) --unavailable_;
   members_.erase(found);
@@ -86,7 +86,7 @@ const Member* Membership::find(LinkId link) const {
   return found == members_.end() ? nullptr : &found->second;
 }
 
-Member* Membership::rival(const Join& join) {
+Member* Membership::conflicting_member(const Join& join) {
   if (const auto same = by_agent_.find(join.agent_id); same != by_agent_.end()) return find(same->second);
   if (join.node_rank < 0) return nullptr;
   const auto same = by_wanted_rank_.find(join.node_rank);
@@ -97,23 +97,24 @@ void Membership::set_leaving(Member& member, int signal) {
   if (member.available()) ++unavailable_;
   member.leaving = true;
   member.leave_signal = signal;
-  drop_claims(member);
+  release_identity(member);
 }
 
-void Membership::set_benched(Member& member) {
+void Membership::set_excluded(Member& member) {
   if (member.available()) ++unavailable_;
-  member.benched = true;
+  member.excluded = true;
 }
 
 std::string Membership::names(std::size_t max) const {
-  std::vector<const Member*> here;
+  std::vector<const Member*> candidates;
   for (const auto& [link, member] : members_) {
-    if (member.available()) here.push_back(&member);
+    if (member.available()) candidates.push_back(&member);
   }
-  std::sort(here.begin(), here.end(), [](const Member* a, const Member* b) { return a->arrival < b->arrival; });
+  std::sort(candidates.begin(), candidates.end(),
+            [](const Member* a, const Member* b) { return a->arrival < b->arrival; });
   std::vector<std::string> names;
-  for (std::size_t i = 0; i < std::min(max, here.size()); ++i) names.push_back(describe(*here[i]));
-  if (here.size() > max) names.push_back(concat(here.size() - max, " more"));
+  for (std::size_t i = 0; i < std::min(max, candidates.size()); ++i) names.push_back(describe(*candidates[i]));
+  if (candidates.size() > max) names.push_back(concat(candidates.size() - max, " more"));
   return join(names, ", ");
 }
 

@@ -34,16 +34,16 @@ struct Member {
   int local_world_size = 1;
   bool runs_coordinator = false;
 
-  bool benched = false;          ///< its host failed too often, but it must stay
+  bool excluded = false;         ///< its host failed too often, but it must stay
   bool leaving = false;          ///< told to end
   int leave_signal = 0;          ///< what told it
   std::optional<Abort> aborted;  ///< why it cannot go on, and leaves
-  bool told_spare = false;
+  bool notified_spare = false;
 
   int kept_rank = -1;  ///< node rank in the last round that it started
   int node_rank = -1;  ///< in this round
   bool in_round = false;
-  bool told = false;       ///< was given OPEN or START of this round, so STOPPED will come
+  bool notified = false;   ///< was given OPEN or START of this round, so STOPPED will come
   bool succeeded = false;  ///< of this round
   bool stopped = false;    ///< of this round
 
@@ -51,9 +51,9 @@ struct Member {
   std::string broken;  ///< how its connection broke, until it is heard again
   /// Its agent answers, but the agent's main thread has not come round since then; unset: it does.
   std::optional<Clock::time_point> stalled_since;
-  bool stall_told = false;
+  bool stall_reported = false;
 
-  [[nodiscard]] bool available() const { return !leaving && !benched; }
+  [[nodiscard]] bool available() const { return !leaving && !excluded; }
   [[nodiscard]] bool finished() const { return succeeded && stopped; }
   /// As the subject of an event.
   [[nodiscard]] event_text::Node node() const { return {host, peer_address.text(), in_round ? node_rank : -1}; }
@@ -77,17 +77,17 @@ class Membership {
   [[nodiscard]] const Member* find(LinkId link) const;
 
   /// The member that a newcomer cannot be there beside: of the same agent id, or with its node rank.
-  [[nodiscard]] Member* rival(const Join& join);
+  [[nodiscard]] Member* conflicting_member(const Join& join);
   /// The link of the agent whose process this is, if it is there.
-  [[nodiscard]] std::optional<LinkId> coordinators_own_link() const { return own_; }
+  [[nodiscard]] std::optional<LinkId> own_link() const { return own_; }
 
   /// From now on it takes part in no new round, and its node rank is free.
   void set_leaving(Member& member, int signal);
-  void set_benched(Member& member);
+  void set_excluded(Member& member);
 
   /// Gives each member its short name as label where no other one has it, else the full one. Labels that agents were
   /// told stay while a round lasts: called before one begins.
-  void label();
+  void assign_labels();
 
   [[nodiscard]] std::size_t size() const { return members_.size(); }
   [[nodiscard]] bool empty() const { return members_.empty(); }
@@ -100,7 +100,7 @@ class Membership {
   [[nodiscard]] std::string names(std::size_t max) const;
 
  private:
-  void drop_claims(const Member& member);
+  void release_identity(const Member& member);
 
   std::map<LinkId, Member> members_;
   std::unordered_map<std::string, LinkId> by_agent_;

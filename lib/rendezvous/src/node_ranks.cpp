@@ -12,18 +12,18 @@ namespace ddrun::rendezvous {
 
 namespace {
 
-bool digit(char c) { return c >= '0' && c <= '9'; }
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 std::string_view leading_digits(std::string_view text) {
   std::size_t length = 0;
-  while (length < text.size() && digit(text[length])) ++length;
+  while (length < text.size() && is_digit(text[length])) ++length;
   return text.substr(0, length);
 }
 
 /// Those that members say of themselves, together: with the others they fit into one frame.
-constexpr std::size_t max_said_addresses = 50'000;
+constexpr std::size_t max_reported_addresses = 50'000;
 
-bool is_own(const IpAddress& address, const std::vector<IpAddress>& own_addresses) {
+bool is_own_address(const IpAddress& address, const std::vector<IpAddress>& own_addresses) {
   return address.is_loopback() || std::find(own_addresses.begin(), own_addresses.end(), address) != own_addresses.end();
 }
 
@@ -31,7 +31,7 @@ bool is_own(const IpAddress& address, const std::vector<IpAddress>& own_addresse
 
 bool host_before(std::string_view a, std::string_view b) {
   while (!a.empty() && !b.empty()) {
-    if (digit(a.front()) && digit(b.front())) {
+    if (is_digit(a.front()) && is_digit(b.front())) {
       std::string_view left = leading_digits(a);
       std::string_view right = leading_digits(b);
       a.remove_prefix(left.size());
@@ -63,21 +63,21 @@ std::vector<Member*> choose_members(std::vector<Member*> candidates, std::size_t
 std::vector<Member*> order_members(const std::vector<Member*>& members) {
   const int count = static_cast<int>(members.size());
   std::vector<Member*> ranks(members.size(), nullptr);
-  const auto take = [&](Member* member, int rank) {
+  const auto place = [&](Member* member, int rank) {
     if (rank < 0 || rank >= count || ranks[static_cast<std::size_t>(rank)] != nullptr) return false;
     ranks[static_cast<std::size_t>(rank)] = member;
     return true;
   };
   std::vector<Member*> rest;
   for (Member* member : members) {
-    if (!take(member, member->wanted_rank)) rest.push_back(member);
+    if (!place(member, member->wanted_rank)) rest.push_back(member);
   }
-  std::vector<Member*> homeless;
+  std::vector<Member*> unplaced;
   for (Member* member : rest) {
-    if (!take(member, member->kept_rank)) homeless.push_back(member);
+    if (!place(member, member->kept_rank)) unplaced.push_back(member);
   }
   // Those who had a rank that is gone, in its order; then newcomers: the coordinator's own, by name, by arrival.
-  std::sort(homeless.begin(), homeless.end(), [](const Member* a, const Member* b) {
+  std::sort(unplaced.begin(), unplaced.end(), [](const Member* a, const Member* b) {
     if ((a->kept_rank < 0) != (b->kept_rank < 0)) return b->kept_rank < 0;
     if (a->kept_rank != b->kept_rank) return a->kept_rank < b->kept_rank;
     if (a->runs_coordinator != b->runs_coordinator) return a->runs_coordinator;
@@ -85,10 +85,10 @@ std::vector<Member*> order_members(const std::vector<Member*>& members) {
     if (host_before(b->name, a->name)) return false;
     return a->arrival < b->arrival;
   });
-  std::size_t hole = 0;
-  for (Member* member : homeless) {
-    while (ranks[hole] != nullptr) ++hole;
-    ranks[hole] = member;
+  std::size_t free_rank = 0;
+  for (Member* member : unplaced) {
+    while (ranks[free_rank] != nullptr) ++free_rank;
+    ranks[free_rank] = member;
   }
   return ranks;
 }
@@ -119,7 +119,7 @@ namespace {
 
 /// The first of these addresses of the first member's machine that may mean something to the others: one that another
 /// machine has too, such as a container engine's bridge, does not.
-std::optional<IpAddress> other_address(const std::vector<const Member*>& round, const std::vector<IpAddress>& own) {
+std::optional<IpAddress> unshared_address(const std::vector<const Member*>& round, const std::vector<IpAddress>& own) {
   const auto found = std::find_if(own.begin(), own.end(), [&](const IpAddress& mine) {
     return !mine.is_link_local() && !mine.is_loopback() && !mine.is_unspecified() &&
            std::none_of(round.begin() + 1, round.end(), [&](const Member* other) {
@@ -136,30 +136,30 @@ std::string address_of_node_rank_0(const std::vector<const Member*>& round,
                                    const std::vector<IpAddress>& own_addresses) {
   const Member& first = *round.front();
   if (!first.advertised.empty()) return first.advertised;
-  const bool is_here = is_own(first.peer_address, own_addresses);
+  const bool is_coordinator_machine = is_own_address(first.peer_address, own_addresses);
   std::optional<IpAddress> seen;
   for (const Member* other : round) {
-    if (!is_here) break;
-    if (is_own(other->peer_address, own_addresses)) continue;
+    if (!is_coordinator_machine) break;
+    if (is_own_address(other->peer_address, own_addresses)) continue;
     // Under this address one of the others was able to reach this machine.
     if (!seen || seen->is_link_local()) seen = other->local_address;
   }
   if (!seen) seen = first.peer_address;
   if (!seen->is_link_local()) return seen->text();
   // It means something only together with an interface, which each machine calls as it likes.
-  return other_address(round, is_here ? own_addresses : first.own_addresses).value_or(*seen).text();
+  return unshared_address(round, is_coordinator_machine ? own_addresses : first.own_addresses).value_or(*seen).text();
 }
 
-std::vector<std::string> addresses_of(const std::vector<const Member*>& round,
-                                      const std::vector<IpAddress>& own_addresses) {
+std::vector<std::string> allowed_addresses(const std::vector<const Member*>& round,
+                                           const std::vector<IpAddress>& own_addresses) {
   std::vector<IpAddress> addresses;
   bool own = false;
   for (const Member* member : round) {
     addresses.push_back(member->peer_address);
     // It may be a name, which says nothing of where a connection comes from.
     if (const auto advertised = IpAddress::parse(member->advertised)) addresses.push_back(*advertised);
-    own = own || is_own(member->peer_address, own_addresses);
-    const auto some = std::min(member->own_addresses.size(), max_said_addresses / round.size());
+    own = own || is_own_address(member->peer_address, own_addresses);
+    const auto some = std::min(member->own_addresses.size(), max_reported_addresses / round.size());
     addresses.insert(addresses.end(), member->own_addresses.begin(),
                      member->own_addresses.begin() + static_cast<std::ptrdiff_t>(some));
   }
@@ -176,7 +176,7 @@ std::vector<std::string> addresses_of(const std::vector<const Member*>& round,
   return texts;
 }
 
-std::vector<std::string> addresses_to_tell(const std::vector<IpAddress>& own_addresses) {
+std::vector<std::string> advertised_addresses(const std::vector<IpAddress>& own_addresses) {
   const bool only_loopback =
       std::all_of(own_addresses.begin(), own_addresses.end(), [](const IpAddress& one) { return one.is_loopback(); });
   std::vector<std::string> texts;

@@ -23,7 +23,7 @@ namespace ddrun::rendezvous {
 
 /// What this machine tells of its own addresses: those that others can reach, or the loopback where there are no
 /// others.
-[[nodiscard]] std::vector<std::string> addresses_to_tell(const std::vector<IpAddress>& own_addresses);
+[[nodiscard]] std::vector<std::string> advertised_addresses(const std::vector<IpAddress>& own_addresses);
 
 /// Where the others reach node rank 0, of a round in order of node rank: what it advertises, else where its connection
 /// comes from; if that is the coordinator's own machine, the address under which the others reached the coordinator. A
@@ -34,7 +34,7 @@ namespace ddrun::rendezvous {
 /// From where the members of a round may come to its store, without doubles: what they advertise, where their
 /// connections come from, all addresses of the coordinator's own machine if a member is on it, and those that members
 /// say they have; of these only the first few of each where there are very many members, so that the list can be sent.
-[[nodiscard]] std::vector<std::string> addresses_of(const std::vector<const Member*>& round,
-                                                    const std::vector<IpAddress>& own_addresses);
+[[nodiscard]] std::vector<std::string> allowed_addresses(const std::vector<const Member*>& round,
+                                                         const std::vector<IpAddress>& own_addresses);
 
 }  // namespace ddrun::rendezvous

@@ -13,19 +13,19 @@ namespace ddrun::rendezvous {
 /// connection was made again (lib/rendezvous/PROTOCOL.md, section 6). Both sides count the messages of a session alike.
 class Outbox {
  public:
-  void keep(std::uint8_t type, std::string_view payload) {
+  void add(std::uint8_t type, std::string_view payload) {
     bytes_ += payload.size();
     unconfirmed_.emplace_back(type, payload);
   }
 
   /// The other side has heard so many in all. False if that cannot be: it counts more than were sent, or fewer than it
   /// has said before.
-  [[nodiscard]] bool confirm(std::uint64_t heard) {
-    if (heard < confirmed_ || heard - confirmed_ > unconfirmed_.size()) return false;
-    const auto end = unconfirmed_.begin() + static_cast<std::ptrdiff_t>(heard - confirmed_);
+  [[nodiscard]] bool confirm(std::uint64_t received) {
+    if (received < confirmed_ || received - confirmed_ > unconfirmed_.size()) return false;
+    const auto end = unconfirmed_.begin() + static_cast<std::ptrdiff_t>(received - confirmed_);
     for (auto message = unconfirmed_.begin(); message != end; ++message) bytes_ -= message->second.size();
     unconfirmed_.erase(unconfirmed_.begin(), end);
-    confirmed_ = heard;
+    confirmed_ = received;
     return true;
   }
 

@@ -7,7 +7,7 @@ namespace ddrun::rendezvous {
 namespace {
 
 /// Of reports that one agent was sent and has not read yet: below what the transport keeps for one that does not read.
-constexpr std::uint64_t most_unread_reports = 32UL << 20U;
+constexpr std::uint64_t max_unread_report_bytes = 32UL << 20U;
 
 }  // namespace
 
@@ -37,13 +37,13 @@ void Outgoing::on_pong(LinkId link, std::uint32_t number) {
   reported_.ping = 0;
 }
 
-void Outgoing::event(std::string json, std::size_t most_early) {
+void Outgoing::event(std::string json, std::size_t max_early) {
   early_events_.push_back(std::move(json));
   if (const auto to = observer_()) {
     for (auto& one : std::exchange(early_events_, {})) send(*to, EventLine{std::move(one)});
     return;
   }
-  while (early_events_.size() > most_early) early_events_.pop_front();
+  while (early_events_.size() > max_early) early_events_.pop_front();
 }
 
 void Outgoing::notice(const std::string& text) {
@@ -54,7 +54,7 @@ void Outgoing::report(NodeReport report) {
   const auto to = observer_();
   if (!to) return;
   if (reported_.to != *to) reported_ = {.to = *to};
-  const bool fits = reported_.sent - reported_.read + report.workers.size() <= most_unread_reports;
+  const bool fits = reported_.sent - reported_.read + report.workers.size() <= max_unread_report_bytes;
   if (fits) reported_.sent += report.workers.size();
   else report.workers.clear();
   send(*to, std::move(report));

@@ -27,7 +27,7 @@ class Outgoing {
   void on_pong(LinkId link, std::uint32_t number);
 
   /// An event waits until there is an observer; of those that wait `most_early` are kept, the last ones.
-  void event(std::string json, std::size_t most_early);
+  void event(std::string json, std::size_t max_early);
   void notice(const std::string& text);
   /// An observer that is slow to read, or whose job has very many workers, is not to be cut off for it: it hears of the
   /// node then, without its workers.

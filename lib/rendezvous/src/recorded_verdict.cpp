@@ -14,26 +14,26 @@ namespace {
 using nlohmann::json;
 
 /// Escaped in JSON it may become six times as long, and all of it must stay below 16 KiB.
-constexpr std::size_t most_of_a_text = 2048;
+constexpr std::size_t max_why_bytes = 2048;
 
 constexpr VerdictKind kinds[] = {VerdictKind::success,           VerdictKind::worker_failed,   VerdictKind::timed_out,
                                  VerdictKind::stopped_by_signal, VerdictKind::launcher_failed, VerdictKind::node_lost};
 
 }  // namespace
 
-std::string recorded_text(const VerdictMessage& verdict) {
+std::string serialize_verdict(const VerdictMessage& verdict) {
   const json text{{"verdict", event_text::name(verdict.kind)},
                   {"exit_code", verdict.exit_code},
                   {"signal", verdict.signal},
-                  {"host", cut_line(verdict.host, most_of_a_text / 8)},
+                  {"host", cut_line(verdict.host, max_why_bytes / 8)},
                   {"node_rank", verdict.node_rank},
                   {"rank", verdict.rank},
                   {"restarts", verdict.restarts},
-                  {"why", cut_line(verdict.why, most_of_a_text)}};
+                  {"why", cut_line(verdict.why, max_why_bytes)}};
   return text.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-std::optional<VerdictMessage> read_recorded(const std::string& text) {
+std::optional<VerdictMessage> parse_verdict(const std::string& text) {
   const auto parsed = json::parse(text, nullptr, false);
   if (!parsed.is_object()) return std::nullopt;
   VerdictMessage verdict;

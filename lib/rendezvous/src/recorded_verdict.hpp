@@ -11,9 +11,9 @@
 namespace ddrun::rendezvous {
 
 /// JSON of at most 16 KiB. What the node said about the cause is not in it.
-[[nodiscard]] std::string recorded_text(const VerdictMessage& verdict);
+[[nodiscard]] std::string serialize_verdict(const VerdictMessage& verdict);
 
 /// Nothing for a text that is none.
-[[nodiscard]] std::optional<VerdictMessage> read_recorded(const std::string& text);
+[[nodiscard]] std::optional<VerdictMessage> parse_verdict(const std::string& text);
 
 }  // namespace ddrun::rendezvous

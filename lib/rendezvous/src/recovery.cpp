@@ -3,27 +3,27 @@
 #include <algorithm>
 #include <utility>
 
-#include "job_memory.hpp"
+#include "job_state.hpp"
 
 namespace ddrun::rendezvous {
 
-Recovery::Noted Recovery::note(LinkId link, const RoundClaim& claim) {
-  Noted noted;
+Recovery::AddedClaim Recovery::add_claim(LinkId link, const RoundClaim& claim) {
+  AddedClaim added;
   if (claim.term != 0) had_coordinator_ = true;
-  if (claim.term == 0 || claim.node_count < 1) return noted;
-  const auto place = [](const RoundClaim& one) { return std::pair(one.term, one.round); };
-  if (place(claim) < place(last_)) return noted;
-  if (place(claim) > place(last_)) {
-    for (const auto& [other, part] : std::exchange(claims_, {})) noted.outdated.push_back(other);
+  if (claim.term == 0 || claim.node_count < 1) return added;
+  const auto order_key = [](const RoundClaim& one) { return std::pair(one.term, one.round); };
+  if (order_key(claim) < order_key(last_)) return added;
+  if (order_key(claim) > order_key(last_)) {
+    for (const auto& [other, claim_of] : std::exchange(claims_, {})) added.outdated.push_back(other);
     last_ = claim;
-    JobMemory memory;
-    leader_rank_ = memory.take(claim.memory, Clock::time_point{}) ? memory.coordinators_rank : -1;
+    JobState job;
+    leader_rank_ = job.restore(claim.job_state, Clock::time_point{}) ? job.coordinator_node_rank : -1;
   }
   // It tells all the same; some may have heard of the next one before they heard that.
   last_.moved = last_.moved || claim.moved;
   claims_[link] = {claim.node_rank, claim.succeeded};
-  noted.of_last_round = true;
-  return noted;
+  added.of_last_round = true;
+  return added;
 }
 
 bool Recovery::complete() const {
@@ -36,11 +36,11 @@ bool Recovery::complete() const {
 
 std::vector<LinkId> Recovery::members() const {
   std::vector<LinkId> links;
-  for (const auto& [link, part] : claims_) links.push_back(link);
+  for (const auto& [link, claim_of] : claims_) links.push_back(link);
   return links;
 }
 
-bool Recovery::all_well() const {
+bool Recovery::all_succeeded() const {
   return last_.term != 0 && claims_.size() >= size() &&
          std::all_of(claims_.begin(), claims_.end(), [](const auto& one) { return one.second.succeeded; });
 }

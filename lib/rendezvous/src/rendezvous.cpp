@@ -9,7 +9,7 @@ namespace ddrun::rendezvous {
 namespace {
 
 struct BackEnd {
-  bool (*suits)(const RendezvousSpec& spec);
+  bool (*supports)(const RendezvousSpec& spec);
   std::shared_ptr<Rendezvous> (*make)(boost::asio::any_io_executor, RendezvousOptions, RendezvousListener);
 };
 
@@ -24,7 +24,7 @@ constexpr BackEnd back_ends[] = {
 std::shared_ptr<Rendezvous> make_rendezvous(boost::asio::any_io_executor executor, RendezvousOptions options,
                                             RendezvousListener listener) {
   const BackEnd* back_end = back_ends;
-  while (!back_end->suits(options.spec->rendezvous)) ++back_end;
+  while (!back_end->supports(options.spec->rendezvous)) ++back_end;
   return back_end->make(std::move(executor), std::move(options), std::move(listener));
 }
 

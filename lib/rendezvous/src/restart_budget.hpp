@@ -34,7 +34,7 @@ class RestartBudget {
     std::vector<Milliseconds> ages;  ///< of the restarts that count within the window, the oldest first
   };
   [[nodiscard]] Spent spent(Clock::time_point now) const;
-  void take(const Spent& spent, Clock::time_point now);
+  void restore(const Spent& spent, Clock::time_point now);
 
  private:
   [[nodiscard]] int counted(Clock::time_point now) const;
@@ -79,7 +79,7 @@ inline RestartBudget::Spent RestartBudget::spent(Clock::time_point now) const {
   return spent;
 }
 
-inline void RestartBudget::take(const Spent& spent, Clock::time_point now) {
+inline void RestartBudget::restore(const Spent& spent, Clock::time_point now) {
   used_ = spent.used;
   doublings_ = spent.doublings;
   recent_.clear();

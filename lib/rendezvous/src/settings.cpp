@@ -99,10 +99,10 @@ class SettingsReader {
     setting_ = &setting;
     std::visit([this](auto* field) { read(*field); }, setting.in(into));
   }
-  void complain(std::string what) {
-    if (trouble_.empty()) trouble_ = std::move(what);
+  void set_error(std::string what) {
+    if (error_.empty()) error_ = std::move(what);
   }
-  [[nodiscard]] const std::string& trouble() const { return trouble_; }
+  [[nodiscard]] const std::string& error() const { return error_; }
 
  private:
   void read(int& field) { field = static_cast<int>(number(setting_->low, setting_->high)); }
@@ -114,22 +114,23 @@ class SettingsReader {
   long long number(long long low, long long high) {
     const auto found = values_.find(setting_->key);
     if (found == values_.end()) {
-      complain(concat("the setting ", setting_->key, " is missing"));
+      set_error(concat("the setting ", setting_->key, " is missing"));
       return low;
     }
     const auto value = parse_integer(found->second, low, high);
     if (value) return *value;
-    complain(concat("the setting ", setting_->key, " is '", found->second, "', not a number from ", low, " to ", high));
+    set_error(
+        concat("the setting ", setting_->key, " is '", found->second, "', not a number from ", low, " to ", high));
     return low;
   }
 
   Values values_;
   const Setting* setting_ = nullptr;
-  std::string trouble_;
+  std::string error_;
 };
 
 /// As users know it: a time with its unit, the number of nodes as --nnodes has it. A text that is none of these stays.
-std::string shown(const Values& values, const Setting& setting) {
+std::string display_value(const Values& values, const Setting& setting) {
   const std::string text = value_of(values, setting.key);
   if (setting.option == std::string_view("--nnodes")) {
     const std::string min = value_of(values, "min_nodes");
@@ -150,9 +151,9 @@ constexpr const char* program_key = "program";
 /// whose agents may run what they like.
 std::string program_digest(const LaunchSpec& spec) {
   if (spec.rendezvous.id != RendezvousSpec().id) return "";
-  std::string words = spec.program.name;
-  for (const std::string& word : spec.program.args) words += concat('\0', word);
-  const Digest digest = HmacKey("ddrun program").sign({words});
+  std::string argv_text = spec.program.name;
+  for (const std::string& word : spec.program.args) argv_text += concat('\0', word);
+  const Digest digest = HmacKey("ddrun program").sign({argv_text});
   std::string hex;
   for (std::size_t i = 0; i < digest.size() / 2; ++i) {
     constexpr std::string_view digits = "0123456789abcdef";
@@ -180,8 +181,8 @@ Result<JobSettings> read_settings(const Settings& settings) {
   SettingsReader reader(settings);
   JobSettings read;
   for (const Setting& setting : table) reader.read(setting, read);
-  if (read.min_nodes > read.max_nodes) reader.complain("the setting min_nodes is larger than max_nodes");
-  if (!reader.trouble().empty()) return fail(Errc::invalid_argument, reader.trouble());
+  if (read.min_nodes > read.max_nodes) reader.set_error("the setting min_nodes is larger than max_nodes");
+  if (!reader.error().empty()) return fail(Errc::invalid_argument, reader.error());
   return read;
 }
 
@@ -192,8 +193,8 @@ bool same_program(const Settings& ours, const Settings& theirs) {
 
 std::string describe_differences(const Settings& ours, const Settings& theirs) {
   if (ours == theirs) return "";
-  Values here(ours.begin(), ours.end());
-  Values there(theirs.begin(), theirs.end());
+  Values our_values(ours.begin(), ours.end());
+  Values their_values(theirs.begin(), theirs.end());
   std::vector<std::string> differences;
   const auto note = [&](std::string_view name, const std::string& other, const std::string& value) {
     std::string difference = concat(name, " is ", other, ", but ", value, " there");
@@ -201,28 +202,30 @@ std::string describe_differences(const Settings& ours, const Settings& theirs) {
     if (differences.empty() || differences.back() != difference) differences.push_back(std::move(difference));
   };
   for (const Setting& setting : table) {
-    if (value_of(here, setting.key) == value_of(there, setting.key)) continue;
-    note(setting.option, shown(there, setting), shown(here, setting));
+    if (value_of(our_values, setting.key) == value_of(their_values, setting.key)) continue;
+    note(setting.option, display_value(their_values, setting), display_value(our_values, setting));
   }
   for (const LeaseSetting& setting : lease_table) {
-    const auto shown = [&](const Values& values) {
+    const auto lease_value = [&](const Values& values) {
       const auto time = parse_integer(value_of(values, setting.key), 0, max_ms);
       return time ? duration_text(Milliseconds(*time)) + " s" : std::string("not set");
     };
-    if (shown(here) != shown(there)) note(setting.options, shown(there), shown(here));
+    if (lease_value(our_values) != lease_value(their_values)) {
+      note(setting.options, lease_value(their_values), lease_value(our_values));
+    }
   }
-  for (Values* values : {&here, &there}) {
+  for (Values* values : {&our_values, &their_values}) {
     for (const Setting& setting : table) values->erase(setting.key);
     for (const LeaseSetting& setting : lease_table) values->erase(setting.key);
   }
-  for (Values* values : {&here, &there}) values->erase(program_key);  // same_program()
+  for (Values* values : {&our_values, &their_values}) values->erase(program_key);  // same_program()
   // Of another ddrun, or of another program: known by their keys only.
   const auto plain = [](const std::string& text) { return text.empty() ? std::string("not set") : text; };
-  for (const auto& [key, value] : here) {
-    if (const std::string other = value_of(there, key); other != value) note(key, plain(other), plain(value));
+  for (const auto& [key, value] : our_values) {
+    if (const std::string other = value_of(their_values, key); other != value) note(key, plain(other), plain(value));
   }
-  for (const auto& [key, value] : there) {
-    if (here.count(key) == 0 && !value.empty()) note(key, value, "not set");
+  for (const auto& [key, value] : their_values) {
+    if (our_values.count(key) == 0 && !value.empty()) note(key, value, "not set");
   }
   return join(differences, "; ");
 }

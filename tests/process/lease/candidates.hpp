@@ -15,7 +15,7 @@
 namespace ddrun::test {
 
 /// As short as it may be.
-inline constexpr Milliseconds ttl = lease::shortest_ttl;
+inline constexpr Milliseconds ttl = lease::min_ttl;
 
 #ifdef DDRUN_SANITIZED
 inline constexpr int slowness = 4;
@@ -41,7 +41,7 @@ class Candidate {
     lease::Callbacks callbacks;
     callbacks.on_leader = [this](const lease::Leader& to) {
       leader = to;
-      log.push_back(concat(to.is_me ? "lead " : "follow ", to.term, " ", to.address));
+      log.push_back(concat(to.is_self ? "lead " : "follow ", to.term, " ", to.address));
     };
     callbacks.on_no_leader = [this] {
       leader.reset();
@@ -55,7 +55,7 @@ class Candidate {
       verdict = text;
       log.push_back(concat("verdict: ", text));
     };
-    callbacks.on_trouble = [this](std::string_view text) { log.push_back(concat("trouble: ", text)); };
+    callbacks.on_status = [this](std::string_view text) { log.push_back(concat("trouble: ", text)); };
     callbacks.on_unusable = [this](const Error& error) {
       unusable = error.message;
       log.push_back(concat("unusable: ", error.message));
@@ -67,9 +67,9 @@ class Candidate {
   }
 
   [[nodiscard]] const std::string& name() const { return name_; }
-  [[nodiscard]] bool leads() const { return lease && lease->leads(); }
+  [[nodiscard]] bool is_leader() const { return lease && lease->is_leader(); }
   [[nodiscard]] bool follows(const std::string& address) const {
-    return leader && !leader->is_me && leader->address == address;
+    return leader && !leader->is_self && leader->address == address;
   }
   [[nodiscard]] bool has_logged(const std::string& what) const {
     for (const auto& line : log) {
@@ -122,18 +122,18 @@ class Candidates {
     run_until([&] { return Clock::now() >= end; }, time + std::chrono::seconds(60));
   }
 
-  [[nodiscard]] Candidate* who_leads() const {
+  [[nodiscard]] Candidate* leader() const {
     for (const auto& one : all_) {
-      if (one->leads()) return one.get();
+      if (one->is_leader()) return one.get();
     }
     return nullptr;
   }
   /// All that run agree on who leads, and it does.
   [[nodiscard]] bool agreed() const {
-    const Candidate* leader = who_leads();
-    if (leader == nullptr || !leader->leader) return false;
+    const Candidate* found = leader();
+    if (found == nullptr || !found->leader) return false;
     for (const auto& one : all_) {
-      if (one->lease && !one->frozen && (!one->leader || one->leader->term != leader->leader->term)) return false;
+      if (one->lease && !one->frozen && (!one->leader || one->leader->term != found->leader->term)) return false;
     }
     return true;
   }
@@ -144,16 +144,16 @@ class Candidates {
     // The clock goes on in between: who leads at the end of a look has led at its beginning, if it is asked twice.
     std::vector<const Candidate*> first;
     for (const auto& one : all_) {
-      if (one->leads()) first.push_back(one.get());
+      if (one->is_leader()) first.push_back(one.get());
     }
     if (first.size() > 1) {
       for (const auto& one : all_) INFO(one->name() << ": " << join(one->log, " | "));
       int still = 0;
-      for (const auto* one : first) still += one->leads() ? 1 : 0;
+      for (const auto* one : first) still += one->is_leader() ? 1 : 0;
       REQUIRE(still <= 1);
     }
     for (const auto* one : first) {
-      if (!one->leader || !one->leader->is_me) continue;
+      if (!one->leader || !one->leader->is_self) continue;
       if (one->leader->term < highest_) FAIL("a term that is not above " << highest_);
       highest_ = one->leader->term;
     }

@@ -284,6 +284,6 @@ TEST_CASE("ddrun-etcd: a machine whose ddrun is killed with -9 is followed at on
   CHECK(processes_with(tag).size() == 1);
   first.reset();
   // Long before the lease could have run out.
-  REQUIRE(candidates.run_until([&] { return second.leads(); }, 20s));
+  REQUIRE(candidates.run_until([&] { return second.is_leader(); }, 20s));
   CHECK(wait_until([&] { return processes_with(tag).empty(); }));
 }

@@ -52,11 +52,11 @@ void works(const etcd::EtcdOptions& etcd) {
   Candidates candidates;
   Candidate& one = candidates.add("one", by_etcd(etcd));
   one.lease->campaign("one:1");
-  REQUIRE(candidates.run_until([&] { return one.leads(); }));
+  REQUIRE(candidates.run_until([&] { return one.is_leader(); }));
   std::optional<Result<void>> resigned;
   // Longer than a lease lives: it is renewed that way too.
   candidates.run_for(ttl + 500ms);
-  CHECK(one.leads());
+  CHECK(one.is_leader());
   one.lease->resign(one.into(resigned));
   REQUIRE(candidates.run_until([&] { return resigned.has_value(); }));
   CHECK(resigned->has_value());
@@ -172,7 +172,7 @@ TEST_CASE("a token that etcd takes no more is asked for anew") {
   Candidates candidates;
   Candidate& one = candidates.add("one", by_etcd(etcd));
   one.lease->campaign("one:1");
-  REQUIRE(candidates.run_until([&] { return one.leads(); }));
+  REQUIRE(candidates.run_until([&] { return one.is_leader(); }));
   const auto term = one.leader->term;
   SECTION("it has restarted, and keeps them in memory") {
     cluster.kill(0);
@@ -188,7 +188,7 @@ TEST_CASE("a token that etcd takes no more is asked for anew") {
   one.lease->resign(one.into(resigned));
   REQUIRE(candidates.run_until([&] { return resigned.has_value(); }));
   one.lease->campaign("one:2");
-  REQUIRE(candidates.run_until([&] { return one.leads(); }, 60s));
+  REQUIRE(candidates.run_until([&] { return one.is_leader(); }, 60s));
   CHECK(one.leader->term > term);
   CHECK_FALSE(one.unusable);
 }

@@ -27,7 +27,7 @@ EtcdCluster::EtcdCluster(Options options) : options_(std::move(options)) {
   }
   for (int i = 0; i < options_.members; ++i) members_.push_back({free_port(), free_port(), nullptr});
   for (std::size_t i = 0; i < members_.size(); ++i) start(i);
-  if (!wait_until_well()) throw std::runtime_error("etcd does not come up: " + read_file(directory_.file("0.log")));
+  if (!wait_until_healthy()) throw std::runtime_error("etcd does not come up: " + read_file(directory_.file("0.log")));
 }
 
 std::vector<std::string> EtcdCluster::endpoints() const {
@@ -108,7 +108,7 @@ std::string EtcdCluster::etcdctl(const std::vector<std::string>& words, const st
   return Run(argv, options).wait().out;
 }
 
-bool EtcdCluster::wait_until_well() const {
+bool EtcdCluster::wait_until_healthy() const {
   for (std::size_t i = 0; i < members_.size(); ++i) {
     if (!members_[i].run) continue;
     const auto endpoint = endpoints()[i];

@@ -31,7 +31,7 @@ class EtcdCluster {
   /// What `etcdctl` prints when it asks all members; `user`: "name:password".
   std::string etcdctl(const std::vector<std::string>& words, const std::string& user = {}) const;
   /// False once the time is up.
-  [[nodiscard]] bool wait_until_well() const;
+  [[nodiscard]] bool wait_until_healthy() const;
 
  private:
   struct Member {

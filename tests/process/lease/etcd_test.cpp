@@ -38,7 +38,7 @@ Candidate& other_than(const Candidates& candidates, const Candidate& one) {
 /// Waits until one leads and all know, and gives it back.
 Candidate& elected(Candidates& candidates) {
   REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
-  return *candidates.who_leads();
+  return *candidates.leader();
 }
 
 }  // namespace
@@ -54,13 +54,13 @@ TEST_CASE("one of many is elected, all hear of it, and it stays; another job has
   Candidate& observer = candidates.add("observer", in(cluster));
   add(candidates, cluster, 20);
   Candidate& leader = elected(candidates);
-  CHECK(stranger.leads());
+  CHECK(stranger.is_leader());
   CHECK(observer.follows(leader.name()));
   CHECK(leader.log.size() == 1);
 
   // Renewed for longer than it lives by itself.
   candidates.run_for(2 * ttl);
-  CHECK(candidates.who_leads() == &leader);
+  CHECK(candidates.leader() == &leader);
   for (const auto& one : candidates.all()) CHECK(one->log.size() == 1);
 }
 
@@ -74,7 +74,7 @@ TEST_CASE("a leader that crashes is followed within its time to live and a secon
   first.crash();
   REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
   CHECK(since(begin) <= (ttl + 1s) * slowness);
-  CHECK(candidates.who_leads()->leader->term > term);
+  CHECK(candidates.leader()->leader->term > term);
 }
 
 TEST_CASE("a leader that stands still has lost its lease by its own clock before another has one") {
@@ -84,9 +84,9 @@ TEST_CASE("a leader that stands still has lost its lease by its own clock before
   Candidate& first = elected(candidates);
   first.frozen = true;
   // That no two lead is looked at in each step; the one that is frozen is asked too.
-  REQUIRE(candidates.run_until([&] { return candidates.who_leads() != nullptr && candidates.who_leads() != &first; }));
-  Candidate& second = *candidates.who_leads();
-  CHECK_FALSE(first.leads());
+  REQUIRE(candidates.run_until([&] { return candidates.leader() != nullptr && candidates.leader() != &first; }));
+  Candidate& second = *candidates.leader();
+  CHECK_FALSE(first.is_leader());
   CHECK_FALSE(first.has_logged("lost"));
   first.frozen = false;
   REQUIRE(candidates.run_until([&] { return first.follows(second.name()); }));
@@ -101,10 +101,10 @@ TEST_CASE("who resigns is followed at once, and does not try again") {
   std::optional<Result<void>> resigned;
   const auto begin = Clock::now();
   first.lease->resign(first.into(resigned));
-  CHECK_FALSE(first.leads());
+  CHECK_FALSE(first.is_leader());
   REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
   CHECK(since(begin) < ttl / 2 * slowness);
-  CHECK(candidates.who_leads() != &first);
+  CHECK(candidates.leader() != &first);
   REQUIRE(resigned);
   CHECK(resigned->has_value());
   CHECK_FALSE(first.has_logged("lost"));
@@ -116,7 +116,7 @@ TEST_CASE("who resigns is followed at once, and does not try again") {
   REQUIRE(candidates.run_until([&] { return first.has_logged("no leader"); }));
   first.lease->campaign("again:1");
   REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
-  CHECK(candidates.who_leads() == &first);
+  CHECK(candidates.leader() == &first);
 }
 
 TEST_CASE("who resigns and campaigns while it tries leaves no lease behind that bars it") {
@@ -138,9 +138,9 @@ TEST_CASE("who resigns and campaigns while it tries leaves no lease behind that 
   one.lease->campaign("one:1");
   candidates.run_for(500ms);
   cluster.go_on(0);
-  REQUIRE(candidates.run_until([&] { return one.leads(); }, 20s));
+  REQUIRE(candidates.run_until([&] { return one.is_leader(); }, 20s));
   candidates.run_for(2s);
-  CHECK(one.leads());
+  CHECK(one.is_leader());
 }
 
 TEST_CASE("a lease that is taken away is lost at once") {
@@ -161,7 +161,7 @@ TEST_CASE("a lease that is taken away is lost at once") {
     if (id.find(' ') == std::string::npos && !id.empty()) cluster.etcdctl({"lease", "revoke", id});
   }
   const auto second = leader.leader ? leader.leader->term : 0;
-  REQUIRE(candidates.run_until([&] { return leader.leads() && leader.leader && leader.leader->term > second; }));
+  REQUIRE(candidates.run_until([&] { return leader.is_leader() && leader.leader && leader.leader->term > second; }));
 }
 
 TEST_CASE("a leader that has ended is deposed, and the next one need not wait until its lease runs out") {
@@ -178,11 +178,11 @@ TEST_CASE("a leader that has ended is deposed, and the next one need not wait un
   next.lease->depose(term - 1);
   next.lease->depose(term + 1);
   candidates.run_for(1s);
-  CHECK(first.leads());
+  CHECK(first.is_leader());
   CHECK(first.log.size() == 1);
   first.crash();
   next.lease->depose(term);
-  REQUIRE(candidates.run_until([&] { return next.leads(); }));
+  REQUIRE(candidates.run_until([&] { return next.is_leader(); }));
   REQUIRE(next.leader);
   CHECK(next.leader->term > term);
 }
@@ -196,14 +196,14 @@ TEST_CASE("all of etcd away for longer than a lease lives: the leader steps down
   for (std::size_t i = 0; i < cluster.size(); ++i) cluster.stop(i);
   REQUIRE(candidates.run_until([&] { return first.has_logged("lost: "); }));
   CHECK(since(begin) < ttl + 100ms);
-  CHECK_FALSE(first.leads());
+  CHECK_FALSE(first.is_leader());
   // Its own clock is the first to know: the program is told so before it can say why.
   CHECK(candidates.run_until([&] {
     return first.has_logged("could not be renewed within 1.8 s (etcd ") ||
            first.has_logged("could not renew it within 1.8 s");
   }));
   candidates.run_for(2 * ttl);
-  CHECK(candidates.who_leads() == nullptr);
+  CHECK(candidates.leader() == nullptr);
   // Said once, to each.
   for (const auto& one : candidates.all()) {
     CHECK(std::count_if(one->log.begin(), one->log.end(), [](const std::string& line) {
@@ -247,7 +247,7 @@ TEST_CASE("a watch is resumed though what it missed was compacted away") {
   REQUIRE(cluster.etcdctl({"compact", "15"}) == "compacted revision 15\n");
   cluster.kill(0);
   cluster.start(0);
-  REQUIRE(cluster.wait_until_well());
+  REQUIRE(cluster.wait_until_healthy());
   observer.frozen = false;
   Candidate& leader = candidates.add("leader", in(cluster));
   leader.lease->campaign("leader:1");
@@ -263,7 +263,7 @@ TEST_CASE("only the leader records the verdict, once, and then nobody leads unti
 
   std::optional<Result<void>> wrong, right, twice, long_one;
   other.lease->record_verdict("mine", other.into(wrong));
-  leader.lease->record_verdict(std::string(lease::longest_verdict + 1, 'x'), leader.into(long_one));
+  leader.lease->record_verdict(std::string(lease::max_verdict_bytes + 1, 'x'), leader.into(long_one));
   REQUIRE(candidates.run_until([&] { return wrong && long_one; }));
   CHECK(wrong->error().code == Errc::cancelled);
   CHECK(long_one->error().code == Errc::invalid_argument);
@@ -289,7 +289,7 @@ TEST_CASE("only the leader records the verdict, once, and then nobody leads unti
   late.lease->campaign("late:1");
   candidates.run_for(2 * ttl);
   CHECK(late.verdict == text);
-  CHECK(candidates.who_leads() == nullptr);
+  CHECK(candidates.leader() == nullptr);
   std::string leases = cluster.etcdctl({"lease", "list"});
   int long_ones = 0;
   for (const auto& id : split(leases, '\n')) {
@@ -299,7 +299,7 @@ TEST_CASE("only the leader records the verdict, once, and then nobody leads unti
   CHECK(long_ones == 1);
   REQUIRE(cluster.etcdctl({"del", "--prefix", "/ddrun/"}) == "1\n");
   REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
-  CHECK(candidates.who_leads() != &leader);
+  CHECK(candidates.leader() != &leader);
 }
 
 TEST_CASE("a verdict that reaches etcd after another leader was elected is not recorded") {
@@ -312,7 +312,7 @@ TEST_CASE("a verdict that reaches etcd after another leader was elected is not r
   const std::string key = "/ddrun/a%20job%2F%C3%BC%25/leader";
   REQUIRE(cluster.etcdctl({"del", key}) == "1\n");
   REQUIRE(cluster.etcdctl({"put", key, "usurper:1"}) == "OK\n");
-  REQUIRE(first.leads());
+  REQUIRE(first.is_leader());
   std::optional<Result<void>> recorded;
   first.lease->record_verdict("exit 0", first.into(recorded));
   first.frozen = false;
@@ -352,7 +352,7 @@ TEST_CASE("who is dropped, or fails for want of etcd, is told nothing more") {
   Candidate& next = elected(candidates);
   cluster.stop(0);
   next.lease->resign(next.into(resigned));
-  CHECK_FALSE(next.leads());
+  CHECK_FALSE(next.is_leader());
   CAPTURE(next.log);
   REQUIRE(candidates.run_until([&] { return resigned.has_value(); }));
   REQUIRE_FALSE(resigned->has_value());

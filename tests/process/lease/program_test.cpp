@@ -26,7 +26,7 @@ constexpr const char* leading =
 
 Candidate& elected(Candidates& candidates) {
   REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
-  return *candidates.who_leads();
+  return *candidates.leader();
 }
 
 /// What holds for each engine.
@@ -41,27 +41,27 @@ void play(const MakeLease& make) {
   const auto term = first->leader->term;
   CHECK(observer.follows(first->name()));
   candidates.run_for(ttl + 500ms);
-  CHECK(candidates.who_leads() == first);
+  CHECK(candidates.leader() == first);
   CHECK(first->log.size() == 1);
 
   // It stands still: by its own clock it has lost the lease before another has it.
   first->frozen = true;
-  REQUIRE(candidates.run_until([&] { return candidates.who_leads() != nullptr && candidates.who_leads() != first; }));
+  REQUIRE(candidates.run_until([&] { return candidates.leader() != nullptr && candidates.leader() != first; }));
   first->frozen = false;
   REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
   CHECK(first->has_logged("lost: "));
-  CHECK(candidates.who_leads()->leader->term > term);
+  CHECK(candidates.leader()->leader->term > term);
 
   // It resigns, and another leads.
-  Candidate* second = candidates.who_leads();
+  Candidate* second = candidates.leader();
   std::optional<Result<void>> resigned, recorded, wrong;
   second->lease->resign(second->into(resigned));
   REQUIRE(candidates.run_until([&] { return resigned && candidates.agreed(); }));
   CHECK(resigned->has_value());
-  CHECK(candidates.who_leads() != second);
+  CHECK(candidates.leader() != second);
 
   // Only the leader records, once; then nobody leads.
-  Candidate* third = candidates.who_leads();
+  Candidate* third = candidates.leader();
   second->lease->record_verdict("mine", second->into(wrong));
   third->lease->record_verdict("exit 0\nü % \"", third->into(recorded));
   REQUIRE(candidates.run_until([&] { return wrong && recorded && observer.verdict && second->verdict; }));
@@ -79,7 +79,7 @@ void play(const MakeLease& make) {
   third->lease->resign({});
   second->lease->campaign("again:1");
   candidates.run_for(ttl + 500ms);
-  CHECK(candidates.who_leads() == nullptr);
+  CHECK(candidates.leader() == nullptr);
 }
 
 /// A leader whose program is killed cannot give its lease back: it is had before it runs out. So it is as well where
@@ -98,8 +98,8 @@ void play_deposing(const std::vector<std::string>& argv) {
   REQUIRE(::kill(-program, SIGKILL) == 0);
   REQUIRE(candidates.run_until([&] { return first.has_logged("lost: "); }));
   next.lease->depose(term);
-  REQUIRE(candidates.run_until([&] { return candidates.who_leads() != nullptr && candidates.who_leads()->leader; }));
-  CHECK(candidates.who_leads()->leader->term > term);
+  REQUIRE(candidates.run_until([&] { return candidates.leader() != nullptr && candidates.leader()->leader; }));
+  CHECK(candidates.leader()->leader->term > term);
 }
 
 /// `argv` with a curl of its own: the first request that has `words` is answered, and its answer lost.
@@ -169,17 +169,17 @@ TEST_CASE("a program's lease is renewed, lost by the clock when it is not, and h
                               " ] || [ -z \"$address\" ] || echo mine $term $a; echo done $a;; "
                               "campaign) address=$a; term=$((${term:-6} + 1));; resign) address=; echo resigned;;")));
   one.lease->campaign("one:1");
-  REQUIRE(candidates.run_until([&] { return one.leads() && one.leader; }));
+  REQUIRE(candidates.run_until([&] { return one.is_leader() && one.leader; }));
   CHECK(one.leader == lease::Leader{7, "one:1", true});
   candidates.run_for(ttl + 500ms);
-  CHECK(one.leads());
+  CHECK(one.is_leader());
   write_file(mute, "");
   const auto begin = Clock::now();
   REQUIRE(candidates.run_until([&] { return one.has_logged("lost: "); }));
   CHECK(Clock::now() - begin < ttl + 100ms);
   CHECK(one.has_logged("lost: the lease is lost: sh could not renew it within 1.8 s"));
   ::unlink(mute.c_str());
-  REQUIRE(candidates.run_until([&] { return one.leads() && one.leader; }));
+  REQUIRE(candidates.run_until([&] { return one.is_leader() && one.leader; }));
   CHECK(one.leader->term == 8);
 }
 
@@ -194,7 +194,7 @@ TEST_CASE("a lease that a program takes before it hears that it was given up is 
                               "[ -z \"$address\" ] || echo mine $term $a; echo done $a;; "
                               "campaign) address=$a; term=$((${term:-6} + 1));; resign) address=; echo resigned;;")));
   one.lease->campaign("one:1");
-  REQUIRE(candidates.run_until([&] { return one.leads() && one.leader; }));
+  REQUIRE(candidates.run_until([&] { return one.is_leader() && one.leader; }));
   REQUIRE(one.leader->term == 7);
   write_file(held, "");
   REQUIRE(candidates.run_until([&] { return ::access(waits.c_str(), F_OK) == 0; }));
@@ -202,7 +202,7 @@ TEST_CASE("a lease that a program takes before it hears that it was given up is 
   one.lease->resign({});
   one.lease->campaign("one:2");
   ::unlink(held.c_str());
-  REQUIRE(candidates.run_until([&] { return one.leads() && one.leader; }));
+  REQUIRE(candidates.run_until([&] { return one.is_leader() && one.leader; }));
   CHECK(one.leader == lease::Leader{9, "one:2", true});
   CHECK_FALSE(one.has_logged("lead 8 "));
   CHECK_FALSE(one.has_logged("lost: "));
@@ -217,7 +217,7 @@ TEST_CASE("who gives the lease back and wants it again does not wait for the tic
   const auto until = Clock::now() + 10s;
   for (int i = 0; i < 30 && Clock::now() < until; ++i) {
     one.lease->campaign("one:1");
-    REQUIRE(candidates.run_until([&] { return one.leads() && one.leader; }));
+    REQUIRE(candidates.run_until([&] { return one.is_leader() && one.leader; }));
     one.leader.reset();
     one.lease->resign({});
   }
@@ -266,12 +266,12 @@ TEST_CASE("a program that ends or says nonsense loses the lease at once, with it
                               directory.file("term"), " 2>/dev/null || echo 6) + 1)); echo $term >",
                               directory.file("term"), ";; resign) address=; echo resigned;;")));
   one.lease->campaign("one:1");
-  REQUIRE(candidates.run_until([&] { return one.leads() && one.leader; }));
+  REQUIRE(candidates.run_until([&] { return one.is_leader() && one.leader; }));
   write_file(bad, "");
   REQUIRE(candidates.run_until([&] { return one.has_logged("trouble: the lease's program is started again: "); }));
   CHECK(one.has_logged("lost: the lease is lost: "));
   CHECK(one.has_logged(way.said));
-  REQUIRE(candidates.run_until([&] { return one.leads() && one.leader; }));
+  REQUIRE(candidates.run_until([&] { return one.is_leader() && one.leader; }));
   CHECK(one.leader->term > 7);
 }
 
@@ -314,7 +314,7 @@ TEST_CASE("a verdict whose record was not answered, or refused though it was mad
   const auto leads = [&](const std::string& cases) -> Candidate& {
     Candidate& one = candidates.add("one", by_script(cases));
     one.lease->campaign("one:1");
-    REQUIRE(candidates.run_until([&] { return one.leads() && one.leader; }));
+    REQUIRE(candidates.run_until([&] { return one.is_leader() && one.leader; }));
     one.lease->record_verdict("exit 0", one.into(first));
     return one;
   };

@@ -10,8 +10,8 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/soon.hpp"
-#include "etcd_answers.hpp"
 #include "etcd_client.hpp"
+#include "etcd_responses.hpp"
 #include "http_connection.hpp"
 
 using namespace ddrun;
@@ -103,11 +103,11 @@ bool run_until(boost::asio::io_context& io, const std::function<bool()>& conditi
   return condition();
 }
 
-tl::expected<HttpAnswer, HttpFailure> exchange(const std::string& answer, bool in_crumbs = false) {
+tl::expected<HttpResponse, HttpError> exchange(const std::string& answer, bool in_crumbs = false) {
   boost::asio::io_context io;
   const Peer peer(io, {answer}, in_crumbs);
   HttpConnection connection(plain_streams(io.get_executor())("h"), peer.at());
-  std::optional<tl::expected<HttpAnswer, HttpFailure>> got;
+  std::optional<tl::expected<HttpResponse, HttpError>> got;
   connection.exchange("POST / HTTP/1.1\r\n\r\n", [&](auto result) { got = std::move(result); });
   REQUIRE(run_until(io, [&] { return got.has_value(); }));
   CHECK((connection.is_open() || !got->has_value() || answer.find("close") != std::string::npos ||
@@ -167,7 +167,7 @@ TEST_CASE("an answer that does not end is told line by line, however it is cut, 
     bool over = false;
     connection.follow(
         "POST / HTTP/1.1\r\n\r\n", [&](std::string_view line) { lines.emplace_back(line); },
-        [&](tl::expected<HttpAnswer, HttpFailure> end) {
+        [&](tl::expected<HttpResponse, HttpError> end) {
           over = true;
           why = end ? concat(end->status, " ", end->body) : end.error().why;
         });
@@ -217,12 +217,12 @@ struct Client {
     client->start();
   }
   ~Client() { client->close(); }
-  void ask(Clock::duration within) {
-    client->ask(
+  void post(Clock::duration within) {
+    client->post(
         "/v3/kv/range", "{}", Clock::now() + within,
         [this](const std::string& body) {
-          const bool good = parse_done(body);
-          answered += good ? 1 : 0;
+          const bool good = is_ok_response(body);
+          on_response += good ? 1 : 0;
           return good;
         },
         [this](const Error& error) { failure = error; });
@@ -230,7 +230,7 @@ struct Client {
   std::shared_ptr<EtcdClient> client;
   std::vector<std::string> troubles;
   std::optional<Error> unusable, failure;
-  int moves = 0, answered = 0;
+  int moves = 0, on_response = 0;
 };
 
 }  // namespace
@@ -246,8 +246,8 @@ TEST_CASE("a member that is silent, hangs up, refuses or talks nonsense is left 
   Client client(io, {good.port(), other.port()});
   for (int i = 1; i <= 5; ++i) {
     const auto begin = Clock::now();
-    client.ask(20s);
-    REQUIRE(run_until(io, [&] { return client.answered == i; }));
+    client.post(20s);
+    REQUIRE(run_until(io, [&] { return client.on_response == i; }));
     CHECK(Clock::now() - begin < 2s);
   }
   CHECK(client.troubles.empty());
@@ -264,8 +264,8 @@ TEST_CASE("a connection that was closed while it was not used is opened again, a
   const Peer peer(io, {last, last, last});
   Client client(io, {peer.port()});
   for (int i = 1; i <= 3; ++i) {
-    client.ask(20s);
-    REQUIRE(run_until(io, [&] { return client.answered == i; }));
+    client.post(20s);
+    REQUIRE(run_until(io, [&] { return client.on_response == i; }));
     // Until the end of the connection has arrived.
     for (int turn = 0; turn < 5; ++turn) io.run_one_for(2ms);
   }
@@ -278,10 +278,10 @@ TEST_CASE("when none answers that is said once, each question ends in time, and 
   auto peer = std::make_unique<Peer>(io, std::vector<std::string>{with_length(header)});
   const auto at = peer->at();
   Client client(io, {at.port()});
-  client.ask(20s);
-  REQUIRE(run_until(io, [&] { return client.answered == 1; }));
+  client.post(20s);
+  REQUIRE(run_until(io, [&] { return client.on_response == 1; }));
   const auto begin = Clock::now();
-  client.ask(700ms);
+  client.post(700ms);
   REQUIRE(run_until(io, [&] { return client.failure.has_value(); }));
   CHECK(client.failure->code == Errc::timeout);
   CHECK(Clock::now() - begin >= 700ms);
@@ -295,7 +295,7 @@ TEST_CASE("what is refused is said to who asked, and is no trouble") {
   const std::string body = R"({"error":"etcdserver: requested lease not found","code":5})";
   const Peer peer(io, {concat("HTTP/1.1 404 Not Found\r\nContent-Length: ", body.size(), "\r\n\r\n", body)});
   Client client(io, {peer.port()});
-  client.ask(20s);
+  client.post(20s);
   REQUIRE(run_until(io, [&] { return client.failure.has_value(); }));
   CHECK(client.failure->code == Errc::not_found);
   CHECK(client.failure->message == "etcd refuses: etcdserver: requested lease not found");

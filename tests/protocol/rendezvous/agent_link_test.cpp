@@ -106,17 +106,17 @@ class Wire {
 }  // namespace
 
 TEST_CASE("an agent finds its coordinator, joins and is heard") {
-  for (const std::string& secret : {the_secret, std::string()}) {
-    Fixture f(Fixture::unhurried(), secret);
+  for (const std::string& secret : {test_secret, std::string()}) {
+    Fixture f(Fixture::slow_heartbeat(), secret);
     Agent agent({{"127.0.0.1", f.server->port()}}, secret);
     agent.link->send(Opened{5, 1});  // before there is a connection
     REQUIRE(agent.link->start());
-    REQUIRE(agent.hear_of<Welcome>());
-    CHECK(agent.hear_of<Start>().value_or(Start{}).round == 5);
+    REQUIRE(agent.wait_for<Welcome>());
+    CHECK(agent.wait_for<Start>().value_or(Start{}).round == 5);
     agent.link->send(Opened{6, 1});
-    CHECK(agent.hear_of<Start>().value_or(Start{}).round == 6);
+    CHECK(agent.wait_for<Start>().value_or(Start{}).round == 6);
     CHECK_FALSE(agent.lost);
-    f.check_unharmed();
+    f.check_members_unaffected();
   }
 }
 
@@ -125,7 +125,7 @@ TEST_CASE("an agent finds its coordinator by name and by IPv6") {
   for (const char* host : {"localhost", "::1"}) {
     Agent agent({{host, f.server->port()}});
     REQUIRE(agent.link->start());
-    CHECK(agent.hear_of<Welcome>());
+    CHECK(agent.wait_for<Welcome>());
   }
 }
 
@@ -133,7 +133,7 @@ TEST_CASE("an agent comes from the address that it was given") {
   Fixture f;
   AgentLinkOptions options;
   options.coordinators = {{"127.0.0.1", f.server->port()}};
-  options.secret.emplace(the_secret);
+  options.secret.emplace(test_secret);
   options.join.host = "bound";
   options.local_address = "127.0.0.9";
   boost::asio::io_context context;
@@ -147,7 +147,7 @@ TEST_CASE("an agent comes from the address that it was given") {
 
 TEST_CASE("an agent waits for a coordinator that comes later, at one of several places") {
   CoordinatorServerOptions options;
-  options.secret.emplace(the_secret);
+  options.secret.emplace(test_secret);
   std::uint16_t port = 0;
   {
     const auto started = CoordinatorServer::start(options);
@@ -162,11 +162,11 @@ TEST_CASE("an agent waits for a coordinator that comes later, at one of several 
   options.ports = {port};
   const auto started = CoordinatorServer::start(options);
   REQUIRE(started);
-  CHECK(agent.hear_of<Welcome>());
+  CHECK(agent.wait_for<Welcome>());
 }
 
 TEST_CASE("an agent that finds nobody says where it looked and why that failed") {
-  Agent agent({{"127.0.0.1", 1}, {"no-such-host.invalid", 29400}}, the_secret, 700ms);
+  Agent agent({{"127.0.0.1", 1}, {"no-such-host.invalid", 29400}}, test_secret, 700ms);
   const auto begin = Clock::now();
   REQUIRE(agent.link->start());
   const auto end = agent.end();
@@ -203,7 +203,7 @@ TEST_CASE("an agent that cannot be let in says why, at once") {
     CHECK(has(agent.end(), "asks for a secret"));
   }
   {
-    Fixture f(Fixture::unhurried(), "");
+    Fixture f(Fixture::slow_heartbeat(), "");
     Agent agent({{"127.0.0.1", f.server->port()}});
     REQUIRE(agent.link->start());
     CHECK(has(agent.end(), "--insecure"));
@@ -211,18 +211,18 @@ TEST_CASE("an agent that cannot be let in says why, at once") {
 }
 
 TEST_CASE("an agent tries elsewhere where it is not let in") {
-  Fixture other(Fixture::unhurried(), "the secret of another job"), f;
+  Fixture other(Fixture::slow_heartbeat(), "the secret of another job"), f;
   Agent agent({{"127.0.0.1", other.server->port()}, {"127.0.0.1", f.server->port()}});
   REQUIRE(agent.link->start());
-  CHECK(agent.hear_of<Welcome>());
+  CHECK(agent.wait_for<Welcome>());
   CHECK(f.server->stats().agents == 3);
 }
 
 TEST_CASE("an agent that meets another job's coordinator looks on, and is told if there is nowhere else") {
   Fixture f;
-  Agent agent({{"127.0.0.1", f.server->port()}, {"localhost", f.server->port()}}, the_secret, 20s, "elsewhere");
+  Agent agent({{"127.0.0.1", f.server->port()}, {"localhost", f.server->port()}}, test_secret, 20s, "elsewhere");
   REQUIRE(agent.link->start());
-  const auto refused = agent.hear_of<Refused>();
+  const auto refused = agent.wait_for<Refused>();
   REQUIRE(refused);
   CHECK(refused->kind == RefusalKind::other_job);
   CHECK(agent.retries == std::vector<std::string>{"another job is served here"});
@@ -235,14 +235,14 @@ TEST_CASE("what another job's coordinator has said is not counted in the session
   options.coordinator.heartbeat_interval = Milliseconds(20);
   options.coordinator.heartbeat_misses = 500;
   Fixture f(options);
-  Agent agent({{"127.0.0.1", other.server->port()}, {"127.0.0.1", f.server->port()}}, the_secret, 20s, "elsewhere");
+  Agent agent({{"127.0.0.1", other.server->port()}, {"127.0.0.1", f.server->port()}}, test_secret, 20s, "elsewhere");
   REQUIRE(agent.link->start());
-  REQUIRE(agent.hear_of<Welcome>());
+  REQUIRE(agent.wait_for<Welcome>());
   // It answers some twenty PINGs meanwhile, and says in each how much it has heard.
   Round round = 0;
   for (const auto until = Clock::now() + 400ms; Clock::now() < until;) {
     agent.link->send(Opened{++round, 1});
-    REQUIRE(agent.hear_of<Start>().value_or(Start{}).round == round);
+    REQUIRE(agent.wait_for<Start>().value_or(Start{}).round == round);
   }
   CHECK_FALSE(agent.lost);
 }
@@ -250,7 +250,7 @@ TEST_CASE("what another job's coordinator has said is not counted in the session
 TEST_CASE("an agent notices who is not a coordinator") {
   const auto answer = [](const std::string& bytes) {
     Listener listener;
-    Agent agent({{"127.0.0.1", listener.port}}, the_secret, 3s);
+    Agent agent({{"127.0.0.1", listener.port}}, test_secret, 3s);
     REQUIRE(agent.link->start());
     std::thread peer([&] {
       const int fd = ::accept(listener.fd, nullptr, nullptr);
@@ -282,7 +282,7 @@ TEST_CASE("an agent tries again where somebody hangs up or has no time") {
       ::close(fd);
     });
     REQUIRE(agent.link->start());
-    CHECK(agent.hear_of<Welcome>());
+    CHECK(agent.wait_for<Welcome>());
     peer.join();
     return agent.retries;
   };
@@ -311,7 +311,7 @@ TEST_CASE("an agent notices a broken connection and a silent coordinator") {
   auto f = std::make_unique<Fixture>(options);
   Agent agent({{"127.0.0.1", f->server->port()}});
   REQUIRE(agent.link->start());
-  REQUIRE(agent.hear_of<Welcome>());
+  REQUIRE(agent.wait_for<Welcome>());
   // For longer than silence would be borne: pings come and are answered.
   const auto until = Clock::now() + 2500ms;
   agent.run_until([&] { return Clock::now() > until; });
@@ -326,12 +326,12 @@ TEST_CASE("an agent notices a broken connection and a silent coordinator") {
 namespace {
 
 /// Takes one connection and greets it as a coordinator does; then says WELCOME, or nothing. Gives the connection.
-int greet(const Listener& listener, bool welcome) {
+int handshake(const Listener& listener, bool welcome) {
   const int fd = ::accept(listener.fd, nullptr, nullptr);
-  const HmacKey secret(the_secret);
+  const HmacKey secret(test_secret);
   CoordinatorHandshake handshake(&secret, random_nonce());
   char buffer[1000];
-  while (handshake.state() == Greeting::going_on) {
+  while (handshake.state() == HandshakeState::in_progress) {
     std::string_view bytes(buffer,
                            static_cast<std::size_t>(std::max<ssize_t>(::recv(fd, buffer, sizeof buffer, 0), 0)));
     std::string out;
@@ -351,7 +351,7 @@ int greet(const Listener& listener, bool welcome) {
 
 /// The same, and reads until it ends.
 void greet_one(const Listener& listener, bool welcome) {
-  const int fd = greet(listener, welcome);
+  const int fd = handshake(listener, welcome);
   char buffer[1000];
   while (::recv(fd, buffer, sizeof buffer, 0) > 0) {
   }
@@ -364,9 +364,9 @@ TEST_CASE("an agent notices that nothing is heard any more, and hangs up once it
   Listener listener;
   Agent agent({{"127.0.0.1", listener.port}});
   int fd = -1;
-  std::thread peer([&] { fd = greet(listener, true); });
+  std::thread peer([&] { fd = handshake(listener, true); });
   REQUIRE(agent.link->start());
-  REQUIRE(agent.hear_of<Welcome>());
+  REQUIRE(agent.wait_for<Welcome>());
   peer.join();
   CHECK(has(agent.end(), "nothing was heard from the coordinator on a host"));
   CHECK(agent.unreachable);
@@ -386,10 +386,10 @@ TEST_CASE("an agent notices that nothing is heard any more, and hangs up once it
 TEST_CASE("an agent goes to the next address where its JOIN is not answered") {
   Fixture f;
   Listener listener;
-  Agent agent({{"127.0.0.1", listener.port}, {"127.0.0.1", f.server->port()}}, the_secret, 20s, "job", 300ms);
+  Agent agent({{"127.0.0.1", listener.port}, {"127.0.0.1", f.server->port()}}, test_secret, 20s, "job", 300ms);
   std::thread peer([&] { greet_one(listener, false); });
   REQUIRE(agent.link->start());
-  CHECK(agent.hear_of<Welcome>());
+  CHECK(agent.wait_for<Welcome>());
   peer.join();
   REQUIRE(agent.retries.size() == 1);
   CHECK(has(agent.retries[0], "does not say whether this ddrun may take part"));
@@ -399,13 +399,13 @@ TEST_CASE("a link that is closed in order delivers what is queued") {
   Fixture f;
   Agent agent({{"127.0.0.1", f.server->port()}});
   REQUIRE(agent.link->start());
-  REQUIRE(agent.hear_of<Welcome>());
+  REQUIRE(agent.wait_for<Welcome>());
   bool closed = false;
   for (int i = 0; i < 300; ++i) agent.link->send(Stopped{1, "", std::string(100'000, 'w')});
   agent.link->send(Failed{.round = 99});
   agent.link->close([&] { closed = true; }, 20s);
   CHECK(agent.run_until([&] { return closed; }));
-  CHECK(f.members[0].hear_of<Stop>().value_or(Stop{}).round == 99);
+  CHECK(f.members[0].wait_for<Stop>().value_or(Stop{}).round == 99);
   CHECK(coordinator_has_logged("lost linked: connection closed"));
   CHECK_FALSE(agent.lost);
 }
@@ -423,17 +423,17 @@ TEST_CASE("a link may be closed or destroyed at any time") {
     }
     if (i % 5 == 0) agent.link.reset();
   }
-  f.check_unharmed();
+  f.check_members_unaffected();
 }
 
 TEST_CASE("a message that is longer than any may be loses what it can do without") {
   Fixture f;
   Agent agent({{"127.0.0.1", f.server->port()}});
   REQUIRE(agent.link->start());
-  REQUIRE(agent.hear_of<Welcome>());
+  REQUIRE(agent.wait_for<Welcome>());
   agent.link->send(Stopped{1, "cause", std::string(5'000'000, 'w')});
   agent.link->send(Opened{8, 1});
-  CHECK(agent.hear_of<Start>().value_or(Start{}).round == 8);
+  CHECK(agent.wait_for<Start>().value_or(Start{}).round == 8);
 }
 
 TEST_CASE("a connection that is reset is made again, no message is lost and none comes twice") {
@@ -444,7 +444,7 @@ TEST_CASE("a connection that is reset is made again, no message is lost and none
   Wire wire(f.server->port());
   Agent agent({{"127.0.0.1", wire.port()}});
   REQUIRE(agent.link->start());
-  REQUIRE(agent.hear_of<Welcome>());
+  REQUIRE(agent.wait_for<Welcome>());
   constexpr Round rounds = 600;
   std::thread box([&] {
     for (int i = 0; i < 12; ++i) {
@@ -485,7 +485,7 @@ TEST_CASE("a connection that is reset while much is being said is no end in orde
   Wire wire(f.server->port());
   Agent agent({{"127.0.0.1", wire.port()}});
   REQUIRE(agent.link->start());
-  REQUIRE(agent.hear_of<Welcome>());
+  REQUIRE(agent.wait_for<Welcome>());
   // The system tells of a reset once: here to one of many messages that wait to be sent, and the next ones hear of a
   // broken pipe, as after an end.
   Round said = 0;
@@ -511,7 +511,7 @@ TEST_CASE("a connection that cannot be made again in time is lost, on both sides
   Wire wire(f.server->port());
   Agent agent({{"127.0.0.1", wire.port()}});
   REQUIRE(agent.link->start());
-  REQUIRE(agent.hear_of<Welcome>());
+  REQUIRE(agent.wait_for<Welcome>());
   wire.refuse();
   wire.reset();
   CHECK(has(agent.end(), "; it could not be made again: "));
@@ -526,16 +526,16 @@ TEST_CASE("an agent that looks for its coordinator says that no process is there
     const auto begin = Clock::now();
     Agent agent({{"127.0.0.1", 1}, {"::1", 1}});
     REQUIRE(agent.link->start());
-    CHECK(agent.run_until([&] { return agent.gone; }));
+    CHECK(agent.run_until([&] { return agent.not_listening; }));
     CHECK(Clock::now() - begin >= 500ms);
     CHECK_FALSE(agent.lost);
   }
   SECTION("but not where something accepts one of them") {
     Wire other(1);
-    Agent agent({{"127.0.0.1", 1}, {"127.0.0.1", other.port()}}, the_secret, 3s);
+    Agent agent({{"127.0.0.1", 1}, {"127.0.0.1", other.port()}}, test_secret, 3s);
     REQUIRE(agent.link->start());
     CHECK(has(agent.end(), "127.0.0.1"));
-    CHECK_FALSE(agent.gone);
+    CHECK_FALSE(agent.not_listening);
   }
 }
 
@@ -546,12 +546,12 @@ TEST_CASE("the workers of an agent whose own thread stands still are killed wher
   Fixture f(options);
   std::atomic<int> kills = 0;
   AgentLinkOptions link;
-  link.secret.emplace(the_secret);
+  link.secret.emplace(test_secret);
   link.grace = Milliseconds(100);
   link.kill_workers = [&] { return ++kills < 3; };  // two of them have children
   Agent agent({{"127.0.0.1", f.server->port()}}, std::move(link));
   REQUIRE(agent.link->start());
-  REQUIRE(agent.hear_of<Welcome>());
+  REQUIRE(agent.wait_for<Welcome>());
   const auto killed = [&](int times, Clock::duration within) {
     for (const auto end = Clock::now() + within; kills < times && Clock::now() < end;) ::usleep(1000);
     return kills == times;
@@ -568,7 +568,7 @@ TEST_CASE("the workers of an agent whose own thread stands still are killed wher
   }
   SECTION("but not if they have ended in time") {
     agent.link->send(kill_all);
-    REQUIRE(agent.hear_of<Stop>());
+    REQUIRE(agent.wait_for<Stop>());
     agent.link->send(Stopped{1, "", ""});
     CHECK_FALSE(killed(1, 1s));
   }
@@ -581,12 +581,12 @@ TEST_CASE("an agent whose own thread stands still is not lost, and says so") {
   Fixture f(options);
   Agent agent({{"127.0.0.1", f.server->port()}});
   REQUIRE(agent.link->start());
-  REQUIRE(agent.hear_of<Welcome>());
+  REQUIRE(agent.wait_for<Welcome>());
   // This thread, which would run its callbacks, does something else for longer than silence would be borne.
   const auto until = Clock::now() + 2s;
   while (Clock::now() < until) ::usleep(10'000);
   CHECK(coordinator_has_logged("stalled linked"));
   agent.link->send(Opened{5, 1});
-  CHECK(agent.hear_of<Start>().value_or(Start{}).round == 5);
+  CHECK(agent.wait_for<Start>().value_or(Start{}).round == 5);
   CHECK_FALSE(agent.lost);
 }

@@ -13,27 +13,28 @@ namespace ddrun::test {
 
 /// A server with a job that runs: two members, who must not notice what happens beside them.
 struct Fixture {
-  explicit Fixture(rendezvous::CoordinatorServerOptions options = unhurried(), const std::string& secret = the_secret) {
+  explicit Fixture(rendezvous::CoordinatorServerOptions options = slow_heartbeat(),
+                   const std::string& secret = test_secret) {
     clear_coordinator_log();
     if (!secret.empty()) options.secret.emplace(secret);
     options.on_notice = [this](const std::string& text) {
       const std::lock_guard lock(mutex);
-      told.push_back(text);
+      notices_seen.push_back(text);
     };
     auto started = rendezvous::CoordinatorServer::start(options);
     if (!started) FAIL(started.error().message);
     server = std::move(*started);
     for (int i = 0; i < 2; ++i) {
       RawAgent agent(server->port());
-      REQUIRE(agent.greet(secret) == rendezvous::Greeting::done);
+      REQUIRE(agent.handshake(secret) == rendezvous::HandshakeState::done);
       REQUIRE(agent.join(concat("member", i)));
-      REQUIRE(agent.hear_of<rendezvous::Welcome>());
+      REQUIRE(agent.wait_for<rendezvous::Welcome>());
       members.push_back(std::move(agent));
     }
   }
 
   /// The members answer pings only when they are asked for something.
-  static rendezvous::CoordinatorServerOptions unhurried() {
+  static rendezvous::CoordinatorServerOptions slow_heartbeat() {
     rendezvous::CoordinatorServerOptions options;
     options.coordinator.heartbeat_interval = Milliseconds(60'000);
     return options;
@@ -41,18 +42,18 @@ struct Fixture {
 
   /// One of them fails, and both hear of it. What was sent to the server before has been heard by then, since it is one
   /// thread.
-  void check_unharmed() {
+  void check_members_unaffected() {
     ++round;
-    REQUIRE(members[0].say(rendezvous::Failed{.round = round}));
+    REQUIRE(members[0].send_message(rendezvous::Failed{.round = round}));
     for (auto& member : members) {
-      const auto stop = member.hear_of<rendezvous::Stop>();
+      const auto stop = member.wait_for<rendezvous::Stop>();
       REQUIRE(stop);
       CHECK(stop->round == round);
     }
   }
   std::vector<std::string> notices() {
     const std::lock_guard lock(mutex);
-    return told;
+    return notices_seen;
   }
   /// Waits for it: an answer may come before the notice of it. False after 20 s.
   bool has_noticed(const std::string& part) {
@@ -66,7 +67,7 @@ struct Fixture {
 
   // The server last, so that it is the first to end.
   std::mutex mutex;
-  std::vector<std::string> told;
+  std::vector<std::string> notices_seen;
   std::unique_ptr<rendezvous::CoordinatorServer> server;
   std::vector<RawAgent> members;
   rendezvous::Round round = 0;
@@ -74,7 +75,7 @@ struct Fixture {
 
 /// Waits for something that is bound to come; false after 20 s.
 template <class Condition>
-bool comes_true(Condition condition) {
+bool wait_until(Condition condition) {
   for (const auto end = soon(); Clock::now() < end; ::usleep(1000)) {
     if (condition()) return true;
   }

@@ -32,9 +32,9 @@ std::string answer_to(const Fixture& f, const std::string& bytes) {
 
 RawAgent joined(const Fixture& f, const std::string& host) {
   RawAgent agent(f.server->port());
-  REQUIRE(agent.greet() == Greeting::done);
+  REQUIRE(agent.handshake() == HandshakeState::done);
   REQUIRE(agent.join(host));
-  REQUIRE(agent.hear_of<Welcome>());
+  REQUIRE(agent.wait_for<Welcome>());
   return agent;
 }
 
@@ -46,9 +46,9 @@ TEST_CASE("strangers are turned away without an answer") {
                             std::string("SSH-2.0-x\r\n"), std::string("DDRUN-RW"), std::string(100'000, '\0')}) {
     CAPTURE(bytes.substr(0, 20));
     CHECK(answer_to(f, bytes).empty());
-    f.check_unharmed();
+    f.check_members_unaffected();
   }
-  CHECK(f.server->stats().strangers == 5);
+  CHECK(f.server->stats().foreign_protocol == 5);
   CHECK(f.has_noticed("something on 127.0.0.1 that is not ddrun"));
 }
 
@@ -61,37 +61,37 @@ TEST_CASE("a port scanner is not worth a word") {
       ::setsockopt(scanner.fd(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
     }
   }
-  CHECK(comes_true([&] { return f.server->stats().too_slow == 20; }));
-  f.check_unharmed();
+  CHECK(wait_until([&] { return f.server->stats().timed_out == 20; }));
+  f.check_members_unaffected();
   CHECK(f.notices().empty());
 }
 
 TEST_CASE("another secret is refused, and nothing is proved to who has it") {
-  auto options = Fixture::unhurried();
+  auto options = Fixture::slow_heartbeat();
   options.secret_file = "/a/secret";
   Fixture f(options);
   RawAgent agent(f.server->port());
-  CHECK(agent.greet("another secret, also long") == Greeting::turned_away);
-  f.check_unharmed();
+  CHECK(agent.handshake("another secret, also long") == HandshakeState::rejected);
+  f.check_members_unaffected();
   CHECK(f.server->stats().wrong_secrets == 1);
   CHECK(f.has_noticed("127.0.0.1 has another secret and was turned away: this machine's is /a/secret on "));
   CHECK(f.has_noticed("scp -p /a/secret 127.0.0.1:/a/secret"));
   // So many are told; all are counted.
   for (int i = 0; i < 99; ++i) {
     RawAgent again(f.server->port());
-    CHECK(again.greet("another secret, also long") == Greeting::turned_away);
+    CHECK(again.handshake("another secret, also long") == HandshakeState::rejected);
   }
   CHECK(f.server->stats().wrong_secrets == 100);
-  f.check_unharmed();
+  f.check_members_unaffected();
   CHECK(f.notices().size() == 13);  // ten, and the 16th, 32nd and 64th
 }
 
 TEST_CASE("a recorded session is of no use") {
   Fixture f;
   auto recorded = joined(f, "recorded");
-  REQUIRE(recorded.say(Failed{.round = 1000}));
-  REQUIRE(recorded.hear_of<Stop>());
-  for (auto& member : f.members) REQUIRE(member.hear_of<Stop>());
+  REQUIRE(recorded.send_message(Failed{.round = 1000}));
+  REQUIRE(recorded.wait_for<Stop>());
+  for (auto& member : f.members) REQUIRE(member.wait_for<Stop>());
   const auto session = recorded.sent();
   SECTION("to a new connection") {
     CHECK(answer_to(f, session).substr(hello_size) == std::string(32, '\0'));
@@ -99,18 +99,18 @@ TEST_CASE("a recorded session is of no use") {
   }
   SECTION("to a new connection that is authenticated") {
     RawAgent agent(f.server->port());
-    REQUIRE(agent.greet() == Greeting::done);
+    REQUIRE(agent.handshake() == HandshakeState::done);
     agent.send(session.substr(hello_size + 32));
     CHECK(agent.receive_all().empty());
     CHECK(f.has_noticed("was changed on its way"));
   }
   SECTION("to its own connection") {
     recorded.send(session.substr(hello_size + 32));
-    CHECK_FALSE(recorded.hear());
+    CHECK_FALSE(recorded.receive());
     CHECK(
         coordinator_has_logged("lost recorded: a message was changed on its way or is not from whom it claims to be"));
   }
-  f.check_unharmed();  // and nobody is told of round 1000 again
+  f.check_members_unaffected();  // and nobody is told of round 1000 again
 }
 
 TEST_CASE("a greeting that takes too long is ended") {
@@ -120,11 +120,11 @@ TEST_CASE("a greeting that takes too long is ended") {
   for (int i = 0; i < 4; ++i) slow.emplace_back(f.server->port());
   REQUIRE(slow[1].send(hello("0200 0100 00000000").substr(0, 47)));
   REQUIRE(slow[2].send(hello("0200 0100 00000000")));
-  REQUIRE(slow[3].greet() == Greeting::done);  // and does not join
+  REQUIRE(slow[3].handshake() == HandshakeState::done);  // and does not join
   for (auto& one : slow) one.receive_all();
   CHECK(Clock::now() - begin > 4s);
-  CHECK(f.server->stats().too_slow == 4);
-  f.check_unharmed();
+  CHECK(f.server->stats().timed_out == 4);
+  f.check_members_unaffected();
 }
 
 TEST_CASE("whoever waits to be authenticated is one of few and costs little") {
@@ -133,17 +133,17 @@ TEST_CASE("whoever waits to be authenticated is one of few and costs little") {
   std::vector<RawAgent> idle;
   // 600 of 40 addresses; all beyond the limits wait in the system's queue or are told to try again.
   for (int i = 0; i < 600; ++i) idle.emplace_back(f.server->port(), concat("127.0.1.", i % 40 + 1).c_str());
-  f.check_unharmed();
-  CHECK(comes_true([&] { return f.server->stats().greeting == 512; }));
+  f.check_members_unaffected();
+  CHECK(wait_until([&] { return f.server->stats().newcomers == 512; }));
   CHECK(resident_kib() - before < 10'000);
   // They are gone after five seconds, and the next ones come; meanwhile the job goes on.
-  CHECK(comes_true([&] {
-    f.check_unharmed();
+  CHECK(wait_until([&] {
+    f.check_members_unaffected();
     return f.server->stats().accepted >= 600;
   }));
   idle.clear();
   auto late = joined(f, "late");
-  f.check_unharmed();
+  f.check_members_unaffected();
 }
 
 TEST_CASE("one address has only so many connections that wait") {
@@ -153,13 +153,13 @@ TEST_CASE("one address has only so many connections that wait") {
   for (int i = 32; i < 40; ++i) {
     CHECK(idle[static_cast<std::size_t>(i)].receive_all() == CoordinatorHandshake::busy_reply());
   }
-  CHECK(f.server->stats().greeting == 32);
-  CHECK(f.server->stats().turned_away == 8);
+  CHECK(f.server->stats().newcomers == 32);
+  CHECK(f.server->stats().rejected == 8);
   CHECK(f.has_noticed("too many connections from 127.0.0.1"));
   // Others are not hindered.
   RawAgent other(f.server->port(), "127.0.0.2");
-  CHECK(other.greet() == Greeting::done);
-  f.check_unharmed();
+  CHECK(other.handshake() == HandshakeState::done);
+  f.check_members_unaffected();
 }
 
 TEST_CASE("frames that are too long, garbled, unknown or unreadable end their connection only") {
@@ -168,10 +168,10 @@ TEST_CASE("frames that are too long, garbled, unknown or unreadable end their co
     CAPTURE(host);
     auto agent = joined(f, host);
     misbehave(agent);
-    while (agent.hear()) {
+    while (agent.receive()) {
     }
     CHECK(f.has_noticed(notice));
-    f.check_unharmed();
+    f.check_members_unaffected();
   };
   check_cut_off("long", "longer than any", [](RawAgent& agent) { agent.send(unhex("01004000 02")); });
   check_cut_off("huge", "longer than any", [](RawAgent& agent) { agent.send(unhex("ffffffff 02")); });
@@ -184,22 +184,22 @@ TEST_CASE("frames that are too long, garbled, unknown or unreadable end their co
   });
   check_cut_off("skipped", "was changed on its way", [](RawAgent& agent) {
     (void)agent.sealed(Pong{1});
-    agent.say(Pong{2});
+    agent.send_message(Pong{2});
   });
   CHECK(f.server->stats().cut_off == 5);
 }
 
 TEST_CASE("with authentication, too, messages must make sense") {
-  Fixture open(Fixture::unhurried(), "");  // where they are easily made by hand
-  std::size_t told = 0;
+  Fixture open(Fixture::slow_heartbeat(), "");  // where they are easily made by hand
+  std::size_t notices_seen = 0;
   const auto notice_after = [&](const std::string& bytes) {
     RawAgent agent(open.server->port());
-    REQUIRE(agent.greet("") == Greeting::done);
+    REQUIRE(agent.handshake("") == HandshakeState::done);
     agent.send(bytes);
     agent.receive_all();
-    REQUIRE(comes_true([&, before = told]() { return open.notices().size() > before; }));
-    told = open.notices().size();
-    open.check_unharmed();
+    REQUIRE(wait_until([&, before = notices_seen]() { return open.notices().size() > before; }));
+    notices_seen = open.notices().size();
+    open.check_members_unaffected();
     return open.notices().back();
   };
   CHECK(notice_after(unhex("00000000 63")).find("unknown type 99") != std::string::npos);
@@ -210,18 +210,18 @@ TEST_CASE("with authentication, too, messages must make sense") {
 }
 
 TEST_CASE("what is announced is believed only when it comes") {
-  Fixture open(Fixture::unhurried(), "");
+  Fixture open(Fixture::slow_heartbeat(), "");
   const long before = resident_kib();
   std::vector<RawAgent> claiming;
   for (int i = 0; i < 100; ++i) {
     RawAgent agent(open.server->port(), concat("127.0.0.", i + 2).c_str());
-    REQUIRE(agent.greet("") == Greeting::done);
+    REQUIRE(agent.handshake("") == HandshakeState::done);
     REQUIRE(agent.join("claims"));
     REQUIRE(agent.send(unhex("00004000 05 00")));
     claiming.push_back(std::move(agent));
   }
-  open.check_unharmed();
-  CHECK(comes_true([&] { return open.server->stats().agents == 102; }));
+  open.check_members_unaffected();
+  CHECK(wait_until([&] { return open.server->stats().agents == 102; }));
   CHECK(resident_kib() - before < 50'000);  // of 400 MB
 }
 
@@ -230,10 +230,10 @@ TEST_CASE("whoever does not read costs bounded memory and is cut off") {
   auto deaf = joined(f, "deaf");
   const long before = resident_kib();
   // Each asks for 60 MB, of which nothing is read.
-  for (int i = 0; i < 20; ++i) deaf.say(Succeeded{1'000});
+  for (int i = 0; i < 20; ++i) deaf.send_message(Succeeded{1'000});
   CHECK(coordinator_has_logged("lost deaf: it does not read what it is told"));
   CHECK(resident_kib() - before < 700'000);  // of 1.2 GB; sanitizers keep for a while what is freed
-  f.check_unharmed();
+  f.check_members_unaffected();
 }
 
 TEST_CASE("without descriptors newcomers are cut off and the job goes on") {
@@ -262,11 +262,11 @@ TEST_CASE("without descriptors newcomers are cut off and the job goes on") {
   }
   CHECK(greeted > 0);
   CHECK(cut_off > 0);
-  f.check_unharmed();
+  f.check_members_unaffected();
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &old) == 0);
   for (const int fd : sockets) ::close(fd);
   auto later = joined(f, "later");
-  f.check_unharmed();
+  f.check_members_unaffected();
 }
 
 TEST_CASE("a session that there is not cannot be resumed, and another's cannot be guessed") {
@@ -274,29 +274,29 @@ TEST_CASE("a session that there is not cannot be resumed, and another's cannot b
   for (const char* session :
        {"", ".", "1", "1.", "2.0123456789abcdef0123456789abcdef", "99999999999999999999.a", "-1.a"}) {
     RawAgent guest(f.server->port());
-    REQUIRE(guest.greet() == Greeting::done);
-    REQUIRE(guest.say(Resume{session, 0}));
-    const auto refused = guest.hear_of<Refused>();
+    REQUIRE(guest.handshake() == HandshakeState::done);
+    REQUIRE(guest.send_message(Resume{session, 0}));
+    const auto refused = guest.wait_for<Refused>();
     REQUIRE(refused);
-    CHECK(refused->kind == RefusalKind::given_up);
+    CHECK(refused->kind == RefusalKind::lost);
     CHECK(guest.receive_all().empty());
   }
-  f.check_unharmed();
+  f.check_members_unaffected();
 }
 
 TEST_CASE("who resumes and counts wrong is cut off, and the member goes on as it was") {
   Fixture f;
   RawAgent member(f.server->port());
-  REQUIRE(member.greet() == Greeting::done);
+  REQUIRE(member.handshake() == HandshakeState::done);
   REQUIRE(member.join("counted"));
-  const auto welcome = member.hear_of<Welcome>();
+  const auto welcome = member.wait_for<Welcome>();
   REQUIRE(welcome);
   RawAgent again(f.server->port());
-  REQUIRE(again.greet() == Greeting::done);
-  REQUIRE(again.say(Resume{welcome->session, 1000}));
+  REQUIRE(again.handshake() == HandshakeState::done);
+  REQUIRE(again.send_message(Resume{welcome->session, 1000}));
   CHECK(again.receive_all().empty());
   CHECK(f.has_noticed("it has heard 1000 messages, it says"));
-  REQUIRE(member.say(Opened{3, 1}));
-  CHECK(member.hear_of<Start>().value_or(Start{}).round == 3);
-  f.check_unharmed();
+  REQUIRE(member.send_message(Opened{3, 1}));
+  CHECK(member.wait_for<Start>().value_or(Start{}).round == 3);
+  f.check_members_unaffected();
 }

@@ -16,10 +16,10 @@ namespace ddrun::test {
 
 /// A link and all that it says.
 struct Agent {
-  explicit Agent(std::vector<Endpoint> coordinators, const std::string& secret = the_secret,
+  explicit Agent(std::vector<Endpoint> coordinators, const std::string& secret = test_secret,
                  std::chrono::milliseconds patience = std::chrono::seconds(20), const std::string& job = "job",
-                 std::chrono::milliseconds answer_within = std::chrono::seconds(13))
-      : Agent(std::move(coordinators), options_with(secret, answer_within), patience, job) {}
+                 std::chrono::milliseconds join_reply_timeout = std::chrono::seconds(13))
+      : Agent(std::move(coordinators), options_with(secret, join_reply_timeout), patience, job) {}
   Agent(std::vector<Endpoint> coordinators, rendezvous::AgentLinkOptions options,
         std::chrono::milliseconds patience = std::chrono::seconds(20), const std::string& job = "job") {
     options.coordinators = std::move(coordinators);
@@ -34,7 +34,7 @@ struct Agent {
       unreachable = loss.unreachable;
     };
     callbacks.on_retry = [this](const std::string& why) { retries.push_back(why); };
-    callbacks.on_gone = [this] { gone = true; };
+    callbacks.on_not_listening = [this] { not_listening = true; };
     link.emplace(context.get_executor(), std::move(options), std::move(callbacks));
   }
 
@@ -49,7 +49,7 @@ struct Agent {
     return false;
   }
   template <class Message>
-  std::optional<Message> hear_of() {
+  std::optional<Message> wait_for() {
     std::optional<Message> wanted;
     run_until([&] {
       while (!wanted && taken < messages.size()) {
@@ -70,13 +70,14 @@ struct Agent {
   std::vector<std::string> retries;
   std::optional<Error> lost;
   bool unreachable = false;
-  bool gone = false;
+  bool not_listening = false;
   std::optional<rendezvous::AgentLink> link;
 
  private:
-  static rendezvous::AgentLinkOptions options_with(const std::string& secret, std::chrono::milliseconds answer_within) {
+  static rendezvous::AgentLinkOptions options_with(const std::string& secret,
+                                                   std::chrono::milliseconds join_reply_timeout) {
     rendezvous::AgentLinkOptions options;
-    options.answer_within = answer_within;
+    options.join_reply_timeout = join_reply_timeout;
     if (!secret.empty()) options.secret.emplace(secret);
     return options;
   }

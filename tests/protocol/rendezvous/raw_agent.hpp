@@ -13,7 +13,7 @@
 
 namespace ddrun::test {
 
-inline const std::string the_secret = "a secret for these tests";
+inline const std::string test_secret = "a secret for these tests";
 
 /// A connection that does what it is told, step by step, and keeps what it has sent.
 class RawAgent {
@@ -44,20 +44,20 @@ class RawAgent {
   }
 
   /// The greeting, to its end. Without a secret: method 0.
-  rendezvous::Greeting greet(const std::string& secret = the_secret) {
+  rendezvous::HandshakeState handshake(const std::string& secret = test_secret) {
     const rendezvous::HmacKey key(secret);
     rendezvous::AgentHandshake handshake(secret.empty() ? nullptr : &key, rendezvous::random_nonce());
     send(handshake.begin());
-    while (handshake.state() == rendezvous::Greeting::going_on) {
+    while (handshake.state() == rendezvous::HandshakeState::in_progress) {
       std::string bytes = receive_some();
-      if (bytes.empty()) return rendezvous::Greeting::going_on;  // cut off
+      if (bytes.empty()) return rendezvous::HandshakeState::in_progress;  // cut off
       std::string_view left = bytes;
       std::string out;
       handshake.feed(left, out);
       in_.assign(left);
       send(out);
     }
-    if (handshake.state() == rendezvous::Greeting::done) keys_.emplace(handshake.keys());
+    if (handshake.state() == rendezvous::HandshakeState::done) keys_.emplace(handshake.keys());
     return handshake.state();
   }
 
@@ -69,17 +69,17 @@ class RawAgent {
     REQUIRE(keys_->sealer.seal(type, payload, bytes));
     return bytes;
   }
-  bool say(const rendezvous::FromAgent& message) { return send(sealed(message)); }
+  bool send_message(const rendezvous::FromAgent& message) { return send(sealed(message)); }
   bool join(const std::string& host, const std::string& job = "job") {
     rendezvous::Join join;
     join.host = host;
     join.job_id = job;
     join.agent_id = host;
-    return say(join);
+    return send_message(join);
   }
 
   /// The next message; nothing if the other side hangs up.
-  std::optional<rendezvous::FromCoordinator> hear() {
+  std::optional<rendezvous::FromCoordinator> receive() {
     for (;;) {
       rendezvous::FrameOpener::Frame frame;
       const auto status = keys_->opener.next(in_, frame);
@@ -97,10 +97,10 @@ class RawAgent {
   }
   /// The next message of that kind, others passed over; pings are answered.
   template <class Message>
-  std::optional<Message> hear_of() {
-    while (auto message = hear()) {
+  std::optional<Message> wait_for() {
+    while (auto message = receive()) {
       if (auto* wanted = std::get_if<Message>(&*message)) return std::move(*wanted);
-      if (const auto* ping = std::get_if<rendezvous::Ping>(&*message)) say(rendezvous::Pong{ping->number});
+      if (const auto* ping = std::get_if<rendezvous::Ping>(&*message)) send_message(rendezvous::Pong{ping->number});
     }
     return std::nullopt;
   }

@@ -24,7 +24,7 @@ std::string answer_to_order(const std::string& job) {
   RendezvousOptions options;
   options.spec = &spec;
   options.host = "node";
-  options.secret = std::move(*Secret::from_text(the_secret));
+  options.secret = std::move(*Secret::from_text(test_secret));
   RendezvousListener listener;
   std::string begun;
   listener.round_begins = [&](Round, const RankAssignment&) { begun = "a round has begun"; };

@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 TEST_CASE("a port in use is named, and the next candidate is taken") {
   Fixture f;
   CoordinatorServerOptions options;
-  options.secret.emplace(the_secret);
+  options.secret.emplace(test_secret);
   options.ports = {f.server->port()};
   const auto refused = CoordinatorServer::start(options);
   REQUIRE_FALSE(refused);
@@ -30,12 +30,12 @@ TEST_CASE("a port in use is named, and the next candidate is taken") {
 TEST_CASE("whom the coordinator dismisses is told everything before") {
   Fixture f;
   // It has said more than anybody has read when the connection ends.
-  REQUIRE(f.members[0].say(Succeeded{50}));
-  REQUIRE(f.members[0].say(Leave{15, ""}));
-  for (int i = 0; i < 100; ++i) REQUIRE(f.members[0].say(Pong{1}));
+  REQUIRE(f.members[0].send_message(Succeeded{50}));
+  REQUIRE(f.members[0].send_message(Leave{15, ""}));
+  for (int i = 0; i < 100; ++i) REQUIRE(f.members[0].send_message(Pong{1}));
   int events = 0;
   bool verdict = false;
-  while (const auto message = f.members[0].hear()) {
+  while (const auto message = f.members[0].receive()) {
     events += std::holds_alternative<EventLine>(*message) ? 1 : 0;
     verdict = verdict || std::holds_alternative<VerdictMessage>(*message);
   }
@@ -45,12 +45,12 @@ TEST_CASE("whom the coordinator dismisses is told everything before") {
 
 TEST_CASE("a server that ends delivers what is queued") {
   Fixture f;
-  REQUIRE(f.members[0].say(Failed{.round = 1}));
-  REQUIRE(f.members[1].hear_of<Stop>());  // and so it is queued for the first one, too
+  REQUIRE(f.members[0].send_message(Failed{.round = 1}));
+  REQUIRE(f.members[1].wait_for<Stop>());  // and so it is queued for the first one, too
   std::thread end([&] { f.server.reset(); });
-  CHECK(f.members[0].hear_of<Stop>());
+  CHECK(f.members[0].wait_for<Stop>());
   for (auto& member : f.members) {
-    while (member.hear()) {
+    while (member.receive()) {
     }
     member.close();
   }
@@ -65,15 +65,15 @@ TEST_CASE("a server that ends waits for nobody for long") {
 }
 
 TEST_CASE("the end of the job is told to everybody, then to whoever waits for it") {
-  std::atomic<int> told{0};
+  std::atomic<int> notices_seen{0};
   CoordinatorServerOptions options;
-  options.on_done = [&] { ++told; };
+  options.on_done = [&] { ++notices_seen; };
   Fixture f(options);
   CHECK_FALSE(f.server->wait_done(Clock::now() + 1ms));
-  REQUIRE(f.members[0].say(Abort{}));
+  REQUIRE(f.members[0].send_message(Abort{}));
   CHECK(f.server->wait_done(soon()));
-  for (auto& member : f.members) CHECK(member.hear_of<VerdictMessage>());
-  CHECK(comes_true([&] { return told == 1; }));
+  for (auto& member : f.members) CHECK(member.wait_for<VerdictMessage>());
+  CHECK(wait_until([&] { return notices_seen == 1; }));
   CHECK(f.server->wait_done(Clock::now()));
 }
 
@@ -84,19 +84,19 @@ TEST_CASE("many jobs are kept apart, and gone with their last agent") {
   std::vector<RawAgent> others;
   for (int i = 0; i < 2; ++i) {
     others.emplace_back(f.server->port());
-    REQUIRE(others.back().greet() == Greeting::done);
+    REQUIRE(others.back().handshake() == HandshakeState::done);
     REQUIRE(others.back().join(concat("other", i), "other"));
-    REQUIRE(others.back().hear_of<Welcome>());
+    REQUIRE(others.back().wait_for<Welcome>());
   }
   CHECK(coordinator_has_logged("join other1 127.0.0.1 other"));
   CHECK(f.server->stats().jobs == 2);
-  REQUIRE(others[0].say(Failed{.round = 77}));
+  REQUIRE(others[0].send_message(Failed{.round = 77}));
   // Both read it: a connection that is closed with something unread is reset, as one is on its way.
-  for (auto& other : others) CHECK(other.hear_of<Stop>().value_or(Stop{}).round == 77);
-  f.check_unharmed();  // and has not heard of 77
+  for (auto& other : others) CHECK(other.wait_for<Stop>().value_or(Stop{}).round == 77);
+  f.check_members_unaffected();  // and has not heard of 77
   others.clear();
-  CHECK(comes_true([&] { return f.server->stats().jobs == 1; }));
-  f.check_unharmed();
+  CHECK(wait_until([&] { return f.server->stats().jobs == 1; }));
+  f.check_members_unaffected();
 }
 
 TEST_CASE("agents are pinged, and who is silent is lost") {
@@ -108,9 +108,9 @@ TEST_CASE("agents are pinged, and who is silent is lost") {
   std::thread silent([&] { noticed = coordinator_has_logged("silent member1"); });
   // The other one answers.
   for (int i = 0; i < 12; ++i) {
-    const auto ping = f.members[0].hear_of<Ping>();
+    const auto ping = f.members[0].wait_for<Ping>();
     REQUIRE(ping);
-    REQUIRE(f.members[0].say(Pong{ping->number}));
+    REQUIRE(f.members[0].send_message(Pong{ping->number}));
   }
   silent.join();
   CHECK(noticed);
@@ -132,14 +132,14 @@ TEST_CASE("who takes long for one message is not silent") {
   };
   // A piece for each ping, which is not answered, until one who says nothing has been given up.
   for (int after = 0; after < 3; after += silent("silent member1") ? 1 : 0) {
-    REQUIRE(agent.hear_of<Ping>());
+    REQUIRE(agent.wait_for<Ping>());
     REQUIRE(left.size() > 2000);
     REQUIRE(agent.send(left.substr(0, 2000)));
     left.remove_prefix(2000);
   }
   REQUIRE(agent.send(left));
-  REQUIRE(agent.say(Failed{.round = 2}));
-  const auto stop = agent.hear_of<Stop>();
+  REQUIRE(agent.send_message(Failed{.round = 2}));
+  const auto stop = agent.wait_for<Stop>();
   REQUIRE(stop);
   CHECK(stop->round == 2);
   CHECK_FALSE(silent("silent member0"));

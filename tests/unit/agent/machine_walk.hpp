@@ -81,7 +81,7 @@ class OneMachine {
   OneMachine(const RestartPolicy& restart, const StopPolicy& stop, int workers) : restart_(restart), workers_(workers) {
     rendezvous::CoordinatorOptions options;
     options.host = "a";
-    options.only_here = true;
+    options.single_member = true;
     options.with_events = false;
     coordinator_ = std::make_unique<rendezvous::Coordinator>(options);
     LaunchSpec spec;

@@ -1,7 +1,7 @@
 // etcd's answers.
 
 #include "ddrun/test/catch.hpp"
-#include "etcd_answers.hpp"
+#include "etcd_responses.hpp"
 
 using namespace ddrun;
 using namespace ddrun::etcd;
@@ -45,13 +45,13 @@ TEST_CASE("answers of etcd 3.4, as it gave them") {
   CHECK(parse_token(R"({"header":{"revision":"1"},"token":"abc.8"})") == "abc.8");
 
   CHECK(parse_watch(R"({"result":{"header":{"revision":"2"},"created":true}})")->events.empty());
-  const auto news = parse_watch(
+  const auto update = parse_watch(
       R"({"result":{"header":{"revision":"3"},"events":[{"type":"DELETE","kv":{"key":"YQ==","mod_revision":"3"}},{"kv":{"key":"Yg==","mod_revision":"4","value":"eA=="}}]}})");
-  REQUIRE(news);
-  REQUIRE(news->events.size() == 2);
-  CHECK(news->events[0].deleted);
-  CHECK_FALSE(news->events[1].deleted);
-  CHECK(news->events[1].kv.value == "x");
+  REQUIRE(update);
+  REQUIRE(update->events.size() == 2);
+  CHECK(update->events[0].deleted);
+  CHECK_FALSE(update->events[1].deleted);
+  CHECK(update->events[1].kv.value == "x");
   CHECK(parse_watch(R"({"result":{"canceled":true,"compact_revision":"15"}})")->canceled);
   CHECK(parse_watch(R"({"error":{"grpc_code":14,"message":"etcdserver: no leader"}})")->reason ==
         "etcdserver: no leader");
@@ -74,7 +74,7 @@ TEST_CASE("what is not an answer is none") {
     CHECK_FALSE(parse_grant(text));
     CHECK_FALSE(parse_keepalive(text));
     CHECK_FALSE(parse_token(text));
-    CHECK_FALSE(parse_done(text));
+    CHECK_FALSE(is_ok_response(text));
     CHECK_FALSE(parse_error(text));
     CHECK_FALSE(parse_watch(text));
   }

@@ -15,26 +15,26 @@ TEST_CASE("bytes come back from words as they were, and nothing else is one") {
   const std::vector<std::string> texts{"",  "a",     "ab", "abc", "a b/c%", "\xff\x01\n", std::string(3, '\0'),
                                        "%", "~-._A9"};
   for (const std::string& text : texts) {
-    CHECK(from_word(to_word(text)) == text);
-    CHECK(to_word(text).find_first_of(" \n/\"\\") == std::string::npos);
+    CHECK(percent_decode(percent_encode(text)) == text);
+    CHECK(percent_encode(text).find_first_of(" \n/\"\\") == std::string::npos);
   }
-  CHECK(to_word("a job/ü") == "a%20job%2F%C3%BC");
+  CHECK(percent_encode("a job/ü") == "a%20job%2F%C3%BC");
   for (const auto* wrong : {"", "%4", "%41", "%zz", "%c3", "a b", "%%", "ü"}) {
     CAPTURE(wrong);
-    CHECK_FALSE(from_word(wrong));
+    CHECK_FALSE(percent_decode(wrong));
   }
 }
 
 TEST_CASE("lines of a program") {
-  const auto mine = line::parse("mine 7 12");
+  const auto mine = from_program::parse("mine 7 12");
   REQUIRE(mine);
-  CHECK(std::get<line::Mine>(*mine).term == 7);
-  CHECK(std::get<line::Mine>(*mine).tick == 12);
-  CHECK(std::get<line::Other>(line::parse("leader 7 n0%3A1").value()).address == "n0:1");
-  CHECK(std::get<line::Other>(line::parse("leader 7 %").value()).address.empty());
-  CHECK(std::get<line::Verdict>(line::parse("verdict exit%200").value()).text == "exit 0");
-  CHECK(std::get<line::Refused>(line::parse("refused for a reason").value()).why == "for a reason");
-  CHECK(std::get<line::Trouble>(line::parse("trouble \x1b[31mred").value()).text == "red");
+  CHECK(std::get<from_program::Mine>(*mine).term == 7);
+  CHECK(std::get<from_program::Mine>(*mine).tick == 12);
+  CHECK(std::get<from_program::Other>(from_program::parse("leader 7 n0%3A1").value()).address == "n0:1");
+  CHECK(std::get<from_program::Other>(from_program::parse("leader 7 %").value()).address.empty());
+  CHECK(std::get<from_program::Verdict>(from_program::parse("verdict exit%200").value()).text == "exit 0");
+  CHECK(std::get<from_program::Refused>(from_program::parse("refused for a reason").value()).why == "for a reason");
+  CHECK(std::get<from_program::Trouble>(from_program::parse("trouble \x1b[31mred").value()).text == "red");
   for (const auto* wrong : {"",
                             " ",
                             "mine",
@@ -59,24 +59,25 @@ TEST_CASE("lines of a program") {
                             "recorded x",
                             "lost"}) {
     CAPTURE(wrong);
-    CHECK_FALSE(line::parse(wrong));
+    CHECK_FALSE(from_program::parse(wrong));
   }
 }
 
 TEST_CASE("lines that ddrun says") {
-  const auto job = said::parse("job 1 5000 a%20job");
+  const auto job = to_program::parse("job 1 5000 a%20job");
   REQUIRE(job);
-  CHECK(std::get<said::Job>(*job).version == 1);
-  CHECK(std::get<said::Job>(*job).ttl == 5s);
-  CHECK(std::get<said::Job>(*job).job == "a job");
+  CHECK(std::get<to_program::Job>(*job).version == 1);
+  CHECK(std::get<to_program::Job>(*job).ttl == 5s);
+  CHECK(std::get<to_program::Job>(*job).job == "a job");
   // What comes behind a version that is not known may be anything.
-  CHECK(std::get<said::Job>(said::parse("job 2 and more of it").value()).version == 2);
-  CHECK(std::get<said::Campaign>(said::parse("campaign n0%3A1").value()).address == "n0:1");
-  CHECK(std::get<said::Campaign>(said::parse("campaign %").value()).address.empty());
-  CHECK(std::get<said::Tick>(said::parse("tick 18446744073709551615").value()).number == 18446744073709551615U);
-  CHECK(std::get<said::Depose>(said::parse("depose 7").value()).term == 7);
-  CHECK(std::holds_alternative<said::Resign>(said::parse("resign").value()));
-  CHECK(std::get<said::Verdict>(said::parse("verdict exit%200").value()).text == "exit 0");
+  CHECK(std::get<to_program::Job>(to_program::parse("job 2 and more of it").value()).version == 2);
+  CHECK(std::get<to_program::Campaign>(to_program::parse("campaign n0%3A1").value()).address == "n0:1");
+  CHECK(std::get<to_program::Campaign>(to_program::parse("campaign %").value()).address.empty());
+  CHECK(std::get<to_program::Tick>(to_program::parse("tick 18446744073709551615").value()).number ==
+        18446744073709551615U);
+  CHECK(std::get<to_program::Depose>(to_program::parse("depose 7").value()).term == 7);
+  CHECK(std::holds_alternative<to_program::Resign>(to_program::parse("resign").value()));
+  CHECK(std::get<to_program::Verdict>(to_program::parse("verdict exit%200").value()).text == "exit 0");
   for (const auto* wrong : {"",
                             " ",
                             "job",
@@ -105,7 +106,7 @@ TEST_CASE("lines that ddrun says") {
                             "done 1",
                             "Tick 1"}) {
     CAPTURE(wrong);
-    CHECK_FALSE(said::parse(wrong));
+    CHECK_FALSE(to_program::parse(wrong));
   }
 }
 
@@ -113,26 +114,26 @@ TEST_CASE("a fence holds from the sending of a request, less a margin, and says 
   boost::asio::io_context io;
   int over = 0;
   auto fence = std::move(*Fence::make(io.get_executor(), [&] { ++over; }));
-  CHECK_FALSE(fence->holds());
+  CHECK_FALSE(fence->is_held());
   const auto begin = FenceClock::now();
   fence->renewed(begin, 200ms);
-  CHECK(fence->holds());
-  CHECK(fence->left() <= 180ms);
+  CHECK(fence->is_held());
+  CHECK(fence->remaining() <= 180ms);
   // One that was sent earlier shortens nothing.
   fence->renewed(begin - 1s, 200ms);
-  CHECK(fence->holds());
+  CHECK(fence->is_held());
   while (over == 0) io.run_one();
   CHECK(FenceClock::now() - begin >= 180ms);
-  CHECK_FALSE(fence->holds());
-  CHECK(fence->left() == 0ms);
+  CHECK_FALSE(fence->is_held());
+  CHECK(fence->remaining() == 0ms);
 
   // It is over whether the loop has run or not.
   fence->renewed(FenceClock::now() - 1s, 1s);
-  CHECK_FALSE(fence->holds());
+  CHECK_FALSE(fence->is_held());
   fence->renewed(FenceClock::now(), 1s);
-  CHECK(fence->holds());
+  CHECK(fence->is_held());
   fence->drop();
-  CHECK_FALSE(fence->holds());
+  CHECK_FALSE(fence->is_held());
   fence.reset();
   io.run();
   CHECK(over <= 2);

@@ -41,7 +41,7 @@ TEST_CASE("the events of a job, in order") {
   job.stops(a);
   job.stops(b);
   job.opens();
-  job.breaks(b);
+  job.disconnects(b);
   job.stops(a);
   CHECK(names(job) == std::vector<std::string>{"joined", "round", "started", "joined", "ended", "round", "started",
                                                "failed", "ended", "restart", "round", "started", "lost", "ended",
@@ -153,7 +153,7 @@ TEST_CASE("an agent that is slow to read reports is not sent more than the trans
     job.opens();
     job.fails(2, 2, 1);
     for (LinkId link = 1; link <= 3; ++link) job.stops(link, "", large);
-    for (const auto& message : job.heard(a)) {
+    for (const auto& message : job.received(a)) {
       const auto* report = std::get_if<NodeReport>(&message);
       if (report != nullptr) ++(report->workers.empty() ? left_out : told);
     }
@@ -162,7 +162,7 @@ TEST_CASE("an agent that is slow to read reports is not sent more than the trans
   CHECK(told == 10);
   CHECK(left_out == 8);
   // It answers a ping, so it has read all that was sent before.
-  job.speaks_again(a);
+  job.answers_again(a);
   job.wait(Milliseconds{1'000});
   round();
   CHECK(told == 13);

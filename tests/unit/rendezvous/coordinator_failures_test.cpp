@@ -55,7 +55,7 @@ TEST_CASE("exit codes of a failure") {
     failed.rank = 2;
     failed.by_signal = row.by_signal;
     failed.code = row.code;
-    pair.job.says(pair.b, failed);
+    pair.job.sends(pair.b, failed);
     pair.both_stop();
     const VerdictMessage verdict = pair.job.next<VerdictMessage>(pair.a);
     CHECK(verdict.exit_code == row.exit_code);
@@ -195,11 +195,11 @@ TEST_CASE("what belongs to an earlier round is ignored") {
   Failed old;
   old.round = 1;
   old.code = 9;
-  pair.job.says(pair.a, old);
-  pair.job.says(pair.a, Succeeded{1});
-  pair.job.says(pair.b, Stopped{1, "", ""});
-  pair.job.says(pair.b, Opened{1, 5});
-  CHECK(pair.job.heard(pair.a).empty());
+  pair.job.sends(pair.a, old);
+  pair.job.sends(pair.a, Succeeded{1});
+  pair.job.sends(pair.b, Stopped{1, "", ""});
+  pair.job.sends(pair.b, Opened{1, 5});
+  CHECK(pair.job.received(pair.a).empty());
   CHECK(pair.job.coordinator().restarts() == 1);
   pair.job.succeeds(pair.a);
   pair.job.succeeds(pair.b);
@@ -209,7 +209,7 @@ TEST_CASE("what belongs to an earlier round is ignored") {
 
 TEST_CASE("a lost node uses up a restart, and is the cause when none is left") {
   Pair pair = running_pair({{"max_restarts", "1"}}, 1, 2);
-  pair.job.breaks(pair.b);
+  pair.job.disconnects(pair.b);
   CHECK(pair.job.next<Stop>(pair.a) ==
         Stop{1, true,
              "b (10.0.0.2, node rank 1) was lost: connection reset by peer; restarting all workers (restart 1 of 1)",
@@ -222,7 +222,7 @@ TEST_CASE("a lost node uses up a restart, and is the cause when none is left") {
   pair.job.wait(Milliseconds{30'000});
   pair.job.stops(pair.a);
   pair.job.opens();
-  pair.job.breaks(c);
+  pair.job.disconnects(c);
   pair.job.stops(pair.a);
   const VerdictMessage verdict = pair.job.next<VerdictMessage>(pair.a);
   CHECK(verdict.kind == VerdictKind::node_lost);
@@ -250,7 +250,7 @@ TEST_CASE("a failure that is only the echo of a lost node is not the cause") {
     Pair pair = running_pair({{"max_restarts", "0"}});
     pair.job.fails(pair.a, 0, 1);
     pair.job.wait(Milliseconds{900});
-    pair.job.breaks(pair.b);
+    pair.job.disconnects(pair.b);
     pair.job.stops(pair.a, "echo");
     const VerdictMessage verdict = pair.job.next<VerdictMessage>(pair.a);
     CHECK(verdict.kind == VerdictKind::node_lost);
@@ -275,7 +275,7 @@ TEST_CASE("a failure that is only the echo of a lost node is not the cause") {
     pair.job.fails(pair.a, 0, 3, false);
     CHECK_FALSE(pair.job.next<Stop>(pair.a).another_round);
     pair.job.wait(Milliseconds{500});
-    pair.job.breaks(pair.b);
+    pair.job.disconnects(pair.b);
     CHECK(pair.job.next<Stop>(pair.a) ==
           Stop{1, true,
                "b (10.0.0.2, node rank 1) was lost: connection reset by peer; at the same time rank 0 on a "
@@ -291,7 +291,7 @@ TEST_CASE("a failure that is only the echo of a lost node is not the cause") {
     Pair pair = running_pair({{"max_restarts", "0"}});
     pair.job.fails(pair.a, 0, 1);
     pair.job.wait(Milliseconds{1'500});
-    pair.job.breaks(pair.b);
+    pair.job.disconnects(pair.b);
     pair.job.stops(pair.a);
     CHECK(pair.job.next<VerdictMessage>(pair.a).kind == VerdictKind::worker_failed);
   }
@@ -299,7 +299,7 @@ TEST_CASE("a failure that is only the echo of a lost node is not the cause") {
     Pair pair = running_pair({{"max_restarts", "0"}});
     pair.job.fails(pair.a, 0, 1);
     pair.job.stops(pair.b);
-    pair.job.breaks(pair.b);
+    pair.job.disconnects(pair.b);
     pair.job.stops(pair.a);
     CHECK(pair.job.next<VerdictMessage>(pair.a).kind == VerdictKind::worker_failed);
   }
@@ -309,8 +309,8 @@ TEST_CASE("two nodes that are lost at once cost one restart") {
   ScriptedJob job(1, 3, {{"max_restarts", "1"}});
   for (const char* host : {"a", "b", "c"}) job.joins(host);
   job.opens();
-  job.breaks(2);
-  job.breaks(3);
+  job.disconnects(2);
+  job.disconnects(3);
   job.stops(1);
   CHECK(job.coordinator().round() == 2);
   CHECK(job.coordinator().restarts() == 1);
@@ -324,7 +324,7 @@ TEST_CASE("a node that is lost while others make room for a newcomer costs a res
     job.wait(Milliseconds{30'000});
     job.opens();
     job.joins("c");
-    job.breaks(2);
+    job.disconnects(2);
     job.stops(1);
     CHECK(job.coordinator().restarts() == restarts);
     CHECK(job.coordinator().verdict().has_value() == (restarts == 0));
@@ -351,7 +351,7 @@ TEST_CASE("a node that goes after it has finished is missed only if it had the s
     const LinkId other = first ? pair.b : pair.a;
     pair.job.succeeds(done);
     pair.job.stops(done);
-    pair.job.breaks(done);
+    pair.job.disconnects(done);
     if (!first) pair.job.succeeds(other);
     pair.job.stops(other);
     CHECK(pair.job.next<VerdictMessage>(other).kind == (first ? VerdictKind::node_lost : VerdictKind::success));
@@ -361,17 +361,17 @@ TEST_CASE("a node that goes after it has finished is missed only if it had the s
 TEST_CASE("a node that goes between SUCCEEDED and STOPPED is lost") {
   Pair pair = running_pair({{"max_restarts", "0"}});
   pair.job.succeeds(pair.b);
-  pair.job.breaks(pair.b);
+  pair.job.disconnects(pair.b);
   CHECK(pair.job.has<Stop>(pair.a));
 }
 
 TEST_CASE("too few after a loss wait for a newcomer, and end with that cause if none comes") {
   for (const bool comes : {true, false}) {
     Pair pair = running_pair();
-    pair.job.breaks(pair.b);
+    pair.job.disconnects(pair.b);
     pair.job.stops(pair.a);
     CHECK(pair.job.coordinator().round() == 1);
-    CHECK(pair.job.next<Waiting>(pair.a).here == 1);
+    CHECK(pair.job.next<Waiting>(pair.a).joined == 1);
     pair.job.wait(Milliseconds{599'999});
     if (comes) {
       pair.job.joins("c");
@@ -402,7 +402,7 @@ TEST_CASE("a host whose workers fail too often is left out, and a spare takes it
   }
   CHECK(job.next<Refused>(b).why == "b is left out: its workers failed 2 times (--node-max-failures)");
   CHECK(job.node_rank(c) == 1);
-  CHECK(job.next<Refused>(job.joins("b")).kind == RefusalKind::for_good);
+  CHECK(job.next<Refused>(job.joins("b")).kind == RefusalKind::permanent);
   // The coordinator's own agent has to stay, but takes part no more.
   for (int i = 0; i < 2; ++i) {
     job.opens();
@@ -436,11 +436,11 @@ TEST_CASE("two machines are never one: their failures are counted apart, and the
     job.fails(b, 2, 1);
     job.stops(a);
     job.stops(b);
-    CHECK(job.next<Refused>(b).kind == RefusalKind::for_good);
+    CHECK(job.next<Refused>(b).kind == RefusalKind::permanent);
     job.opens();
     CHECK(job.node_rank(a) == 0);
     // The next agent of the machine that was left out is known by its name and boot id.
-    CHECK(job.next<Refused>(job.joins(member(job, other, "boot 2"))).kind == RefusalKind::for_good);
+    CHECK(job.next<Refused>(job.joins(member(job, other, "boot 2"))).kind == RefusalKind::permanent);
     CHECK(job.has<Welcome>(job.joins(member(job, other, "boot 3"))));
   }
 }
@@ -452,10 +452,10 @@ TEST_CASE("a signal for all goes to the members of the round that runs, and none
   const LinkId spare = job.joins("c");
   job.opens();
   const Round round = job.next<Start>(a).round;
-  for (const PassSignal wrong : {PassSignal{round, SIGTERM}, PassSignal{round + 1, SIGUSR1}}) job.says(a, wrong);
-  job.says(spare, PassSignal{round, SIGUSR1});
+  for (const PassSignal wrong : {PassSignal{round, SIGTERM}, PassSignal{round + 1, SIGUSR1}}) job.sends(a, wrong);
+  job.sends(spare, PassSignal{round, SIGUSR1});
   CHECK_FALSE(job.has<PassSignal>(b));
-  job.says(a, PassSignal{round, SIGUSR1});
+  job.sends(a, PassSignal{round, SIGUSR1});
   for (const LinkId link : {a, b}) CHECK(job.next<PassSignal>(link).signal == SIGUSR1);
   CHECK_FALSE(job.has<PassSignal>(spare));
 }
@@ -480,6 +480,6 @@ TEST_CASE("a node that stops without a word is a lost one") {
 
 TEST_CASE("what a member says that all others are told is cut where no sentence ends") {
   Pair pair = running_pair();
-  pair.job.says(pair.b, Abort{AbortKind::time_is_up, 124, std::string(1'000'000, 'w')});
+  pair.job.sends(pair.b, Abort{AbortKind::time_is_up, 124, std::string(1'000'000, 'w')});
   CHECK(pair.job.next<Stop>(pair.a).why.size() < 5'000);
 }

@@ -43,13 +43,13 @@ TEST_CASE("workers of a silent node have their time to end before the next round
   CHECK(three.round() == 1);
   // It notices within the heartbeat, its workers have their grace, and then they are killed.
   const Waiting waiting = three.job.next<Waiting>(three.b);
-  CHECK(waiting.what_for ==
+  CHECK(waiting.waiting_for ==
         "the end of workers that may still run on c (10.0.0.3, node rank 2), for 11 s (--fence), after c (10.0.0.3, "
         "node rank 2) was lost: nothing was heard from it for 3 s");
   CHECK_FALSE(waiting.spare);
   const auto event = nlohmann::json::parse(three.job.events().back());
   CHECK(event.at("event") == "waiting");
-  CHECK(event.at("why") == waiting.what_for);
+  CHECK(event.at("why") == waiting.waiting_for);
   three.job.wait(Milliseconds{10'999});
   CHECK(three.round() == 1);
   three.job.wait(Milliseconds{1});
@@ -60,7 +60,7 @@ TEST_CASE("workers of a silent node have their time to end before the next round
 
 TEST_CASE("workers of a node that answers but stands still have as long, from when it is given up") {
   Fenced three;
-  three.job.stands_still(three.c);
+  three.job.stalls(three.c);
   three.job.wait(Milliseconds{2'000});
   three.job.fails(three.a, 0, 1);
   three.others_stop();
@@ -78,7 +78,7 @@ TEST_CASE("workers of a node that answers but stands still have as long, from wh
 TEST_CASE("nothing is waited for where nothing can run any more") {
   SECTION("the connection broke: the agent has ended, and its guard ends the workers") {
     Fenced three;
-    three.job.breaks(three.c);
+    three.job.disconnects(three.c);
     three.others_stop();
     CHECK(three.round() == 2);
   }
@@ -132,10 +132,10 @@ TEST_CASE("how long the fence stands can be said") {
     const bool broken = GENERATE(true, false);
     Milliseconds left{20'000};
     if (broken) {
-      three.job.breaks(three.c);
+      three.job.disconnects(three.c);
     } else {
       three.job.goes_silent(three.c);
-      three.job.says(three.c, Pong{0});
+      three.job.sends(three.c, Pong{0});
       three.job.wait(Milliseconds{3'500});
       left -= Milliseconds{3'500};
     }

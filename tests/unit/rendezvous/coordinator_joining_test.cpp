@@ -67,7 +67,7 @@ TEST_CASE("whoever does not belong to the job is refused by name") {
     const LinkId b = job.joins(join);
     const Refused refused = job.next<Refused>(b);
     CHECK(refused.why == row.why);
-    CHECK(refused.kind == (row.name.starts_with("another job") ? RefusalKind::other_job : RefusalKind::for_good));
+    CHECK(refused.kind == (row.name.starts_with("another job") ? RefusalKind::other_job : RefusalKind::permanent));
     CHECK(job.closed(b));
     CHECK(job.coordinator().members().size() == 1);
     CHECK_FALSE(job.closed(a));
@@ -108,7 +108,7 @@ TEST_CASE("a coordinator that was given a job serves no other") {
 TEST_CASE("as long as nothing has run the first that is there decides on the settings") {
   ScriptedJob job(2, 2);
   const LinkId a = job.joins("a");
-  job.breaks(a);
+  job.disconnects(a);
   job.settings[0].second = "100";
   const LinkId b = job.joins("b");
   CHECK(job.has<Welcome>(b));
@@ -180,7 +180,7 @@ TEST_CASE("the rank of one that leaves is free") {
 TEST_CASE("a second JOIN ends the connection") {
   ScriptedJob job(2, 2);
   const LinkId a = job.joins("a");
-  job.says(a, job.join_of("a"));
+  job.sends(a, job.join_of("a"));
   CHECK(job.closed(a));
   CHECK(job.coordinator().members().empty());
 }
@@ -189,18 +189,18 @@ TEST_CASE("what a stranger or a member says out of turn changes nothing") {
   ScriptedJob job(2, 2);
   const LinkId a = job.joins("a");
   for (const FromAgent& message : std::vector<FromAgent>{Opened{0, 1}, Failed{}, Succeeded{}, Stopped{}, Pong{77}}) {
-    job.says(a, message);
-    job.says(99, message);
+    job.sends(a, message);
+    job.sends(99, message);
   }
-  job.breaks(99);
+  job.disconnects(99);
   CHECK(job.coordinator().members().size() == 1);
   const LinkId b = job.joins("b");
   CHECK(job.coordinator().round() == 1);
-  job.says(b, Opened{1, 5});
+  job.sends(b, Opened{1, 5});
   CHECK_FALSE(job.has<Start>(b));
-  job.says(a, Opened{1, 0});
+  job.sends(a, Opened{1, 0});
   CHECK_FALSE(job.has<Start>(b));
-  job.says(a, Opened{1, 5});
+  job.sends(a, Opened{1, 5});
   CHECK(job.has<Start>(b));
 }
 

@@ -16,7 +16,7 @@ struct Leader {
   explicit Leader(int min_nodes = 2, int max_nodes = 3) : job(min_nodes, max_nodes) {
     job.options.term = 7;
     job.options.has_lease = true;
-    job.options.patience = Milliseconds{30'000};
+    job.options.suspend_timeout = Milliseconds{30'000};
     job.joins(job.own_join_of("a"));
     job.joins("b");
     job.joins("c");
@@ -25,13 +25,13 @@ struct Leader {
     for (const LinkId link : {a, b, c}) start = job.next<Start>(link);
   }
   void suspend() {
-    job.acts([](Coordinator& c, Clock::time_point now) { c.suspend(now); });
+    job.run([](Coordinator& c, Clock::time_point now) { c.suspend(now); });
   }
   void lead(Term term) {
-    job.acts([term](Coordinator& c, Clock::time_point now) { c.lead(term, now); });
+    job.run([term](Coordinator& c, Clock::time_point now) { c.lead(term, now); });
   }
   void recorded() {
-    job.acts([](Coordinator& c, Clock::time_point now) { c.recorded(now); });
+    job.run([](Coordinator& c, Clock::time_point now) { c.recorded(now); });
   }
   void all_stop() {
     for (const LinkId link : {a, b, c}) job.stops(link);
@@ -46,7 +46,7 @@ struct Leader {
 
 TEST_CASE("what the next coordinator hears tells which machine led") {
   const Leader leader;
-  CHECK(leader.start.memory == R"({"coordinator":0,"doublings":0,"restarts":0})");
+  CHECK(leader.start.job_state == R"({"coordinator":0,"doublings":0,"restarts":0})");
 }
 
 TEST_CASE("without its lease a coordinator lets the round run, and begins no other one") {
@@ -61,7 +61,7 @@ TEST_CASE("without its lease a coordinator lets the round run, and begins no oth
   CHECK(job.next<Stop>(leader.b).signal == 0);
   leader.all_stop();
   CHECK_FALSE(job.has<Open>(leader.a));
-  CHECK(job.next<Waiting>(leader.b).what_for.find("the lease") != std::string::npos);
+  CHECK(job.next<Waiting>(leader.b).waiting_for.find("the lease") != std::string::npos);
   SECTION("until it has it again") {
     leader.lead(9);
     job.opens();
@@ -72,10 +72,10 @@ TEST_CASE("without its lease a coordinator lets the round run, and begins no oth
   SECTION("and goes once that takes too long") {
     job.wait(Milliseconds{1});
     for (const LinkId link : {leader.a, leader.b, leader.c}) {
-      CHECK(job.next<Refused>(link).kind == RefusalKind::given_up);  // the restart is paid for there
+      CHECK(job.next<Refused>(link).kind == RefusalKind::lost);  // the restart is paid for there
       CHECK(job.closed(link));
     }
-    CHECK(job.coordinator().stood_down());
+    CHECK(job.coordinator().stepped_down());
     CHECK(job.coordinator().done());
     const LinkId late = job.joins("d");
     CHECK(job.next<Refused>(late).kind == RefusalKind::moved);
@@ -87,12 +87,12 @@ TEST_CASE("workers that another coordinator may not hear of are killed when the 
   auto& job = leader.job;
   SECTION("the lease first") {
     leader.suspend();
-    job.breaks(leader.c);
+    job.disconnects(leader.c);
     CHECK(job.next<Stop>(leader.a).signal == SIGKILL);
     CHECK(job.next<Stop>(leader.b).signal == SIGKILL);
   }
   SECTION("members first") {
-    job.breaks(leader.c);
+    job.disconnects(leader.c);
     CHECK(job.next<Stop>(leader.a).signal == 0);
     leader.suspend();
     CHECK(job.next<Stop>(leader.a).signal == SIGKILL);
@@ -111,17 +111,17 @@ TEST_CASE("a member that had finished is missed without the lease: it may go on 
   job.stops(leader.c);
   SECTION("the lease first") {
     leader.suspend();
-    job.breaks(leader.c);
+    job.disconnects(leader.c);
   }
   SECTION("the member first") {
-    job.breaks(leader.c);
+    job.disconnects(leader.c);
     CHECK_FALSE(job.has<Stop>(leader.a));
     leader.suspend();
   }
   CHECK(job.next<Stop>(leader.a).signal == SIGKILL);
   CHECK(job.next<Stop>(leader.b).signal == SIGKILL);
   leader.lead(9);
-  CHECK(job.next<Refused>(leader.b).kind == RefusalKind::given_up);
+  CHECK(job.next<Refused>(leader.b).kind == RefusalKind::lost);
 }
 
 TEST_CASE("workers that have their grace as one failed lose it with a member and the lease") {
@@ -134,15 +134,15 @@ TEST_CASE("workers that have their grace as one failed lose it with a member and
   SECTION("the lease first") {
     leader.suspend();
     CHECK_FALSE(job.has<Stop>(leader.a));
-    job.breaks(leader.c);
+    job.disconnects(leader.c);
   }
   SECTION("the member first") {
-    job.breaks(leader.c);
+    job.disconnects(leader.c);
     leader.suspend();
   }
   CHECK(job.next<Stop>(leader.a).signal == SIGKILL);
   CHECK_FALSE(job.has<Stop>(leader.a));
-  job.breaks(leader.b);
+  job.disconnects(leader.b);
   CHECK_FALSE(job.has<Stop>(leader.a));  // once is enough
 }
 
@@ -160,7 +160,7 @@ TEST_CASE("no newcomer stops a round that no other one can follow") {
 TEST_CASE("another machine leads: members look for it") {
   Leader leader;
   leader.suspend();
-  leader.job.acts([](Coordinator& c, Clock::time_point now) { c.stand_down("another machine leads", now); });
+  leader.job.run([](Coordinator& c, Clock::time_point now) { c.step_down("another machine leads", now); });
   for (const LinkId link : {leader.a, leader.b, leader.c}) {
     const Refused refused = leader.job.next<Refused>(link);
     CHECK(refused.kind == RefusalKind::moved);
@@ -180,10 +180,10 @@ TEST_CASE("a restart of which no START has told is paid for under the next coord
   }
   SECTION("a member was lost, and the lease is over") {
     leader.suspend();
-    job.breaks(leader.c);
+    job.disconnects(leader.c);
   }
-  job.acts([](Coordinator& c, Clock::time_point now) { c.stand_down("another machine leads", now); });
-  CHECK(job.next<Refused>(leader.b).kind == RefusalKind::given_up);
+  job.run([](Coordinator& c, Clock::time_point now) { c.step_down("another machine leads", now); });
+  CHECK(job.next<Refused>(leader.b).kind == RefusalKind::lost);
 }
 
 TEST_CASE("the agent of the coordinator's machine leaves, and the job goes on under another one") {
@@ -194,11 +194,11 @@ TEST_CASE("the agent of the coordinator's machine leaves, and the job goes on un
     CHECK(job.next<Stop>(leader.b).another_round);
     job.stops(leader.b);
     job.stops(leader.c);
-    CHECK_FALSE(job.coordinator().stood_down());
+    CHECK_FALSE(job.coordinator().stepped_down());
     job.stops(leader.a);
-    CHECK(job.coordinator().stood_down());
+    CHECK(job.coordinator().stepped_down());
     for (const LinkId link : {leader.b, leader.c}) CHECK(job.next<Refused>(link).kind == RefusalKind::moved);
-    CHECK(job.next<Refused>(leader.a).kind == RefusalKind::for_good);
+    CHECK(job.next<Refused>(leader.a).kind == RefusalKind::permanent);
     CHECK_FALSE(job.coordinator().verdict());
   }
   SECTION("a restart that was decided before is paid for by the next one") {
@@ -207,7 +207,7 @@ TEST_CASE("the agent of the coordinator's machine leaves, and the job goes on un
     job.fails(leader.b, 1, 1);
     job.leaves(leader.a, SIGTERM);
     leader.all_stop();
-    CHECK(job.next<Refused>(leader.b).kind == RefusalKind::given_up);
+    CHECK(job.next<Refused>(leader.b).kind == RefusalKind::lost);
   }
   SECTION("between two rounds: at once") {
     Leader leader;
@@ -217,7 +217,7 @@ TEST_CASE("the agent of the coordinator's machine leaves, and the job goes on un
       job.fails(leader.b, 1, 1);
       leader.all_stop();
       job.leaves(leader.a, SIGTERM);
-      CHECK(job.next<Refused>(leader.b).kind == RefusalKind::given_up);
+      CHECK(job.next<Refused>(leader.b).kind == RefusalKind::lost);
     }
     SECTION("as one of them has left") {
       job.leaves(leader.c, SIGTERM);
@@ -240,7 +240,7 @@ TEST_CASE("the agent of the coordinator's machine leaves, and the job goes on un
 TEST_CASE("a coordinator whose own agent waits for a disk for too long leaves the job to another one") {
   Leader leader;
   auto& job = leader.job;
-  job.stands_still(leader.a);
+  job.stalls(leader.a);
   job.wait(Milliseconds{2'000});
   job.fails(leader.b, 1, 1);
   job.stops(leader.b);
@@ -253,10 +253,10 @@ TEST_CASE("a coordinator whose own agent waits for a disk for too long leaves th
   CHECK(stop.another_round);
   for (const LinkId link : {leader.b, leader.c}) {
     const Refused refused = job.next<Refused>(link);
-    CHECK(refused.kind == RefusalKind::given_up);  // a restart is paid for there
+    CHECK(refused.kind == RefusalKind::lost);  // a restart is paid for there
     CHECK(refused.why.find("leads no more: its ddrun answers, but has not come round for ") != std::string::npos);
   }
-  CHECK(job.coordinator().stood_down());
+  CHECK(job.coordinator().stepped_down());
   CHECK_FALSE(job.coordinator().verdict());
 }
 
@@ -265,22 +265,22 @@ TEST_CASE("a coordinator whose own agent is gone leaves the job to another one, 
   auto& job = leader.job;
   SECTION("in a round") {}
   SECTION("as workers are being stopped") { job.fails(leader.b, 1, 1); }
-  job.breaks(leader.a);
-  CHECK(job.next<Refused>(leader.b).kind == RefusalKind::given_up);
-  CHECK(job.next<Refused>(leader.c).kind == RefusalKind::given_up);
-  CHECK(job.coordinator().stood_down());
+  job.disconnects(leader.a);
+  CHECK(job.next<Refused>(leader.b).kind == RefusalKind::lost);
+  CHECK(job.next<Refused>(leader.c).kind == RefusalKind::lost);
+  CHECK(job.coordinator().stepped_down());
   CHECK_FALSE(job.coordinator().take_verdict_to_record());
 }
 
 TEST_CASE("what the agent of the coordinator's machine cannot do, another one's may") {
   Leader leader;
   auto& job = leader.job;
-  job.says(leader.a, Abort{AbortKind::cannot_go_on, 127, "./train is not there"});
+  job.sends(leader.a, Abort{AbortKind::cannot_go_on, 127, "./train is not there"});
   CHECK(job.next<Stop>(leader.b).another_round);
   leader.all_stop();
   CHECK(job.next<VerdictMessage>(leader.a).exit_code == 127);
-  CHECK(job.next<Refused>(leader.b).kind == RefusalKind::given_up);
-  CHECK(job.coordinator().stood_down());
+  CHECK(job.next<Refused>(leader.b).kind == RefusalKind::lost);
+  CHECK(job.coordinator().stepped_down());
 }
 
 TEST_CASE("a verdict is told once it is recorded") {
@@ -324,7 +324,7 @@ TEST_CASE("a verdict is told once it is recorded") {
   SECTION("a lease that does not come back leaves it to the next coordinator") {
     leader.suspend();
     job.wait(Milliseconds{29'000});
-    CHECK_FALSE(job.coordinator().stood_down());
+    CHECK_FALSE(job.coordinator().stepped_down());
     job.wait(Milliseconds{1'500});
     for (const LinkId link : {leader.a, leader.b, leader.c}) {
       CHECK(job.next<Refused>(link).kind == RefusalKind::moved);
@@ -339,26 +339,26 @@ TEST_CASE("who has the lease again, but not all of its last round, cannot know w
   auto& job = leader.job;
   SECTION("they were lost without the lease") {
     leader.suspend();
-    job.breaks(leader.c);
+    job.disconnects(leader.c);
     job.stops(leader.a);
     job.stops(leader.b);
   }
   SECTION("or before it was over") {
-    job.breaks(leader.c);
+    job.disconnects(leader.c);
     leader.suspend();
     job.stops(leader.a);
     job.stops(leader.b);
   }
   SECTION("or its workers are being stopped") {
     leader.suspend();
-    job.breaks(leader.c);
+    job.disconnects(leader.c);
   }
   leader.lead(9);
   for (const LinkId link : {leader.a, leader.b}) {
     CHECK_FALSE(job.has<Open>(link));
-    CHECK(job.next<Refused>(link).kind == RefusalKind::given_up);  // which costs a restart there
+    CHECK(job.next<Refused>(link).kind == RefusalKind::lost);  // which costs a restart there
   }
-  CHECK(job.coordinator().stood_down());
+  CHECK(job.coordinator().stepped_down());
 }
 
 TEST_CASE("the next coordinator waits for all but the machine of the one before, which has no workers any more") {
@@ -369,7 +369,7 @@ TEST_CASE("the next coordinator waits for all but the machine of the one before,
   after.options.host = "b";
   const auto claims = [&](const char* host, int node_rank) {
     Join join = after.join_of(host);
-    join.claim = {7, 1, node_rank, 3, leader.start.memory, false, false};
+    join.claim = {7, 1, node_rank, 3, leader.start.job_state, false, false};
     return after.joins(join);
   };
   SECTION("the others are enough") {

@@ -44,7 +44,7 @@ TEST_CASE("one that leaves and hangs up at once has left all the same") {
   // Its START was on its way: it has no workers, and does not wait for the answer to its LEAVE.
   Three three(2, {{"max_restarts", "0"}});
   three.job.leaves(three.c, SIGINT);
-  three.job.breaks(three.c, "connection closed");
+  three.job.disconnects(three.c, "connection closed");
   for (const LinkId link : {three.a, three.b}) three.job.stops(link);
   CHECK_FALSE(three.job.coordinator().verdict());
   CHECK(three.job.coordinator().round() == 2);
@@ -84,7 +84,7 @@ TEST_CASE("too few after a leave wait for a newcomer") {
   three.job.leaves(three.c, SIGINT);
   for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
   CHECK(three.job.coordinator().round() == 1);
-  CHECK(three.job.next<Waiting>(three.a).what_for == "1 more node, after stopped by SIGINT on b (from pid 7)");
+  CHECK(three.job.next<Waiting>(three.a).waiting_for == "1 more node, after stopped by SIGINT on b (from pid 7)");
   three.job.joins("d");
   CHECK(three.job.coordinator().round() == 2);
 }
@@ -112,7 +112,7 @@ TEST_CASE("whoever waits may leave at any time") {
   job.leaves(1, SIGINT);
   CHECK(job.coordinator().verdict());
   CHECK_FALSE(job.coordinator().done());
-  job.breaks(1, "closed");
+  job.disconnects(1, "closed");
   CHECK(job.coordinator().done());
 }
 
@@ -122,7 +122,7 @@ TEST_CASE("a node that has finished may leave without harm") {
   three.job.stops(three.c);
   three.job.leaves(three.c, SIGINT);
   CHECK(three.job.has<Refused>(three.c));
-  CHECK(three.job.heard(three.a).size() == 0);
+  CHECK(three.job.received(three.a).size() == 0);
   for (const LinkId link : {three.a, three.b}) {
     three.job.succeeds(link);
     three.job.stops(link);
@@ -145,7 +145,7 @@ TEST_CASE("an agent that cannot go on ends a job of fixed size, and one that is 
   };
   for (const Row& row : rows) {
     Three three(row.kind == VerdictKind::launcher_failed ? 3 : 1);
-    three.job.says(three.b, row.abort);
+    three.job.sends(three.b, row.abort);
     for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link, "details of " + std::to_string(link));
     const VerdictMessage verdict = three.job.next<VerdictMessage>(three.c);
     CHECK(verdict.kind == row.kind);
@@ -159,7 +159,7 @@ TEST_CASE("of an elastic job an agent that cannot go on is a lost node, once its
   const Abort abort{AbortKind::cannot_go_on, 127, "no such program"};
   SECTION("while workers run") {
     Three three(2, {{"max_restarts", "1"}});
-    three.job.says(three.c, abort);
+    three.job.sends(three.c, abort);
     CHECK(three.job.next<Stop>(three.a) ==
           Stop{1, true, "c (10.0.0.3, node rank 2) was lost: no such program; restarting all workers (restart 1 of 1)",
                0});
@@ -179,7 +179,7 @@ TEST_CASE("of an elastic job an agent that cannot go on is a lost node, once its
   SECTION("while the round ends for a restart already") {
     Three three(2);
     three.job.fails(three.c, 4, 1);
-    three.job.says(three.c, abort);
+    three.job.sends(three.c, abort);
     for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
     CHECK(three.job.coordinator().round() == 2);
     CHECK(three.job.coordinator().restarts() == 1);
@@ -188,17 +188,17 @@ TEST_CASE("of an elastic job an agent that cannot go on is a lost node, once its
   SECTION("while the round ends for a newcomer, which used up nothing until then") {
     Three three(2);
     three.job.leaves(three.b, SIGTERM);
-    three.job.says(three.c, abort);
+    three.job.sends(three.c, abort);
     for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
     CHECK(three.job.coordinator().restarts() == 1);
-    CHECK(
-        three.job.next<Waiting>(three.a).what_for.starts_with("1 more node, after c (10.0.0.3, node rank 2) was lost"));
+    CHECK(three.job.next<Waiting>(three.a).waiting_for.starts_with(
+        "1 more node, after c (10.0.0.3, node rank 2) was lost"));
   }
   SECTION("before a round") {
     ScriptedJob job(2, 3);
     job.joins("a");
     const LinkId b = job.joins("b");
-    job.says(b, abort);
+    job.sends(b, abort);
     CHECK(job.closed(b));
     CHECK_FALSE(job.coordinator().verdict());
   }
@@ -206,7 +206,7 @@ TEST_CASE("of an elastic job an agent that cannot go on is a lost node, once its
     ScriptedJob job(2, 3, {{"last_call_ms", "0"}});
     const LinkId a = job.joins("a");
     const LinkId b = job.joins("b");
-    job.says(a, abort);
+    job.sends(a, abort);
     job.stops(a);
     CHECK(job.closed(a));
     CHECK(job.coordinator().restarts() == 0);
@@ -216,7 +216,7 @@ TEST_CASE("of an elastic job an agent that cannot go on is a lost node, once its
   SECTION("but where a spare can take its place, a fixed size is no reason to end") {
     Three three(3);
     const LinkId d = three.job.joins("d");
-    three.job.says(three.c, abort);
+    three.job.sends(three.c, abort);
     for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
     CHECK(three.job.node_rank(d) == 2);
   }
@@ -230,18 +230,18 @@ TEST_CASE("what an agent cannot do ends the job where the others cannot go on wi
   };
   SECTION("it runs the coordinator") {
     Three three(1);
-    three.job.says(three.a, abort);
+    three.job.sends(three.a, abort);
     CHECK(why_it_ends(three) == "a: no such program");
   }
   SECTION("no restart is left") {
     Three three(1, {{"max_restarts", "0"}});
-    three.job.says(three.c, abort);
+    three.job.sends(three.c, abort);
     CHECK(why_it_ends(three) == "c: no such program");
   }
   SECTION("it is the only one") {
     ScriptedJob job(1, 3);
     const LinkId a = job.joins("a");
-    job.says(a, abort);
+    job.sends(a, abort);
     CHECK(job.next<VerdictMessage>(a).why == "a: no such program");
   }
 }
@@ -265,7 +265,7 @@ TEST_CASE("whoever says that it runs the coordinator, and does not, is a member 
 TEST_CASE("an abort wins over a restart that is under way") {
   Three three(3);
   three.job.fails(three.b, 2, 1);
-  three.job.says(three.c, Abort{AbortKind::time_is_up, 124, "too late"});
+  three.job.sends(three.c, Abort{AbortKind::time_is_up, 124, "too late"});
   for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
   CHECK(three.job.next<VerdictMessage>(three.a).kind == VerdictKind::timed_out);
 }
@@ -273,9 +273,9 @@ TEST_CASE("an abort wins over a restart that is under way") {
 TEST_CASE("a spare that cannot go on is only lost itself") {
   Three three(3);
   const LinkId spare = three.job.joins("d");
-  three.job.says(spare, Abort{AbortKind::cannot_go_on, 125, "no memory"});
+  three.job.sends(spare, Abort{AbortKind::cannot_go_on, 125, "no memory"});
   CHECK(three.job.closed(spare));
-  CHECK(three.job.heard(three.a).empty());
+  CHECK(three.job.received(three.a).empty());
 }
 
 TEST_CASE("nodes that still run long after the first has finished end the job") {

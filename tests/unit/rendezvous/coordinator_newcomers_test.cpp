@@ -14,9 +14,9 @@ void go_on(ScriptedJob& job) {
   for (bool more = true; more;) {
     more = false;
     for (const auto& member : job.coordinator().members()) {
-      for (const auto& message : job.heard(member.link)) {
+      for (const auto& message : job.received(member.link)) {
         if (std::holds_alternative<Stop>(message)) job.stops(member.link);
-        else if (const auto* open = std::get_if<Open>(&message)) job.says(member.link, Opened{open->round, 29500});
+        else if (const auto* open = std::get_if<Open>(&message)) job.sends(member.link, Opened{open->round, 29500});
         else continue;
         more = true;
       }
@@ -48,7 +48,7 @@ TEST_CASE("ten newcomers cost one new round") {
   const LinkId first = running.job.joins("b0");
   const Waiting told = running.job.next<Waiting>(first);
   CHECK_FALSE(told.spare);
-  CHECK(told.what_for == "the round that runs to have lasted 5 s, in case more nodes come (--last-call)");
+  CHECK(told.waiting_for == "the round that runs to have lasted 5 s, in case more nodes come (--last-call)");
   for (int i = 1; i < 10; ++i) {
     running.job.wait(Milliseconds{300});
     running.job.joins("b" + std::to_string(i));

@@ -49,8 +49,8 @@ TEST_CASE("when all have succeeded and stopped everybody hears of success") {
   CHECK(job.next<VerdictMessage>(a).exit_code == 0);
   CHECK(job.next<VerdictMessage>(b).kind == VerdictKind::success);
   CHECK_FALSE(job.coordinator().done());
-  job.breaks(a, "closed");
-  job.breaks(b, "closed");
+  job.disconnects(a, "closed");
+  job.disconnects(b, "closed");
   CHECK(job.coordinator().done());
   CHECK_FALSE(job.coordinator().next_deadline());
 }
@@ -106,7 +106,7 @@ TEST_CASE("the last call begins anew if fewer than MIN are left") {
   job.joins("a");
   const LinkId b = job.joins("b");
   job.wait(Milliseconds{20'000});
-  job.breaks(b);
+  job.disconnects(b);
   job.wait(Milliseconds{5'000});
   job.joins("c");
   job.wait(Milliseconds{29'000});
@@ -160,7 +160,7 @@ TEST_CASE("whoever comes when a fixed number is complete is a spare, and is take
   const LinkId c = job.joins("c");
   CHECK(job.next<Waiting>(c).spare);
   job.opens();
-  job.breaks(b);
+  job.disconnects(b);
   job.stops(1);
   CHECK(job.coordinator().round() == 2);
   CHECK(job.node_rank(c) == 1);
@@ -221,7 +221,7 @@ TEST_CASE("a node lost while the store is being opened costs no restart") {
     const LinkId b = job.joins("b");
     const LinkId c = job.joins("c");
     CHECK(job.coordinator().round() == 1);
-    job.breaks(first ? a : b);
+    job.disconnects(first ? a : b);
     if (!first) job.stops(a);
     job.wait(Milliseconds{10});
     CHECK(job.coordinator().round() == 2);
@@ -317,11 +317,11 @@ TEST_CASE("the list of addresses of very many nodes still fits into a frame") {
 
 TEST_CASE("a machine tells the addresses that others can reach") {
   std::vector<IpAddress> own{ip("10.0.0.7"), ip("127.0.0.1"), ip("::1"), ip("fd00::7")};
-  CHECK(addresses_to_tell(own) == std::vector<std::string>{"10.0.0.7", "fd00::7"});
+  CHECK(advertised_addresses(own) == std::vector<std::string>{"10.0.0.7", "fd00::7"});
   own = {ip("127.0.0.1"), ip("127.0.0.7"), ip("::1")};
-  CHECK(addresses_to_tell(own) == std::vector<std::string>{"127.0.0.1", "127.0.0.7", "::1"});
+  CHECK(advertised_addresses(own) == std::vector<std::string>{"127.0.0.1", "127.0.0.7", "::1"});
   own.clear();
-  CHECK(addresses_to_tell(own).empty());
+  CHECK(advertised_addresses(own).empty());
   for (int i = 0; i < 200; ++i) own.push_back(ip("10.0.0." + std::to_string(i)));
-  CHECK(addresses_to_tell(own).size() == max_own_addresses);
+  CHECK(advertised_addresses(own).size() == max_own_addresses);
 }

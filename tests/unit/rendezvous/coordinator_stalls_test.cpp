@@ -35,13 +35,13 @@ struct RunningPair {
 
 TEST_CASE("an agent that waits for a disk for ten minutes is not lost, and people hear of it once") {
   RunningPair pair;
-  pair.job.stands_still(pair.b);
+  pair.job.stalls(pair.b);
   pair.job.wait(Milliseconds{9'000});
   CHECK_FALSE(pair.job.has<Notice>(pair.a));
   pair.job.wait(Milliseconds{591'000});
   CHECK(pair.both_run());
   CHECK(pair.job.next<Notice>(pair.a).text.find("b (10.0.0.2, node rank 1) answers, but its ddrun waits") == 0);
-  pair.job.goes_on(pair.b);
+  pair.job.unstalls(pair.b);
   pair.job.wait(Milliseconds{2'000});
   CHECK_FALSE(pair.job.has<Notice>(pair.a));
   CHECK(pair.job.coordinator().restarts() == 0);
@@ -49,13 +49,13 @@ TEST_CASE("an agent that waits for a disk for ten minutes is not lost, and peopl
 
 TEST_CASE("an agent that waits for a disk is not given up for not stopping its workers, and gets its time afterwards") {
   RunningPair pair(ddrun::rendezvous::Settings{{"grace_ms", "1000"}});
-  pair.job.stands_still(pair.b);
+  pair.job.stalls(pair.b);
   pair.job.wait(Milliseconds{2'000});
   pair.job.fails(pair.a, 0, 1);
   pair.job.stops(pair.a);
   pair.job.wait(Milliseconds{80'000});  // the grace and 30 s are over
   CHECK(pair.both_run());
-  pair.job.goes_on(pair.b);
+  pair.job.unstalls(pair.b);
   pair.job.wait(Milliseconds{20'000});
   CHECK(pair.both_run());
   pair.job.stops(pair.b);
@@ -71,24 +71,24 @@ TEST_CASE("an agent that waits for a disk is not given up for not stopping its w
 
 TEST_CASE("one that never recovers is waited for no longer than five minutes while a round ends") {
   RunningPair pair(ddrun::rendezvous::Settings{{"grace_ms", "1000"}});
-  pair.job.stands_still(pair.b);
+  pair.job.stalls(pair.b);
   pair.job.wait(Milliseconds{2'000});
   pair.job.fails(pair.a, 0, 1);
   pair.job.stops(pair.a);
   pair.job.wait(Milliseconds{295'000});
   CHECK_FALSE(pair.job.closed(pair.b));
   pair.job.wait(Milliseconds{31'000});
-  CHECK(pair.job.next<Refused>(pair.b).kind == RefusalKind::given_up);
+  CHECK(pair.job.next<Refused>(pair.b).kind == RefusalKind::lost);
 }
 
 TEST_CASE("node rank 0 that waits for a disk opens the store late") {
   ScriptedJob job(2, 2);
   const LinkId a = job.joins("a");
   const LinkId b = job.joins("b");
-  job.stands_still(a);
+  job.stalls(a);
   job.wait(Milliseconds{60'000});
   CHECK_FALSE(job.closed(a));
-  job.goes_on(a);
+  job.unstalls(a);
   job.opens();
   CHECK(job.has<Start>(b));
 }
@@ -97,12 +97,12 @@ TEST_CASE("a connection that broke has as long as a silent one to be made again"
   RunningPair pair;
   pair.job.wait(Milliseconds{500});
   pair.job.goes_silent(pair.b);
-  pair.job.coordinator().broke(pair.b, "Connection reset by peer");
+  pair.job.coordinator().connection_broken(pair.b, "Connection reset by peer");
   pair.job.wait(Milliseconds{1'500});
   CHECK(pair.both_run());
   SECTION("it is") {
-    pair.job.coordinator().heard(pair.b, pair.job.now);
-    pair.job.speaks_again(pair.b);
+    pair.job.coordinator().note_activity(pair.b, pair.job.now);
+    pair.job.answers_again(pair.b);
     pair.job.wait(Milliseconds{10'000});
     CHECK(pair.both_run());
   }
@@ -119,7 +119,7 @@ TEST_CASE("a part of a long message is a sign of life") {
   pair.job.goes_silent(pair.b);
   for (int i = 0; i < 30; ++i) {
     pair.job.wait(Milliseconds{1'000});
-    pair.job.coordinator().heard(pair.b, pair.job.now);
+    pair.job.coordinator().note_activity(pair.b, pair.job.now);
   }
   CHECK(pair.both_run());
 }
@@ -133,7 +133,7 @@ TEST_CASE("the coordinator never loses its own agent by silence") {
 
 TEST_CASE("a coordinator whose own agent stands still for too long as a round ends tells everyone why") {
   RunningPair pair({{"grace_ms", "1000"}}, 1);
-  pair.job.stands_still(pair.a);
+  pair.job.stalls(pair.a);
   pair.job.wait(Milliseconds{2'000});
   pair.job.fails(pair.b, 2, 1);
   pair.job.stops(pair.b);

@@ -25,7 +25,7 @@ struct Before {
   /// What that host would claim now.
   RoundClaim claim_of(LinkId link) {
     const Start start = job.next<Start>(link);
-    return {start.term, start.round, start.ranks.node_rank, start.ranks.node_count, start.memory, false, false};
+    return {start.term, start.round, start.ranks.node_rank, start.ranks.node_count, start.job_state, false, false};
   }
   ScriptedJob job;
 };
@@ -61,7 +61,7 @@ TEST_CASE("a coordinator of a term says so, and tells members what the next one 
   CHECK(claim.term == 7);
   CHECK(claim.round == 1);
   CHECK(claim.node_count == 3);
-  CHECK(claim.memory == R"({"doublings":0,"restarts":0})");
+  CHECK(claim.job_state == R"({"doublings":0,"restarts":0})");
 }
 
 TEST_CASE("a coordinator that is the only one of its job has no term, and no use for claims") {
@@ -73,7 +73,7 @@ TEST_CASE("a coordinator that is the only one of its job has no term, and no use
   const Start start = job.next<Start>(a);
   CHECK(start.round == 1);
   CHECK(start.term == 0);
-  CHECK(start.memory.empty());
+  CHECK(start.job_state.empty());
 }
 
 TEST_CASE("once all of the last round are there the job goes on, with their ranks and one restart less") {
@@ -81,7 +81,7 @@ TEST_CASE("once all of the last round are there the job goes on, with their rank
   auto claims = claims_of(before);
   After after;
   const LinkId c = after.claims("c", claims[3]);
-  CHECK(after.job.next<Waiting>(c).what_for == "the others of the last round");
+  CHECK(after.job.next<Waiting>(c).waiting_for == "the others of the last round");
   const LinkId a = after.claims("a", claims[1]);
   CHECK(after.job.coordinator().round() == 0);
   const LinkId b = after.claims("b", claims[2]);
@@ -93,7 +93,7 @@ TEST_CASE("once all of the last round are there the job goes on, with their rank
   CHECK(after.job.node_rank(c) == claims[3].node_rank);
   const Start start = after.job.next<Start>(b);
   CHECK(start.term == 9);
-  CHECK(start.memory == R"({"doublings":1,"restarts":1})");
+  CHECK(start.job_state == R"({"doublings":1,"restarts":1})");
 }
 
 TEST_CASE("who does not come in time is left behind, and who never took part waits for those who did") {
@@ -131,7 +131,7 @@ TEST_CASE("a member that is lost while its claim is waited with does not count")
   After after;
   after.claims("a", claims[1]);
   const LinkId b = after.claims("b", claims[2]);
-  after.job.breaks(b);
+  after.job.disconnects(b);
   after.claims("c", claims[3]);
   CHECK(after.job.coordinator().round() == 0);
   after.claims("b", claims[2]);
@@ -228,7 +228,7 @@ TEST_CASE("what restarts have cost and which hosts are left out outlives the coo
   before.job.stops(2);  // so is b
   before.job.opens();
   const RoundClaim claim = before.claim_of(1);
-  CHECK(claim.memory == R"({"doublings":2,"failures":{"b":1,"c":1},"recent_ms":[20000,0],"restarts":2})");
+  CHECK(claim.job_state == R"({"doublings":2,"failures":{"b":1,"c":1},"recent_ms":[20000,0],"restarts":2})");
 
   After after(strict);
   const LinkId b = after.claims("b", {});  // its first settings, before anything is known

@@ -34,11 +34,11 @@ bool same_end(const VerdictMessage& told, const VerdictMessage& recorded) {
 
 // ---- coordinators
 
-void FailoverInvariants::hears(const SimulatedServer& server, LinkId link, const FromAgent& message) {
+void FailoverInvariants::receives(const SimulatedServer& server, LinkId link, const FromAgent& message) {
   if (std::holds_alternative<Leave>(message)) servers_[server.number()].leaving.insert(link);
 }
 
-void FailoverInvariants::joins(const SimulatedServer& server, const Join& join) {
+void FailoverInvariants::on_join(const SimulatedServer& server, const Join& join) {
   OfServer& of = servers_[server.number()];
   const bool has_recovered = server.coordinator().round() != 0;
   if (join.claim.node_count == 0 || has_recovered) return;
@@ -46,7 +46,7 @@ void FailoverInvariants::joins(const SimulatedServer& server, const Join& join) 
   of.gathers_since.reset();  // the others of its round are waited for from now on
 }
 
-void FailoverInvariants::sends(const SimulatedServer& server, LinkId /*link*/, const FromCoordinator& message) {
+void FailoverInvariants::on_send(const SimulatedServer& server, LinkId /*link*/, const FromCoordinator& message) {
   const bool recorded = engine_.state().verdict.has_value();
   if (std::holds_alternative<Open>(message) || std::holds_alternative<Start>(message)) {
     require(!recorded, "a round begins, and the verdict of the job is recorded");
@@ -69,7 +69,7 @@ void FailoverInvariants::sends(const SimulatedServer& server, LinkId /*link*/, c
             start->ranks.node_count, " nodes in a round");
   } else if (const auto* verdict = std::get_if<VerdictMessage>(&message)) {
     require(recorded, "a verdict is told before it is recorded");
-    const auto record = read_recorded(*engine_.state().verdict);
+    const auto record = parse_verdict(*engine_.state().verdict);
     require(record && same_end(*verdict, *record), "another verdict is told than the recorded one");
   }
 }
@@ -106,17 +106,18 @@ void FailoverInvariants::check_gathering(const OfServer& of) const {
 void FailoverInvariants::leads(const SimulatedNode& node,
                                const std::vector<std::shared_ptr<SimulatedNode>>& all) const {
   for (const auto& other : all) {
-    require(other->index() == node.index() || !other->leads(), node.host(), " and ", other->host(), " lead at once");
+    require(other->index() == node.index() || !other->is_leader(), node.host(), " and ", other->host(),
+            " lead at once");
   }
 }
 
-void FailoverInvariants::obeys(const SimulatedNode& node, Term term) const {
+void FailoverInvariants::check_term(const SimulatedNode& node, Term term) const {
   const auto last = obeyed_.find(node.index());
   require(last == obeyed_.end() || term >= last->second, node.host(), " obeys term ", term, " after ",
           last == obeyed_.end() ? 0 : last->second);
 }
 
-void FailoverInvariants::begins(const SimulatedNode& node, const Start& start, bool with_coordinator) {
+void FailoverInvariants::on_start(const SimulatedNode& node, const Start& start, bool with_coordinator) {
   obeyed_[node.index()] = start.term;
   auto& [round, restarts] = last_[node.index()];
   require(start.round > round, node.host(), " starts round ", start.round, " after round ", round);
@@ -126,12 +127,12 @@ void FailoverInvariants::begins(const SimulatedNode& node, const Start& start, b
   restarts = start.ranks.restart_count;
   const Place place{start.term, start.round};
   // It may have waited to be read since long ago: nothing that ddrun can know of.
-  const auto stood = stood_still_until_.find(node.machine());
-  const bool waited_here = stood != stood_still_until_.end() && timeline_.now() - stood->second < seconds(1);
+  const auto suspended = suspended_until_.find(node.machine());
+  const bool waited_suspended = suspended != suspended_until_.end() && timeline_.now() - suspended->second < seconds(1);
   // Or, right behind the answer to JOIN, on its way for longer than a silent member is waited for.
   const bool long_ago = timeline_.now() - started_at_.at(place) > heartbeat_bound;
   const bool waited_on_its_way = long_ago && timeline_.now() - node.welcomed_at() < seconds(1);
-  const bool late = waited_here || waited_on_its_way;
+  const bool late = waited_suspended || waited_on_its_way;
   if (late && (place < last_begun_ || (long_ago && place == last_begun_))) {
     running_[node.index()] = {place, with_coordinator, std::nullopt, true, node.host()};
     return;
@@ -139,16 +140,16 @@ void FailoverInvariants::begins(const SimulatedNode& node, const Start& start, b
   require(place >= last_begun_, "round ", start.round, " of term ", start.term, " starts on ", node.host(),
           " after round ", last_begun_.second, " of term ", last_begun_.first);
   last_begun_ = std::max(last_begun_, place);
-  if (running_in_.size() > (running_in_.count(place) != 0 ? 1U : 0U)) meets_others(node, place);
+  if (running_in_.size() > (running_in_.count(place) != 0 ? 1U : 0U)) check_overlap(node, place);
   running_[node.index()] = {place, with_coordinator, std::nullopt, false, node.host()};
   ++running_in_[place];
 }
 
 /// Workers of another round run somewhere.
-void FailoverInvariants::meets_others(const SimulatedNode& node, Place place) {
+void FailoverInvariants::check_overlap(const SimulatedNode& node, Place place) {
   const OfServer& of = servers_[terms_.at(place.first)];
   for (auto& [index, running] : running_) {
-    if (running.stood_still || running.place == place) continue;
+    if (running.was_suspended || running.place == place) continue;
     // None of that round came in time, and what decides has let another one lead: a coordinator without the lease, all
     // of whose members are well, on the other side of a cut. Terms tell the rounds apart.
     if (of.claims.count(running.place) == 0 && running.place.first < place.first) continue;
@@ -163,18 +164,18 @@ void FailoverInvariants::meets_others(const SimulatedNode& node, Place place) {
   }
 }
 
-void FailoverInvariants::uncount(const Running& running) {
-  if (running.stood_still) return;
+void FailoverInvariants::remove_running(const Running& running) {
+  if (running.was_suspended) return;
   const auto count = running_in_.find(running.place);
   if (--count->second == 0) running_in_.erase(count);
 }
 
-void FailoverInvariants::workers_end(const SimulatedNode& node) {
+void FailoverInvariants::on_workers_end(const SimulatedNode& node) {
   const auto found = running_.find(node.index());
   const Running running = found->second;
   running_.erase(found);
-  uncount(running);
-  require(running.stood_still || !running.ends_by || timeline_.now() <= *running.ends_by, "workers of round ",
+  remove_running(running);
+  require(running.was_suspended || !running.ends_by || timeline_.now() <= *running.ends_by, "workers of round ",
           running.place.second, " of term ", running.place.first, " run on with their coordinator on ", running.host);
 }
 
@@ -183,41 +184,41 @@ std::size_t FailoverInvariants::runs_last_round() const {
   return found == running_in_.end() ? 0 : static_cast<std::size_t>(found->second);
 }
 
-void FailoverInvariants::stands_still(const SimulatedNode& node, Clock::time_point until) {
-  auto& last = stood_still_until_[node.machine()];
+void FailoverInvariants::on_suspended(const SimulatedNode& node, Clock::time_point until) {
+  auto& last = suspended_until_[node.machine()];
   last = std::max(last, until);
   const auto found = running_.find(node.index());
   if (found == running_.end()) return;
-  uncount(found->second);
-  found->second.stood_still = true;
+  remove_running(found->second);
+  found->second.was_suspended = true;
 }
 
-void FailoverInvariants::harmed(std::size_t machine, Clock::time_point until) {
-  auto& last = harmed_until_[machine];
+void FailoverInvariants::note_fault(std::size_t machine, Clock::time_point until) {
+  auto& last = faulty_until_[machine];
   last = std::max(last, until);
 }
 
-void FailoverInvariants::takes_for_lost(const SimulatedNode& node, const SimulatedNode* coordinators) {
-  if (coordinators == nullptr || !coordinators->lives() || coordinators->is_stopped()) return;
+void FailoverInvariants::on_coordinator_lost(const SimulatedNode& node, const SimulatedNode* coordinator) {
+  if (coordinator == nullptr || !coordinator->is_alive() || coordinator->is_stopped()) return;
   // What was harmed until lately may not have said a word since.
-  for (const std::size_t machine : {node.machine(), coordinators->machine()}) {
-    const auto harmed = harmed_until_.find(machine);
-    if (harmed != harmed_until_.end() && timeline_.now() - harmed->second < seconds(4)) return;
+  for (const std::size_t machine : {node.machine(), coordinator->machine()}) {
+    const auto fault = faulty_until_.find(machine);
+    if (fault != faulty_until_.end() && timeline_.now() - fault->second < seconds(4)) return;
   }
   require(false, node.host(), " takes a coordinator for lost that is well");
 }
 
-void FailoverInvariants::ends(const SimulatedNode& node) const {
+void FailoverInvariants::on_end(const SimulatedNode& node) const {
   if (node.outcome() == SimulatedNode::Outcome::coordinator_lost) {
     // One that has looked since all was well again has found one.
     const bool well = scenario_.lost_requests == 0 && scenario_.late_requests == 0;
-    require(!well || node.looked_since() < last_harm_ + seconds(1), node.host(), " has found no coordinator");
+    require(!well || node.searched_since() < last_harm_ + seconds(1), node.host(), " has found no coordinator");
     require(!well || timeline_.now() - last_harm_ < scenario_.ttl + time_to_find, node.host(),
             " has found no coordinator, but all was well");
   }
   if (!node.verdict()) return;
   require(engine_.state().verdict.has_value(), node.host(), " hears a verdict that is not recorded");
-  const auto record = read_recorded(*engine_.state().verdict);
+  const auto record = parse_verdict(*engine_.state().verdict);
   require(record && same_end(*node.verdict(), *record), node.host(), " ends otherwise than the job");
 }
 

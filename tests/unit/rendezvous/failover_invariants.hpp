@@ -21,26 +21,26 @@ class FailoverInvariants {
       : scenario_(scenario), timeline_(timeline), engine_(engine) {}
 
   // A coordinator.
-  void hears(const SimulatedServer& server, rendezvous::LinkId link, const rendezvous::FromAgent& message);
-  void sends(const SimulatedServer& server, rendezvous::LinkId link, const rendezvous::FromCoordinator& message);
-  void joins(const SimulatedServer& server, const rendezvous::Join& join);
+  void receives(const SimulatedServer& server, rendezvous::LinkId link, const rendezvous::FromAgent& message);
+  void on_send(const SimulatedServer& server, rendezvous::LinkId link, const rendezvous::FromCoordinator& message);
+  void on_join(const SimulatedServer& server, const rendezvous::Join& join);
   /// `quiet`: nothing has happened since the last look but PING and PONG.
   void step_over(const SimulatedServer& server, bool quiet);
 
   // A machine.
   void leads(const SimulatedNode& node, const std::vector<std::shared_ptr<SimulatedNode>>& all) const;
   /// A coordinator of that term says something.
-  void obeys(const SimulatedNode& node, rendezvous::Term term) const;
+  void check_term(const SimulatedNode& node, rendezvous::Term term) const;
   /// `with_coordinator`: that is in the same process.
-  void begins(const SimulatedNode& node, const rendezvous::Start& start, bool with_coordinator);
-  void workers_end(const SimulatedNode& node);
+  void on_start(const SimulatedNode& node, const rendezvous::Start& start, bool with_coordinator);
+  void on_workers_end(const SimulatedNode& node);
   /// Its agent is stopped, and nothing stops its workers.
-  void stands_still(const SimulatedNode& node, Clock::time_point until);
-  void takes_for_lost(const SimulatedNode& node, const SimulatedNode* coordinators);
+  void on_suspended(const SimulatedNode& node, Clock::time_point until);
+  void on_coordinator_lost(const SimulatedNode& node, const SimulatedNode* coordinator);
   /// Something is wrong with the machine's network, or its process stands still, until then.
-  void harmed(std::size_t machine, Clock::time_point until);
-  void engine_harmed(Clock::time_point until) { last_harm_ = std::max(last_harm_, until); }
-  void ends(const SimulatedNode& node) const;
+  void note_fault(std::size_t machine, Clock::time_point until);
+  void note_engine_fault(Clock::time_point until) { last_harm_ = std::max(last_harm_, until); }
+  void on_end(const SimulatedNode& node) const;
 
   [[nodiscard]] rendezvous::Round rounds() const { return rounds_; }
   /// In which rounds were started.
@@ -55,7 +55,7 @@ class FailoverInvariants {
     Place place;
     bool with_coordinator = false;  ///< on its own machine
     std::optional<Clock::time_point> ends_by;
-    bool stood_still = false;
+    bool was_suspended = false;
     std::string host;
   };
   struct OfServer {
@@ -66,9 +66,9 @@ class FailoverInvariants {
   const FailoverScenario& scenario_;
   const Timeline& timeline_;
   const Engine& engine_;
-  void meets_others(const SimulatedNode& node, Place place);
+  void check_overlap(const SimulatedNode& node, Place place);
   void check_gathering(const OfServer& of) const;
-  void uncount(const Running& running);
+  void remove_running(const Running& running);
 
   std::map<std::size_t, Running> running_;
   std::map<Place, int> running_in_;  ///< of those whose agents have not stood still
@@ -81,7 +81,7 @@ class FailoverInvariants {
   rendezvous::Term last_term_ = 0;
   rendezvous::Round last_round_ = 0;
   std::map<std::uint64_t, OfServer> servers_;
-  std::map<std::size_t, Clock::time_point> harmed_until_, stood_still_until_;
+  std::map<std::size_t, Clock::time_point> faulty_until_, suspended_until_;
   Clock::time_point last_harm_;
   rendezvous::Round rounds_ = 0;
 };

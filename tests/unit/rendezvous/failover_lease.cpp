@@ -11,10 +11,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::size_t ticks_known = 7;
-constexpr milliseconds time_to_be_done{1'000};
-constexpr milliseconds pause_between_records{300};
-constexpr Milliseconds longest_between_ticks{1'000};
+constexpr std::size_t tick_window = 7;
+constexpr milliseconds done_timeout{1'000};
+constexpr milliseconds record_interval{300};
+constexpr Milliseconds max_tick_interval{1'000};
 
 }  // namespace
 
@@ -37,24 +37,24 @@ void SimulatedLease::start() {
 }
 
 void SimulatedLease::tick() {
-  const Milliseconds between = std::min(place_.scenario.ttl / 4, longest_between_ticks);
+  const Milliseconds between = std::min(place_.scenario.ttl / 4, max_tick_interval);
   later(place_.random.time(between / 2, between * 3 / 2), [this] { tick(); });
-  if (waits_for_ == 0) tick_now();
+  if (awaited_tick_ == 0) tick_now();
 }
 
 void SimulatedLease::tick_now() {
-  waits_for_ = ++last_tick_;
+  awaited_tick_ = ++last_tick_;
   ticks_.push_back({last_tick_, place_.timeline.now()});
-  if (ticks_.size() > ticks_known) ticks_.pop_front();
-  later(time_to_be_done, [this, number = last_tick_] {
-    if (waits_for_ == number) waits_for_ = 0;
+  if (ticks_.size() > tick_window) ticks_.pop_front();
+  later(done_timeout, [this, number = last_tick_] {
+    if (awaited_tick_ == number) awaited_tick_ = 0;
   });
-  ask([this, number = last_tick_, campaigns = candidate_, given_up = former_term_, address = address_] {
+  ask([this, number = last_tick_, campaigns = candidate_, given_up = previous_term_, address = address_] {
     // The program has heard of it, even if the engine has not.
     if (place_.engine.state().term <= given_up) place_.engine.resign(place_.id);
     const Engine::State state = place_.engine.tick(place_.id, campaigns, address);
     answer([this, number, state] {
-      if (waits_for_ == number) waits_for_ = 0;
+      if (awaited_tick_ == number) awaited_tick_ = 0;
       heard(state, number);
     });
   });
@@ -89,35 +89,35 @@ void SimulatedLease::changed() {
 }
 
 void SimulatedLease::heard(const Engine::State& state, std::optional<std::uint64_t> tick) {
-  if (state.verdict) told_verdict(*state.verdict);
+  if (state.verdict) on_verdict_known(*state.verdict);
   if (state.holder == place_.id) {
     if (tick) held(state.term, *tick);
     return;
   }
   if (term_ != 0) lost();
-  if (state.holder == 0 || state.term == former_term_ || state.term < highest_term_) return tell_no_leader();
+  if (state.holder == 0 || state.term == previous_term_ || state.term < highest_term_) return post_no_leader();
   highest_term_ = state.term;
-  tell_leader({state.term, state.address, false});
+  post_leader({state.term, state.address, false});
 }
 
 void SimulatedLease::held(rendezvous::Term term, std::uint64_t number) {
   const auto tick = std::find_if(ticks_.begin(), ticks_.end(), [&](const Tick& t) { return t.number == number; });
   if (tick == ticks_.end()) return;
   // Given up, but it has not heard of that yet.
-  if (!candidate_ || number <= given_up_at_ || (term_ == 0 && term <= highest_term_)) return;
+  if (!candidate_ || number <= resigned_at_tick_ || (term_ == 0 && term <= highest_term_)) return;
   if (term_ != 0 && term != term_) return lost();
   const Milliseconds ttl = place_.scenario.ttl;
   const Clock::duration time =
       std::chrono::duration_cast<Clock::duration>((ttl - lease::fence_margin(ttl)) * slowness_);
   until_ = std::max(until_, tick->sent + time);
   term_ = highest_term_ = term;
-  if (!leads()) return lost();
+  if (!is_leader()) return lost();
   place_.on_lead();
   watch_fence();
-  tell_leader({term, address_, true});
+  post_leader({term, address_, true});
 }
 
-void SimulatedLease::told_verdict(const std::string& text) {
+void SimulatedLease::on_verdict_known(const std::string& text) {
   if (verdict_ == text) return;
   verdict_ = text;
   place_.on_owners_thread([weak = weak_from_this(), text] {
@@ -127,33 +127,33 @@ void SimulatedLease::told_verdict(const std::string& text) {
 
 void SimulatedLease::watch_fence() {
   later(until_ - place_.timeline.now(), [this, term = term_] {
-    if (term_ == term && term_ != 0 && !leads()) lost();
+    if (term_ == term && term_ != 0 && !is_leader()) lost();
   });
 }
 
 void SimulatedLease::lost() {
   step_down();
-  told_.reset();
+  last_leader_.reset();
   if (const auto done = std::exchange(recorded_, nullptr)) place_.on_owners_thread([done] { done(false); });
   place_.on_owners_thread([weak = weak_from_this()] {
     if (const auto self = weak.lock(); self && !self->closed_) self->callbacks_.on_lost("");
   });
   // Whatever the program believes to hold is given up; the next time is a new term.
-  given_up_at_ = last_tick_;
+  resigned_at_tick_ = last_tick_;
   ask([this] { place_.engine.resign(place_.id); });
 }
 
 void SimulatedLease::step_down() {
-  if (term_ != 0) former_term_ = term_;
+  if (term_ != 0) previous_term_ = term_;
   term_ = 0;
   until_ = {};
-  if (told_ && told_->is_me) told_.reset();
+  if (last_leader_ && last_leader_->is_self) last_leader_.reset();
 }
 
 void SimulatedLease::campaign(const std::string& address) {
   const bool is_news = !std::exchange(candidate_, true) || address_ != address;
   address_ = address;
-  if (term_ != 0) tell_leader({term_, address_, true});
+  if (term_ != 0) post_leader({term_, address_, true});
   if (is_news && place_.scenario.quick_lease) tick_now();
 }
 
@@ -161,7 +161,7 @@ void SimulatedLease::resign(std::function<void()> done) {
   candidate_ = false;
   if (const auto recorded = std::exchange(recorded_, nullptr)) place_.on_owners_thread([recorded] { recorded(false); });
   step_down();
-  given_up_at_ = last_tick_;
+  resigned_at_tick_ = last_tick_;
   ask([this, done] {
     place_.engine.resign(place_.id);
     answer([this, done] {
@@ -176,7 +176,7 @@ void SimulatedLease::depose(rendezvous::Term term) {
 }
 
 void SimulatedLease::record_verdict(const std::string& text, std::function<void(bool)> done) {
-  if (!leads() || recorded_ || verdict_) return place_.on_owners_thread([done] { done(false); });
+  if (!is_leader() || recorded_ || verdict_) return place_.on_owners_thread([done] { done(false); });
   to_record_ = text;
   recorded_ = std::move(done);
   try_to_record();
@@ -189,12 +189,12 @@ void SimulatedLease::try_to_record() {
     const bool recorded = place_.engine.record(place_.id, text);
     answer([this, text, recorded] {
       if (!recorded_) return;
-      if (recorded) told_verdict(text);
+      if (recorded) on_verdict_known(text);
       const auto done = std::exchange(recorded_, nullptr);
       place_.on_owners_thread([done, recorded] { done(recorded); });
     });
   });
-  later(pause_between_records, [this] { try_to_record(); });
+  later(record_interval, [this] { try_to_record(); });
 }
 
 void SimulatedLease::close(bool gives_back) {
@@ -204,17 +204,17 @@ void SimulatedLease::close(bool gives_back) {
   if (gives_back) ask([this] { place_.engine.resign(place_.id); });
 }
 
-void SimulatedLease::tell_leader(const lease::Leader& leader) {
-  if (told_ == leader) return;
-  told_ = leader;
+void SimulatedLease::post_leader(const lease::Leader& leader) {
+  if (last_leader_ == leader) return;
+  last_leader_ = leader;
   place_.on_owners_thread([weak = weak_from_this(), leader] {
     if (const auto self = weak.lock(); self && !self->closed_) self->callbacks_.on_leader(leader);
   });
 }
 
-void SimulatedLease::tell_no_leader() {
-  if (!told_ || told_->is_me) return;
-  told_.reset();
+void SimulatedLease::post_no_leader() {
+  if (!last_leader_ || last_leader_->is_self) return;
+  last_leader_.reset();
   place_.on_owners_thread([weak = weak_from_this()] {
     if (const auto self = weak.lock(); self && !self->closed_) self->callbacks_.on_no_leader();
   });

@@ -36,7 +36,7 @@ class SimulatedLease : public std::enable_shared_from_this<SimulatedLease> {
   void resign(std::function<void()> done);
   void depose(rendezvous::Term term);
   void record_verdict(const std::string& text, std::function<void(bool)> done);
-  [[nodiscard]] bool leads() const { return term_ != 0 && place_.timeline.now() < until_; }
+  [[nodiscard]] bool is_leader() const { return term_ != 0 && place_.timeline.now() < until_; }
   /// What decides has changed.
   void changed();
   /// Nothing is called any more. `gives_back`: its program does so at the end of its stdin.
@@ -50,13 +50,13 @@ class SimulatedLease : public std::enable_shared_from_this<SimulatedLease> {
   void answer(std::function<void()> here);
   void heard(const Engine::State& state, std::optional<std::uint64_t> tick);
   void held(rendezvous::Term term, std::uint64_t tick);
-  void told_verdict(const std::string& text);
+  void on_verdict_known(const std::string& text);
   void try_to_record();
   void watch_fence();
   void lost();
   void step_down();
-  void tell_leader(const lease::Leader& leader);
-  void tell_no_leader();
+  void post_leader(const lease::Leader& leader);
+  void post_no_leader();
   [[nodiscard]] Clock::duration travel();
   template <class Action>
   void later(Clock::duration time, Action action);
@@ -70,15 +70,15 @@ class SimulatedLease : public std::enable_shared_from_this<SimulatedLease> {
   bool closed_ = false;
   std::string address_;
   bool candidate_ = false;
-  rendezvous::Term term_ = 0, highest_term_ = 0, former_term_ = 0;
+  rendezvous::Term term_ = 0, highest_term_ = 0, previous_term_ = 0;
   Clock::time_point until_;
   double slowness_ = 1;
   std::deque<Tick> ticks_;
   std::uint64_t last_tick_ = 0;
-  std::uint64_t waits_for_ = 0;
-  std::uint64_t given_up_at_ = 0;
+  std::uint64_t awaited_tick_ = 0;
+  std::uint64_t resigned_at_tick_ = 0;
   Clock::time_point last_ask_, last_answer_;
-  std::optional<lease::Leader> told_;
+  std::optional<lease::Leader> last_leader_;
   std::optional<std::string> verdict_;
   std::string to_record_;
   std::function<void(bool)> recorded_;

@@ -19,13 +19,13 @@ using std::chrono::seconds;
 namespace {
 
 constexpr seconds heartbeat_interval{1};
-constexpr seconds time_to_answer{10};
-constexpr seconds last_words{6};
-constexpr seconds time_to_resign{1};
+constexpr seconds join_reply_timeout{10};
+constexpr seconds close_timeout{6};
+constexpr seconds resign_timeout{1};
 constexpr milliseconds first_pause{2};
 constexpr seconds max_pause{1};
-constexpr milliseconds pause_before_recording_again{500};
-constexpr milliseconds time_to_believe_a_refusal{500};
+constexpr milliseconds record_retry_interval{500};
+constexpr milliseconds refused_timeout{500};
 
 }  // namespace
 
@@ -42,14 +42,14 @@ void SimulatedNode::later(Clock::duration time, Action action) {
 bool SimulatedNode::is_stopped() const { return world_.timeline.now() < stopped_until_; }
 
 void SimulatedNode::turn(const std::function<void()>& what) {
-  if (!lives_) return;
+  if (!is_alive_) return;
   if (!is_stopped()) return what();
   world_.timeline.at(stopped_until_, [weak = weak_from_this(), what] {
     if (const auto self = weak.lock()) self->turn(what);
   });
 }
 
-void SimulatedNode::stand_still(Clock::duration time) {
+void SimulatedNode::suspend_for(Clock::duration time) {
   const auto until = std::max(stopped_until_, world_.timeline.now() + time);
   const auto more = until - std::max(stopped_until_, world_.timeline.now());
   stopped_until_ = until;
@@ -70,7 +70,7 @@ std::shared_ptr<SimulatedServer> SimulatedNode::server_of(std::uint64_t number) 
 void SimulatedNode::begin() {
   lease::Callbacks callbacks;
   callbacks.on_leader = [this](const lease::Leader& leader) {
-    if (!over_) on_leader(leader);
+    if (!is_over_) on_leader(leader);
   };
   callbacks.on_no_leader = [this] { leader_.reset(); };
   callbacks.on_lost = [this](std::string_view) {
@@ -78,7 +78,7 @@ void SimulatedNode::begin() {
     if (server_) server_->suspend();
   };
   callbacks.on_verdict = [this](std::string_view text) {
-    if (!over_) on_recorded_verdict(std::string(text));
+    if (!is_over_) on_recorded_verdict(std::string(text));
   };
   const auto on_thread = [weak = weak_from_this()](const std::function<void()>& what) {
     if (const auto self = weak.lock()) self->turn(what);
@@ -94,87 +94,87 @@ void SimulatedNode::begin() {
                               [this] { world_.invariants.leads(*this, world_.nodes()); }};
   lease_ = std::make_shared<SimulatedLease>(std::move(place), std::move(callbacks));
   lease_->start();
-  look_for_coordinator(world_.timeline.now() + world_.scenario.join_timeout);
+  search_coordinator(world_.timeline.now() + world_.scenario.join_timeout);
 }
 
 void SimulatedNode::leave(int signal) {
-  if (left_ || over_) return;
+  if (leave_ || is_over_) return;
   world_.note([&] { return concat(host_, " is told to leave"); });
-  left_ = Leave{signal, "pid 1"};
+  leave_ = Leave{signal, "pid 1"};
   if (!lease_) {
     outcome_ = Outcome::left;
     return exit();
   }
-  if (member_) {
-    say(*left_);
+  if (is_member_) {
+    say(*leave_);
     waits_for_no_verdict_ = server_ == nullptr;
     if (workers_ != Workers::none) stop_workers(0);
     else if (waits_for_no_verdict_) end(Outcome::left, std::nullopt);
   } else {
-    coming_back_ = false;
+    rejoining_ = false;
     end(Outcome::left, std::nullopt);
   }
 }
 
 void SimulatedNode::kill(bool with_its_machine, bool gives_lease_back) {
-  if (!lives_) return;
+  if (!is_alive_) return;
   if (outcome_ == Outcome::none) outcome_ = Outcome::killed;
-  world_.node_is_gone(*this, with_its_machine);
+  world_.on_node_ended(*this, with_its_machine);
   if (lease_) lease_->close(gives_lease_back);
   exit();
 }
 
 void SimulatedNode::exit() {
-  if (!lives_) return;
-  if (std::exchange(workers_live_, false)) world_.invariants.workers_end(*this);
+  if (!is_alive_) return;
+  if (std::exchange(workers_live_, false)) world_.invariants.on_workers_end(*this);
   reset_link();
   reset_former_link();
   close(server_);
   close(former_server_);
   if (lease_) lease_->close(true);
-  lives_ = false;
+  is_alive_ = false;
   world_.note([&] { return concat(host_, " ends"); });
 }
 
 void SimulatedNode::close(std::shared_ptr<SimulatedServer>& server) {
   if (!server) return;
-  for (const LinkId link : server->close()) world_.hang_up_by_coordinator(link);
+  for (const LinkId link : server->close()) world_.close_by_coordinator(link);
   server.reset();
 }
 
 void SimulatedNode::end(Outcome outcome, std::optional<VerdictMessage> verdict) {
-  over_ = true;
-  looking_ = false;
-  ++look_;
+  is_over_ = true;
+  searching_ = false;
+  ++search_;
   outcome_ = outcome;
   verdict_ = std::move(verdict);
   world_.note([&] { return concat(host_, " has its end ", static_cast<int>(outcome)); });
-  world_.invariants.ends(*this);
+  world_.invariants.on_end(*this);
   // The agent ends its workers, then closes.
   if (workers_live_) return stop_workers(0);
   closing_ = true;
   reset_link();
-  later(last_words, [this] {
+  later(close_timeout, [this] {
     job_done_ = resigned_ = true;
-    close_up();
+    try_finish_close();
   });
-  close_up();
+  try_finish_close();
 }
 
 void SimulatedNode::job_done(std::uint64_t server) {
   if (!server_ || server != server_->number()) return close(former_server_);
   job_done_ = true;
-  close_up();
+  try_finish_close();
 }
 
-void SimulatedNode::close_up() {
+void SimulatedNode::try_finish_close() {
   if (!closing_ || (server_ && !job_done_)) return;
   if (term_ != 0 && !resigned_) {
     if (!std::exchange(resigning_, true)) {
       resign();
-      later(time_to_resign, [this] {
+      later(resign_timeout, [this] {
         resigned_ = true;
-        close_up();
+        try_finish_close();
       });
     }
     return;
@@ -200,13 +200,13 @@ void SimulatedNode::connect() {
 }
 
 void SimulatedNode::connected(std::uint64_t attempt, LinkId link) {
-  if (!lives_ || attempt != attempt_ || stage_ != Stage::connecting) return world_.hang_up_by_agent(link);
+  if (!is_alive_ || attempt != attempt_ || stage_ != Stage::connecting) return world_.close_by_agent(link);
   link_ = link;
   refused_since_.reset();
   stage_ = Stage::joining;
-  heard_ = world_.timeline.now();
+  last_heard_ = world_.timeline.now();
   world_.to_coordinator(link_, join_);
-  later(std::min<Clock::duration>(time_to_answer, connect_by_ - world_.timeline.now()), [this, attempt] {
+  later(std::min<Clock::duration>(join_reply_timeout, connect_by_ - world_.timeline.now()), [this, attempt] {
     if (attempt == attempt_ && stage_ == Stage::joining) attempt_failed();
   });
 }
@@ -221,18 +221,18 @@ void SimulatedNode::not_connected(std::uint64_t attempt, bool refused) {
 }
 
 /// No process listens there any more: what only something on the way refuses is a matter of moments.
-bool SimulatedNode::is_gone() const {
-  return refused_since_ && world_.timeline.now() - *refused_since_ >= time_to_believe_a_refusal;
+bool SimulatedNode::is_not_listening() const {
+  return refused_since_ && world_.timeline.now() - *refused_since_ >= refused_timeout;
 }
 
 void SimulatedNode::attempt_failed() {
   reset_link();
-  stage_ = Stage::looking;
-  if (is_gone() && !is_here_) coordinator_is_gone();
+  stage_ = Stage::searching;
+  if (is_not_listening() && !is_local_) on_coordinator_not_listening();
   const auto pause = std::clamp<Clock::duration>(connect_by_ - world_.timeline.now(), Clock::duration{0}, pause_);
   pause_ = std::min<Clock::duration>(2 * pause_, max_pause);
   later(pause, [this, attempt = attempt_] {
-    if (attempt == attempt_ && stage_ == Stage::looking) connect();
+    if (attempt == attempt_ && stage_ == Stage::searching) connect();
   });
 }
 
@@ -243,23 +243,23 @@ void SimulatedNode::link_lost(const std::string& why) {
   if (stage_ == Stage::joined) former_link_ = std::exchange(link_, 0);
   reset_link();
   later({}, [this, why, attempt = attempt_] {
-    if (!over_ && attempt == attempt_) lost(why);
+    if (!is_over_ && attempt == attempt_) on_link_lost(why);
   });
 }
 
 void SimulatedNode::reset_link() {
   ++attempt_;
   stage_ = Stage::none;
-  hang_up(std::exchange(link_, 0));
+  close_link(std::exchange(link_, 0));
 }
 
-void SimulatedNode::reset_former_link() { hang_up(std::exchange(former_link_, 0)); }
+void SimulatedNode::reset_former_link() { close_link(std::exchange(former_link_, 0)); }
 
-void SimulatedNode::hang_up(LinkId link) {
-  if (link != 0) world_.hang_up_by_agent(link);
+void SimulatedNode::close_link(LinkId link) {
+  if (link != 0) world_.close_by_agent(link);
 }
 
-void SimulatedNode::loses(LinkId link) {
+void SimulatedNode::disconnected(LinkId link) {
   if (link != link_) return;
   turn([this, link] {
     if (link != link_) return;
@@ -268,10 +268,10 @@ void SimulatedNode::loses(LinkId link) {
   });
 }
 
-void SimulatedNode::hears(LinkId link, const FromCoordinator& message) {
+void SimulatedNode::receives(LinkId link, const FromCoordinator& message) {
   turn([this, link, message] {
     if (link != link_ || link_ == 0) return;
-    heard_ = world_.timeline.now();
+    last_heard_ = world_.timeline.now();
     if (const auto* ping = std::get_if<Ping>(&message)) {
       if (stage_ == Stage::joined) world_.to_coordinator(link_, Pong{ping->number});
       return;
@@ -284,30 +284,31 @@ void SimulatedNode::hears(LinkId link, const FromCoordinator& message) {
       const auto* welcome = std::get_if<Welcome>(&message);
       if (welcome != nullptr && welcome->term < join_.claim.term) return attempt_failed();
       stage_ = Stage::joined;
-      watch_for_silence();
+      watch_silence();
     }
-    if (over_) return;
+    if (is_over_) return;
     std::visit([this](const auto& what) { on(what); }, message);
   });
 }
 
 /// A look that itself comes late says that this process did not run.
-void SimulatedNode::watch_for_silence() {
-  if (is_here_) return;
-  const auto due = heard_ + heartbeat_bound;
+void SimulatedNode::watch_silence() {
+  if (is_local_) return;
+  const auto due = last_heard_ + heartbeat_bound;
   later(due - world_.timeline.now(), [this, due, attempt = attempt_] {
     if (attempt != attempt_ || stage_ != Stage::joined) return;
     const auto now = world_.timeline.now();
-    if (now - due > heartbeat_interval || now == stopped_until_) heard_ = now - heartbeat_bound + heartbeat_interval;
-    if (heard_ + heartbeat_bound > now) return watch_for_silence();
+    if (now - due > heartbeat_interval || now == stopped_until_)
+      last_heard_ = now - heartbeat_bound + heartbeat_interval;
+    if (last_heard_ + heartbeat_bound > now) return watch_silence();
     world_.note([&] { return concat(host_, " has heard nothing from its coordinator"); });
-    world_.invariants.takes_for_lost(*this, world_.coordinators_node(link_));
+    world_.invariants.on_coordinator_lost(*this, world_.coordinator_node(link_));
     link_lost("nothing was heard from the coordinator");
   });
 }
 
 void SimulatedNode::say(const FromAgent& message) {
-  if (stage_ == Stage::joined && link_ != 0 && !over_) world_.to_coordinator(link_, message);
+  if (stage_ == Stage::joined && link_ != 0 && !is_over_) world_.to_coordinator(link_, message);
 }
 
 // ---- the job: as in job_rendezvous.cpp
@@ -330,21 +331,21 @@ void SimulatedNode::start_coordinator() {
   options.host = host_;
   options.job_id = "job";
   options.own_addresses = {world_.address_of(machine_)};
-  options.own = join_message();
-  options.own->runs_coordinator = true;
+  options.own_join = join_message();
+  options.own_join->runs_coordinator = true;
   options.term = term_;
   options.has_lease = true;
   options.lease_ttl = world_.scenario.ttl;
-  options.patience = world_.scenario.coordinator_timeout;
+  options.suspend_timeout = world_.scenario.coordinator_timeout;
   options.with_events = false;
   SimulatedServer::Place place{world_.timeline,
                                world_.scenario,
                                world_.invariants,
                                world_.next_server(),
                                host_,
-                               [this] { return lease_->leads(); },
+                               [this] { return lease_->is_leader(); },
                                [this](LinkId link, const FromCoordinator& message) { world_.to_agent(link, message); },
-                               [this](LinkId link) { world_.hang_up_by_coordinator(link); },
+                               [this](LinkId link) { world_.close_by_coordinator(link); },
                                [this](const std::function<std::string()>& text) {
                                  world_.note([&] { return concat("the coordinator on ", host_, " ", text()); });
                                },
@@ -353,30 +354,30 @@ void SimulatedNode::start_coordinator() {
                                },
                                [this](const VerdictMessage& verdict) {
                                  later({}, [this, verdict] {
-                                   if (!over_) record(verdict);
+                                   if (!is_over_) record(verdict);
                                  });
                                },
                                {},
                                {}};
-  place.on_stood_down = [this, number = place.number] { later({}, [this, number] { stood_down(number); }); };
+  place.on_stepped_down = [this, number = place.number] { later({}, [this, number] { stepped_down(number); }); };
   place.on_done = [this, number = place.number] { later({}, [this, number] { job_done(number); }); };
   world_.note([&] { return concat(host_, " runs the coordinator ", place.number, " of term ", term_); });
   server_ = std::make_shared<SimulatedServer>(std::move(place), std::move(options));
 }
 
 void SimulatedNode::join_by(Clock::time_point deadline) {
-  is_here_ = server_ != nullptr;
-  target_ = is_here_ ? concat(machine_, "#", server_->number()) : followed_->address;
+  is_local_ = server_ != nullptr;
+  target_ = is_local_ ? concat(machine_, "#", server_->number()) : followed_->address;
   begin_link(deadline);
 }
 
 void SimulatedNode::on(const Welcome& welcome) {
-  world_.invariants.obeys(*this, welcome.term);
-  member_ = true;
+  world_.invariants.check_term(*this, welcome.term);
+  is_member_ = true;
   superseded_ = false;
   welcomed_at_ = world_.timeline.now();
-  looking_ = false;
-  ++look_;
+  searching_ = false;
+  ++search_;
   if (claim_.term == 0) claim_.term = welcome.term;
   joined_term_ = welcome.term;
   if (!server_) stop_campaigning();
@@ -384,12 +385,12 @@ void SimulatedNode::on(const Welcome& welcome) {
 
 void SimulatedNode::on(const Refused& refused) {
   world_.note([&] { return concat(host_, " hears: ", refused.why); });
-  const bool may_come_back = refused.kind == RefusalKind::given_up || refused.kind == RefusalKind::moved;
-  if (may_come_back && member_) {
+  const bool may_rejoin = refused.kind == RefusalKind::lost || refused.kind == RefusalKind::moved;
+  if (may_rejoin && is_member_) {
     claim_.moved = refused.kind == RefusalKind::moved;
-    return come_back(refused.why, stand_down(refused.why));
+    return rejoin(refused.why, step_down(refused.why));
   }
-  end(refused.kind == RefusalKind::for_good && left_ ? Outcome::left : Outcome::refused, std::nullopt);
+  end(refused.kind == RefusalKind::permanent && leave_ ? Outcome::left : Outcome::refused, std::nullopt);
 }
 
 void SimulatedNode::on(const Open& open) {
@@ -398,24 +399,24 @@ void SimulatedNode::on(const Open& open) {
 }
 
 void SimulatedNode::on(const Start& start) {
-  world_.invariants.obeys(*this, start.term);
+  world_.invariants.check_term(*this, start.term);
   started_ = start.round;
   has_workers_ = true;
-  claim_ = {start.term, start.round, start.ranks.node_rank, start.ranks.node_count, start.memory, false, false};
+  claim_ = {start.term, start.round, start.ranks.node_rank, start.ranks.node_count, start.job_state, false, false};
   base_rank_ = start.ranks.base_rank;
   if (workers_live_) throw Violation(concat(host_, " is to start a round while its workers run"));
   workers_round_ = start.round;
-  if (left_) {
+  if (leave_) {
     workers_ = Workers::opening;
     return;
   }
   workers_ = Workers::running;
   workers_live_ = true;
-  world_.invariants.begins(*this, start, server_ != nullptr);
+  world_.invariants.on_start(*this, start, server_ != nullptr);
   world_.note([&] { return concat(host_, " starts round ", start.round, " of term ", start.term); });
   const bool fails = start.round < 40 && world_.random.chance(world_.scenario.failing);
   later(world_.random.time(world_.scenario.longest_run / 2, world_.scenario.longest_run),
-        [this, round = start.round, fails] { workers_end(round, !fails); });
+        [this, round = start.round, fails] { on_workers_end(round, !fails); });
 }
 
 void SimulatedNode::on(const Stop& stop) {
@@ -429,140 +430,140 @@ void SimulatedNode::stopped(Round round) {
   has_workers_ = false;
   reset_former_link();
   if (waits_for_no_verdict_) {
-    if (!std::exchange(coming_back_, false)) say(Stopped{round, {}, {}});
+    if (!std::exchange(rejoining_, false)) say(Stopped{round, {}, {}});
     return end(Outcome::left, std::nullopt);
   }
-  if (std::exchange(coming_back_, false)) return find_again();
+  if (std::exchange(rejoining_, false)) return find_coordinator_again();
   say(Stopped{round, {}, {}});
 }
 
-void SimulatedNode::lost(const std::string& why) {
-  if (member_) return come_back(why, stand_down(why));
+void SimulatedNode::on_link_lost(const std::string& why) {
+  if (is_member_) return rejoin(why, step_down(why));
   end(Outcome::coordinator_lost, std::nullopt);
 }
 
-void SimulatedNode::come_back(const std::string& why, int signal) {
+void SimulatedNode::rejoin(const std::string& why, int signal) {
   world_.note([&] { return concat(host_, " comes back: ", why); });
   agent_id_ = concat("agent", index_, ".", ++agent_ids_);
-  member_ = superseded_ = false;
+  is_member_ = superseded_ = false;
   reset_link();
   campaign();
   if (!has_workers_) {
     reset_former_link();
-    return find_again();
+    return find_coordinator_again();
   }
-  coming_back_ = true;
+  rejoining_ = true;
   stop_workers(signal);
 }
 
-void SimulatedNode::find_again() {
-  if (left_) return end(Outcome::left, std::nullopt);
-  look_for_coordinator(world_.timeline.now() + world_.scenario.coordinator_timeout);
+void SimulatedNode::find_coordinator_again() {
+  if (leave_) return end(Outcome::left, std::nullopt);
+  search_coordinator(world_.timeline.now() + world_.scenario.coordinator_timeout);
 }
 
 void SimulatedNode::campaign() {
-  campaigns_ = true;
+  is_candidate_ = true;
   lease_->campaign(server_ ? concat(machine_, "#", server_->number()) : "");
 }
 
 void SimulatedNode::stop_campaigning() {
-  if (std::exchange(campaigns_, false)) lease_->resign(nullptr);
+  if (std::exchange(is_candidate_, false)) lease_->resign(nullptr);
 }
 
-void SimulatedNode::look_for_coordinator(Clock::time_point until) {
-  looking_ = true;
-  looked_since_ = world_.timeline.now();
-  look_until_ = until;
+void SimulatedNode::search_coordinator(Clock::time_point until) {
+  searching_ = true;
+  searched_since_ = world_.timeline.now();
+  search_until_ = until;
   if (recorded_) return end_as_recorded();
   if (server_) return join_by(until);
-  if (!campaigns_) campaign();
-  later(until - world_.timeline.now(), [this, look = ++look_] {
-    if (look == look_ && !over_) nobody_leads();
+  if (!is_candidate_) campaign();
+  later(until - world_.timeline.now(), [this, search = ++search_] {
+    if (search == search_ && !is_over_) on_no_leader_in_time();
   });
   if (leader_) follow(*leader_);
 }
 
-void SimulatedNode::nobody_leads() {
-  if (looking_ && stage_ == Stage::none) lost("no machine has taken the lead of the job in time");
+void SimulatedNode::on_no_leader_in_time() {
+  if (searching_ && stage_ == Stage::none) on_link_lost("no machine has taken the lead of the job in time");
 }
 
 void SimulatedNode::on_leader(const lease::Leader& leader) {
   leader_ = leader;
-  if (leader.is_me) return lead(leader.term);
-  if (server_) return server_->stand_down(concat("another machine leads the job, in term ", leader.term));
-  if (looking_) return follow(leader);
-  if (!member_ || leader.address.empty() || leader.term <= joined_term_) return;
+  if (leader.is_self) return lead(leader.term);
+  if (server_) return server_->step_down(concat("another machine leads the job, in term ", leader.term));
+  if (searching_) return follow(leader);
+  if (!is_member_ || leader.address.empty() || leader.term <= joined_term_) return;
   joined_term_ = leader.term;
   if (!followed_ || followed_->address == leader.address) return;
   superseded_ = true;
-  later(has_workers_ ? heartbeat_interval / 4 : Clock::duration(heartbeat_interval), [this, look = ++look_] {
-    if (look == look_ && !over_ && superseded_) come_back("another machine leads");
+  later(has_workers_ ? heartbeat_interval / 4 : Clock::duration(heartbeat_interval), [this, search = ++search_] {
+    if (search == search_ && !is_over_ && superseded_) rejoin("another machine leads");
   });
 }
 
 void SimulatedNode::lead(Term term) {
-  if (!campaigns_) return lease_->resign(nullptr);
+  if (!is_candidate_) return lease_->resign(nullptr);
   if (std::exchange(term_, term) == term && server_) return;
   if (server_) return server_->lead(term);
   start_coordinator();
   campaign();
-  if (!looking_) return;
-  join_by(look_until_);
+  if (!searching_) return;
+  join_by(search_until_);
 }
 
 void SimulatedNode::follow(const lease::Leader& leader) {
-  if (leader.is_me || leader.address.empty() || (stage_ != Stage::none && followed_ == leader)) return;
+  if (leader.is_self || leader.address.empty() || (stage_ != Stage::none && followed_ == leader)) return;
   if (claim_.moved && leader.term == claim_.term) return;
   followed_ = leader;
-  join_by(look_until_);
+  join_by(search_until_);
 }
 
-void SimulatedNode::coordinator_is_gone() {
-  if (!looking_ || !followed_ || followed_->term != joined_term_) return;
+void SimulatedNode::on_coordinator_not_listening() {
+  if (!searching_ || !followed_ || followed_->term != joined_term_) return;
   if (world_.scenario.min_nodes > 1) lease_->depose(followed_->term);
 }
 
-int SimulatedNode::stand_down(const std::string& why) {
+int SimulatedNode::step_down(const std::string& why) {
   if (!server_) return 0;
-  server_->stand_down(why);
+  server_->step_down(why);
   close(former_server_);
   former_server_ = std::move(server_);
-  campaigns_ = false;
+  is_candidate_ = false;
   lease_->resign(nullptr);
   return SIGKILL;
 }
 
-void SimulatedNode::stood_down(std::uint64_t server) {
+void SimulatedNode::stepped_down(std::uint64_t server) {
   resign();
-  if (member_ || over_ || !server_ || server != server_->number()) return;
+  if (is_member_ || is_over_ || !server_ || server != server_->number()) return;
   close(former_server_);
   former_server_ = std::move(server_);
-  if (!looking_) return;
+  if (!searching_) return;
   reset_link();
-  look_for_coordinator(look_until_);
+  search_coordinator(search_until_);
 }
 
 void SimulatedNode::record(const VerdictMessage& verdict) {
   if (!server_) return;
-  lease_->record_verdict(recorded_text(verdict), [weak = weak_from_this(), verdict](bool done) {
-    if (const auto self = weak.lock(); self && !self->over_) self->recorded(verdict, done);
+  lease_->record_verdict(serialize_verdict(verdict), [weak = weak_from_this(), verdict](bool done) {
+    if (const auto self = weak.lock(); self && !self->is_over_) self->recorded(verdict, done);
   });
 }
 
 void SimulatedNode::recorded(const VerdictMessage& verdict, bool done) {
   if (!server_) return;
   if (done) return server_->recorded();
-  if (!lease_->leads()) return;
-  later(pause_before_recording_again, [this, verdict] {
-    if (!over_) record(verdict);
+  if (!lease_->is_leader()) return;
+  later(record_retry_interval, [this, verdict] {
+    if (!is_over_) record(verdict);
   });
 }
 
 void SimulatedNode::on_recorded_verdict(const std::string& text) {
-  recorded_ = read_recorded(text);
+  recorded_ = parse_verdict(text);
   if (!recorded_) return;
-  if (server_ && !lease_->leads()) return server_->stand_down("the job has ended meanwhile");
-  if (looking_) end_as_recorded();
+  if (server_ && !lease_->is_leader()) return server_->step_down("the job has ended meanwhile");
+  if (searching_) end_as_recorded();
 }
 
 void SimulatedNode::end_as_recorded() {
@@ -571,24 +572,24 @@ void SimulatedNode::end_as_recorded() {
 }
 
 void SimulatedNode::resign() {
-  campaigns_ = false;
+  is_candidate_ = false;
   lease_->resign([weak = weak_from_this()] {
     const auto self = weak.lock();
     if (!self) return;
     self->resigned_ = true;
-    self->close_up();
+    self->try_finish_close();
   });
 }
 
 // ---- workers
 
-void SimulatedNode::workers_end(Round round, bool well) {
+void SimulatedNode::on_workers_end(Round round, bool well) {
   if (workers_round_ != round || workers_ != Workers::running) return;
   if (well) {
     claim_.succeeded = true;
     say(Succeeded{round});
     workers_ = Workers::stopping;
-    return workers_are_gone();
+    return on_workers_ended();
   }
   Failed failed;
   failed.round = round;
@@ -607,20 +608,20 @@ void SimulatedNode::stop_workers(int signal) {
   const bool again = workers_ == Workers::stopping;
   if (again && signal != SIGKILL) return;
   workers_ = Workers::stopping;
-  if (signal == SIGKILL && std::exchange(workers_live_, false)) world_.invariants.workers_end(*this);
+  if (signal == SIGKILL && std::exchange(workers_live_, false)) world_.invariants.on_workers_end(*this);
   const bool quick = signal == SIGKILL || world_.random.chance(0.6);
   const Clock::duration longest =
       quick ? Clock::duration(milliseconds(10)) : Clock::duration(world_.scenario.grace) + milliseconds(10);
   const auto time = world_.random.time(quick ? Clock::duration{1} : longest / 2, longest);
   later(time, [this, round = workers_round_, stop = ++stop_] {
-    if (workers_round_ == round && workers_ == Workers::stopping && stop == stop_) workers_are_gone();
+    if (workers_round_ == round && workers_ == Workers::stopping && stop == stop_) on_workers_ended();
   });
 }
 
-void SimulatedNode::workers_are_gone() {
+void SimulatedNode::on_workers_ended() {
   workers_ = Workers::none;
-  if (std::exchange(workers_live_, false)) world_.invariants.workers_end(*this);
-  if (over_) return end(outcome_, verdict_);
+  if (std::exchange(workers_live_, false)) world_.invariants.on_workers_end(*this);
+  if (is_over_) return end(outcome_, verdict_);
   stopped(workers_round_);
 }
 

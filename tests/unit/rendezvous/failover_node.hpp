@@ -25,12 +25,12 @@ class SimulatedNode : public std::enable_shared_from_this<SimulatedNode> {
   void begin();
   void leave(int signal);
   /// Its process does nothing for so long.
-  void stand_still(Clock::duration time);
+  void suspend_for(Clock::duration time);
   void kill(bool with_its_machine, bool gives_lease_back);
 
   // What its connections say.
-  void hears(rendezvous::LinkId link, const rendezvous::FromCoordinator& message);
-  void loses(rendezvous::LinkId link);
+  void receives(rendezvous::LinkId link, const rendezvous::FromCoordinator& message);
+  void disconnected(rendezvous::LinkId link);
   void connected(std::uint64_t attempt, rendezvous::LinkId link);
   /// `refused`: its machine has said that nothing listens there.
   void not_connected(std::uint64_t attempt, bool refused);
@@ -45,20 +45,20 @@ class SimulatedNode : public std::enable_shared_from_this<SimulatedNode> {
   [[nodiscard]] std::size_t index() const { return index_; }
   [[nodiscard]] std::size_t machine() const { return machine_; }
   [[nodiscard]] const std::string& host() const { return host_; }
-  [[nodiscard]] bool lives() const { return lives_; }
+  [[nodiscard]] bool is_alive() const { return is_alive_; }
   [[nodiscard]] bool is_stopped() const;
-  [[nodiscard]] bool leads() const { return lives_ && lease_ && lease_->leads(); }
+  [[nodiscard]] bool is_leader() const { return is_alive_ && lease_ && lease_->is_leader(); }
   [[nodiscard]] Outcome outcome() const { return outcome_; }
   [[nodiscard]] const std::optional<rendezvous::VerdictMessage>& verdict() const { return verdict_; }
   [[nodiscard]] const rendezvous::RoundClaim& claim() const { return claim_; }
-  [[nodiscard]] Clock::time_point looked_since() const { return looked_since_; }
+  [[nodiscard]] Clock::time_point searched_since() const { return searched_since_; }
   [[nodiscard]] Clock::time_point welcomed_at() const { return welcomed_at_; }
   void slow_clock(double factor) {
     if (lease_) lease_->slow_down(factor);
   }
 
  private:
-  enum class Stage { none, looking, connecting, joining, joined };
+  enum class Stage { none, searching, connecting, joining, joined };
   enum class Workers { none, opening, running, stopping };
 
   template <class Action>
@@ -68,13 +68,13 @@ class SimulatedNode : public std::enable_shared_from_this<SimulatedNode> {
   void begin_link(Clock::time_point connect_by);
   void connect();
   void attempt_failed();
-  [[nodiscard]] bool is_gone() const;
+  [[nodiscard]] bool is_not_listening() const;
   void give_up();
   void link_lost(const std::string& why);
   void reset_link();
   void reset_former_link();
-  void hang_up(rendezvous::LinkId link);
-  void watch_for_silence();
+  void close_link(rendezvous::LinkId link);
+  void watch_silence();
   void say(const rendezvous::FromAgent& message);
 
   // As in job_rendezvous.cpp.
@@ -90,19 +90,19 @@ class SimulatedNode : public std::enable_shared_from_this<SimulatedNode> {
   template <class Other>
   void on(const Other& /*other*/) {}
   void stopped(rendezvous::Round round);
-  void lost(const std::string& why);
-  void come_back(const std::string& why, int signal = 0);
-  void find_again();
+  void on_link_lost(const std::string& why);
+  void rejoin(const std::string& why, int signal = 0);
+  void find_coordinator_again();
   void campaign();
   void stop_campaigning();
-  void look_for_coordinator(Clock::time_point until);
-  void nobody_leads();
+  void search_coordinator(Clock::time_point until);
+  void on_no_leader_in_time();
   void on_leader(const lease::Leader& leader);
   void lead(rendezvous::Term term);
   void follow(const lease::Leader& leader);
-  void coordinator_is_gone();
-  int stand_down(const std::string& why);
-  void stood_down(std::uint64_t server);
+  void on_coordinator_not_listening();
+  int step_down(const std::string& why);
+  void stepped_down(std::uint64_t server);
   void record(const rendezvous::VerdictMessage& verdict);
   void recorded(const rendezvous::VerdictMessage& verdict, bool done);
   void on_recorded_verdict(const std::string& text);
@@ -110,20 +110,20 @@ class SimulatedNode : public std::enable_shared_from_this<SimulatedNode> {
   void resign();
   void end(Outcome outcome, std::optional<rendezvous::VerdictMessage> verdict);
   void job_done(std::uint64_t server);
-  void close_up();
+  void try_finish_close();
   void exit();
   void close(std::shared_ptr<SimulatedServer>& server);
 
   // Workers.
-  void workers_end(rendezvous::Round round, bool well);
+  void on_workers_end(rendezvous::Round round, bool well);
   void stop_workers(int signal);
-  void workers_are_gone();
+  void on_workers_ended();
 
   FailoverWorld& world_;
   std::size_t index_, machine_;
   std::string host_, agent_id_;
   int agent_ids_ = 0;
-  bool lives_ = true;
+  bool is_alive_ = true;
   Clock::time_point stopped_until_;
   std::shared_ptr<SimulatedLease> lease_;
   std::shared_ptr<SimulatedServer> server_, former_server_;
@@ -131,25 +131,25 @@ class SimulatedNode : public std::enable_shared_from_this<SimulatedNode> {
   Stage stage_ = Stage::none;
   rendezvous::LinkId link_ = 0, former_link_ = 0;
   std::uint64_t attempt_ = 0;
-  Clock::time_point connect_by_, heard_;
+  Clock::time_point connect_by_, last_heard_;
   Clock::duration pause_{};
   std::optional<Clock::time_point> refused_since_;
   rendezvous::Join join_;
-  bool is_here_ = false;
+  bool is_local_ = false;
   std::string target_;
 
   rendezvous::Round started_ = 0;
   bool waits_for_no_verdict_ = false;
-  bool member_ = false, superseded_ = false, has_workers_ = false, coming_back_ = false, job_done_ = false;
+  bool is_member_ = false, superseded_ = false, has_workers_ = false, rejoining_ = false, job_done_ = false;
   rendezvous::RoundClaim claim_;
-  std::optional<rendezvous::Leave> left_;
-  bool campaigns_ = false, looking_ = false;
-  Clock::time_point look_until_, looked_since_, welcomed_at_;
-  std::uint64_t look_ = 0;
+  std::optional<rendezvous::Leave> leave_;
+  bool is_candidate_ = false, searching_ = false;
+  Clock::time_point search_until_, searched_since_, welcomed_at_;
+  std::uint64_t search_ = 0;
   rendezvous::Term term_ = 0, joined_term_ = 0;
   std::optional<lease::Leader> leader_, followed_;
   std::optional<rendezvous::VerdictMessage> recorded_;
-  bool resigned_ = false, resigning_ = false, over_ = false, closing_ = false;
+  bool resigned_ = false, resigning_ = false, is_over_ = false, closing_ = false;
 
   Workers workers_ = Workers::none;
   bool workers_live_ = false;

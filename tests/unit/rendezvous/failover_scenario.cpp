@@ -37,7 +37,7 @@ void draw_silence(Random& random, FailoverScenario& drawn) {
   fault.when = drawn.arrival_spread + random.time(seconds(3), seconds(12));
   fault.of_leader = true;
   if (random.chance(0.5)) {
-    fault.kind = Kind::stands_still;
+    fault.kind = Kind::suspended;
     fault.time = random.time(seconds(2), seconds(5));
   } else {
     fault.kind = Kind::cut_off;
@@ -111,9 +111,9 @@ FailoverScenario draw_failover(std::uint64_t seed) {
   const int faults = random.chance(0.05) ? 0 : random.between(1, 6);
   for (int i = 0; i < faults; ++i) {
     FailoverScenario::Fault fault;
-    constexpr Kind kinds[] = {Kind::process_killed,  Kind::machine_killed,  Kind::stands_still, Kind::cut_off,
-                              Kind::cut_apart,       Kind::cut_from_engine, Kind::preempted,    Kind::engine_away,
-                              Kind::cut_from_engine, Kind::slow_clock,      Kind::comes_back,   Kind::newcomer};
+    constexpr Kind kinds[] = {Kind::process_killed,  Kind::machine_killed,  Kind::suspended,  Kind::cut_off,
+                              Kind::cut_apart,       Kind::cut_from_engine, Kind::preempted,  Kind::engine_away,
+                              Kind::cut_from_engine, Kind::slow_clock,      Kind::comes_back, Kind::newcomer};
     fault.kind = kinds[random.below(std::size(kinds))];
     // Some come close together: what one of them leaves open the next one meets.
     fault.when = i > 0 && random.chance(0.4) ? drawn.faults.back().when + random.time({}, seconds(6))

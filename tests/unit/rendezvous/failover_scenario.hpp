@@ -36,9 +36,9 @@ struct FailoverScenario {
   enum class Kind {
     process_killed,  ///< the agent; its guard ends the workers, and the lease's program may give the lease back
     machine_killed,
-    stands_still,  ///< the agent is stopped, and goes on; its workers run
-    cut_off,       ///< the machine, from the others and the engine
-    cut_apart,     ///< some machines from the rest, with the engine on one side
+    suspended,  ///< the agent is stopped, and goes on; its workers run
+    cut_off,    ///< the machine, from the others and the engine
+    cut_apart,  ///< some machines from the rest, with the engine on one side
     cut_from_engine,
     preempted,  ///< SIGTERM
     engine_away,

@@ -15,34 +15,34 @@ SimulatedServer::SimulatedServer(Place place, CoordinatorOptions options)
 
 void SimulatedServer::acts(const std::function<void()>& what) {
   if (closed_) return;
-  look_at_lease();
+  check_lease();
   what();
-  carry_out();
+  apply_outputs();
 }
 
-void SimulatedServer::look_at_lease() {
+void SimulatedServer::check_lease() {
   if (place_.holds_lease()) return;
   suspended_ = true;
   coordinator_.suspend(now());
-  carry_out();
+  apply_outputs();
 }
 
-void SimulatedServer::carry_out() {
+void SimulatedServer::apply_outputs() {
   for (const auto& output : coordinator_.take_outputs()) {
     quiet_ = quiet_ && output.message && std::holds_alternative<Ping>(*output.message);
     if (links_.count(output.link) == 0) continue;
     if (!output.message) {
       links_.erase(output.link);
-      place_.hang_up(output.link);
+      place_.close_link(output.link);
       continue;
     }
-    place_.invariants.sends(*this, output.link, *output.message);
+    place_.invariants.on_send(*this, output.link, *output.message);
     place_.send(output.link, *output.message);
   }
   if (const auto verdict = coordinator_.take_verdict_to_record()) place_.on_verdict(*verdict);
-  if (coordinator_.stood_down() && !std::exchange(stood_down_told_, true)) {
+  if (coordinator_.stepped_down() && !std::exchange(step_down_reported_, true)) {
     place_.note([] { return std::string("stood down"); });
-    place_.on_stood_down();
+    place_.on_stepped_down();
   }
   place_.invariants.step_over(*this, std::exchange(quiet_, true));
   check_done();
@@ -50,14 +50,14 @@ void SimulatedServer::carry_out() {
 }
 
 void SimulatedServer::check_done() {
-  if (!coordinator_.done() || std::exchange(done_told_, true)) return;
+  if (!coordinator_.done() || std::exchange(done_reported_, true)) return;
   place_.on_done();
 }
 
 void SimulatedServer::schedule_tick() {
   const auto wanted = coordinator_.next_deadline();
   if (!wanted) return;
-  const auto at = *wanted + skipped_;
+  const auto at = *wanted + stopped_time_;
   if (tick_at_ && *tick_at_ <= at) return;
   tick_at_ = at;
   place_.timeline.at(at, [weak = weak_from_this(), at] {
@@ -78,12 +78,12 @@ void SimulatedServer::schedule_tick() {
   });
 }
 
-void SimulatedServer::hears(LinkId link, const FromAgent& message, const LinkFacts& facts) {
+void SimulatedServer::receives(LinkId link, const FromAgent& message, const LinkFacts& facts) {
   const auto* join = std::get_if<Join>(&message);
   if (join == nullptr) {
     return acts([&] {
       if (links_.count(link) == 0) return;
-      place_.invariants.hears(*this, link, message);
+      place_.invariants.receives(*this, link, message);
       quiet_ = quiet_ && std::holds_alternative<Pong>(message);
       coordinator_.receive(link, message, now());
     });
@@ -91,7 +91,7 @@ void SimulatedServer::hears(LinkId link, const FromAgent& message, const LinkFac
   acts([&] {
     links_.insert(link);
     quiet_ = false;
-    place_.invariants.joins(*this, *join);
+    place_.invariants.on_join(*this, *join);
     place_.note([&] {
       return concat("hears JOIN of ", join->host, ", which claims round ", join->claim.round, " of term ",
                     join->claim.term);
@@ -100,7 +100,7 @@ void SimulatedServer::hears(LinkId link, const FromAgent& message, const LinkFac
   });
 }
 
-void SimulatedServer::loses(LinkId link, const std::string& how) {
+void SimulatedServer::disconnected(LinkId link, const std::string& how) {
   acts([&] {
     if (links_.erase(link) == 0) return;
     quiet_ = false;
@@ -123,8 +123,8 @@ void SimulatedServer::lead(Term term) {
   });
 }
 
-void SimulatedServer::stand_down(const std::string& why) {
-  acts([&] { coordinator_.stand_down(why, now()); });
+void SimulatedServer::step_down(const std::string& why) {
+  acts([&] { coordinator_.step_down(why, now()); });
 }
 
 void SimulatedServer::recorded() {

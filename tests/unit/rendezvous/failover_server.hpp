@@ -24,25 +24,25 @@ class SimulatedServer : public std::enable_shared_from_this<SimulatedServer> {
     std::string host;
     std::function<bool()> holds_lease;
     std::function<void(rendezvous::LinkId, const rendezvous::FromCoordinator&)> send;
-    std::function<void(rendezvous::LinkId)> hang_up;
+    std::function<void(rendezvous::LinkId)> close_link;
     std::function<void(const std::function<std::string()>&)> note;
     /// On the server's thread: at once, or once the process goes on.
     std::function<void(std::function<void()>)> on_thread;
     /// On the thread of the agent.
     std::function<void(const rendezvous::VerdictMessage&)> on_verdict;
-    std::function<void()> on_stood_down;
+    std::function<void()> on_stepped_down;
     std::function<void()> on_done;
   };
   SimulatedServer(Place place, rendezvous::CoordinatorOptions options);
 
-  void hears(rendezvous::LinkId link, const rendezvous::FromAgent& message, const rendezvous::LinkFacts& facts);
-  void loses(rendezvous::LinkId link, const std::string& how);
+  void receives(rendezvous::LinkId link, const rendezvous::FromAgent& message, const rendezvous::LinkFacts& facts);
+  void disconnected(rendezvous::LinkId link, const std::string& how);
   void suspend();
   void lead(rendezvous::Term term);
-  void stand_down(const std::string& why);
+  void step_down(const std::string& why);
   void recorded();
   /// The process stood still for so long.
-  void skip(Clock::duration time) { skipped_ += time; }
+  void skip(Clock::duration time) { stopped_time_ += time; }
   /// Its process has ended, or has no more use for it. Gives the links that it had.
   std::set<rendezvous::LinkId> close();
 
@@ -54,19 +54,19 @@ class SimulatedServer : public std::enable_shared_from_this<SimulatedServer> {
 
  private:
   void acts(const std::function<void()>& what);
-  void carry_out();
-  void look_at_lease();
+  void apply_outputs();
+  void check_lease();
   void schedule_tick();
   void check_done();
-  [[nodiscard]] Clock::time_point now() const { return place_.timeline.now() - skipped_; }
+  [[nodiscard]] Clock::time_point now() const { return place_.timeline.now() - stopped_time_; }
 
   Place place_;
   rendezvous::Coordinator coordinator_;
   std::set<rendezvous::LinkId> links_;
-  Clock::duration skipped_{0};
+  Clock::duration stopped_time_{0};
   std::optional<Clock::time_point> tick_at_;
   bool quiet_ = true;  ///< nothing but PING and PONG since the last look
-  bool closed_ = false, suspended_ = false, stood_down_told_ = false, done_told_ = false;
+  bool closed_ = false, suspended_ = false, step_down_reported_ = false, done_reported_ = false;
 };
 
 }  // namespace ddrun::test

@@ -29,29 +29,30 @@ FailoverWorld::FailoverWorld(FailoverScenario drawn, bool tracing)
                                engine.state().address, engine.state().verdict ? ", with a verdict" : "");
                });
                for (const auto& node : nodes_) {
-                 if (node->lives()) node->lease_changed();
+                 if (node->is_alive()) node->lease_changed();
                }
              }),
       invariants(scenario, timeline, engine),
       tracing_(tracing),
       network_(timeline, random,
-               Network::Ends{[this](LinkId link, const FromAgent& message) {
-                               const auto server = server_at(link);
-                               if (!server) return;
-                               const Connection& at = connections_.at(link);
-                               nodes_[at.coordinator]->turn(
-                                   [server, link, message, facts = at.facts] { server->hears(link, message, facts); });
-                             },
-                             [this](LinkId link, const std::string& how) {
-                               const auto server = server_at(link);
-                               if (!server) return;
-                               nodes_[connections_.at(link).coordinator]->turn(
-                                   [server, link, how] { server->loses(link, how); });
-                             },
-                             [this](std::size_t node, LinkId link, const FromCoordinator& message) {
-                               nodes_[node]->hears(link, message);
-                             },
-                             [this](std::size_t node, LinkId link) { nodes_[node]->loses(link); }}),
+               Network::Handlers{[this](LinkId link, const FromAgent& message) {
+                                   const auto server = server_at(link);
+                                   if (!server) return;
+                                   const Connection& at = connections_.at(link);
+                                   nodes_[at.coordinator]->turn([server, link, message, facts = at.facts] {
+                                     server->receives(link, message, facts);
+                                   });
+                                 },
+                                 [this](LinkId link, const std::string& how) {
+                                   const auto server = server_at(link);
+                                   if (!server) return;
+                                   nodes_[connections_.at(link).coordinator]->turn(
+                                       [server, link, how] { server->disconnected(link, how); });
+                                 },
+                                 [this](std::size_t node, LinkId link, const FromCoordinator& message) {
+                                   nodes_[node]->receives(link, message);
+                                 },
+                                 [this](std::size_t node, LinkId link) { nodes_[node]->disconnected(link); }}),
       start_(timeline.now()) {
   network_.slowest = scenario.slowest_message;
   for (int i = 0; i < scenario.agents; ++i) add_machine(random.time({}, scenario.arrival_spread));
@@ -60,7 +61,9 @@ FailoverWorld::FailoverWorld(FailoverScenario drawn, bool tracing)
 
 void FailoverWorld::run() {
   const auto end = start_ + scenario.bound();
-  const auto over = [](const auto& node) { return node->outcome() != SimulatedNode::Outcome::none && !node->lives(); };
+  const auto over = [](const auto& node) {
+    return node->outcome() != SimulatedNode::Outcome::none && !node->is_alive();
+  };
   // Those that have ended need not be looked at again.
   std::size_t ended = 0;
   auto moment = timeline.now();
@@ -110,7 +113,7 @@ IpAddress FailoverWorld::address_of(std::size_t machine) const {
 
 std::optional<std::size_t> FailoverWorld::leader() const {
   for (const auto& node : nodes_) {
-    if (node->leads()) return node->index();
+    if (node->is_leader()) return node->index();
   }
   return std::nullopt;
 }
@@ -136,9 +139,9 @@ void FailoverWorld::cut(Cut what, Clock::duration time) {
   what.until = timeline.now() + time;
   cuts_.push_back(what);
   for (std::size_t machine = 0; machine < machines_.size(); ++machine) {
-    if (what.inside.count(machine) != 0) invariants.harmed(machine, what.until);
+    if (what.inside.count(machine) != 0) invariants.note_fault(machine, what.until);
   }
-  invariants.engine_harmed(what.until);
+  invariants.note_engine_fault(what.until);
   if (what.others_inside) return;
   for (const auto& [link, at] : connections_) {
     const std::size_t a = nodes_[at.node]->machine();
@@ -169,7 +172,7 @@ void FailoverWorld::check_connection(std::size_t node, std::uint64_t attempt, st
   }
   timeline.in(random.time(Clock::duration{1}, 2 * scenario.slowest_message), [this, node, attempt, machine, server] {
     const std::size_t coordinator = machines_[machine].node;
-    const auto found = nodes_[coordinator]->lives() ? nodes_[coordinator]->server_of(server) : nullptr;
+    const auto found = nodes_[coordinator]->is_alive() ? nodes_[coordinator]->server_of(server) : nullptr;
     if (!found) return nodes_[node]->not_connected(attempt, true);
     const LinkId link = network_.connect(node);
     connections_[link] = {node, coordinator, server, {address_of(nodes_[node]->machine()), address_of(machine)}};
@@ -179,10 +182,10 @@ void FailoverWorld::check_connection(std::size_t node, std::uint64_t attempt, st
 
 std::shared_ptr<SimulatedServer> FailoverWorld::server_at(LinkId link) const {
   const Connection& at = connections_.at(link);
-  return nodes_[at.coordinator]->lives() ? nodes_[at.coordinator]->server_of(at.server) : nullptr;
+  return nodes_[at.coordinator]->is_alive() ? nodes_[at.coordinator]->server_of(at.server) : nullptr;
 }
 
-const SimulatedNode* FailoverWorld::coordinators_node(LinkId link) const {
+const SimulatedNode* FailoverWorld::coordinator_node(LinkId link) const {
   return server_at(link) ? nodes_[connections_.at(link).coordinator].get() : nullptr;
 }
 
@@ -192,18 +195,18 @@ void FailoverWorld::to_coordinator(LinkId link, const FromAgent& message) {
 
 void FailoverWorld::to_agent(LinkId link, const FromCoordinator& message) { network_.send_to_agent(link, message); }
 
-void FailoverWorld::node_is_gone(const SimulatedNode& node, bool with_its_machine) {
+void FailoverWorld::on_node_ended(const SimulatedNode& node, bool with_its_machine) {
   note([&] { return concat(node.host(), with_its_machine ? " loses its power" : " is killed"); });
   if (with_its_machine) machines_[node.machine()].up = false;
-  invariants.engine_harmed(timeline.now());
+  invariants.note_engine_fault(timeline.now());
   for (const auto& [link, at] : connections_) {
-    const bool agents = at.node == node.index();
-    const bool coordinators = at.coordinator == node.index();
-    if (!agents && !coordinators) continue;
+    const bool is_agent = at.node == node.index();
+    const bool is_coordinator = at.coordinator == node.index();
+    if (!is_agent && !is_coordinator) continue;
     // The other side hears of it, unless nothing comes through.
-    const bool told = !with_its_machine &&
-                      apart_until(nodes_[at.node]->machine(), nodes_[at.coordinator]->machine()) <= timeline.now();
-    network_.break_off(link, told && !coordinators, told && !agents);
+    const bool notices = !with_its_machine &&
+                         apart_until(nodes_[at.node]->machine(), nodes_[at.coordinator]->machine()) <= timeline.now();
+    network_.break_link(link, notices && !is_coordinator, notices && !is_agent);
   }
 }
 
@@ -223,15 +226,15 @@ void FailoverWorld::strike(const FailoverScenario::Fault& fault) {
   switch (fault.kind) {
     case Kind::process_killed: node.kill(false, random.chance(0.5)); break;
     case Kind::machine_killed: node.kill(true, false); break;
-    case Kind::stands_still:
-      if (!node.lives()) break;
-      node.stand_still(fault.time);
+    case Kind::suspended:
+      if (!node.is_alive()) break;
+      node.suspend_for(fault.time);
       for (const auto& [link, at] : connections_) {
         if (at.node == node.index() || at.coordinator == node.index()) network_.stall(link, fault.time);
       }
-      invariants.stands_still(node, timeline.now() + fault.time);
-      invariants.harmed(machine, timeline.now() + fault.time);
-      invariants.engine_harmed(timeline.now() + fault.time);
+      invariants.on_suspended(node, timeline.now() + fault.time);
+      invariants.note_fault(machine, timeline.now() + fault.time);
+      invariants.note_engine_fault(timeline.now() + fault.time);
       break;
     case Kind::cut_off: cut({{machine}, false, false, {}}, fault.time); break;
     case Kind::cut_apart: {
@@ -244,14 +247,14 @@ void FailoverWorld::strike(const FailoverScenario::Fault& fault) {
     }
     case Kind::cut_from_engine: cut({{machine}, false, true, {}}, fault.time); break;
     case Kind::preempted:
-      if (node.lives()) node.turn([&node] { node.leave(SIGTERM); });
+      if (node.is_alive()) node.turn([&node] { node.leave(SIGTERM); });
       break;
     case Kind::engine_away:
       engine.go_away(timeline.now() + fault.time, random.chance(0.5));
-      invariants.engine_harmed(timeline.now() + fault.time);
+      invariants.note_engine_fault(timeline.now() + fault.time);
       break;
     case Kind::slow_clock:
-      if (node.lives()) node.slow_clock(1.08);
+      if (node.is_alive()) node.slow_clock(1.08);
       break;
     case Kind::comes_back:
       if (random.chance(0.5)) node.kill(true, false);
@@ -280,7 +283,7 @@ std::string FailoverWorld::trace() const {
 
 FailoverWorld::Summary FailoverWorld::summary() const {
   Summary summary;
-  if (engine.state().verdict) summary.verdict = read_recorded(*engine.state().verdict);
+  if (engine.state().verdict) summary.verdict = parse_verdict(*engine.state().verdict);
   summary.rounds = invariants.rounds();
   summary.terms = invariants.terms();
   return summary;

@@ -51,11 +51,11 @@ class FailoverWorld {
   void connect(std::size_t node, std::uint64_t attempt, const std::string& target);
   void to_coordinator(LinkId link, const FromAgent& message);
   void to_agent(LinkId link, const FromCoordinator& message);
-  void hang_up_by_agent(LinkId link) { network_.close_by_agent(link); }
-  void hang_up_by_coordinator(LinkId link) { network_.close_by_coordinator(link); }
+  void close_by_agent(LinkId link) { network_.close_by_agent(link); }
+  void close_by_coordinator(LinkId link) { network_.close_by_coordinator(link); }
   /// Its process ends, without a word.
-  void node_is_gone(const SimulatedNode& node, bool with_its_machine);
-  [[nodiscard]] const SimulatedNode* coordinators_node(LinkId link) const;
+  void on_node_ended(const SimulatedNode& node, bool with_its_machine);
+  [[nodiscard]] const SimulatedNode* coordinator_node(LinkId link) const;
   void note(const std::function<std::string()>& text);
 
   // For tests.

@@ -62,13 +62,13 @@ TEST_CASE("the agent whose machine the endpoint names runs the coordinator") {
                            "[fd00::3]", "[fd00:0::3]", "[::ffff:10.0.0.3]", "[::1]", "here", "here-too"}) {
     INFO(ours);
     const auto place = found(at(std::string(ours) + ":29400"));
-    CHECK(place.is_here);
-    CHECK_FALSE(place.is_certain);
+    CHECK(place.is_local);
+    CHECK_FALSE(place.is_explicit);
     CHECK(place.ports == std::vector<std::uint16_t>{29400});
   }
   for (const char* other : {"node4", "node33", "node3.elsewhere", "10.0.0.33", "[fd00::4]", "unknown", "others"}) {
     INFO(other);
-    CHECK_FALSE(found(at(std::string(other) + ":29400")).is_here);
+    CHECK_FALSE(found(at(std::string(other) + ":29400")).is_local);
   }
 }
 
@@ -96,12 +96,12 @@ TEST_CASE("a name that is this machine's and another's is refused, as each would
   RendezvousSpec spec = at("headless:1");
   for (const bool host : {true, false}) {
     spec.is_host = host;
-    CHECK(found(spec).is_here == host);
+    CHECK(found(spec).is_local == host);
   }
   spec = at("headless:1", "static");
   for (const int rank : {0, 1}) {
     spec.node_rank = rank;
-    CHECK(found(spec).is_here == (rank == 0));
+    CHECK(found(spec).is_local == (rank == 0));
   }
 }
 
@@ -113,14 +113,14 @@ TEST_CASE("our own name is another machine if a name server says so, and us if i
       machine.facts.resolve = [&](const std::string&) { return addresses; };
       return find_coordinator(at(std::string(name) + ":1"), machine.facts);
     };
-    CHECK(looked_up({})->is_here);
-    CHECK(looked_up({"127.0.1.1"})->is_here);
-    CHECK(looked_up({"10.0.0.3", "fd00::3", "127.0.1.1"})->is_here);
+    CHECK(looked_up({})->is_local);
+    CHECK(looked_up({"127.0.1.1"})->is_local);
+    CHECK(looked_up({"10.0.0.3", "fd00::3", "127.0.1.1"})->is_local);
     CHECK(looked_up({"10.0.0.3"})->warning.empty());
     CHECK_FALSE(looked_up({"10.0.0.3", "10.0.0.9"}));
     const auto copied = looked_up({"10.0.0.9"});
     REQUIRE(copied);
-    CHECK_FALSE(copied->is_here);
+    CHECK_FALSE(copied->is_local);
     CHECK(copied->warning == std::string("this machine is called ") + name +
                                  ", but that name means 10.0.0.9, which it does not have: it does not run the "
                                  "coordinator (--rdzv-conf=is_host=true says that it does)");
@@ -131,23 +131,23 @@ TEST_CASE("our own name is another machine if a name server says so, and us if i
 TEST_CASE("who is told to run the coordinator does") {
   RendezvousSpec spec = at("node4:1");
   spec.is_host = true;
-  CHECK(found(spec).is_here);
-  CHECK(found(spec).is_certain);
+  CHECK(found(spec).is_local);
+  CHECK(found(spec).is_explicit);
   spec = at("node3:1");
   spec.is_host = false;
-  CHECK_FALSE(found(spec).is_here);
+  CHECK_FALSE(found(spec).is_local);
 }
 
 TEST_CASE("with static node ranks it is node rank 0, as with torchrun") {
   RendezvousSpec spec = at("node4:1", "static");
   spec.node_rank = 0;
-  CHECK(found(spec).is_here);
-  CHECK(found(spec).is_certain);
+  CHECK(found(spec).is_local);
+  CHECK(found(spec).is_explicit);
   spec.endpoint = "node3:1";
   spec.node_rank = 1;
-  CHECK_FALSE(found(spec).is_here);
+  CHECK_FALSE(found(spec).is_local);
   spec.backend = "c10d";
-  CHECK(found(spec).is_here);
+  CHECK(found(spec).is_local);
 }
 
 TEST_CASE("ports that are not given are torchrun's") {

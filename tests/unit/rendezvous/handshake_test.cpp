@@ -38,7 +38,7 @@ struct TwoSides {
  private:
   template <class Side>
   bool pass(Side& side, const std::string& said, std::size_t& heard, std::string& answer, std::size_t step) {
-    if (side.state() != Greeting::going_on || heard == said.size()) return false;
+    if (side.state() != HandshakeState::in_progress || heard == said.size()) return false;
     const auto piece = said.substr(heard, step);
     std::string_view left = piece;
     side.feed(left, answer);
@@ -52,8 +52,8 @@ template <class Side>
 void check_refused(Side& side, std::string_view said) {
   std::string answer;
   const auto state = side.feed(said, answer);
-  CHECK(state != Greeting::done);
-  CHECK(state != Greeting::going_on);
+  CHECK(state != HandshakeState::done);
+  CHECK(state != HandshakeState::in_progress);
 }
 
 void check_frames_pass(TwoSides& sides) {
@@ -81,8 +81,8 @@ TEST_CASE("both sides agree, however the bytes are cut") {
       TwoSides sides(used, used);
       sides.run(step);
       CAPTURE(step);
-      REQUIRE(sides.agent.state() == Greeting::done);
-      REQUIRE(sides.coordinator.state() == Greeting::done);
+      REQUIRE(sides.agent.state() == HandshakeState::done);
+      REQUIRE(sides.coordinator.state() == HandshakeState::done);
       check_frames_pass(sides);
     }
   }
@@ -110,17 +110,17 @@ TEST_CASE("the greeting is laid out as the page of the protocol says") {
 TEST_CASE("what follows the greeting is left to whoever reads frames") {
   TwoSides sides(nullptr, nullptr);
   std::string_view bytes = sides.to_coordinator += "frames";
-  CHECK(sides.coordinator.feed(bytes, sides.to_agent) == Greeting::done);
+  CHECK(sides.coordinator.feed(bytes, sides.to_agent) == HandshakeState::done);
   CHECK(bytes == "frames");
-  CHECK(sides.coordinator.feed(bytes, sides.to_agent) == Greeting::done);
+  CHECK(sides.coordinator.feed(bytes, sides.to_agent) == HandshakeState::done);
   CHECK(bytes == "frames");
 }
 
 TEST_CASE("another secret is refused, and the coordinator proves nothing to who has not") {
   TwoSides sides(&secret, &other_secret);
   sides.run();
-  CHECK(sides.coordinator.state() == Greeting::wrong_secret);
-  CHECK(sides.agent.state() == Greeting::turned_away);
+  CHECK(sides.coordinator.state() == HandshakeState::wrong_secret);
+  CHECK(sides.agent.state() == HandshakeState::rejected);
   CHECK(sides.to_agent.substr(hello_size) == std::string(32, '\0'));
 }
 
@@ -130,16 +130,16 @@ TEST_CASE("whoever pretends to be the coordinator is found out") {
   std::string_view bytes;
   const auto hello = "DDRUN-RV" + unhex("0200 0000 00000000") + std::string(32, 'n');
   bytes = hello;
-  REQUIRE(sides.agent.feed(bytes, out) == Greeting::going_on);
+  REQUIRE(sides.agent.feed(bytes, out) == HandshakeState::in_progress);
   SECTION("with a proof of its own making") {
     const std::string proof(32, 'p');
     bytes = proof;
-    CHECK(sides.agent.feed(bytes, out) == Greeting::wrong_secret);
+    CHECK(sides.agent.feed(bytes, out) == HandshakeState::wrong_secret);
   }
   SECTION("by sending back what the agent proved") {
     const auto proof = out.substr(hello_size);
     bytes = proof;
-    CHECK(sides.agent.feed(bytes, out) == Greeting::wrong_secret);
+    CHECK(sides.agent.feed(bytes, out) == HandshakeState::wrong_secret);
   }
 }
 
@@ -147,14 +147,14 @@ TEST_CASE("one with a secret and one without say so") {
   {
     TwoSides sides(&secret, nullptr);
     sides.run();
-    CHECK(sides.agent.state() == Greeting::needs_none);
-    CHECK(sides.coordinator.state() == Greeting::needs_none);
+    CHECK(sides.agent.state() == HandshakeState::needs_no_secret);
+    CHECK(sides.coordinator.state() == HandshakeState::needs_no_secret);
   }
   {
     TwoSides sides(nullptr, &secret);
     sides.run();
-    CHECK(sides.agent.state() == Greeting::needs_secret);
-    CHECK(sides.coordinator.state() == Greeting::needs_secret);
+    CHECK(sides.agent.state() == HandshakeState::needs_secret);
+    CHECK(sides.coordinator.state() == HandshakeState::needs_secret);
   }
 }
 
@@ -162,9 +162,9 @@ TEST_CASE("another version of the protocol is named on both sides") {
   TwoSides sides(&secret, &secret);
   sides.to_coordinator[8] = 7;
   sides.run();
-  CHECK(sides.coordinator.state() == Greeting::other_version);
+  CHECK(sides.coordinator.state() == HandshakeState::other_version);
   CHECK(sides.coordinator.peer_version() == 7);
-  CHECK(sides.agent.state() == Greeting::other_version);
+  CHECK(sides.agent.state() == HandshakeState::other_version);
   CHECK(sides.agent.peer_version() == 2);
   CHECK(sides.to_agent.size() == hello_size);
 }
@@ -174,7 +174,7 @@ TEST_CASE("a coordinator that has no room says so") {
   const auto reply = CoordinatorHandshake::busy_reply();
   std::string_view bytes = reply;
   std::string out;
-  CHECK(agent.feed(bytes, out) == Greeting::busy);
+  CHECK(agent.feed(bytes, out) == HandshakeState::busy);
   CHECK(out.empty());
 }
 
@@ -185,21 +185,21 @@ TEST_CASE("strangers are known by their first wrong byte") {
     CoordinatorHandshake coordinator(&secret, nonce(2));
     std::string_view bytes = said;
     std::string out;
-    CHECK(coordinator.feed(bytes, out) == Greeting::stranger);
+    CHECK(coordinator.feed(bytes, out) == HandshakeState::foreign_protocol);
     CHECK(out.empty());
     AgentHandshake agent(&secret, nonce(1));
     bytes = said;
-    CHECK(agent.feed(bytes, out) == Greeting::stranger);
+    CHECK(agent.feed(bytes, out) == HandshakeState::foreign_protocol);
     CHECK(out.empty());
   }
   CoordinatorHandshake coordinator(&secret, nonce(2));
   std::string out;
   for (const char c : std::string("DDRUN-R")) {
     std::string_view byte(&c, 1);
-    REQUIRE(coordinator.feed(byte, out) == Greeting::going_on);
+    REQUIRE(coordinator.feed(byte, out) == HandshakeState::in_progress);
   }
   std::string_view byte("!");
-  CHECK(coordinator.feed(byte, out) == Greeting::stranger);
+  CHECK(coordinator.feed(byte, out) == HandshakeState::foreign_protocol);
 }
 
 TEST_CASE("a flipped bit anywhere in the greeting ends it") {
@@ -224,25 +224,25 @@ TEST_CASE("a flipped bit anywhere in the greeting ends it") {
 TEST_CASE("a recorded session is of no use to either side") {
   TwoSides recorded(&secret, &secret);
   recorded.run();
-  REQUIRE(recorded.agent.state() == Greeting::done);
+  REQUIRE(recorded.agent.state() == HandshakeState::done);
   {
     // To a coordinator, which has new random bytes.
     CoordinatorHandshake coordinator(&secret, nonce(3));
     std::string_view bytes = recorded.to_coordinator;
     std::string out;
-    CHECK(coordinator.feed(bytes, out) == Greeting::wrong_secret);
+    CHECK(coordinator.feed(bytes, out) == HandshakeState::wrong_secret);
     CHECK(out.substr(hello_size) == std::string(32, '\0'));
   }
   {
     AgentHandshake agent(&secret, nonce(4));
     std::string_view bytes = recorded.to_agent;
     std::string out;
-    CHECK(agent.feed(bytes, out) == Greeting::wrong_secret);
+    CHECK(agent.feed(bytes, out) == HandshakeState::wrong_secret);
   }
   // Frames of it: another session has other keys.
   TwoSides later(&secret, &secret, 4, 3);
   later.run();
-  REQUIRE(later.coordinator.state() == Greeting::done);
+  REQUIRE(later.coordinator.state() == HandshakeState::done);
   std::string bytes;
   REQUIRE(recorded.agent.keys().sealer.seal(1, "join", bytes));
   FrameOpener::Frame frame;

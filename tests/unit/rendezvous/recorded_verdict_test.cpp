@@ -10,7 +10,7 @@ TEST_CASE("a recorded verdict says what the job ended with, and not the details 
   for (const auto kind : {VerdictKind::success, VerdictKind::worker_failed, VerdictKind::timed_out,
                           VerdictKind::stopped_by_signal, VerdictKind::launcher_failed, VerdictKind::node_lost}) {
     VerdictMessage verdict{kind, 7, 9, "node3", 3, 17, "rank 17 on node3 exited with code 7", "{}", 2};
-    const auto read = read_recorded(recorded_text(verdict));
+    const auto read = parse_verdict(serialize_verdict(verdict));
     REQUIRE(read);
     verdict.cause.clear();
     CHECK(*read == verdict);
@@ -23,9 +23,9 @@ TEST_CASE("a recorded verdict has a bound, whatever is in it") {
     verdict.why.clear();
     for (int i = 0; i < 100'000; ++i) verdict.why += byte;
     verdict.host = verdict.why;
-    const std::string text = recorded_text(verdict);
-    CHECK(text.size() <= lease::longest_verdict);
-    CHECK(read_recorded(text));
+    const std::string text = serialize_verdict(verdict);
+    CHECK(text.size() <= lease::max_verdict_bytes);
+    CHECK(parse_verdict(text));
   }
 }
 
@@ -34,5 +34,5 @@ TEST_CASE("what is no recorded verdict is taken for none") {
       GENERATE("", "[]", "7", "{}", R"({"verdict":"success"})", R"({"verdict":7,"exit_code":0})",
                R"({"verdict":"unheard of","exit_code":0})", R"({"verdict":"success","exit_code":"0"})");
   CAPTURE(text);
-  CHECK_FALSE(read_recorded(text));
+  CHECK_FALSE(parse_verdict(text));
 }

@@ -2,7 +2,7 @@
 
 #include "ddrun/test/catch.hpp"
 #include "frames.hpp"
-#include "job_memory.hpp"
+#include "job_state.hpp"
 
 using namespace ddrun;
 using namespace ddrun::rendezvous;
@@ -74,20 +74,20 @@ TEST_CASE("the pause starts anew after a window without a restart") {
 }
 
 TEST_CASE("what is remembered of a job fits into a JOIN, however much has happened") {
-  JobMemory memory;
+  JobState state;
   RestartPolicy often = policy(1'000'000);
   often.window = Milliseconds{86'400'000};
-  memory.budget = RestartBudget(often);
+  state.budget = RestartBudget(often);
   for (int i = 0; i < 2'000; ++i) {
-    memory.budget.spend(start + Milliseconds{i});
-    memory.failures_of_host["a-host-of-a-large-cluster-" + std::to_string(i)] = 1;
+    state.budget.spend(start + Milliseconds{i});
+    state.failures_of_host["a-host-of-a-large-cluster-" + std::to_string(i)] = 1;
   }
   const auto now = start + Milliseconds{2'000};
-  const std::string text = memory.text(now);
+  const std::string text = state.serialize(now);
   CHECK(text.size() < max_payload_before_join / 2);
-  JobMemory next;
+  JobState next;
   next.budget = RestartBudget(often);
-  REQUIRE(next.take(text, now));
+  REQUIRE(next.restore(text, now));
   CHECK(next.budget.used() == 2'000);
   CHECK(next.budget.spent(now).ages.size() == 1'000);
   CHECK(next.budget.spent(now).ages.back() == Milliseconds{1});

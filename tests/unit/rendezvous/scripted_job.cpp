@@ -43,7 +43,7 @@ Join ScriptedJob::own_join_of(const std::string& host) {
   Join own = join_of(host);
   own.agent_id = "the coordinator's agent";
   own.runs_coordinator = true;
-  options.own = own;
+  options.own_join = own;
   return own;
 }
 
@@ -64,12 +64,12 @@ LinkId ScriptedJob::joins(const Join& join, LinkFacts facts) {
   return link;
 }
 
-void ScriptedJob::says(LinkId link, const FromAgent& message) {
+void ScriptedJob::sends(LinkId link, const FromAgent& message) {
   coordinator().receive(link, message, now);
   deliver();
 }
 
-void ScriptedJob::breaks(LinkId link, const std::string& how) {
+void ScriptedJob::disconnects(LinkId link, const std::string& how) {
   coordinator().lost(link, how, now);
   deliver();
 }
@@ -77,7 +77,7 @@ void ScriptedJob::breaks(LinkId link, const std::string& how) {
 void ScriptedJob::opens(std::uint16_t port) {
   for (const auto& member : coordinator().members()) {
     if (member.node_rank != 0) continue;
-    says(member.link, Opened{coordinator().round(), port});
+    sends(member.link, Opened{coordinator().round(), port});
     return;
   }
 }
@@ -88,16 +88,16 @@ void ScriptedJob::fails(LinkId link, int rank, int code, bool may_restart) {
   failed.rank = rank;
   failed.code = code;
   failed.may_restart = may_restart;
-  says(link, failed);
+  sends(link, failed);
 }
 
-void ScriptedJob::succeeds(LinkId link) { says(link, Succeeded{coordinator().round()}); }
+void ScriptedJob::succeeds(LinkId link) { sends(link, Succeeded{coordinator().round()}); }
 
 void ScriptedJob::stops(LinkId link, const std::string& cause, const std::string& workers) {
-  says(link, Stopped{coordinator().round(), cause, workers});
+  sends(link, Stopped{coordinator().round(), cause, workers});
 }
 
-void ScriptedJob::leaves(LinkId link, int signal) { says(link, Leave{signal, "pid 7"}); }
+void ScriptedJob::leaves(LinkId link, int signal) { sends(link, Leave{signal, "pid 7"}); }
 
 void ScriptedJob::wait(Milliseconds time) {
   const auto end = now + time;
@@ -111,7 +111,7 @@ void ScriptedJob::wait(Milliseconds time) {
   now = end;
 }
 
-std::vector<FromCoordinator> ScriptedJob::heard(LinkId link) {
+std::vector<FromCoordinator> ScriptedJob::received(LinkId link) {
   const auto queue = std::exchange(queues_[link], {});
   return {queue.begin(), queue.end()};
 }
@@ -136,7 +136,7 @@ void ScriptedJob::deliver() {
       if (const auto* ping = std::get_if<Ping>(&*output.message)) {
         if (silent_.count(output.link) != 0) continue;
         Pong pong{ping->number};
-        if (const auto since = still_since_.find(output.link); since != still_since_.end()) {
+        if (const auto since = stalled_since_.find(output.link); since != stalled_since_.end()) {
           pong.stalled_ms = static_cast<std::uint32_t>((now - since->second) / Milliseconds{1});
         }
         coordinator().receive(output.link, pong, now);

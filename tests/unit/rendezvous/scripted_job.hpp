@@ -33,13 +33,13 @@ class ScriptedJob {
   /// Joins from 10.0.0.<number>, number counted from 1, as link `number`; gives the link.
   LinkId joins(const std::string& host, int node_rank = -1);
   LinkId joins(const Join& join, LinkFacts facts = {});
-  void says(LinkId link, const FromAgent& message);
-  void breaks(LinkId link, const std::string& how = "connection reset by peer");
+  void sends(LinkId link, const FromAgent& message);
+  void disconnects(LinkId link, const std::string& how = "connection reset by peer");
   void goes_silent(LinkId link) { silent_[link] = true; }
-  void speaks_again(LinkId link) { silent_.erase(link); }
+  void answers_again(LinkId link) { silent_.erase(link); }
   /// Its agent's main thread waits for a disk from now on; the agent answers.
-  void stands_still(LinkId link) { still_since_[link] = now; }
-  void goes_on(LinkId link) { still_since_.erase(link); }
+  void stalls(LinkId link) { stalled_since_[link] = now; }
+  void unstalls(LinkId link) { stalled_since_.erase(link); }
 
   /// The usual answers, for the present round.
   void opens(std::uint16_t port = 29500);
@@ -50,7 +50,7 @@ class ScriptedJob {
 
   /// What the coordinator's owner does.
   template <class Action>
-  void acts(Action what) {
+  void run(Action what) {
     what(coordinator(), now);
     deliver();
   }
@@ -59,7 +59,7 @@ class ScriptedJob {
   void wait(Milliseconds time);
 
   /// What this link was sent and no test has looked at yet, without pings and events; and looks at it.
-  std::vector<FromCoordinator> heard(LinkId link);
+  std::vector<FromCoordinator> received(LinkId link);
   /// The first message of this kind among them, with what came before dropped; throws if there is none.
   template <class T>
   T next(LinkId link) {
@@ -100,7 +100,7 @@ class ScriptedJob {
   std::map<LinkId, std::map<std::size_t, int>> counts_;
   std::map<LinkId, bool> closed_;
   std::map<LinkId, bool> silent_;
-  std::map<LinkId, Clock::time_point> still_since_;
+  std::map<LinkId, Clock::time_point> stalled_since_;
   std::vector<std::string> events_;
 };
 

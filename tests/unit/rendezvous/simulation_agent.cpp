@@ -20,25 +20,25 @@ std::size_t World::add_agent(const std::string& host, int number, int wanted_ran
   agent.number = number;
   agent.agent_id = concat("agent", index);
   agent.wanted_rank = wanted_rank;
-  timeline_.in(when, [this, index] { dial(index); });
-  if (!is_own(index) && random_.chance(scenario_.redialling)) {
+  timeline_.in(when, [this, index] { connect(index); });
+  if (!is_own(index) && random_.chance(scenario_.reconnecting)) {
     timeline_.in(when + random_.time({}, milliseconds(500)), [this, index] {
       // It gave up on its first connection before it heard anything, and the coordinator may not know.
       Agent& again = agents_[index];
-      if (again.outcome != Outcome::none || again.welcome || again.link == 0) return;
-      harm(index);
-      network_.break_off(again.link, random_.chance(0.5), false);
-      dial(index);
+      if (again.outcome != Outcome::none || again.welcomed || again.link == 0) return;
+      note_fault(index);
+      network_.break_link(again.link, random_.chance(0.5), false);
+      connect(index);
     });
   }
   return index;
 }
 
-void World::dial(std::size_t index) {
+void World::connect(std::size_t index) {
   Agent& agent = agents_[index];
   if (agent.outcome != Outcome::none) return;
   if (coordinator_.done()) {
-    agent.outcome = Outcome::nobody_there;
+    agent.outcome = Outcome::no_coordinator;
     return;
   }
   agent.joined = true;
@@ -46,7 +46,7 @@ void World::dial(std::size_t index) {
   note([&] { return concat(agent.host, " dials, link ", agent.link); });
   const std::string address = concat("10.0.", agent.number / 250, ".", agent.number % 250);
   facts_[agent.link] = LinkFacts{*IpAddress::parse(address), *IpAddress::parse("10.0.0.0")};
-  if (agent.doubtful > 0) invariants_.harmed(agent.link);
+  if (agent.disturbed > 0) invariants_.note_fault(agent.link);
   Join join;
   join.version = "1.0";
   join.job_id = "job";
@@ -62,26 +62,26 @@ void World::dial(std::size_t index) {
   // Whoever hears nothing at all gives up some time.
   timeline_.in(seconds(30), [this, index, link = agent.link] {
     Agent& waiting = agents_[index];
-    if (waiting.outcome != Outcome::none || waiting.link != link || waiting.welcome) return;
+    if (waiting.outcome != Outcome::none || waiting.link != link || waiting.welcomed) return;
     network_.close_by_agent(link);
     ends(index, Outcome::coordinator_lost);
   });
 }
 
-void World::says(std::size_t index, const FromAgent& message) {
+void World::sends(std::size_t index, const FromAgent& message) {
   if (agents_[index].outcome == Outcome::none) network_.send_to_coordinator(agents_[index].link, message);
 }
 
-void World::hears(std::size_t index, LinkId link, const FromCoordinator& message) {
+void World::receives(std::size_t index, LinkId link, const FromCoordinator& message) {
   Agent& agent = agents_[index];
   if (agent.outcome != Outcome::none || agent.link != link) return;
   agent.last_heard = timeline_.now();
   if (std::holds_alternative<Welcome>(message)) {
-    if (agent.welcome) throw Violation(concat(agent.host, " is welcomed twice"));
-    agent.welcome = true;
+    if (agent.welcomed) throw Violation(concat(agent.host, " is welcomed twice"));
+    agent.welcomed = true;
     watch(index);
   } else if (const auto* ping = std::get_if<Ping>(&message)) {
-    says(index, Pong{ping->number});
+    sends(index, Pong{ping->number});
   } else if (const auto* open = std::get_if<Open>(&message)) {
     on(index, *open);
   } else if (const auto* start = std::get_if<Start>(&message)) {
@@ -93,7 +93,7 @@ void World::hears(std::size_t index, LinkId link, const FromCoordinator& message
     if (refused->kind == RefusalKind::taken) {
       if (!agent.taken_since) agent.taken_since = timeline_.now();
       if (timeline_.now() - *agent.taken_since < conflict_timeout) {
-        timeline_.in(seconds(1), [this, index] { dial(index); });
+        timeline_.in(seconds(1), [this, index] { connect(index); });
         return;
       }
     }
@@ -112,14 +112,14 @@ void World::on(std::size_t index, const Open& open) {
   agent.sent_stopped = false;
   agent.workers = Workers::opening;
   if (random_.chance(scenario_.stuck)) {
-    harm(index);
+    note_fault(index);
     return;
   }
   timeline_.in(random_.time({}, milliseconds(20)), [this, index, round = open.round] {
     Agent& opening = agents_[index];
     if (opening.round != round || opening.workers != Workers::opening) return;
-    if (random_.chance(scenario_.aborting)) says(index, Abort{AbortKind::cannot_go_on, 125, "the port is taken"});
-    else says(index, Opened{round, 29'500});
+    if (random_.chance(scenario_.aborting)) sends(index, Abort{AbortKind::cannot_go_on, 125, "the port is taken"});
+    else sends(index, Opened{round, 29'500});
   });
 }
 
@@ -140,8 +140,8 @@ void World::on(std::size_t index, const Start& start) {
     timeline_.in(random_.time({}, scenario_.longest_run), [this, index] {
       if (agents_[index].workers != Workers::running) return;
       const bool time_is_up = random_.chance(0.5);
-      says(index,
-           Abort{time_is_up ? AbortKind::time_is_up : AbortKind::cannot_go_on, time_is_up ? 124 : 125, "trouble"});
+      sends(index,
+            Abort{time_is_up ? AbortKind::time_is_up : AbortKind::cannot_go_on, time_is_up ? 124 : 125, "trouble"});
       stop_workers(index);
     });
   }
@@ -151,7 +151,7 @@ void World::workers_end(std::size_t index, Round round, bool well) {
   Agent& agent = agents_[index];
   if (agent.round != round || agent.workers != Workers::running || agent.outcome != Outcome::none) return;
   if (well) {
-    says(index, Succeeded{round});
+    sends(index, Succeeded{round});
     stop_workers(index);
     return;
   }
@@ -161,7 +161,7 @@ void World::workers_end(std::size_t index, Round round, bool well) {
   failed.by_signal = random_.chance(0.3);
   failed.code = failed.by_signal ? SIGSEGV : random_.between(1, 255);
   failed.may_restart = random_.chance(0.95);
-  says(index, failed);
+  sends(index, failed);
   stop_workers(index);
 }
 
@@ -170,7 +170,7 @@ void World::stop_workers(std::size_t index) {
   if (agent.workers == Workers::stopping || agent.sent_stopped) return;
   agent.workers = Workers::stopping;
   if (random_.chance(scenario_.stuck)) {
-    harm(index);
+    note_fault(index);
     return;
   }
   const Clock::duration longest = random_.chance(0.8) ? Clock::duration(milliseconds(10)) : scenario_.grace;
@@ -179,7 +179,7 @@ void World::stop_workers(std::size_t index) {
     if (stopping.round != round || stopping.sent_stopped) return;
     stopping.workers = Workers::none;
     stopping.sent_stopped = true;
-    says(index, Stopped{round, "cause", "workers"});
+    sends(index, Stopped{round, "cause", "workers"});
   });
 }
 
@@ -196,10 +196,10 @@ void World::watch(std::size_t index) {
   timeline_.at(agent.last_heard + bound, [this, index] { watch(index); });
 }
 
-void World::loses(std::size_t index, LinkId link) {
+void World::disconnected(std::size_t index, LinkId link) {
   Agent& agent = agents_[index];
   if (agent.link != link || agent.outcome != Outcome::none) return;
-  ends(index, coordinator_.done() && !agent.welcome ? Outcome::nobody_there : Outcome::coordinator_lost);
+  ends(index, coordinator_.done() && !agent.welcomed ? Outcome::no_coordinator : Outcome::coordinator_lost);
 }
 
 void World::ends(std::size_t index, Outcome outcome) {
@@ -215,21 +215,21 @@ void World::leave(std::size_t index) {
     return;
   }
   agent.leaving = true;
-  says(index, Leave{random_.chance(0.5) ? SIGINT : SIGTERM, "pid 1"});
+  sends(index, Leave{random_.chance(0.5) ? SIGINT : SIGTERM, "pid 1"});
   stop_workers(index);
 }
 
 void World::crash(std::size_t index, bool silently) {
   Agent& agent = agents_[index];
   if (is_own(index) || agent.outcome != Outcome::none) return;
-  harm(index);
-  if (agent.link != 0) network_.break_off(agent.link, !silently, false);
+  note_fault(index);
+  if (agent.link != 0) network_.break_link(agent.link, !silently, false);
   ends(index, silently ? Outcome::vanished : Outcome::crashed);
 }
 
-void World::harm(std::size_t index) {
-  ++agents_[index].doubtful;
-  if (agents_[index].link != 0) invariants_.harmed(agents_[index].link);
+void World::note_fault(std::size_t index) {
+  ++agents_[index].disturbed;
+  if (agents_[index].link != 0) invariants_.note_fault(agents_[index].link);
 }
 
 }  // namespace ddrun::test

@@ -26,10 +26,10 @@ void Invariants::joins(LinkId link, const Join& join, Clock::time_point now) {
   progress_ = true;
 }
 
-void Invariants::hears(LinkId link, const FromAgent& message, Clock::time_point now) {
+void Invariants::receives(LinkId link, const FromAgent& message, Clock::time_point now) {
   heard_at_[link] = now;
   progress_ = progress_ || !std::holds_alternative<Pong>(message);
-  const bool running = started_ == coordinator_.round() && started_ != 0 && told_to_stop_.empty();
+  const bool running = started_ == coordinator_.round() && started_ != 0 && stop_sent_.empty();
   if (const auto* failed = std::get_if<Failed>(&message)) {
     if (failed->round == started_ && unstopped_.count(link) != 0) {
       reason_for_restart_ = true;
@@ -59,11 +59,11 @@ void Invariants::hears(LinkId link, const FromAgent& message, Clock::time_point 
   }
 }
 
-void Invariants::loses(LinkId link) {
-  if (gone_.count(link) == 0 && joined_.count(link) != 0) is_gone(link);
+void Invariants::disconnected(LinkId link) {
+  if (gone_.count(link) == 0 && joined_.count(link) != 0) mark_gone(link);
 }
 
-void Invariants::is_gone(LinkId link) {
+void Invariants::mark_gone(LinkId link) {
   gone_.insert(link);
   any_loss_ = true;
   // Whoever has finished is not missed, unless the store was there.
@@ -77,7 +77,7 @@ void Invariants::sends(const Coordinator::Output& output) {
   const LinkId link = output.link;
   progress_ = progress_ || !output.message || !std::holds_alternative<Ping>(*output.message);
   if (!output.message) {
-    is_gone(link);
+    mark_gone(link);
     return;
   }
   if (std::holds_alternative<Welcome>(*output.message)) {
@@ -88,14 +88,14 @@ void Invariants::sends(const Coordinator::Output& output) {
     require(open->round > last_round_, "round ", open->round, " is opened after ", last_round_);
     require(gone_.count(link) == 0, "OPEN to a link that is gone");
     unstopped_[link] = open->round;
-    told_to_stop_.clear();
+    stop_sent_.clear();
   } else if (const auto* start = std::get_if<Start>(&*output.message)) {
     if (start->round != started_) {
       before_ = std::exchange(starts_, {});
       first_failure_.reset();
       succeeded_.clear();
       stopped_.clear();
-      told_to_stop_.clear();
+      stop_sent_.clear();
       started_ = start->round;
       reason_for_restart_ = false;
     }
@@ -108,10 +108,10 @@ void Invariants::sends(const Coordinator::Output& output) {
     starts_[link] = start->ranks;
     new_starts_ = true;
   } else if (std::holds_alternative<Stop>(*output.message)) {
-    told_to_stop_.insert(link);
+    stop_sent_.insert(link);
   } else if (const auto* refused = std::get_if<Refused>(&*output.message)) {
     const bool lost = refused->why.find(" was lost: ") != std::string::npos && refused->why.compare(0, 4, "left") != 0;
-    require(!lost || harmed_.count(link) != 0 || stood_still_, "link ", link, " is well, but: ", refused->why);
+    require(!lost || faulty_.count(link) != 0 || was_suspended_, "link ", link, " is well, but: ", refused->why);
     if (lost) any_loss_ = true;
     const auto running = starts_.find(link);
     if (refused->why.find("nothing was heard from it") != std::string::npos && running != starts_.end() &&
@@ -193,14 +193,14 @@ void Invariants::step_over(Clock::time_point now, bool ticked) {
   if (must_stop_) {
     must_stop_ = false;
     for (const auto& [link, round] : unstopped_) {
-      require(told_to_stop_.count(link) != 0, "link ", link, " was not told that a worker has failed");
+      require(stop_sent_.count(link) != 0, "link ", link, " was not told that a worker has failed");
     }
   }
   const auto members = coordinator_.members();
   std::set<int> ranks;
   for (const auto& member : members) {
     require(gone_.count(member.link) == 0, "link ", member.link, " is gone, but a member");
-    const bool silent = now - heard_at_[member.link] > heartbeat_time && !coordinator_.verdict() && !stood_still_;
+    const bool silent = now - heard_at_[member.link] > heartbeat_time && !coordinator_.verdict() && !was_suspended_;
     require(!silent, "link ", member.link, " has been silent for too long");
     if (member.node_rank >= 0) require(ranks.insert(member.node_rank).second, "node rank ", member.node_rank, " twice");
   }
@@ -225,10 +225,10 @@ void Invariants::check_places(const std::vector<Coordinator::MemberView>& member
     else waits = waits || leaving_.count(member.link) == 0;
   }
   require(in_round == 0 || !unstopped_.empty(), "a round in which nobody is");
-  const bool running = started_ == coordinator_.round() && told_to_stop_.empty() && in_round != 0;
+  const bool running = started_ == coordinator_.round() && stop_sent_.empty() && in_round != 0;
   if (!running || !succeeded_.empty() || scenario_.node_max_failures != 0) return;
   // Newcomers wait for each other for a while.
-  if (now <= started_at_ + scenario_.last_call || stood_still_) return;
+  if (now <= started_at_ + scenario_.last_call || was_suspended_) return;
   require(in_round >= scenario_.max_nodes || !waits, "somebody waits, and there is a place");
 }
 

@@ -44,8 +44,8 @@ class Invariants {
       : scenario_(scenario), coordinator_(coordinator) {}
 
   void joins(rendezvous::LinkId link, const rendezvous::Join& join, Clock::time_point now);
-  void hears(rendezvous::LinkId link, const rendezvous::FromAgent& message, Clock::time_point now);
-  void loses(rendezvous::LinkId link);
+  void receives(rendezvous::LinkId link, const rendezvous::FromAgent& message, Clock::time_point now);
+  void disconnected(rendezvous::LinkId link);
   void sends(const rendezvous::Coordinator::Output& output);
   /// After each step and all that it sent.
   void step_over(Clock::time_point now, bool ticked);
@@ -53,11 +53,11 @@ class Invariants {
   void all_over() const;
 
   /// Something was done to this link, so it may be lost.
-  void harmed(rendezvous::LinkId link) { harmed_.insert(link); }
-  void coordinator_stood_still() { stood_still_ = true; }
+  void note_fault(rendezvous::LinkId link) { faulty_.insert(link); }
+  void note_coordinator_suspended() { was_suspended_ = true; }
 
  private:
-  void is_gone(rendezvous::LinkId link);
+  void mark_gone(rendezvous::LinkId link);
   void check_start();
   void check_places(const std::vector<rendezvous::Coordinator::MemberView>& members, Clock::time_point now) const;
   void check_verdict() const;
@@ -72,12 +72,12 @@ class Invariants {
   Clock::time_point fence_until_;             ///< workers of nodes that fell silent may run so long
   std::vector<rendezvous::LinkId> welcomed_;  ///< in this step
   std::set<rendezvous::LinkId> gone_;
-  std::set<rendezvous::LinkId> harmed_;
-  bool stood_still_ = false;
+  std::set<rendezvous::LinkId> faulty_;
+  bool was_suspended_ = false;
   /// Given OPEN or START of this round, and not yet stopped or gone.
   std::map<rendezvous::LinkId, rendezvous::Round> unstopped_;
   std::map<rendezvous::LinkId, RankAssignment> starts_;        ///< of the last round that was started
-  std::set<rendezvous::LinkId> told_to_stop_;                  ///< in the last round
+  std::set<rendezvous::LinkId> stop_sent_;                     ///< in the last round
   std::set<rendezvous::LinkId> succeeded_;                     ///< in the last round
   std::map<rendezvous::LinkId, rendezvous::Stopped> stopped_;  ///< in the last round
   std::map<rendezvous::LinkId, RankAssignment> before_;        ///< of the round before that

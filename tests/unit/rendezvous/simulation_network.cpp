@@ -10,10 +10,10 @@ LinkId Network::connect(std::size_t agent) {
 }
 
 template <class Message>
-void Network::push(LinkId link, Way<Message>& way, std::optional<Message> message) {
+void Network::enqueue(LinkId link, Direction<Message>& direction, std::optional<Message> message) {
   auto arrives = timeline_.now() + random_.time(Clock::duration{1}, slowest);
-  if (!way.sent.empty()) arrives = std::max(arrives, way.sent.back().first);
-  way.sent.emplace_back(arrives, std::move(message));
+  if (!direction.sent.empty()) arrives = std::max(arrives, direction.sent.back().first);
+  direction.sent.emplace_back(arrives, std::move(message));
   timeline_.at(arrives, [this, link] {
     if constexpr (std::is_same_v<Message, FromAgent>) pump_up(link);
     else pump_down(link);
@@ -22,24 +22,24 @@ void Network::push(LinkId link, Way<Message>& way, std::optional<Message> messag
 
 void Network::send_to_coordinator(LinkId link, FromAgent message) {
   Link& at = all_.at(link);
-  if (at.up_open) push(link, at.up, std::optional<FromAgent>(std::move(message)));
+  if (at.up_open) enqueue(link, at.up, std::optional<FromAgent>(std::move(message)));
 }
 
 void Network::send_to_agent(LinkId link, FromCoordinator message) {
   Link& at = all_.at(link);
-  if (at.down_open && !at.coordinator_done) push(link, at.down, std::optional<FromCoordinator>(std::move(message)));
+  if (at.down_open && !at.coordinator_done) enqueue(link, at.down, std::optional<FromCoordinator>(std::move(message)));
 }
 
 void Network::close_by_agent(LinkId link) {
   Link& at = all_.at(link);
   at.down_open = false;
-  if (at.up_open) push(link, at.up, std::optional<FromAgent>());
+  if (at.up_open) enqueue(link, at.up, std::optional<FromAgent>());
 }
 
 void Network::close_by_coordinator(LinkId link) {
   Link& at = all_.at(link);
   at.coordinator_done = true;
-  if (at.down_open) push(link, at.down, std::optional<FromCoordinator>());
+  if (at.down_open) enqueue(link, at.down, std::optional<FromCoordinator>());
 }
 
 void Network::pump_up(LinkId link) {
@@ -53,10 +53,10 @@ void Network::pump_up(LinkId link) {
     at.up.sent.pop_front();
     if (message) {
       // After its close the coordinator's transport reads no more; it may or may not say that the link is gone.
-      if (!at.coordinator_done) ends_.coordinator_hears(link, *message);
+      if (!at.coordinator_done) handlers_.coordinator_receives(link, *message);
     } else {
       at.up_open = false;
-      if (!at.coordinator_done || random_.chance(0.5)) ends_.coordinator_loses(link, "closed by the agent");
+      if (!at.coordinator_done || random_.chance(0.5)) handlers_.coordinator_disconnected(link, "closed by the agent");
     }
   }
 }
@@ -71,26 +71,26 @@ void Network::pump_down(LinkId link) {
     const auto message = std::move(at.down.sent.front().second);
     at.down.sent.pop_front();
     if (message) {
-      ends_.agent_hears(at.agent, link, *message);
+      handlers_.agent_receives(at.agent, link, *message);
     } else {
       at.down_open = false;
-      ends_.agent_loses(at.agent, link);
+      handlers_.agent_disconnected(at.agent, link);
     }
   }
 }
 
-void Network::break_off(LinkId link, bool coordinator_notices, bool agent_notices) {
+void Network::break_link(LinkId link, bool coordinator_notices, bool agent_notices) {
   Link& at = all_.at(link);
   const bool up = at.up_open;
   const bool down = at.down_open;
   at.up_open = at.down_open = false;
   if (up && coordinator_notices) {
     timeline_.in(random_.time(Clock::duration{1}, slowest),
-                 [this, link] { ends_.coordinator_loses(link, "connection reset by peer"); });
+                 [this, link] { handlers_.coordinator_disconnected(link, "connection reset by peer"); });
   }
   if (down && agent_notices) {
     timeline_.in(random_.time(Clock::duration{1}, slowest),
-                 [this, link] { ends_.agent_loses(all_.at(link).agent, link); });
+                 [this, link] { handlers_.agent_disconnected(all_.at(link).agent, link); });
   }
 }
 

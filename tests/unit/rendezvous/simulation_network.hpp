@@ -17,14 +17,14 @@ using namespace ddrun::rendezvous;
 /// Connections that keep the order of messages, delay each, stall, break at one or both ends, or go dead unnoticed.
 class Network {
  public:
-  struct Ends {
-    std::function<void(LinkId, const FromAgent&)> coordinator_hears;
-    std::function<void(LinkId, const std::string& how)> coordinator_loses;
-    std::function<void(std::size_t agent, LinkId, const FromCoordinator&)> agent_hears;
-    std::function<void(std::size_t agent, LinkId)> agent_loses;
+  struct Handlers {
+    std::function<void(LinkId, const FromAgent&)> coordinator_receives;
+    std::function<void(LinkId, const std::string& how)> coordinator_disconnected;
+    std::function<void(std::size_t agent, LinkId, const FromCoordinator&)> agent_receives;
+    std::function<void(std::size_t agent, LinkId)> agent_disconnected;
   };
-  Network(Timeline& timeline, Random& random, Ends ends)
-      : timeline_(timeline), random_(random), ends_(std::move(ends)) {}
+  Network(Timeline& timeline, Random& random, Handlers ends)
+      : timeline_(timeline), random_(random), handlers_(std::move(ends)) {}
 
   Clock::duration slowest{Milliseconds{5}};
 
@@ -36,32 +36,32 @@ class Network {
   void close_by_coordinator(LinkId link);
 
   /// What is on its way is gone; each end notices after a while, or never.
-  void break_off(LinkId link, bool coordinator_notices, bool agent_notices);
+  void break_link(LinkId link, bool coordinator_notices, bool agent_notices);
   /// Nothing arrives for so long, but nothing is lost.
   void stall(LinkId link, Clock::duration time);
 
  private:
   template <class Message>
-  struct Way {
+  struct Direction {
     std::deque<std::pair<Clock::time_point, std::optional<Message>>> sent;  ///< no message: closed
   };
   struct Link {
     std::size_t agent = 0;
-    Way<FromAgent> up;
-    Way<FromCoordinator> down;
+    Direction<FromAgent> up;
+    Direction<FromCoordinator> down;
     Clock::time_point stalled_until;
     bool up_open = true;    ///< the coordinator still hears
     bool down_open = true;  ///< the agent still hears
     bool coordinator_done = false;
   };
   template <class Message>
-  void push(LinkId link, Way<Message>& way, std::optional<Message> message);
+  void enqueue(LinkId link, Direction<Message>& direction, std::optional<Message> message);
   void pump_up(LinkId link);
   void pump_down(LinkId link);
 
   Timeline& timeline_;
   Random& random_;
-  Ends ends_;
+  Handlers handlers_;
   LinkId links_ = 0;
   std::map<LinkId, Link> all_;
 };

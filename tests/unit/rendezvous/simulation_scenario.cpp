@@ -91,7 +91,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   drawn.failing = random.chance(0.5) ? 0 : 0.5 / drawn.max_nodes;
   drawn.stuck = random.chance(0.8) ? 0 : 0.3 / drawn.max_nodes;
   drawn.aborting = random.chance(0.9) ? 0 : 0.3 / drawn.max_nodes;
-  drawn.redialling = random.chance(0.8) ? 0 : 0.2;
+  drawn.reconnecting = random.chance(0.8) ? 0 : 0.2;
   drawn.slowest_message = random.time(milliseconds(1), random.chance(0.7) ? milliseconds(5) : milliseconds(400));
   disturb(drawn, random, random.chance(0.3) ? 0 : random.between(1, 8), drawn.arrival_spread + seconds(25));
   return drawn;

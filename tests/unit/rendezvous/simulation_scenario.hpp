@@ -29,7 +29,7 @@ struct Scenario {
   double failing = 0;              ///< a node's workers fail in a round
   double stuck = 0;                ///< a node never sends the OPENED or STOPPED that is waited for
   double aborting = 0;             ///< a node cannot go on after OPEN or START
-  double redialling = 0;           ///< an agent dials twice
+  double reconnecting = 0;         ///< an agent dials twice
   Clock::duration slowest_message{0};
 
   enum class Kind {

@@ -11,7 +11,7 @@ namespace {
 CoordinatorOptions options_of(const Scenario& scenario) {
   CoordinatorOptions options;
   if (scenario.embedded) {
-    Join& own = options.own.emplace();
+    Join& own = options.own_join.emplace();
     own.version = "1.0";
     own.job_id = "job";
     own.agent_id = "agent0";
@@ -29,12 +29,12 @@ World::World(Scenario scenario, bool tracing)
       tracing_(tracing),
       random_(scenario_.seed + 1),
       network_(timeline_, random_,
-               Network::Ends{[this](LinkId link, const FromAgent& message) { coordinator_hears(link, message); },
-                             [this](LinkId link, const std::string& how) { coordinator_loses(link, how); },
-                             [this](std::size_t agent, LinkId link, const FromCoordinator& message) {
-                               hears(agent, link, message);
-                             },
-                             [this](std::size_t agent, LinkId link) { loses(agent, link); }}),
+               Network::Handlers{[this](LinkId link, const FromAgent& message) { coordinator_receives(link, message); },
+                                 [this](LinkId link, const std::string& how) { coordinator_disconnected(link, how); },
+                                 [this](std::size_t agent, LinkId link, const FromCoordinator& message) {
+                                   receives(agent, link, message);
+                                 },
+                                 [this](std::size_t agent, LinkId link) { disconnected(agent, link); }}),
       coordinator_(options_of(scenario_)),
       invariants_(scenario_, coordinator_),
       start_(timeline_.now()) {
@@ -56,8 +56,8 @@ void World::run() {
     for (const Agent& agent : agents_) all = all && agent.outcome != Outcome::none;
     if (all) break;
   }
-  const bool nobody_came = coordinator_.round() == 0 && coordinator_.members().empty() && !coordinator_.verdict();
-  if (!coordinator_.done() && !nobody_came) throw Violation("nothing happens any more, but it is not over");
+  const bool never_joined = coordinator_.round() == 0 && coordinator_.members().empty() && !coordinator_.verdict();
+  if (!coordinator_.done() && !never_joined) throw Violation("nothing happens any more, but it is not over");
   invariants_.all_over();
   check_outcomes();
 }
@@ -65,15 +65,15 @@ void World::run() {
 void World::check_outcomes() const {
   for (const Agent& agent : agents_) {
     if (agent.outcome == Outcome::none) throw Violation(concat(agent.host, " heard no end"));
-    if (agent.outcome == Outcome::coordinator_lost && agent.doubtful == 0 && !stood_still_) {
+    if (agent.outcome == Outcome::coordinator_lost && agent.disturbed == 0 && !was_suspended_) {
       throw Violation(concat(agent.host, " lost its coordinator, but nothing was done to it"));
     }
   }
 }
 
-void World::coordinator_does(const std::function<void()>& what, bool ticked) {
+void World::run_coordinator(const std::function<void()>& what, bool ticked) {
   if (timeline_.now() < blocked_until_) {
-    timeline_.at(blocked_until_, [this, what, ticked] { coordinator_does(what, ticked); });
+    timeline_.at(blocked_until_, [this, what, ticked] { run_coordinator(what, ticked); });
     return;
   }
   what();
@@ -96,7 +96,7 @@ void World::schedule_tick() {
   timeline_.at(*wanted, [this, at = *wanted] {
     if (tick_at_ != at) return;
     tick_at_.reset();
-    coordinator_does(
+    run_coordinator(
         [this] {
           const auto deadline = coordinator_.next_deadline();
           if (deadline && *deadline <= timeline_.now()) coordinator_.tick(timeline_.now());
@@ -105,11 +105,11 @@ void World::schedule_tick() {
   });
 }
 
-void World::coordinator_hears(LinkId link, const FromAgent& message) {
-  coordinator_does(
+void World::coordinator_receives(LinkId link, const FromAgent& message) {
+  run_coordinator(
       [this, link, message] {
         if (coordinator_.done()) {
-          network_.break_off(link, false, true);
+          network_.break_link(link, false, true);
           return;
         }
         if (!std::holds_alternative<Pong>(message)) {
@@ -119,18 +119,18 @@ void World::coordinator_hears(LinkId link, const FromAgent& message) {
           invariants_.joins(link, *join, timeline_.now());
           coordinator_.join(link, *join, facts_.at(link), timeline_.now());
         } else {
-          invariants_.hears(link, message, timeline_.now());
+          invariants_.receives(link, message, timeline_.now());
           coordinator_.receive(link, message, timeline_.now());
         }
       },
       false);
 }
 
-void World::coordinator_loses(LinkId link, const std::string& how) {
-  coordinator_does(
+void World::coordinator_disconnected(LinkId link, const std::string& how) {
+  run_coordinator(
       [this, link, how] {
         note([&] { return concat("link ", link, " is lost: ", how); });
-        invariants_.loses(link);
+        invariants_.disconnected(link);
         coordinator_.lost(link, how, timeline_.now());
       },
       false);
@@ -144,7 +144,7 @@ void World::disturb(const Scenario::Disturbance& what) {
     case Scenario::Kind::vanish: crash(agent, what.kind == Scenario::Kind::vanish); break;
     case Scenario::Kind::stall:
       if (is_own(agent) || agents_[agent].link == 0) break;
-      harm(agent);
+      note_fault(agent);
       network_.stall(agents_[agent].link, what.time);
       break;
     case Scenario::Kind::leave: leave(agent); break;
@@ -173,8 +173,8 @@ void World::disturb(const Scenario::Disturbance& what) {
       break;
     }
     case Scenario::Kind::coordinator_stands_still:
-      stood_still_ = true;
-      invariants_.coordinator_stood_still();
+      was_suspended_ = true;
+      invariants_.note_coordinator_suspended();
       blocked_until_ = timeline_.now() + what.time;
       break;
   }

@@ -29,7 +29,7 @@ class World {
   [[nodiscard]] Summary summary() const;
 
  private:
-  enum class Outcome { none, verdict, refused, coordinator_lost, nobody_there, crashed, vanished };
+  enum class Outcome { none, verdict, refused, coordinator_lost, no_coordinator, crashed, vanished };
   enum class Workers { none, opening, running, stopping };
   struct Agent {
     std::string host;
@@ -44,8 +44,8 @@ class World {
     int base_rank = 0;
     bool sent_stopped = true;
     bool leaving = false;
-    int doubtful = 0;  ///< things were done to its connection
-    bool welcome = false;
+    int disturbed = 0;  ///< things were done to its connection
+    bool welcomed = false;
     bool watching = false;
     Clock::time_point last_heard;
     std::optional<Clock::time_point> taken_since;  ///< another agent has its node rank or id
@@ -54,28 +54,28 @@ class World {
 
   // simulation_world.cpp: the coordinator's side
   void disturb(const Scenario::Disturbance& what);
-  void coordinator_does(const std::function<void()>& what, bool ticked);
-  void coordinator_hears(LinkId link, const FromAgent& message);
-  void coordinator_loses(LinkId link, const std::string& how);
+  void run_coordinator(const std::function<void()>& what, bool ticked);
+  void coordinator_receives(LinkId link, const FromAgent& message);
+  void coordinator_disconnected(LinkId link, const std::string& how);
   void schedule_tick();
   void check_outcomes() const;
   [[nodiscard]] bool is_own(std::size_t agent) const { return scenario_.embedded && agent == 0; }
 
   // simulation_agent.cpp
   std::size_t add_agent(const std::string& host, int number, int wanted_rank, Clock::duration when);
-  void dial(std::size_t agent);
-  void hears(std::size_t agent, LinkId link, const FromCoordinator& message);
+  void connect(std::size_t agent);
+  void receives(std::size_t agent, LinkId link, const FromCoordinator& message);
   void on(std::size_t agent, const Open& open);
   void on(std::size_t agent, const Start& start);
-  void loses(std::size_t agent, LinkId link);
+  void disconnected(std::size_t agent, LinkId link);
   void watch(std::size_t agent);
   void workers_end(std::size_t agent, Round round, bool well);
   void stop_workers(std::size_t agent);
-  void says(std::size_t agent, const FromAgent& message);
+  void sends(std::size_t agent, const FromAgent& message);
   void ends(std::size_t agent, Outcome outcome);
   void leave(std::size_t agent);
   void crash(std::size_t agent, bool silently);
-  void harm(std::size_t agent);
+  void note_fault(std::size_t agent);
 
   void note(const std::function<std::string()>& text);
 
@@ -91,7 +91,7 @@ class World {
   std::optional<Clock::time_point> tick_at_;
   Clock::time_point blocked_until_;
   Clock::time_point start_;
-  bool stood_still_ = false;
+  bool was_suspended_ = false;
   std::deque<std::string> trace_;
 };
 

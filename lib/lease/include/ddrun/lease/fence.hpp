@@ -30,7 +30,7 @@ class Fence {
  public:
   /// Fails with `unavailable` where descriptors run out.
   [[nodiscard]] static Result<std::unique_ptr<Fence>> make(const boost::asio::any_io_executor& executor,
-                                                           std::function<void()> on_over);
+                                                           std::function<void()> on_expired);
   ~Fence();
   Fence(const Fence&) = delete;
   Fence& operator=(const Fence&) = delete;
@@ -42,11 +42,11 @@ class Fence {
   void drop();
 
   /// By any thread.
-  [[nodiscard]] bool holds() const {
+  [[nodiscard]] bool is_held() const {
     const FenceClock::time_point until = until_;
     return until != FenceClock::time_point{} && FenceClock::now() < until;
   }
-  [[nodiscard]] Milliseconds left() const;
+  [[nodiscard]] Milliseconds remaining() const;
 
  private:
   struct Timer;

@@ -24,7 +24,7 @@ namespace ddrun::lease {
 struct Leader {
   std::uint64_t term;   ///< rises with each leader of the job; the same while one leads
   std::string address;  ///< as it announced itself; empty if it has not said where it is yet
-  bool is_me;
+  bool is_self;
   bool operator==(const Leader&) const = default;
 };
 
@@ -41,15 +41,15 @@ struct Callbacks {
   /// The job has a recorded verdict. No candidate of it leads again until that record is gone; one that leads goes on.
   std::function<void(std::string_view text)> on_verdict;
   /// For people: the engine cannot be reached, or is well again. Once per change.
-  std::function<void(std::string_view text)> on_trouble;
+  std::function<void(std::string_view text)> on_status;
   /// What was given cannot work, and was never seen to: a wrong password, no etcd, a program that does not start.
   /// Nothing follows.
   std::function<void(const Error& error)> on_unusable;
 };
 
-inline constexpr Milliseconds shortest_ttl{2000};
+inline constexpr Milliseconds min_ttl{2000};
 /// Of a verdict. It stays in the engine, where there is no room for more.
-inline constexpr std::size_t longest_verdict = 16 * 1024;
+inline constexpr std::size_t max_verdict_bytes = 16 * 1024;
 
 struct LeaseOptions {
   std::string job;  ///< any text that is the same on all machines of a job, and no other job's
@@ -75,7 +75,7 @@ class Lease {
   virtual void campaign(std::string address) = 0;
 
   /// Whether I lead at this moment, by the clock. By any thread.
-  [[nodiscard]] virtual bool leads() const = 0;
+  [[nodiscard]] virtual bool is_leader() const = 0;
 
   /// Who leads in `term` has ended, as the caller knows: if it still has the lease, it is taken from it now, and others
   /// need not wait until it runs out. Callbacks tell what becomes of it. An engine that cannot lets it run out.
@@ -97,7 +97,7 @@ class Lease {
 
 /// Any bytes as one word: letters, digits and `-._` as they are, others as %XX; "%" for no bytes. Fit for a key of
 /// etcd, for a word of a line, and for JSON as it is. Each text has its own, and no other word is one.
-[[nodiscard]] std::string to_word(std::string_view text);
-[[nodiscard]] std::optional<std::string> from_word(std::string_view word);
+[[nodiscard]] std::string percent_encode(std::string_view text);
+[[nodiscard]] std::optional<std::string> percent_decode(std::string_view word);
 
 }  // namespace ddrun::lease

@@ -15,9 +15,9 @@
 namespace ddrun::lease {
 
 /// A program may speak of so many of the last ticks that were said.
-inline constexpr std::size_t ticks_known = 8;
+inline constexpr std::size_t tick_window = 8;
 
-namespace line {
+namespace from_program {
 
 struct Mine {
   std::uint64_t term;
@@ -47,9 +47,9 @@ using Line = std::variant<Mine, Other, None, Verdict, Resigned, Recorded, Refuse
 
 [[nodiscard]] std::optional<Line> parse(std::string_view text);
 
-}  // namespace line
+}  // namespace from_program
 
-namespace said {
+namespace to_program {
 
 /// Of another version than 1 nothing else is known.
 struct Job {
@@ -75,6 +75,6 @@ using Line = std::variant<Job, Campaign, Tick, Depose, Resign, Verdict>;
 
 [[nodiscard]] std::optional<Line> parse(std::string_view text);
 
-}  // namespace said
+}  // namespace to_program
 
 }  // namespace ddrun::lease

@@ -23,7 +23,7 @@ struct CoordinatorOptions {
   int heartbeat_misses = 3;
   /// The only member is in this very process and calls this object: it cannot be lost, so it is not asked for signs of
   /// life, may take what time it needs, and may have any number of workers.
-  bool only_here = false;
+  bool single_member = false;
   bool with_events = true;  ///< EventLine is sent
   /// The how manieth coordinator of the job this is, as who leads a job is decided elsewhere; 0: it is the only one.
   /// From 1 on the members of a job that has lost its coordinator are taken over by their claims: it waits until those
@@ -35,10 +35,10 @@ struct CoordinatorOptions {
   /// A coordinator before this one that lives, and was deposed, may not know for so long.
   Milliseconds lease_ttl{0};
   /// While it is over, so long nothing may be begun or ended that would have to be; then this coordinator stands down.
-  Milliseconds patience{30'000};
+  Milliseconds suspend_timeout{30'000};
   /// What the agent in this very process will say, if there is one: it alone runs the coordinator, whatever others say,
   /// and what it says of the job is what all others are compared with, whoever comes first.
-  std::optional<Join> own;
+  std::optional<Join> own_join;
 };
 
 /// What the transport knows about a connection.
@@ -63,10 +63,10 @@ class Coordinator {
   /// Any later message. One that makes no sense at this point is ignored; a second Join ends the link.
   void receive(LinkId link, const FromAgent& message, Clock::time_point now);
   /// Something came from it that is not a whole message yet.
-  void heard(LinkId link, Clock::time_point now);
+  void note_activity(LinkId link, Clock::time_point now);
   /// The connection broke, and another one may take its place under the same number: the member has as long for that as
   /// a silent one. `how` is for people ("connection reset by peer").
-  void broke(LinkId link, const std::string& how);
+  void connection_broken(LinkId link, const std::string& how);
   /// The agent has closed the connection, or its process has ended.
   void lost(LinkId link, const std::string& how, Clock::time_point now);
   /// Time has passed.
@@ -79,13 +79,13 @@ class Coordinator {
   /// It is this one's again, with a new term.
   void lead(Term term, Clock::time_point now);
   /// Another has it, or is to have it. All members are told to look for the next coordinator.
-  void stand_down(const std::string& why, Clock::time_point now);
+  void step_down(const std::string& why, Clock::time_point now);
   /// Of a job that has just ended: to be recorded, then recorded() is to be called. Nothing while suspended; once more
   /// after lead() if it was not recorded.
   [[nodiscard]] std::optional<VerdictMessage> take_verdict_to_record();
   void recorded(Clock::time_point now);
   /// It has stood down, of itself where the agent in its process leaves.
-  [[nodiscard]] bool stood_down() const;
+  [[nodiscard]] bool stepped_down() const;
 
   /// A message to send, or, without one, a link to close once everything before is on its way.
   struct Output {

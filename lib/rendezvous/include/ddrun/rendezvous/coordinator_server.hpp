@@ -44,24 +44,24 @@ struct CoordinatorServerOptions {
   std::function<void(const VerdictMessage&)> on_verdict;
   std::function<bool()> is_recorded;
   /// The agent in this process has left, and the lease is to be given back.
-  std::function<void()> on_stood_down;
+  std::function<void()> on_stepped_down;
 };
 
 /// What a server has done since it was started.
 struct CoordinatorServerStats {
-  std::uint64_t jobs = 0;            ///< now
-  std::uint64_t agents = 0;          ///< that have joined, now
-  std::uint64_t peak_agents = 0;     ///< at the same time
-  std::uint64_t greeting = 0;        ///< connections that have not joined, now
-  std::uint64_t accepted = 0;        ///< connections
-  std::uint64_t joined = 0;          ///< connections that have said JOIN
-  std::uint64_t resumed = 0;         ///< connections that took the place of one that broke
-  std::uint64_t strangers = 0;       ///< that did not speak the protocol
-  std::uint64_t other_versions = 0;  ///< that spoke another version of it
-  std::uint64_t wrong_secrets = 0;   ///< with another secret, or with one where none is wanted, or the other way
-  std::uint64_t too_slow = 0;        ///< that had not joined in time, or hung up before
-  std::uint64_t turned_away = 0;     ///< for which there was no room
-  std::uint64_t cut_off = 0;         ///< agents cut off for what they sent or did not read
+  std::uint64_t jobs = 0;              ///< now
+  std::uint64_t agents = 0;            ///< that have joined, now
+  std::uint64_t peak_agents = 0;       ///< at the same time
+  std::uint64_t newcomers = 0;         ///< connections that have not joined, now
+  std::uint64_t accepted = 0;          ///< connections
+  std::uint64_t joined = 0;            ///< connections that have said JOIN
+  std::uint64_t resumed = 0;           ///< connections that took the place of one that broke
+  std::uint64_t foreign_protocol = 0;  ///< that did not speak the protocol
+  std::uint64_t other_versions = 0;    ///< that spoke another version of it
+  std::uint64_t wrong_secrets = 0;     ///< with another secret, or with one where none is wanted, or the other way
+  std::uint64_t timed_out = 0;         ///< that had not joined in time, or hung up before
+  std::uint64_t rejected = 0;          ///< for which there was no room
+  std::uint64_t cut_off = 0;           ///< agents cut off for what they sent or did not read
   std::uint64_t messages_in = 0;
   std::uint64_t messages_out = 0;
   std::uint64_t bytes_in = 0;
@@ -97,7 +97,7 @@ class CoordinatorServer {
   // from that thread.
   void suspend() const;
   void lead(Term term) const;
-  void stand_down(const std::string& why) const;
+  void step_down(const std::string& why) const;
   void recorded() const;
 
  private:

@@ -20,7 +20,7 @@ struct Node {
 
 /// `last`: the round that was begun last; 0: none yet.
 [[nodiscard]] std::string joined(Round last, const Node& node, int local_world_size, int nodes, bool spare);
-[[nodiscard]] std::string waiting(Round last, int nodes, int min_nodes, int max_nodes, const std::string& what_for);
+[[nodiscard]] std::string waiting(Round last, int nodes, int min_nodes, int max_nodes, const std::string& waiting_for);
 /// `hosts`: in order of node rank.
 [[nodiscard]] std::string round(Round number, int restarts, int world_size, const std::string& address,
                                 const std::vector<std::string>& hosts);

@@ -26,8 +26,8 @@ struct MachineFacts {
 /// anybody.
 struct CoordinatorLocation {
   std::vector<Endpoint> candidates;  ///< never empty; each with a port
-  bool is_here = false;              ///< this agent is to run it
-  bool is_certain = false;           ///< said by the user or by node rank: if the port is taken, that is an error
+  bool is_local = false;             ///< this agent is to run it
+  bool is_explicit = false;          ///< said by the user or by node rank: if the port is taken, that is an error
   bool loopback_only = false;        ///< only agents of this machine are meant
   std::vector<std::uint16_t> ports;  ///< if it is here: to be tried in this order
   std::string warning;               ///< what a user should know about the place; mostly empty

@@ -30,7 +30,7 @@ struct RoundClaim {
   Round round = 0;
   std::int32_t node_rank = -1;
   std::int32_t node_count = 0;
-  std::string memory;      ///< as START had it
+  std::string job_state;   ///< as START had it
   bool succeeded = false;  ///< all of its workers have ended well
   bool moved = false;      ///< its coordinator has handed over in order (RefusalKind::moved)
   bool operator==(const RoundClaim&) const = default;
@@ -93,12 +93,12 @@ struct Abort {
 struct Pong {
   std::uint32_t number = 0;
   std::uint32_t stalled_ms = 0;  ///< for how long the agent's main thread has not come round; 0: it does
-  std::uint64_t heard = 0;       ///< messages from the coordinator that count, so far
+  std::uint64_t received = 0;    ///< messages from the coordinator that count, so far
   bool operator==(const Pong&) const = default;
 };
 struct Resume {  ///< the first message of a new connection, in place of Join: an old one broke
   std::string session;
-  std::uint64_t heard = 0;
+  std::uint64_t received = 0;
   bool operator==(const Resume&) const = default;
 };
 /// For the workers of all machines, from the agent that got it and from the coordinator to each member of the round.
@@ -120,24 +120,24 @@ struct Welcome {
   bool operator==(const Welcome&) const = default;
 };
 enum class RefusalKind : std::uint8_t {
-  for_good = 0,
+  permanent = 0,
   not_needed = 1,
   other_job = 2,
-  given_up = 3,  ///< it was taken for lost; it may come back as a newcomer
-  moved = 4,     ///< there is, or will be, a coordinator of a higher term
-  taken = 5,     ///< a member has its node rank or id; one that is lost is known to be after the heartbeat timeout
+  lost = 3,   ///< it was taken for lost; it may come back as a newcomer
+  moved = 4,  ///< there is, or will be, a coordinator of a higher term
+  taken = 5,  ///< a member has its node rank or id; one that is lost is known to be after the heartbeat timeout
 };
 struct Refused {
-  RefusalKind kind = RefusalKind::for_good;
+  RefusalKind kind = RefusalKind::permanent;
   std::string why;
   bool operator==(const Refused&) const = default;
 };
 struct Waiting {
-  std::uint32_t here = 0;
+  std::uint32_t joined = 0;
   std::uint32_t min_nodes = 1;
   std::uint32_t max_nodes = 1;
   bool spare = false;
-  std::string what_for;
+  std::string waiting_for;
   bool operator==(const Waiting&) const = default;
 };
 struct Open {
@@ -152,7 +152,8 @@ struct Start {
   /// All but run_id, which is the job id of Welcome, and round.
   RankAssignment ranks;
   Term term = 0;
-  std::string memory;  ///< for the coordinator of the next term: what this one would be asked for; nobody else reads it
+  std::string
+      job_state;  ///< for the coordinator of the next term: what this one would be asked for; nobody else reads it
   bool operator==(const Start&) const = default;
 };
 struct Stop {
@@ -191,7 +192,7 @@ struct NodeReport {
 };
 struct Ping {
   std::uint32_t number = 0;
-  std::uint64_t heard = 0;  ///< messages from the agent that count, so far
+  std::uint64_t received = 0;  ///< messages from the agent that count, so far
   bool operator==(const Ping&) const = default;
 };
 struct EventLine {
@@ -199,7 +200,7 @@ struct EventLine {
   bool operator==(const EventLine&) const = default;
 };
 struct Resumed {
-  std::uint64_t heard = 0;
+  std::uint64_t received = 0;
   bool operator==(const Resumed&) const = default;
 };
 struct Notice {

@@ -54,7 +54,7 @@ inline std::vector<rendezvous::FromCoordinator> messages_of_coordinator() {
                  .master_port = 65535,
                  .host = "node7"};
   start.term = 17;
-  start.memory = R"({"restarts":1})";
+  start.job_state = R"({"restarts":1})";
   return {
       Welcome{"node0", 500, 4, "job", "17.a1b2", 18},
       Refused{RefusalKind::not_needed, "all have finished"},

@@ -1,4 +1,4 @@
-#include "job_memory.hpp"
+#include "job_state.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -16,28 +16,28 @@ constexpr const char* recent_key = "recent_ms";
 constexpr const char* failures_key = "failures";
 constexpr const char* coordinator_key = "coordinator";
 // It travels in a JOIN, of which a coordinator reads 64 KiB: of what has grown beyond any use, the newest, and some.
-constexpr std::size_t most_ages = 1'000;
-constexpr std::size_t most_named = 16'384;
-constexpr std::size_t longest_count = 16;
+constexpr std::size_t max_ages = 1'000;
+constexpr std::size_t max_hosts_bytes = 16'384;
+constexpr std::size_t max_count_bytes = 16;
 
 }  // namespace
 
-std::string JobMemory::text(Clock::time_point now) const {
+std::string JobState::serialize(Clock::time_point now) const {
   const RestartBudget::Spent spent = budget.spent(now);
   nlohmann::json json{{restarts_key, spent.used}, {doublings_key, spent.doublings}};
-  const std::size_t old = spent.ages.size() - std::min(spent.ages.size(), most_ages);
+  const std::size_t old = spent.ages.size() - std::min(spent.ages.size(), max_ages);
   for (std::size_t i = old; i < spent.ages.size(); ++i) json[recent_key].push_back(spent.ages[i].count());
-  std::size_t named = 0;
+  std::size_t hosts_bytes = 0;
   for (const auto& [host, failures] : failures_of_host) {
-    named += host.size() + longest_count;
-    if (named > most_named) break;
+    hosts_bytes += host.size() + max_count_bytes;
+    if (hosts_bytes > max_hosts_bytes) break;
     json[failures_key][host] = failures;
   }
-  if (coordinators_rank >= 0) json[coordinator_key] = coordinators_rank;
+  if (coordinator_node_rank >= 0) json[coordinator_key] = coordinator_node_rank;
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-bool JobMemory::take(const std::string& text, Clock::time_point now) {
+bool JobState::restore(const std::string& text, Clock::time_point now) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) return false;
   RestartBudget::Spent spent;
@@ -54,22 +54,22 @@ bool JobMemory::take(const std::string& text, Clock::time_point now) {
   } catch (const nlohmann::json::exception&) {
     return false;
   }
-  const bool possible =
+  const bool valid =
       spent.used >= 0 && spent.doublings >= 0 &&
       std::all_of(spent.ages.begin(), spent.ages.end(), [](Milliseconds age) { return age.count() >= 0; });
-  if (!possible) return false;
-  budget.take(spent, now);
+  if (!valid) return false;
+  budget.restore(spent, now);
   failures_of_host = std::move(failures);
-  coordinators_rank = std::max(coordinator, -1);
+  coordinator_node_rank = std::max(coordinator, -1);
   return true;
 }
 
-void JobMemory::learn(const std::string& text, Clock::time_point now) {
-  if (text == learnt) return;
-  learnt = text;
-  JobMemory other;
-  if (!other.take(text, now)) return;  // what makes no sense is nothing to go by
-  if (other.budget.used() > budget.used()) budget.take(other.budget.spent(now), now);
+void JobState::merge(const std::string& text, Clock::time_point now) {
+  if (text == last_merged) return;
+  last_merged = text;
+  JobState other;
+  if (!other.restore(text, now)) return;  // what makes no sense is nothing to go by
+  if (other.budget.used() > budget.used()) budget.restore(other.budget.spent(now), now);
   for (const auto& [host, failures] : other.failures_of_host) {
     failures_of_host[host] = std::max(failures_of_host[host], failures);
   }

@@ -1,4 +1,4 @@
-#include "etcd_answers.hpp"
+#include "etcd_responses.hpp"
 
 #include <openssl/evp.h>
 
@@ -90,11 +90,11 @@ std::optional<Snapshot> parse_range(std::string_view text) {
   return snapshot;
 }
 
-std::optional<TxnAnswer> parse_txn(std::string_view text) {
+std::optional<TxnResponse> parse_txn(std::string_view text) {
   const auto answer = object(text);
   const auto revision = answer ? revision_of(*answer) : std::nullopt;
   if (!revision) return std::nullopt;
-  TxnAnswer txn;
+  TxnResponse txn;
   txn.succeeded = flag_of(*answer, "succeeded");
   txn.found.revision = *revision;
   const json& responses = part(*answer, "responses");
@@ -106,10 +106,10 @@ std::optional<TxnAnswer> parse_txn(std::string_view text) {
   return txn;
 }
 
-std::optional<Granted> parse_grant(std::string_view text) {
+std::optional<LeaseGrant> parse_grant(std::string_view text) {
   const auto answer = object(text);
   if (!answer || !revision_of(*answer)) return std::nullopt;
-  const Granted granted{number_of(*answer, "ID"), time_to_live_of(*answer)};
+  const LeaseGrant granted{number_of(*answer, "ID"), time_to_live_of(*answer)};
   if (granted.id == 0 || granted.ttl == 0) return std::nullopt;
   return granted;
 }
@@ -122,7 +122,7 @@ std::optional<std::int64_t> parse_keepalive(std::string_view text) {
   return time_to_live_of(result);
 }
 
-bool parse_done(std::string_view text) {
+bool is_ok_response(std::string_view text) {
   const auto answer = object(text);
   return answer && revision_of(*answer);
 }
@@ -137,27 +137,27 @@ std::optional<std::string> parse_token(std::string_view text) {
   return token;
 }
 
-std::optional<WatchNews> parse_watch(std::string_view line) {
+std::optional<WatchResponse> parse_watch(std::string_view line) {
   const auto answer = object(line);
   if (!answer) return std::nullopt;
-  WatchNews news;
+  WatchResponse update;
   if (const json& error = part(*answer, "error"); error.is_object()) {
-    news.canceled = true;
-    news.reason = text_of(error, "message");
-    return news;
+    update.canceled = true;
+    update.reason = text_of(error, "message");
+    return update;
   }
   const json& result = part(*answer, "result");
   if (!result.is_object()) return std::nullopt;
-  news.canceled = flag_of(result, "canceled");
-  news.reason = text_of(result, "cancel_reason");
+  update.canceled = flag_of(result, "canceled");
+  update.reason = text_of(result, "cancel_reason");
   const json& events = part(result, "events");
   if (!events.is_null() && !events.is_array()) return std::nullopt;
   for (const json& event : events) {
     auto kv = key_value(part(event, "kv"));
     if (!kv) return std::nullopt;
-    news.events.push_back({text_of(event, "type") == "DELETE", std::move(*kv)});
+    update.events.push_back({text_of(event, "type") == "DELETE", std::move(*kv)});
   }
-  return news;
+  return update;
 }
 
 std::optional<EtcdError> parse_error(std::string_view text) {

@@ -13,24 +13,24 @@
 namespace ddrun::lease {
 
 /// Tells the user of a lease what has changed, in order, each on its own turn of the executor, and nothing twice.
-class Teller {
+class CallbackQueue {
  public:
-  Teller(boost::asio::any_io_executor executor, Callbacks callbacks);
+  CallbackQueue(boost::asio::any_io_executor executor, Callbacks callbacks);
 
   void leader(const Leader& leader);
   /// Where one other than me was told of before.
   void no_leader();
   /// I lead no more; nothing is said.
-  void forget_me() {
-    if (told_ && told_->is_me) told_.reset();
+  void clear_self() {
+    if (last_leader_ && last_leader_->is_self) last_leader_.reset();
   }
   void lost(std::string why);
   void verdict(std::string text);
-  void trouble(std::string text);
+  void status(std::string text);
   void unusable(Error error);
-  void answer(Lease::Done done, Result<void> result);
+  void complete(Lease::Done done, Result<void> result);
   /// Something that only this kind of lease tells, in order with the rest.
-  void also(std::function<void()> what);
+  void post_other(std::function<void()> what);
   /// Nothing is said any more, not even what is under way.
   void close();
 
@@ -39,8 +39,8 @@ class Teller {
 
   boost::asio::any_io_executor executor_;
   std::shared_ptr<const Callbacks> callbacks_;
-  std::optional<Leader> told_;
-  std::string trouble_;
+  std::optional<Leader> last_leader_;
+  std::string last_status_;
 };
 
 }  // namespace ddrun::lease

@@ -21,17 +21,17 @@ struct Snapshot {
   std::vector<KeyValue> kvs;
 };
 
-struct TxnAnswer {
+struct TxnResponse {
   bool succeeded = false;
   Snapshot found;  ///< `kvs`: of all ranges among what was done
 };
 
-struct Granted {
+struct LeaseGrant {
   std::int64_t id = 0;
   std::int64_t ttl = 0;  ///< seconds
 };
 
-struct WatchNews {
+struct WatchResponse {
   bool canceled = false;
   std::string reason;
   struct Event {
@@ -48,14 +48,14 @@ struct EtcdError {
 };
 
 [[nodiscard]] std::optional<Snapshot> parse_range(std::string_view text);
-[[nodiscard]] std::optional<TxnAnswer> parse_txn(std::string_view text);
-[[nodiscard]] std::optional<Granted> parse_grant(std::string_view text);
+[[nodiscard]] std::optional<TxnResponse> parse_txn(std::string_view text);
+[[nodiscard]] std::optional<LeaseGrant> parse_grant(std::string_view text);
 /// Seconds that are left; 0 if there is no such lease.
 [[nodiscard]] std::optional<std::int64_t> parse_keepalive(std::string_view text);
 /// Any answer that says no more than "done".
-[[nodiscard]] bool parse_done(std::string_view text);
+[[nodiscard]] bool is_ok_response(std::string_view text);
 [[nodiscard]] std::optional<std::string> parse_token(std::string_view text);
-[[nodiscard]] std::optional<WatchNews> parse_watch(std::string_view line);
+[[nodiscard]] std::optional<WatchResponse> parse_watch(std::string_view line);
 [[nodiscard]] std::optional<EtcdError> parse_error(std::string_view text);
 
 // And what it is asked.
