@@ -1,7 +1,6 @@
-// What etcd, or who pretends to be it, answers: any bytes.
+// Responses of etcd: any bytes.
 //
-// What must hold: every parser ends with a value or with none; a key is not empty; what comes back from base64 is what
-// its encoding says.
+// Checks: every parser returns a value or none; a key is not empty; base64 is reversible.
 #include <cstdint>
 #include <string>
 #include <string_view>

@@ -9,7 +9,7 @@
 
 namespace ddrun::fuzz {
 
-/// What a fuzzer came up with, taken as a program from the front. At its end everything is 0 and empty.
+/// The fuzzer's input, consumed from the front. At its end all values are 0 or empty.
 class Input {
  public:
   Input(const std::uint8_t* data, std::size_t size) : left_(reinterpret_cast<const char*>(data), size) {}
@@ -31,7 +31,7 @@ class Input {
   std::string_view left_;
 };
 
-/// Ends the program where the fuzzer notices.
+/// Aborts, which the fuzzer detects.
 #define DDRUN_FUZZ_CHECK(condition)                                                       \
   do {                                                                                    \
     if (!(condition)) {                                                                   \

@@ -1,7 +1,6 @@
-// What a lease's program prints, and what is said to it, or whatever else comes: any bytes.
+// Lines of a lease program, in both directions: any bytes.
 //
-// What must hold: every parser ends with a value or with none; a term and a tick are above 0; what comes back from a
-// word is what its encoding says.
+// Checks: every parser returns a value or none; terms and ticks are above 0; percent-encoding is reversible.
 #include <cstdint>
 #include <string>
 #include <string_view>

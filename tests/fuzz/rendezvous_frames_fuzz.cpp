@@ -1,9 +1,9 @@
-// Frames of the control protocol, in either direction: honest ones, any bytes, and honest ones that somebody has
-// changed, repeated or left out on their way.
+// Frames of the control protocol, in either direction: valid ones, any bytes, and valid ones that were changed,
+// repeated or dropped by an attacker.
 //
-// The input is a program that makes such a stream. It is taken whole and in crumbs, as connections take it. What must
-// hold: both give the same messages; with a key nothing is taken but what was sealed, in that order; what is decoded is
-// what its encoding says.
+// The input is a program that makes such a stream, which is decoded as a whole and in pieces, as by a connection.
+// Checks: both give the same messages; with a key only sealed frames are accepted, in order; decoding and encoding are
+// inverse.
 #include <cstdint>
 #include <string>
 #include <string_view>

@@ -1,8 +1,8 @@
-// Greetings of an agent and a coordinator with somebody in between who does what he likes: passes bytes on, changes
-// them, sends his own, sends back what was said, or what was said in an earlier session.
+// Handshakes of an agent and a coordinator with an attacker in between, who forwards, changes, inserts, reflects or
+// replays bytes.
 //
-// What must hold: whoever has a secret and takes the greeting for done has heard exactly what the other side, with the
-// same secret, has said in this session. And it does not matter how the bytes are cut.
+// Checks: a side with a secret completes the handshake only if it has received exactly the bytes that its peer, with
+// the same secret, has sent in this session; splitting the bytes makes no difference.
 #include <array>
 #include <cstdint>
 #include <string>
@@ -24,7 +24,7 @@ Nonce nonce(std::uint8_t fill) {
 
 const std::array<HmacKey, 2> secrets{HmacKey("the secret of the job"), HmacKey("another secret")};
 
-/// One side, and a copy of it that gets the same bytes one by one.
+/// One side, and a copy that gets the same bytes one by one.
 template <class Machine>
 class Side {
  public:
@@ -65,7 +65,7 @@ class Side {
 
 std::string behind_hello(const std::string& sent) { return sent.substr(std::min(hello_size, sent.size())); }
 
-/// Bytes of what somebody has said, with a change or without.
+/// Bytes sent by one side, changed or not.
 std::string piece(Input& input, const std::string& of, std::size_t& from, std::uint8_t what) {
   std::string bytes = of.substr(std::min(from, of.size()), std::size_t{1} << what % 8);
   from += bytes.size();
@@ -85,7 +85,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const HmacKey* const of_agent = secret(flags);
   const HmacKey* const of_coordinator = secret(flags / 4);
 
-  // A session of before, which somebody has recorded.
+  // An earlier session, recorded by the attacker.
   Side<AgentHandshake> old_agent(&secrets[0], 1);
   Side<CoordinatorHandshake> old_coordinator(&secrets[0], 2);
   for (int turn = 0; turn < 2; ++turn) {

@@ -1,4 +1,4 @@
-// Without libFuzzer: goes through files, or all files of directories, once.
+// Without libFuzzer: runs files, or all files of directories, once.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

@@ -1,8 +1,8 @@
 // The store's client against a peer that answers with arbitrary bytes.
 //
-// The input is what is asked, and what is answered: bytes, cut anywhere, with silences between them, and in the end the
-// peer hangs up. The client's sockets and its clock are replaced at link time (--wrap): whenever the client would sleep
-// the peer does the next thing of its script instead, so that no time passes and every run is the same.
+// The input is the requests and the replies: bytes, split anywhere, with pauses, and at the end the peer closes. The
+// client's sockets and clock are replaced at link time (--wrap): whenever the client would sleep, the peer executes the
+// next step of its script, so that no time passes and every run is the same.
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -47,7 +47,7 @@ class Peer {
     connections_[ends[0]] = Connection{UniqueFd(ends[1]), {}, {}, false};
     return ends[0];
   }
-  /// Nobody listens once all is said.
+  /// Connections are refused after the end of the script.
   [[nodiscard]] bool listens() const { return !script_.empty() || opened_ == 0; }
   void opened() { ++opened_; }
 
@@ -88,7 +88,7 @@ class Peer {
   }
 
   void say(const Connection& connection, std::string_view bytes) {
-    // A long script could fill memory honestly.
+    // Bounds the memory of a long script.
     constexpr std::size_t most = 2 * 1024 * 1024;
     if ((said_ += bytes.size()) > most) script_ = Input(nullptr, 0);
     if (connection.fd) (void)!::send(connection.fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -227,7 +227,7 @@ class User {
     DDRUN_FUZZ_CHECK(!result.error().message.empty());
     DDRUN_FUZZ_CHECK(code == Errc::invalid_argument || code == Errc::timeout || code == Errc::connection_lost ||
                      code == Errc::protocol);
-    // It said so itself: of no more use.
+    // Reported by the client: unusable from now on.
     if (over_) DDRUN_FUZZ_CHECK(code == Errc::connection_lost || code == Errc::invalid_argument);
     over_ = over_ || code == Errc::connection_lost || code == Errc::protocol;
   }

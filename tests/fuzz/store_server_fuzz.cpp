@@ -1,8 +1,8 @@
 // The store's server under arbitrary bytes from up to four clients.
 //
-// The input is a program: which client sends what, cut where, who leaves, when the round ends. It is carried out three
-// times: by sessions that get each piece whole, by sessions that get it in crumbs, and by connections with sockets. All
-// must give the same replies and never use more memory than they may.
+// The input is a program: which client sends what, split where, which one leaves, when the round ends. It is executed
+// three times: by sessions with whole pieces, by sessions with single bytes, and by connections with sockets. All must
+// give the same replies within their memory limit.
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -150,7 +150,7 @@ class ConnectionServer {
       const auto sent = put(who, piece);
       piece.remove_prefix(sent);
       serve();
-      if (sent == 0) break;  // nobody reads at the other end
+      if (sent == 0) break;  // the other end does not read
     }
     check_memory();
   }
@@ -252,7 +252,7 @@ class ConnectionServer {
         }
       }
       deliver();
-      // By index: whoever is closed here may wake others.
+      // By index: closing a client may wake others.
       for (std::size_t i = 0; i < shared_.woken.size(); ++i) {
         for (auto& client : clients_) {
           auto* const connection = client.connection.get();

@@ -19,7 +19,7 @@ using tcp = asio::ip::tcp;
 constexpr std::chrono::seconds resolve_timeout{5};
 constexpr std::chrono::seconds resolve_interval{5};
 constexpr Milliseconds min_back_off{50}, max_back_off{500};
-constexpr int max_authentications = 3;  // for one request
+constexpr int max_authentications = 3;  // per request
 
 // gRPC's status codes.
 constexpr int invalid_argument = 3, deadline_exceeded = 4, not_found = 5, permission_denied = 7, resource_exhausted = 8,
@@ -45,7 +45,7 @@ EtcdClient::EtcdClient(const asio::any_io_executor& executor, EtcdOptions option
       timer_(executor),
       watch_timer_(executor) {
   for (auto& endpoint : endpoints) members_.push_back({std::move(endpoint), {}, {}, {}, false});
-  // Not all clients ask the same member.
+  // Spreads clients over the members.
   current_ = std::random_device()();
 }
 
@@ -83,7 +83,7 @@ void EtcdClient::resolve(std::size_t index) {
           for (const auto& text : *found) {
             if (const auto address = endpoint_of(text, member.at.port)) addresses.push_back(*address);
           }
-          // What was good before is better than nothing.
+          // Otherwise the earlier addresses are kept.
           if (!addresses.empty()) member.addresses = std::move(addresses);
         } else if (member.addresses.empty()) {
           member.why = found.error().message;
@@ -110,7 +110,7 @@ void EtcdClient::set_targets() {
 void EtcdClient::post(std::string path, std::string body, Deadline by, OnBody on_body, OnError on_error) {
   if (closed_) return;
   requests_.push_back({std::move(path), std::move(body), by, std::move(on_body), std::move(on_error)});
-  // Never from within the call.
+  // Callbacks never come from within the call.
   asio::post(executor_, [self = shared_from_this()] { self->next(); });
 }
 
@@ -165,7 +165,7 @@ void EtcdClient::send() {
   if (fresh) connection_ = connection();
   authenticating_ = !options_.user.empty() && token_.empty() && !auth_is_off_;
   sent_ = lease::FenceClock::now();
-  // To connect takes its time, with TLS in particular.
+  // Connecting takes extra time, with TLS in particular.
   timer_.expires_after(fresh ? 2 * timeout_ : timeout_);
   timer_.async_wait([self = shared_from_this()](const boost::system::error_code& ec) {
     if (ec || !self->busy_ || Clock::now() < self->timer_.expiry()) return;
@@ -186,13 +186,13 @@ void EtcdClient::on_response(tl::expected<HttpResponse, HttpError> answer) {
   const auto self = shared_from_this();
   timer_.cancel();
   if (!answer) {
-    // It has closed a connection that was not used for a while: that says nothing.
+    // The member closed an idle connection: not a failure.
     if (connection_->was_used() && answer.error().connected) {
       connection_.reset();
       busy_ = false;
       return next();
     }
-    // So does etcd with one that speaks no TLS.
+    // etcd with TLS also closes a plaintext connection.
     const bool maybe_tls = answer.error().connected && !options_.tls && answer.error().why == "closed the connection";
     return attempt_failed(
         maybe_tls ? "closed the connection without an answer (does it want https?)" : answer.error().why,
@@ -210,10 +210,10 @@ void EtcdClient::on_response(tl::expected<HttpResponse, HttpError> answer) {
 }
 
 void EtcdClient::on_ok(const HttpResponse& answer) {
-  // Who asked may close this, and ask again.
+  // The callback may close this client, or post again.
   auto pending = std::move(requests_.front());
   requests_.pop_front();
-  const auto keep = shared_from_this();
+  const auto self = shared_from_this();
   if (!pending.on_body(answer.body)) {
     requests_.push_front(std::move(pending));
     return attempt_failed("does not answer as etcd does", true);
@@ -347,7 +347,7 @@ void EtcdClient::watch(std::string body, std::function<void(std::string_view lin
   if (closed_ || targets_.empty()) return;
   watch_ = connection();
   auto ended = std::make_shared<std::function<void(std::string)>>([this, on_end = std::move(on_end)](std::string why) {
-    const auto keep = shared_from_this();
+    const auto self = shared_from_this();
     const auto over = std::move(watch_);
     watch_timer_.cancel();
     on_end(std::move(why));

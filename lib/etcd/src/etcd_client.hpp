@@ -21,16 +21,16 @@
 
 namespace ddrun::etcd {
 
-/// Asks an etcd of several members, one that answers: a member that fails or is silent for `bound` is left for the next
-/// at once. Requests go one after the other, through one connection that stays; a watch has its own, to the same
-/// member. It knows names, user and password, and what is a member's answer and what a stranger's, but nothing of
-/// leaders.
+/// Sends requests to one member of an etcd cluster; a member that fails, or is silent for `timeout`, is replaced by the
+/// next at once. Requests are sequential on one persistent connection; a watch has its own, to the same member. Handles
+/// name resolution, authentication, and replies that are not etcd's; independent of leader election. Use on the
+/// executor only; nothing blocks.
 class EtcdClient : public std::enable_shared_from_this<EtcdClient> {
  public:
   struct Events {
     std::function<void(std::string text)> on_status;
     std::function<void(Error error)> on_unusable;
-    /// The member that is asked is another one: a watch belongs there too.
+    /// Requests go to another member now: reopen the watch there.
     std::function<void()> on_member_changed;
   };
   struct Endpoint {
@@ -42,24 +42,24 @@ class EtcdClient : public std::enable_shared_from_this<EtcdClient> {
              StreamMaker streams, Milliseconds timeout, Events events);
 
   void start();
-  /// Nothing is called any more.
+  /// No callback follows.
   void close();
 
-  /// True if the answer was understood, and then it has been told to who asked.
+  /// Parses and consumes the body; false if it is not a valid response.
   using OnBody = std::function<bool(const std::string& body)>;
   using OnError = std::function<void(const Error& error)>;
-  /// POSTs `body` to `path` until an answer has come or it is `by`. `fail`: `timeout`; or etcd has refused:
-  /// `not_found`, else `invalid_argument`, with its words. Each request may reach etcd more than once.
+  /// POSTs `body` to `path` until there is a response, or `by` has passed. `on_error`: `timeout`; or etcd refused:
+  /// `not_found`, else `invalid_argument`, with its message. A request may reach etcd more than once.
   void post(std::string path, std::string body, Deadline by, OnBody on_body, OnError on_error);
-  /// When the request that is answered in this moment was sent.
+  /// When the request of the current response was sent.
   [[nodiscard]] lease::FenceClock::time_point sent() const { return sent_; }
 
-  /// One at a time; another one, or close_watch(), ends it. `on_end` is told once.
+  /// One at a time: another one, or close_watch(), ends it. `on_end` is called once.
   void watch(std::string body, std::function<void(std::string_view line)> on_line,
              std::function<void(std::string why)> on_end);
   void close_watch();
 
-  /// What has failed last, for people; empty if all is well.
+  /// The last failure, for the user; empty if requests succeed.
   [[nodiscard]] const std::string& last_error() const { return last_error_; }
 
  private:

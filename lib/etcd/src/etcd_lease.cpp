@@ -21,11 +21,10 @@
 #include "etcd_responses.hpp"
 #include "held_lease.hpp"
 
-// How it works. The job's state is two keys: `leader`, with an etcd lease of the one who leads, and `verdict`. Every
-// machine reads both and watches them from there. Who wants to lead takes a lease and makes the key in a transaction
-// that demands that neither is there; the revision in which it was made is the term. By its lease, and nothing else, a
-// machine knows that the key is its own: so an answer that was lost does no harm, the next reading shows what became of
-// it.
+// A job has two keys: `leader`, attached to the leader's etcd lease, and `verdict`. Every machine reads both and
+// watches them from that revision. A candidate acquires a lease and creates `leader` in a transaction that requires
+// both keys to be absent; the create revision is the term. The attached lease alone identifies a machine's own key, so
+// a lost response does no harm: the next read shows the outcome.
 
 namespace ddrun::etcd {
 
@@ -46,18 +45,18 @@ using nlohmann::json;
 
 constexpr std::uint16_t default_port = 2379;
 constexpr std::chrono::hours verdict_ttl{24};
-/// A candidate waits a random part of this, for each candidate that there is, before it tries.
+/// A candidate waits a random part of this, times the number of candidates, before it tries.
 constexpr std::chrono::microseconds spread_per_candidate{1000};
 constexpr Milliseconds min_spread{10}, max_spread{500};
-constexpr Milliseconds min_back_off{20};
-/// A machine asks whether its watch is whole twice in a time to live, and all of them together 2,000 times a second.
+constexpr Milliseconds min_reread_delay{20};
+/// Each machine verifies its watch twice in a time to live, all of them together at most 2,000 times a second.
 constexpr std::chrono::microseconds check_interval_per_candidate{500};
 
 std::string number_text(std::int64_t number) { return std::to_string(number); }
 
 class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLease> {
  public:
-  /// `held`: it is for another process, which calls keep(); else it is for this one, and keeps itself.
+  /// `held`: for another process, which calls keep_alive(); otherwise this object renews by itself.
   EtcdLease(const asio::any_io_executor& executor, const LeaseOptions& options, std::size_t candidates,
             Callbacks callbacks, std::optional<HeldLeaseEvents> held)
       : executor_(executor),
@@ -110,7 +109,7 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
     for (auto* timer : {&renew_timer_, &try_timer_, &depose_timer_, &check_timer_, &sync_timer_}) timer->cancel();
   }
 
-  // What Lease promises.
+  // Implementation of Lease.
 
   void start() override {
     client_->start();
@@ -132,7 +131,7 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
 
   [[nodiscard]] bool is_leader() const override { return term_ != 0 && fence_->is_held(); }
 
-  /// All machines of a job may want to at the same moment: most of them find that it is done.
+  /// All machines may depose at the same moment: spread, so that most find it done.
   void depose(std::uint64_t term) override {
     after(depose_timer_, random_part(spread_), [this, term] {
       if (!leader_ || static_cast<std::uint64_t>(leader_->create_revision) != term) return;
@@ -145,7 +144,7 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
     candidate_ = false;
     try_timer_.cancel();
     const auto id = release_lease();
-    // One that was given up before may be on its way back still.
+    // An earlier lease may still be being revoked.
     if (id == 0 && revoking_ == 0) return callbacks_.complete(std::move(done), {});
     pending_resigns_.push_back(std::move(done));
     if (id == 0) return;
@@ -174,17 +173,17 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
   [[nodiscard]] std::string verdict_key() const { return prefix_ + "verdict"; }
   [[nodiscard]] Deadline lease_deadline() const { return Clock::now() + fence_->remaining(); }
 
-  /// What a call asks for, but not from within it.
-  template <class What>
-  void post_later(What what) {
+  /// Defers work of a call, so that no callback comes from within it.
+  template <class Action>
+  void post_later(Action what) {
     asio::post(executor_, [weak = weak_from_this(), what] {
       const auto self = weak.lock();
       if (self && !self->closed_) what();
     });
   }
 
-  template <class What>
-  void after(asio::steady_timer& timer, Clock::duration time, What what) {
+  template <class Action>
+  void after(asio::steady_timer& timer, Clock::duration time, Action what) {
     timer.expires_after(time);
     timer.async_wait([weak = weak_from_this(), &timer, what](const error_code& ec) {
       const auto self = weak.lock();
@@ -202,7 +201,7 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
 
   // ---- reading and watching ----
 
-  /// Both keys, now; then the watch goes on from there. Until it works.
+  /// Reads both keys until it succeeds, then watches from that revision.
   void read() {
     if (std::exchange(reading_, true)) return;
     synced_ = false;
@@ -226,13 +225,13 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
         [this](const Error& error) {
           reading_ = false;
           callbacks_.status(error.message);
-          read_again();
+          schedule_read();
         });
   }
 
-  void read_again() {
-    back_off_ = std::min<Clock::duration>(back_off_ * 2, ttl_ / 4);
-    after(sync_timer_, back_off_ / 2 + random_part(back_off_ / 2), [this] { read(); });
+  void schedule_read() {
+    reread_delay_ = std::min<Clock::duration>(reread_delay_ * 2, ttl_ / 4);
+    after(sync_timer_, reread_delay_ / 2 + random_part(reread_delay_ / 2), [this] { read(); });
   }
 
   void watch(std::int64_t from) {
@@ -242,25 +241,24 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
         json{{"create_request", create}}.dump(),
         [this](std::string_view line) {
           const auto update = parse_watch(line);
-          // It may have been compacted away: what is there now is all that counts.
+          // The revision may be compacted: read the current state.
           if (!update || update->canceled) {
             client_->close_watch();
-            return read_again();
+            return schedule_read();
           }
-          back_off_ = min_back_off;
+          reread_delay_ = min_reread_delay;
           for (const auto& event : update->events) {
             if (!closed_) apply(event);
           }
         },
-        [this](const std::string&) { read_again(); });
+        [this](const std::string&) { schedule_read(); });
   }
 
   void on_member_changed() {
-    if (!reading_) read_again();
+    if (!reading_) schedule_read();
   }
 
-  /// A watch says nothing while nothing happens, so this sees whether it is as new as etcd. A member that has stopped,
-  /// or stands apart from the others, is left that way.
+  /// A watch is silent while nothing changes; this detects a watch through a member that has stopped or is partitioned.
   void await_check() {
     after(check_timer_, check_interval_ / 2 + random_part(check_interval_), [this] {
       await_check();
@@ -321,7 +319,7 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
     if (leader_->lease != 0 && leader_->lease == lease_) return on_own_key(term);
     if (term_ != 0) lost("etcd has given it to another");
     if (leader_->lease != 0 && leader_->lease == former_lease_) {
-      // Mine, but too late, or given up: others need not wait for its end.
+      // Own former lease, expired or given up: others need not wait for its expiry.
       if (revoking_ == 0) revoke(former_lease_);
       return callbacks_.no_leader();
     }
@@ -371,11 +369,12 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
         [this](const Error&) { announcing_ = false; });
   }
 
-  /// By the request that was sent at `last_sent_`.
+  /// By the request sent at `last_sent_`.
   void renewed() {
     if (held_) {
       if (term_ != 0)
-        callbacks_.post_other([told = held_->on_held, term = term_.load(), sent = last_sent_] { told(term, sent); });
+        callbacks_.post_other(
+            [on_held = held_->on_held, term = term_.load(), sent = last_sent_] { on_held(term, sent); });
       return;
     }
     const auto due = std::chrono::duration_cast<Clock::duration>(last_sent_ + ttl_ / 5 - FenceClock::now());
@@ -408,7 +407,7 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
         });
   }
 
-  /// The clock says that it is over, whatever etcd thinks.
+  /// The local clock decides, whatever etcd's state is.
   void on_fence_expired() {
     if (closed_ || lease_ == 0 || fence_->is_held()) return;
     if (term_ == 0) {
@@ -427,13 +426,13 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
     try_soon();
   }
 
-  /// I have none from now on. Gives back which it was; 0: none.
+  /// Drops the lease; returns its id for revoke(), 0: none.
   std::int64_t release_lease() {
     renew_timer_.cancel();
     fence_->drop();
     term_ = 0;
     trying_ = false;
-    ++attempt_;  // what is under way is of no use any more
+    ++attempt_;  // invalidates requests in flight
     announcing_ = false;
     callbacks_.clear_self();
     if (lease_ == 0) return 0;
@@ -441,7 +440,7 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
     return former_lease_;
   }
 
-  /// It would run out by itself, but others can have it sooner.
+  /// Lets others lead before the lease expires.
   void revoke(std::int64_t id) {
     if (id == 0) return;
     ++revoking_;
@@ -453,7 +452,7 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
           return is_done;
         },
         [this](const Error& error) {
-          if (error.code == Errc::not_found) return revoked({});  // whether it was there or not, it is gone
+          if (error.code == Errc::not_found) return revoked({});  // gone in either case
           revoked(fail(Errc::unavailable, concat("the lease was not given back: ", error.message)));
         });
   }
@@ -546,7 +545,7 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
             answer->found.kvs = {{leader_key(), address, revision, revision, id}};
           } else if (std::none_of(answer->found.kvs.begin(), answer->found.kvs.end(),
                                   [&](const KeyValue& kv) { return kv.lease == id; })) {
-            // Another was first. The lease will run out without me.
+            // Another candidate was first. The lease expires by itself.
             (void)release_lease();
           }
           apply(answer->found);
@@ -580,14 +579,14 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
           std::optional<std::string> verdict;
           for (const auto& kv : answer->found.kvs) {
             if (kv.key != verdict_key()) continue;
-            // An earlier try of the same may have come through.
+            // An earlier attempt of the same request may have succeeded.
             recorded = kv.lease == lease;
             verdict = kv.value;
           }
           if (!recorded) revoke_other(lease);
           if (!record_.is_pending()) return true;
           if (recorded) verdict = record_.text();
-          // That of an earlier record, whose answer was lost, is of the same text with another lease.
+          // An earlier record, with a lost response, has the same text and another lease.
           if (verdict) apply_verdict(std::move(verdict));
           record_.fail("etcd knows another leader, or none", Errc::cancelled);
           return true;
@@ -617,29 +616,29 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
   asio::steady_timer renew_timer_, try_timer_, depose_timer_, check_timer_, sync_timer_;
   std::minstd_rand random_{std::random_device()()};
 
-  // What etcd has, as of `revision_`.
+  // State of etcd as of `revision_`.
   std::int64_t revision_ = 0;
   std::optional<KeyValue> leader_;
   std::optional<std::string> verdict_;
   std::uint64_t highest_term_ = 0;
   bool reading_ = false, synced_ = false, checking_ = false;
-  Clock::duration back_off_ = min_back_off;
+  Clock::duration reread_delay_ = min_reread_delay;
 
-  // My part.
+  // State of this machine.
   std::string address_;
   bool candidate_ = false;
   bool trying_ = false;
   std::uint64_t attempt_ = 0;
   bool announcing_ = false;
-  int revoking_ = 0;                   ///< so many are on their way back
-  std::vector<Done> pending_resigns_;  ///< to be told when they are
+  int revoking_ = 0;                   ///< number of revocations in flight
+  std::vector<Done> pending_resigns_;  ///< completed when there are none
   bool long_ttl_reported_ = false;
   bool closed_ = false;
-  std::int64_t lease_ = 0;     ///< taken, or being tried with; 0: none
-  std::int64_t renewing_ = 0;  ///< whose renewal is under way
+  std::int64_t lease_ = 0;     ///< held or being acquired; 0: none
+  std::int64_t renewing_ = 0;  ///< lease being renewed
   Deadline keep_alive_until_{};
-  std::int64_t former_lease_ = 0;        ///< the one before, which is not used any more
-  std::atomic<std::uint64_t> term_ = 0;  ///< that I lead in; 0: I do not
+  std::int64_t former_lease_ = 0;        ///< the previous lease, given up
+  std::atomic<std::uint64_t> term_ = 0;  ///< of this machine's leadership; 0: not leading
   FenceClock::time_point last_sent_{};
   VerdictRecord record_{callbacks_};
 };
@@ -650,7 +649,7 @@ Result<std::shared_ptr<HeldLease>> make(const asio::any_io_executor& executor, c
   if (const auto right = lease::check_options(options); !right) return tl::unexpected(right.error());
   auto made = std::make_shared<EtcdLease>(executor, options, etcd.candidates, std::move(callbacks), std::move(held));
   if (const auto ready = made->prepare(etcd); !ready) return tl::unexpected(ready.error());
-  // What is under way keeps it alive; who drops it is told nothing any more.
+  // Requests in flight keep it alive; after the caller drops it no callback follows.
   return std::shared_ptr<HeldLease>(made.get(), [made](HeldLease*) { made->close(); });
 }
 

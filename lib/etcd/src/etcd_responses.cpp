@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-/// An object, or nothing.
+/// The parsed text, if it is an object.
 std::optional<json> object(std::string_view text) {
   json parsed = json::parse(text, nullptr, false);
   if (!parsed.is_object()) return std::nullopt;
@@ -67,14 +67,14 @@ bool add_all(const json& kvs, std::vector<KeyValue>& to) {
   return true;
 }
 
-/// Every answer has a header, and it a revision of 1 at least, and one that has a next.
+/// Every response has a header with a revision from 1 on, below the maximum.
 std::optional<std::int64_t> revision_of(const json& answer) {
   const auto revision = number_of(part(answer, "header"), "revision");
   if (revision <= 0 || revision == std::numeric_limits<std::int64_t>::max()) return std::nullopt;
   return revision;
 }
 
-/// In seconds: 0 for one that is over, and no more than a clock of nanoseconds can count from now on.
+/// In seconds; 0 if expired; bounded so that a time point in nanoseconds does not overflow.
 std::int64_t time_to_live_of(const json& answer) {
   return std::clamp<std::int64_t>(number_of(answer, "TTL"), 0, 1'000'000'000);
 }
@@ -131,9 +131,9 @@ std::optional<std::string> parse_token(std::string_view text) {
   const auto answer = object(text);
   if (!answer) return std::nullopt;
   std::string token = text_of(*answer, "token");
-  // It becomes a line of a header.
-  const auto odd = [](char c) { return c <= ' ' || c > '~'; };
-  if (token.empty() || std::any_of(token.begin(), token.end(), odd)) return std::nullopt;
+  // It becomes part of a header line.
+  const auto is_invalid = [](char c) { return c <= ' ' || c > '~'; };
+  if (token.empty() || std::any_of(token.begin(), token.end(), is_invalid)) return std::nullopt;
   return token;
 }
 
@@ -163,7 +163,7 @@ std::optional<WatchResponse> parse_watch(std::string_view line) {
 std::optional<EtcdError> parse_error(std::string_view text) {
   const auto answer = object(text);
   if (!answer) return std::nullopt;
-  // Newer gateways have only the second.
+  // Newer gateways send only the second.
   EtcdError error{0, text_of(*answer, "error")};
   if (error.message.empty()) error.message = text_of(*answer, "message");
   const auto code = number_of(*answer, "code");
@@ -173,7 +173,7 @@ std::optional<EtcdError> parse_error(std::string_view text) {
 }
 
 std::string to_base64(std::string_view bytes) {
-  std::string text((bytes.size() + 2) / 3 * 4 + 1, '\0');  // it writes a zero behind
+  std::string text((bytes.size() + 2) / 3 * 4 + 1, '\0');  // EVP_EncodeBlock appends a zero
   const int size =
       EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
                       reinterpret_cast<const unsigned char*>(bytes.data()), static_cast<int>(bytes.size()));
@@ -185,7 +185,7 @@ std::optional<std::string> from_base64(std::string_view text) {
   if (text.empty()) return std::string();
   if (text.size() % 4 != 0 || text.size() > std::numeric_limits<int>::max()) return std::nullopt;
   const std::size_t padding = text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0;
-  // It would take blanks at both ends.
+  // EVP_DecodeBlock would accept surrounding blanks.
   if (text.find_first_of(" \t\r\n-") != std::string_view::npos || text.find('=') < text.size() - padding) {
     return std::nullopt;
   }

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-// What etcd's JSON gateway says, as values. Numbers of 64 bits come as texts there, and what is 0, false or empty is
-// left out. Functions give nothing for what is not such an answer; they hold no more than what came.
+// Responses of etcd's JSON gateway as values. It sends 64-bit numbers as strings and omits 0, false and empty fields.
+// Parsers return empty for anything else; memory is proportional to the input.
 
 namespace ddrun::etcd {
 
@@ -23,7 +23,7 @@ struct Snapshot {
 
 struct TxnResponse {
   bool succeeded = false;
-  Snapshot found;  ///< `kvs`: of all ranges among what was done
+  Snapshot found;  ///< `kvs`: of all range responses
 };
 
 struct LeaseGrant {
@@ -41,7 +41,7 @@ struct WatchResponse {
   std::vector<Event> events;
 };
 
-/// What gRPC calls its status.
+/// A gRPC status.
 struct EtcdError {
   int code = 0;
   std::string message;
@@ -50,15 +50,15 @@ struct EtcdError {
 [[nodiscard]] std::optional<Snapshot> parse_range(std::string_view text);
 [[nodiscard]] std::optional<TxnResponse> parse_txn(std::string_view text);
 [[nodiscard]] std::optional<LeaseGrant> parse_grant(std::string_view text);
-/// Seconds that are left; 0 if there is no such lease.
+/// Remaining seconds; 0: no such lease.
 [[nodiscard]] std::optional<std::int64_t> parse_keepalive(std::string_view text);
-/// Any answer that says no more than "done".
+/// A response without further content.
 [[nodiscard]] bool is_ok_response(std::string_view text);
 [[nodiscard]] std::optional<std::string> parse_token(std::string_view text);
 [[nodiscard]] std::optional<WatchResponse> parse_watch(std::string_view line);
 [[nodiscard]] std::optional<EtcdError> parse_error(std::string_view text);
 
-// And what it is asked.
+// For requests.
 
 [[nodiscard]] std::string to_base64(std::string_view bytes);
 [[nodiscard]] std::optional<std::string> from_base64(std::string_view text);

@@ -8,19 +8,18 @@
 
 namespace ddrun::etcd {
 
-/// A lease that this process has for another one, which alone knows whether it is well: it is tried for, and renewed,
-/// only as long as that one says so.
+/// A lease held for another process, which must keep calling keep_alive(): it is acquired and renewed only then.
 class HeldLease : public lease::Lease {
  public:
-  /// It is well in this moment. Renews what there is to renew, and lets a candidate try for half a time to live.
+  /// The other process is alive now: renews a held lease, and lets a candidate try for half a time to live.
   virtual void keep_alive() = 0;
 };
 
-/// Called as lease::Callbacks are, in order with them.
+/// Called like lease::Callbacks, in order with them.
 struct HeldLeaseEvents {
-  /// etcd was read, and what is there has been told.
+  /// etcd was read, and the callbacks for its state were called.
   std::function<void()> on_read;
-  /// I lead: the lease was taken, or renewed, by a request that was sent then.
+  /// This process leads: the lease was acquired or renewed by a request sent at `sent`.
   std::function<void(std::uint64_t term, lease::FenceClock::time_point sent)> on_held;
 };
 

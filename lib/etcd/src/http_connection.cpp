@@ -81,7 +81,7 @@ class HttpConnection::Impl : public std::enable_shared_from_this<Impl> {
     }
     if (bad) return failed({concat("does not answer as etcd does (", bad.message(), ")"), false, true});
     if (ec && !parser_->is_done()) {
-      // An answer whose length nothing tells ends with the connection.
+      // A response without a length ends with the connection.
       if (ec == boost::asio::error::eof && parser_->got_some()) parser_->put_eof(bad);
       if (bad || !parser_->is_done()) {
         const auto what = ec == boost::asio::error::eof ? "closed the connection" : "broke the connection: ";
@@ -94,7 +94,7 @@ class HttpConnection::Impl : public std::enable_shared_from_this<Impl> {
       return read();
     }
     used_ = true;
-    // What nobody has asked for belongs to no answer.
+    // Bytes after the response make the connection unusable.
     open_ = !ec && in_.empty() && parser_->keep_alive();
     if (!open_) stream_->close();
     const auto on_response = std::exchange(on_response_, nullptr);
@@ -102,13 +102,13 @@ class HttpConnection::Impl : public std::enable_shared_from_this<Impl> {
     if (on_response) on_response(HttpResponse{parser_->get().result_int(), std::move(parser_->get().body())});
   }
 
-  /// False if nothing is to follow.
+  /// False if the connection is done.
   bool deliver_lines() {
     auto& body = parser_->get().body();
     std::string text = std::move(body);
     body.clear();
     std::string_view left = text;
-    const auto on_line = on_line_;  // who is told may drop this connection
+    const auto on_line = on_line_;  // the callback may drop this connection
     while (true) {
       const auto end = left.find('\n');
       if (line_.size() + std::min(end, left.size()) > max_line_bytes) {

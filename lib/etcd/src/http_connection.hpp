@@ -18,20 +18,20 @@ struct HttpResponse {
   std::string body;
 };
 
-/// Why there is no answer.
+/// Why there is no response.
 struct HttpError {
   std::string why;
-  bool permanent = false;  ///< trying again cannot help
-  bool connected = false;  ///< it was reached
+  bool permanent = false;  ///< retrying is pointless
+  bool connected = false;  ///< the connection was established
 };
 
-/// One connection of HTTP/1.1: one request after the other, or one whose answer never ends. It has no clock: who does
-/// not want to wait drops it, and nothing is called any more.
+/// An HTTP/1.1 connection: sequential requests, or one streaming response. No timeouts: to give up, destroy it; no
+/// callback follows.
 class HttpConnection {
  public:
   static constexpr std::size_t max_header_bytes = 16 * 1024;
   static constexpr std::size_t max_body_bytes = 1024 * 1024;
-  static constexpr std::size_t max_line_bytes = 1024 * 1024;  ///< of an answer that never ends
+  static constexpr std::size_t max_line_bytes = 1024 * 1024;  ///< of a streaming response
 
   HttpConnection(std::shared_ptr<Stream> stream, const boost::asio::ip::tcp::endpoint& to);
   ~HttpConnection();
@@ -41,13 +41,13 @@ class HttpConnection {
   using OnResponse = std::function<void(tl::expected<HttpResponse, HttpError>)>;
   using OnLine = std::function<void(std::string_view line)>;
 
-  /// After an error, or if it cannot be used again, is_open() is false.
+  /// After an error, or without keep-alive, is_open() is false.
   void exchange(std::string request, OnResponse on_response);
-  /// Each line of an answer with status 200. `on_end`: it is over, or was another answer from the beginning.
+  /// Streams the lines of a response with status 200. `on_end`: the stream ended, or the status was another.
   void follow(std::string request, OnLine on_line, OnResponse on_end);
-  /// True until something went wrong or the other side will not take another request.
+  /// True until an error, or until the peer accepts no more requests.
   [[nodiscard]] bool is_open() const;
-  /// Whether an answer came through it.
+  /// Whether a response was received.
   [[nodiscard]] bool was_used() const;
 
  private:

@@ -23,9 +23,9 @@
 #include "ddrun/lease/program_lines.hpp"
 #include "held_lease.hpp"
 
-// Who talks to us counts its time to live from when it said a tick, and may have stopped since. So a lease is tried for
-// and renewed because of ticks alone, and each `mine` names the last one that was read before the request that brought
-// it about was sent.
+// The peer counts its time to live from the moment it sent a tick, and may have been suspended since. So the lease is
+// acquired and renewed only because of ticks, and each `mine` names the last tick that was read before its request was
+// sent.
 
 namespace ddrun::etcd {
 
@@ -38,15 +38,15 @@ using lease::FenceClock;
 using lease::percent_encode;
 
 constexpr std::size_t max_line_bytes = helper::Conversation::longest_line;
-/// So much may wait for a reader.
+/// Limit of unread output.
 constexpr std::size_t max_unread_bytes = 16 * max_line_bytes;
-/// One more may be under way when the line that names a tick is read.
+/// One more may be in flight when the line that names a tick is read.
 constexpr std::size_t max_ticks = lease::tick_window - 1;
 
-/// That open file for us alone where that can be: O_NONBLOCK belongs to the open file, which a shell may share.
+/// Reopens the file where possible: O_NONBLOCK belongs to the open file description, which a shell may share.
 Result<UniqueFd> reopen_nonblocking(int fd, int mode) {
   struct stat info {};
-  // Opened anew a file begins at its beginning.
+  // A reopened regular file would start at offset 0.
   if (::fstat(fd, &info) == 0 && !S_ISREG(info.st_mode)) {
     UniqueFd reopened(::open(concat("/proc/self/fd/", fd).c_str(), mode | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
     if (reopened) return reopened;
@@ -77,7 +77,7 @@ class Service {
     io_.stop();
   }
 
-  // ---- what is said to us ----
+  // ---- input ----
 
   void read() {
     in_.async_read_some(asio::buffer(buffer_), [this](const error_code& ec, std::size_t size) {
@@ -120,7 +120,7 @@ class Service {
     if (const auto right = lease::check_options(options); !right) return end(2, right.error().message);
     lease::Callbacks callbacks;
     callbacks.on_leader = [this](const lease::Leader& leader) {
-      // That it is me is told with a tick.
+      // Own leadership is reported with a tick.
       if (!leader.is_self) send_line(concat("leader ", leader.term, " ", percent_encode(leader.address)));
     };
     callbacks.on_no_leader = [this] { send_line("none"); };
@@ -163,20 +163,20 @@ class Service {
   void on(const to_program::Resign&) {
     lease_->resign([this](const Result<void>& resigned) {
       if (!resigned) send_trouble(resigned.error().message);
-      send_line("resigned");  // each is answered: what was not given back is not renewed either
+      send_line("resigned");  // each is answered; a lease that was not given back is not renewed
     });
   }
 
   void on(const to_program::Verdict& verdict) {
     lease_->record_verdict(verdict.text, [this](const Result<void>& recorded) {
       if (recorded) return send_line("recorded");
-      // With the lease it is lost whether it was: that is no refusal.
+      // With the lease lost, the outcome is unknown, which is not a refusal.
       if (recorded.error().code == Errc::unavailable && !lease_->is_leader()) send_line("none");
       send_line(concat("refused ", sentence(recorded.error().message)));
     });
   }
 
-  /// The end of what is said, or nobody to hear us: others need not wait until the lease runs out.
+  /// End of input, or the reader is gone: lets others lead before the lease expires.
   void resign_and_end() {
     if (std::exchange(resigning_, true)) return;
     error_code ignored;
@@ -186,9 +186,9 @@ class Service {
     after_ttl([this] { end(0); });
   }
 
-  // ---- what we say ----
+  // ---- output ----
 
-  /// What etcd has is known, or it has had its time: from here on ticks are answered at once.
+  /// etcd's state is known, or the time to live has passed: from now on ticks are answered at once.
   void set_synced() {
     synced_ = true;
     if (!first_tick_) return;
@@ -201,11 +201,11 @@ class Service {
   void on_held(std::uint64_t term, FenceClock::time_point sent) {
     const auto tick =
         std::find_if(ticks_.rbegin(), ticks_.rend(), [&](const Tick& one) { return one.read_at <= sent; });
-    // An answer so late that its tick is forgotten: the next renewal will tell.
+    // If the tick is no longer known, the next renewal reports.
     if (tick != ticks_.rend()) send_line(concat("mine ", term, " ", tick->number));
   }
 
-  /// A proxy's page may be in it.
+  /// It may contain a proxy's page.
   static std::string sentence(std::string_view why) { return cut_line(plain_line(why), 1000); }
 
   void send_trouble(std::string_view why) {
@@ -230,8 +230,8 @@ class Service {
     });
   }
 
-  template <class What>
-  void after_ttl(What what) {
+  template <class Action>
+  void after_ttl(Action what) {
     timer_.expires_after(ttl_);
     timer_.async_wait([this, what](const error_code& ec) {
       if (!ec && !ended_ && Clock::now() >= timer_.expiry()) what();
@@ -250,7 +250,7 @@ class Service {
   std::shared_ptr<HeldLease> lease_;
   Milliseconds ttl_{};
   std::deque<Tick> ticks_;
-  std::optional<std::uint64_t> first_tick_;  ///< that is not answered yet
+  std::optional<std::uint64_t> first_tick_;  ///< unanswered
   std::array<char, 4096> buffer_{};
   std::string line_, unsent_, writing_;
   bool synced_ = false, trouble_sent_ = false, resigning_ = false, ended_ = false;

@@ -5,7 +5,7 @@
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/ssl/error.hpp>
 #include <boost/asio/ssl/host_name_verification.hpp>
-#include <boost/asio/ssl/impl/src.hpp>  // its bodies, once: BOOST_ASIO_SEPARATE_COMPILATION
+#include <boost/asio/ssl/impl/src.hpp>  // Asio's TLS implementation, once per program: BOOST_ASIO_SEPARATE_COMPILATION
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/write.hpp>
 #include <utility>
@@ -27,7 +27,7 @@ class TlsStream : public Stream {
             const std::string& host)
       : context_(std::move(context)), stream_(executor, *context_) {
     stream_.set_verify_callback(ssl::host_name_verification(host));
-    // A name only: an address is not allowed there.
+    // SNI allows names only.
     if (!IpAddress::parse(host)) SSL_set_tlsext_host_name(stream_.native_handle(), host.c_str());
   }
 
@@ -54,7 +54,7 @@ class TlsStream : public Stream {
   }
   void close() override {
     error_code ignored;
-    stream_.next_layer().close(ignored);  // without a farewell: what is of worth has been answered
+    stream_.next_layer().close(ignored);  // without close_notify: all responses were received
   }
 
   [[nodiscard]] Reason reason(const error_code& ec) const override {
@@ -98,7 +98,7 @@ Result<StreamMaker> tls_streams(const boost::asio::any_io_executor& executor, co
   }
   if (!options.cert.empty()) {
     if (context->use_certificate_chain_file(options.cert, ec); ec) return file_error(options.cert, "cert", ec);
-    // Never asks for a pass phrase: it would read the terminal.
+    // Disables the pass phrase prompt, which would read the terminal.
     context->set_password_callback([](std::size_t, ssl::context::password_purpose) { return std::string(); }, ec);
     if (context->use_private_key_file(options.key, ssl::context::pem, ec); ec)
       return file_error(options.key, "key", ec);

@@ -30,7 +30,7 @@ FenceClock::time_point FenceClock::now() noexcept {
   return time_point(std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec));
 }
 
-/// Outlives the fence for as long as an operation of it is under way.
+/// Outlives the fence while an operation is pending.
 struct Fence::Timer : std::enable_shared_from_this<Timer> {
   Timer(const boost::asio::any_io_executor& executor, std::function<void()> on_expired_callback)
       : descriptor(executor), on_expired(std::move(on_expired_callback)) {}
@@ -92,7 +92,7 @@ void Fence::arm() {
   itimerspec when{};
   const FenceClock::time_point until = until_;
   if (until != FenceClock::time_point{}) {
-    // Not 0, which would disarm it. By what is left, so that both kinds of timer will do.
+    // Not 0, which would disarm it. Relative, which works for both clocks.
     when.it_value = to_timespec(std::max<FenceClock::duration>(until - FenceClock::now(), std::chrono::nanoseconds(1)));
   }
   ::timerfd_settime(timer_->descriptor.native_handle(), 0, &when, nullptr);

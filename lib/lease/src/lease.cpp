@@ -55,7 +55,7 @@ std::optional<std::string> percent_decode(std::string_view word) {
     text += static_cast<char>(high * 16 + low);
     i += 2;
   }
-  // An encoding that is not the shortest is another text's, or none's.
+  // Rejects escaped plain characters and lower-case digits.
   if (percent_encode(text) != word) return std::nullopt;
   return text;
 }

@@ -18,8 +18,8 @@
 #include "ddrun/lease/program_lines.hpp"
 #include "ddrun/lease/verdict_record.hpp"
 
-// PROTOCOL.md says what is said. The clock is ours alone: a `tick` is sent, and what the program does because of it has
-// happened after that.
+// PROTOCOL.md describes the lines. Only the local clock counts: the program's reaction to a `tick` happens after that
+// was sent.
 
 namespace ddrun::lease {
 
@@ -103,8 +103,8 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
   }
 
  private:
-  template <class What>
-  void after(asio::steady_timer& timer, Clock::duration time, What what) {
+  template <class Action>
+  void after(asio::steady_timer& timer, Clock::duration time, Action what) {
     timer.expires_after(time);
     timer.async_wait([weak = weak_from_this(), &timer, what](const error_code& ec) {
       const auto self = weak.lock();
@@ -126,11 +126,12 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     awaiting_done_ = false;
     coprocess_->say(concat("job 1 ", ttl_.count(), " ", percent_encode(job_)));
     if (candidate_) send_campaign();
-    // Not all candidates of a job in the same moment.
+    // Spreads the candidates of a job.
     after(tick_timer_, Milliseconds(random_() % 20), [this] { tick(); });
   }
 
-  /// What the program has taken because of a tick before this, and tells only now, it gives back as it hears it.
+  /// A lease that the program acquired by an earlier tick, and reports only now, is given back by it when it reads
+  /// this.
   void send_resign(Done done = nullptr) {
     resigned_at_tick_ = last_tick_;
     pending_resigns_.push_back(std::move(done));
@@ -151,8 +152,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     after(done_timer_, 2 * ttl_, [this] { fail_program(concat("has not answered for ", format_duration(2 * ttl_))); });
   }
 
-  /// What the program takes because of a tick before `resign` counts for nothing: a candidate does not wait until the
-  /// next one is due.
+  /// Leases acquired by ticks before `resign` do not count, so a candidate does not wait for the next regular tick.
   void tick_now() {
     if (coprocess_ && candidate_ && last_tick_ != 0 && last_tick_ <= resigned_at_tick_ && !awaiting_done_) tick();
   }
@@ -194,7 +194,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     const auto tick = std::find_if(ticks_.begin(), ticks_.end(), [&](const Tick& t) { return t.number == mine.tick; });
     if (tick == ticks_.end())
       return fail_program(concat("speaks of tick ", mine.tick, ", which is not one of the last"));
-    // Given up, but it has not heard of that yet.
+    // Given up, but the program has not read that yet.
     if (!candidate_ || mine.tick <= resigned_at_tick_ || (term_ == 0 && mine.term <= highest_term_)) return;
     if (term_ != 0 && mine.term != term_) return lost(concat(argv_[0], " holds another term"));
     fence_->renewed(tick->sent, ttl_);
@@ -205,7 +205,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
 
   void on(const from_program::Other& other) {
     if (term_ != 0) lost("another has it");
-    // Mine, of a program before this one: it runs out.
+    // The lease of this machine's former program: it expires.
     if (other.term == previous_term_) return callbacks_.no_leader();
     if (other.term < highest_term_) {
       callbacks_.status(concat("a leader of term ", other.term, " is not obeyed after one of term ", highest_term_));
@@ -227,7 +227,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     record_.on_existing(verdict.text);
   }
 
-  /// Each `verdict` is answered, in order: what comes too late is not about the text that is asked for meanwhile.
+  /// Each `verdict` is answered, in order: a late answer is about the earlier text.
   void on(const from_program::Recorded&) {
     if (pending_verdicts_.empty()) return;
     const std::string text = std::move(pending_verdicts_.front());
@@ -235,7 +235,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     on(from_program::Verdict{text});
   }
 
-  /// Whether it was recorded all the same is not known: another verdict that the job has is told of as such.
+  /// The verdict may be recorded all the same; another one is then reported as `verdict`.
   void on(const from_program::Refused& refused) {
     if (!pending_verdicts_.empty()) pending_verdicts_.pop_front();
     if (pending_verdicts_.empty()) record_.fail(refused.why);
@@ -250,7 +250,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
   }
   void on(const from_program::Trouble& trouble) { callbacks_.status(trouble.text); }
 
-  // ---- leading ----
+  // ---- leadership ----
 
   void complete_resigns(const Result<void>& result) {
     resign_timer_.cancel();
@@ -268,7 +268,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     const bool led = term_ != 0;
     step_down();
     if (led) callbacks_.lost(concat("the lease is lost: ", why));
-    // Whatever it believes to hold is given up; the next time is a new term.
+    // The program gives up whatever it holds; the next lease has a new term.
     if (coprocess_ && led) send_resign();
     if (candidate_) send_campaign();
     tick_now();
@@ -299,18 +299,18 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
   std::minstd_rand random_{std::random_device()()};
   std::deque<Tick> ticks_;
   std::uint64_t last_tick_ = 0;
-  std::uint64_t resigned_at_tick_ = 0;  ///< the last tick before `resign`
+  std::uint64_t resigned_at_tick_ = 0;  ///< last tick before `resign`
   bool awaiting_done_ = false;          ///< for `done` of the last tick
-  bool ever_done_ = false;              ///< ever
+  bool ever_done_ = false;              ///< at least once
   bool candidate_ = false, closed_ = false;
   std::string address_;
   std::atomic<std::uint64_t> term_ = 0;
   std::uint64_t highest_term_ = 0;
-  std::uint64_t previous_term_ = 0;  ///< the last one that I led in
+  std::uint64_t previous_term_ = 0;  ///< of this machine's last leadership
   std::optional<std::string> verdict_;
   VerdictRecord record_{callbacks_};
-  std::deque<std::string> pending_verdicts_;  ///< verdicts that were said, and are not answered yet
-  std::deque<Done> pending_resigns_;          ///< said, and not answered yet
+  std::deque<std::string> pending_verdicts_;  ///< sent, unanswered
+  std::deque<Done> pending_resigns_;          ///< sent, unanswered
 };
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace ddrun::lease {
 namespace {
 
 /// Of a lease, in milliseconds: so that no sum of times overflows.
-constexpr std::uint64_t longest_ttl = 10'000'000'000;
+constexpr std::uint64_t max_ttl_ms = 10'000'000'000;
 
 /// Terms and ticks begin with 1.
 std::optional<std::uint64_t> positive(std::string_view word) {
@@ -62,7 +62,7 @@ std::optional<to_program::Line> to_program::parse(std::string_view text) {
     if (!version || words.size() != 4) return std::nullopt;
     const auto ttl = positive(words[2]);
     auto job = percent_decode(words[3]);
-    if (ttl && *ttl <= longest_ttl && job) return Job{*version, Milliseconds(*ttl), std::move(*job)};
+    if (ttl && *ttl <= max_ttl_ms && job) return Job{*version, Milliseconds(*ttl), std::move(*job)};
   }
   if (words.size() != 2) return std::nullopt;
   if (what == "campaign") {

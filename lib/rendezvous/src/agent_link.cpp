@@ -43,27 +43,27 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr Milliseconds max_pause{1000};
-/// Where connections are refused for so long, and nothing else is heard, the coordinator's process has ended: packets
-/// that only something on the way refuses are a matter of moments.
+/// Connections that are refused for this long, without any other reply, mean that the coordinator's process has ended:
+/// refusals by a device on the path are shorter.
 constexpr Milliseconds refused_timeout{500};
-/// For a connection to be made: a packet that is lost is sent again after one second, then after two more.
+/// Covers the retransmission of a lost SYN after 1 s and after 2 s more.
 constexpr std::chrono::seconds connect_timeout{5};
 constexpr std::chrono::seconds handshake_timeout{5};
 constexpr std::chrono::seconds lookup_timeout{10};
-/// Beyond their grace, for an owner that is well to have killed the workers by itself.
+/// Beyond the grace time, for the owner to kill the workers itself.
 constexpr Milliseconds owner_margin{500};
 constexpr Milliseconds kill_interval{20};
 constexpr int max_kills = 50;
 
 }  // namespace
 
-/// The owner's side of a link; touched on the owner's thread only.
+/// The owner's callbacks; used on the owner's thread only.
 struct AgentLink::Owner {
   AgentLinkCallbacks callbacks;
   std::function<void()> on_closed;
 };
 
-/// All of a link that happens on its thread.
+/// Everything that runs on the link's thread.
 class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Connection> {
  public:
   using tcp = boost::asio::ip::tcp;
@@ -78,7 +78,7 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
     for (auto& endpoint : options_.coordinators) candidates_.push_back({std::move(endpoint), {}, {}});
   }
 
-  /// For the owner's thread: `what` is done on this one.
+  /// Called on the owner's thread: runs `what` on the link's.
   template <class Action>
   void post(Action what) {
     asio::post(context_, [self = shared_from_this(), what = std::move(what)]() mutable { what(*self); });
@@ -90,28 +90,28 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   }
   void send(FromAgent message);
   void close(Milliseconds timeout);
-  /// Hangs up at once; the thread ends.
+  /// Closes at once and ends the thread.
   void abandon();
 
  private:
   enum class Stage {
     idle,
-    searching,   ///< for an address, or a pause before the next attempt
+    searching,   ///< for an address, or waiting for the next attempt
     connecting,  ///< to target_
     handshaking,
-    joining,  ///< JOIN is said, or RESUME
+    joining,  ///< JOIN or RESUME was sent
     joined,
     closing,
     over,
   };
-  /// Where the coordinator may be, and what came of the last attempt.
+  /// A possible address of the coordinator, and the result of the last attempt.
   struct Candidate {
     Endpoint endpoint;
     std::string last_error;
-    std::optional<Errc> permanent_error;  ///< another attempt would come to the same
+    std::optional<Errc> permanent_error;  ///< retrying is pointless
   };
 
-  // Looking for the coordinator.
+  // Search.
   void begin_pass();
   void next_candidate();
   void next_target();
@@ -129,7 +129,7 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   [[nodiscard]] std::string target_text() const;
   [[nodiscard]] static std::string address_text(const tcp::endpoint& endpoint);
 
-  // The connection.
+  // Connection.
   void read();
   void on_bytes(std::string_view bytes);
   void on_handshake_bytes(std::string_view& bytes);
@@ -152,20 +152,20 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   void reset_attempt();
   void closed();
 
-  // A connection that broke is made again.
+  // Resuming a broken connection.
   void begin_resuming(const std::string& how);
   void resume_attempt_failed(const std::string& why, std::optional<Errc> permanent_error);
   void on_resumed(const Resumed& resumed);
 
-  /// Hands it to the owner, unless that has no more use for it by then.
+  /// Posts to the owner's thread, unless the owner is destroyed by then.
   template <class Action>
-  void post_to_owner(Action tell) {
-    asio::post(owners_executor_, [owner = owner_, tell = std::move(tell)] {
-      if (const auto alive = owner.lock()) tell(*alive);
+  void post_to_owner(Action action) {
+    asio::post(owners_executor_, [owner = owner_, action = std::move(action)] {
+      if (const auto alive = owner.lock()) action(*alive);
     });
   }
 
-  /// Runs `action` in the next turn unless another attempt has begun, or all is over, by then.
+  /// Posts `action`, unless another attempt has begun, or the link ended, by then.
   template <class Action>
   void later(Action action) {
     asio::post(context_, [self = shared_from_this(), attempt = attempt_, action] {
@@ -185,51 +185,51 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   std::weak_ptr<Owner> owner_;
   AgentLinkOptions options_;
   tcp::socket socket_{context_};
-  asio::steady_timer timer_{context_};    // of the attempt in hand, or the pause before the next one
-  asio::steady_timer silence_{context_};  // the coordinator's
+  asio::steady_timer timer_{context_};    // of the current attempt, or the pause before the next one
+  asio::steady_timer silence_{context_};  // heartbeat timeout
   asio::steady_timer kill_timer_{context_};
-  std::optional<Clock::time_point> kill_at_;  // the workers, if the owner has not
+  std::optional<Clock::time_point> kill_at_;  // when to kill the workers, if the owner has not
   helper::Running lookup_;
   std::vector<Candidate> candidates_;
   std::size_t candidate_ = 0;
-  std::vector<tcp::endpoint> targets_;  // addresses of the candidate that have not been tried, the next one last
+  std::vector<tcp::endpoint> targets_;  // untried addresses of the candidate, next one last
   tcp::endpoint target_;
-  /// Agents that are started together come a few milliseconds before the coordinator listens.
+  /// Short, as agents are often started some milliseconds before the coordinator listens.
   static constexpr Milliseconds first_pause{2};
   Milliseconds pause_ = first_pause;
-  std::uint64_t attempt_ = 0;  // callbacks of an earlier one mean nothing
+  std::uint64_t attempt_ = 0;  // callbacks of earlier attempts are ignored
   Stage stage_ = Stage::idle;
 
   std::optional<AgentHandshake> handshake_;
   std::optional<SessionKeys> keys_;
   std::array<char, 16 * 1024> buffer_;
   std::string payload_;
-  std::string in_;       // not yet a whole frame
+  std::string in_;       // incomplete frame
   std::string out_;      // to be sent
   std::string sending_;  // being sent
   error_code send_error_;
   std::vector<FromAgent> queued_;  // until JOIN is answered
   std::string coordinator_host_;
-  Milliseconds heartbeat_{0};  // not known yet
+  Milliseconds heartbeat_{0};  // 0: unknown
   Clock::duration heartbeat_timeout_{};
   Clock::time_point last_heard_{};
 
-  // What makes it one session over several connections.
+  // The session, which outlives connections.
   std::string session_;
-  std::uint64_t received_count_ = 0;  // messages that count
+  std::uint64_t received_count_ = 0;  // sequenced messages
   Outbox outbox_;
   bool resuming_ = false;
   std::string break_reason_;
   Clock::time_point resume_by_{};
-  std::optional<Clock::time_point> refused_since_;  // nobody listens where it was
-  std::optional<Clock::time_point> taken_since_;    // another agent has its place
+  std::optional<Clock::time_point> refused_since_;  // connection refused
+  std::optional<Clock::time_point> taken_since_;    // node rank or id in use
 
-  /// Whether the owner's thread has come round since it was asked last.
+  /// Set while the owner's thread has not run the last probe.
   std::shared_ptr<std::atomic<bool>> owner_probe_pending_ = std::make_shared<std::atomic<bool>>(false);
   Clock::time_point owner_probed_at_{};
 };
 
-// ---- looking for the coordinator, until a connection is there to be greeted
+// ---- search, until there is a connection
 
 void AgentLink::Connection::begin_pass() {
   if (Clock::now() >= options_.connect_by) return give_up();
@@ -264,7 +264,7 @@ void AgentLink::Connection::next_candidate() {
         if (!alive || attempt != attempt_) return;
         if (addresses) {
           post_to_owner([addresses = *addresses](const Owner& owner) {
-            const auto on_resolved = owner.callbacks.on_resolved;  // which may end the link
+            const auto on_resolved = owner.callbacks.on_resolved;  // the callback may end the link
             if (on_resolved) on_resolved(addresses);
           });
           return found(*addresses);
@@ -292,7 +292,7 @@ void AgentLink::Connection::end_pass() {
   if (all_permanent || (options_.was_reachable && not_listening)) return give_up();
   if (not_listening) {
     post_to_owner([](const Owner& owner) {
-      const auto on_not_listening = owner.callbacks.on_not_listening;  // which may end the link
+      const auto on_not_listening = owner.callbacks.on_not_listening;  // the callback may end the link
       if (on_not_listening) on_not_listening();
     });
   }
@@ -301,7 +301,7 @@ void AgentLink::Connection::end_pass() {
   pause_ = std::min(2 * pause_, max_pause);
 }
 
-/// As the user gave it: "node0:29400".
+/// As configured: "node0:29400".
 std::string AgentLink::Connection::candidate_text() const {
   return host_port_text(candidate().endpoint.host, candidate().endpoint.port);
 }
@@ -311,7 +311,7 @@ std::string AgentLink::Connection::address_text(const tcp::endpoint& endpoint) {
   return address ? address->text() : endpoint.address().to_string();
 }
 
-/// "node0:29400 (10.0.0.7)", or only what the user gave if that says the same.
+/// "node0:29400 (10.0.0.7)", or only the first part if both are equal.
 std::string AgentLink::Connection::target_text() const {
   const auto named = candidate_text();
   const auto address = address_text(target_);
@@ -319,7 +319,7 @@ std::string AgentLink::Connection::target_text() const {
 }
 
 void AgentLink::Connection::connect(const tcp::endpoint& target) {
-  // By hand: Asio's own sockets would be inherited by every worker.
+  // Not by Asio, whose sockets lack O_CLOEXEC and would be inherited by workers.
   const auto protocol = target.protocol();
   const int fd = ::socket(protocol.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return attempt_failed(concat("no socket can be made: ", std::generic_category().message(errno)));
@@ -348,17 +348,16 @@ void AgentLink::Connection::connect(const tcp::endpoint& target) {
     if (!result) return self->on_connected();
     if (result == asio::error::connection_refused) {
       if (!self->refused_since_) self->refused_since_ = Clock::now();
-      return self->attempt_failed(concat("nobody listens on ", self->target_text()));
+      return self->attempt_failed(concat("no process listens on ", self->target_text()));
     }
     self->attempt_failed(concat(self->target_text(), " cannot be reached: ", result.message()));
   });
 }
 
 void AgentLink::Connection::on_connected() {
-  // Where no process listens on a port that outgoing connections may use too, the system can connect a socket to
-  // itself.
+  // If no process listens on an ephemeral port, TCP can connect a socket to itself.
   error_code ec;
-  if (socket_.local_endpoint(ec) == target_) return attempt_failed(concat("nobody listens on ", target_text()));
+  if (socket_.local_endpoint(ec) == target_) return attempt_failed(concat("no process listens on ", target_text()));
   stage_ = Stage::handshaking;
   in_.clear();
   out_.clear();
@@ -370,7 +369,7 @@ void AgentLink::Connection::on_connected() {
   read();
 }
 
-/// Of one address; the others follow, unless all would end the same.
+/// One address failed; the next one follows, unless all failures are permanent.
 void AgentLink::Connection::attempt_failed(const std::string& why, std::optional<Errc> permanent_error) {
   close_socket();
   if (resuming_) return resume_attempt_failed(why, permanent_error);
@@ -464,7 +463,7 @@ void AgentLink::Connection::on_handshake_bytes(std::string_view& bytes) {
     attempt_failed(concat("the coordinator on ", target_text(), " does not say whether this ddrun may take part"));
   });
   if (!resuming_) {
-    // What another coordinator said before it turned this agent away is not of this session.
+    // Messages of a coordinator that refused this agent do not belong to the session.
     received_count_ = 0;
     outbox_ = {};
   }
@@ -474,7 +473,7 @@ void AgentLink::Connection::on_handshake_bytes(std::string_view& bytes) {
 }
 
 void AgentLink::Connection::on_read_error(error_code ec) {
-  // The system tells of a reset once, to whom it may. (Of a broken pipe it tells after an end in order.)
+  // The kernel reports a reset once, to either direction. (A broken pipe is reported after an orderly close, too.)
   if (ec == asio::error::eof && send_error_ && send_error_ != asio::error::broken_pipe) {
     ec = send_error_;
   }
@@ -482,13 +481,13 @@ void AgentLink::Connection::on_read_error(error_code ec) {
   switch (stage_) {
     case Stage::closing: return closed();
     case Stage::joined:
-      // Closed in order: by its process, or by the system as that has ended.
+      // Orderly close, by the process or by the kernel at its end.
       if (ec != asio::error::eof && !session_.empty()) return begin_resuming(how);
       return lost(Errc::connection_lost,
                   concat("the connection to the coordinator", coordinator_host_.empty() ? "" : " on ",
                          coordinator_host_, " (", target_text(), ") broke: ", how));
     case Stage::handshaking:
-      // Once it has answered it is a coordinator, which does not wait long for what comes then.
+      // A coordinator that has replied to the hello closes slow connections by itself.
       if (handshake_->peer_version() != protocol_version) {
         return attempt_failed(concat(target_text(), " hung up before it answered: ", how));
       }
@@ -552,7 +551,7 @@ void AgentLink::Connection::on_message(const FromCoordinator& message) {
     watch_silence();
   }
   post_to_owner([message](const Owner& owner) {
-    const auto on_message = owner.callbacks.on_message;  // which may end the link
+    const auto on_message = owner.callbacks.on_message;  // the callback may end the link
     if (on_message) on_message(message);
   });
   if (std::holds_alternative<Refused>(message)) kill_workers_after(options_.grace);
@@ -561,8 +560,8 @@ void AgentLink::Connection::on_message(const FromCoordinator& message) {
   }
 }
 
-/// Others wait for no longer for what runs here. The owner, who is to stop the workers now, may wait for a disk. One
-/// that has, or has none, says STOPPED or ends the link.
+/// The other members do not wait longer for the workers of this node. The owner must stop them, but its thread may be
+/// blocked. STOPPED, or the link's end, cancels this.
 void AgentLink::Connection::kill_workers_after(Milliseconds grace) {
   const auto at = Clock::now() + grace + owner_margin;
   if (!options_.kill_workers || (kill_at_ && *kill_at_ <= at)) return;
@@ -573,7 +572,7 @@ void AgentLink::Connection::kill_workers_after(Milliseconds grace) {
   });
 }
 
-/// Again as long as there are any: some may have been born while others were killed.
+/// Repeated while there are any: a worker may fork while others are killed.
 void AgentLink::Connection::kill_workers(int times) {
   if (!kill_at_ || !options_.kill_workers() || times == 0) return;
   kill_timer_.expires_after(kill_interval);
@@ -582,7 +581,7 @@ void AgentLink::Connection::kill_workers(int times) {
   });
 }
 
-/// What a coordinator of a lower term says is not obeyed: it has not heard yet that another one leads.
+/// A coordinator of a lower term has not noticed yet that another one leads.
 bool AgentLink::Connection::is_stale(const Welcome& welcome) {
   if (welcome.term >= options_.join.claim.term) return false;
   attempt_failed(concat("the coordinator on ", welcome.coordinator_host, " (", target_text(), ") leads no more"));
@@ -598,21 +597,21 @@ void AgentLink::Connection::reply_to_ping(const Ping& ping) {
   enqueue(Pong{ping.number, owner_stall_ms(), received_count_});
 }
 
-/// The owner's thread is asked at each ping; one that does not even get so far waits for something else: a file, or a
-/// terminal that takes nothing.
+/// Posts a probe to the owner's thread at each ping; one that is still pending shows that the thread is blocked by a
+/// file or terminal.
 std::uint32_t AgentLink::Connection::owner_stall_ms() {
   const auto now = Clock::now();
   if (!owner_probe_pending_->exchange(true)) {
     owner_probed_at_ = now;
-    asio::post(owners_executor_, [asked = owner_probe_pending_] { *asked = false; });
+    asio::post(owners_executor_, [pending = owner_probe_pending_] { *pending = false; });
     return 0;
   }
   const auto still = std::chrono::duration_cast<Milliseconds>(now - owner_probed_at_);
   return static_cast<std::uint32_t>(std::min<std::int64_t>(still.count(), std::numeric_limits<std::uint32_t>::max()));
 }
 
-/// Another job has its coordinator here; ours may be at one of the other places. Or ours was here, and the next one
-/// will be found, here or there. Or the agent that has this one's place may be lost, which is not known yet.
+/// Whether to try further candidates: this one serves another job, a coordinator has stepped down, or the node rank is
+/// held by an agent whose loss is not noticed yet.
 bool AgentLink::Connection::should_try_elsewhere(const Refused& refused) {
   if (refused.kind == RefusalKind::moved && stage_ == Stage::joining && !resuming_) {
     attempt_failed(refused.why);
@@ -655,7 +654,7 @@ void AgentLink::Connection::enqueue(FromAgent message) {
     shorten(message, max_payload);
     type = encode(message, payload_);
   }
-  // One that is too long even so the coordinator is not to be bothered with.
+  // Dropped if it is too long even when shortened.
   if (payload_.size() > max_payload) return;
   if (is_sequenced(type)) outbox_.add(type, payload_);
   if (stage_ == Stage::joined) seal(type, payload_);
@@ -666,9 +665,9 @@ void AgentLink::Connection::seal(std::uint8_t type, std::string_view payload) {
 }
 
 void AgentLink::Connection::write() {
-  if (send_error_) return;  // what was said before is still to be read, and then there is only an end
+  if (send_error_) return;  // only reading is possible now
   if (!sending_.empty() || out_.empty() || !socket_.is_open()) return on_written();
-  // At once, as far as it goes: the way through the event loop would come later than it needs to.
+  // Directly, without a detour through the event loop, for lower latency.
   error_code ec;
   const std::size_t sent = socket_.send(asio::buffer(out_), MSG_NOSIGNAL | MSG_DONTWAIT, ec);
   if (!ec && sent == out_.size()) {
@@ -677,11 +676,11 @@ void AgentLink::Connection::write() {
   }
   if (!ec) out_.erase(0, sent);
   if (ec && ec != asio::error::would_block && ec != asio::error::try_again) {
-    send_error_ = ec;  // the first answer tells a reset from an end in order, all that follow are alike
+    send_error_ = ec;  // the first error distinguishes a reset from an orderly close
     return;
   }
   sending_.swap(out_);
-  // The rest, whole; what comes meanwhile waits in out_.
+  // The rest; later output collects in out_.
   socket_.async_wait(tcp::socket::wait_write, [self = shared_from_this(), attempt = attempt_](const error_code& wait) {
     if (attempt != self->attempt_ || wait) return;
     self->sending_.append(self->out_);
@@ -697,8 +696,8 @@ void AgentLink::Connection::on_written() {
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
 }
 
-/// Looks again when the time since the last word would be too long. A look that itself comes late says that this
-/// process did not run, and that what the coordinator has said may still wait to be read.
+/// Rechecks when the heartbeat limit would be exceeded. A late timer means that this process was suspended, so that
+/// messages may be unread.
 void AgentLink::Connection::watch_silence() {
   if (options_.is_local) return;
   const auto limit = heartbeat_timeout_ + Heartbeat::margin(heartbeat_);
@@ -719,8 +718,7 @@ void AgentLink::Connection::watch_silence() {
 }
 
 void AgentLink::Connection::lost(Errc code, const std::string& why, bool unreachable) {
-  // The end of the connection would say that this process has ended, and its workers with it: as long as they run it
-  // stays, and nobody answers there.
+  // Closing the connection would report that the workers have ended: while they run it stays open, unused.
   if (stage_ == Stage::joined || resuming_) kill_workers_after(options_.grace);
   if (stage_ == Stage::joined) reset_attempt();
   else close_socket();
@@ -731,18 +729,18 @@ void AgentLink::Connection::lost(Errc code, const std::string& why, bool unreach
   });
 }
 
-/// Ends the attempt in hand.
+/// Ends the current attempt.
 void AgentLink::Connection::close_socket() {
   reset_attempt();
   error_code ignored;
   if (socket_.is_open()) {
-    // At once, even if a child that was just cloned still holds a copy of the descriptor.
+    // Takes effect even if a child in the middle of clone() holds a copy of the descriptor.
     socket_.shutdown(tcp::socket::shutdown_both, ignored);
     socket_.close(ignored);
   }
 }
 
-/// Nothing more is heard or said.
+/// No more input or output.
 void AgentLink::Connection::reset_attempt() {
   ++attempt_;
   timer_.cancel();
@@ -779,9 +777,9 @@ void AgentLink::Connection::abandon() {
   context_.stop();
 }
 
-// ---- a connection that broke is made again: no message is lost and none comes twice
+// ---- resuming a broken connection: no message is lost or repeated
 
-/// The coordinator holds this agent's place for as long as it would wait for one that is silent.
+/// The coordinator keeps the member for the heartbeat timeout.
 void AgentLink::Connection::begin_resuming(const std::string& how) {
   close_socket();
   resuming_ = true;
@@ -820,7 +818,7 @@ void AgentLink::Connection::on_resumed(const Resumed& resumed) {
   watch_silence();
 }
 
-// ---- the class that others see
+// ---- public class
 
 AgentLink::AgentLink(asio::any_io_executor executor, AgentLinkOptions options, AgentLinkCallbacks callbacks)
     : owner_(std::make_shared<Owner>(Owner{std::move(callbacks), {}})),
@@ -832,7 +830,7 @@ AgentLink::~AgentLink() {
   if (!thread_.joinable()) return;
   connection_->post([](Connection& connection) { connection.abandon(); });
   thread_.join();
-  connection_.reset();  // what still waits in the context has it, too
+  connection_.reset();  // pending handlers hold it, too
 }
 
 Result<void> AgentLink::start() {
@@ -854,7 +852,7 @@ void AgentLink::send(FromAgent message) {
 void AgentLink::close(std::function<void()> on_closed, Milliseconds timeout) {
   owner_->callbacks = {};
   owner_->on_closed = std::move(on_closed);
-  if (!thread_.joinable()) return connection_->close(timeout);  // it was never started
+  if (!thread_.joinable()) return connection_->close(timeout);  // never started
   connection_->post([timeout](Connection& connection) { connection.close(timeout); });
 }
 

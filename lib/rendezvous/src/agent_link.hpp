@@ -18,78 +18,77 @@
 namespace ddrun::rendezvous {
 
 struct AgentLinkOptions {
-  /// Where the coordinator may be, tried in turn, again and again. Names are looked up each time.
+  /// Candidate addresses of the coordinator, tried in turn until one works. Names are resolved for each attempt.
   std::vector<Endpoint> coordinators;
-  /// Of the job's secret; none: without (--insecure).
+  /// The job's secret; none: no authentication (--insecure).
   std::optional<HmacKey> secret;
-  /// As in RendezvousOptions, for the sentence about a coordinator with another one.
+  /// As in RendezvousOptions; named in the error about a mismatching secret.
   std::string secret_file;
-  /// What is said first.
+  /// Sent first.
   Join join;
-  /// Until when the coordinator must have answered it.
+  /// Deadline for the coordinator's reply to JOIN.
   Deadline connect_by = Deadline::max();
-  /// How long one that has greeted may take to answer it; then the next address is tried.
+  /// Time for a coordinator to reply to JOIN after its handshake; then the next address is tried.
   Milliseconds join_reply_timeout{10'000};
-  /// How long it is tried again after RefusalKind::taken.
+  /// How long JOIN is retried after RefusalKind::taken.
   Milliseconds conflict_timeout{6'000};
-  /// It runs in this very process: while that stands still nothing is heard from it, and it is not lost for that.
+  /// The coordinator runs in this process: its silence does not count as a loss.
   bool is_local = false;
-  /// It has been there a moment ago: where nobody listens any more, it is gone and not late.
+  /// It was connected a moment ago: if connections are refused, it has ended and is not just late.
   bool was_reachable = false;
-  /// As in RendezvousOptions, where the owner's thread has not stopped the workers `grace` after it had to; by the
-  /// link's thread.
+  /// As in RendezvousOptions. Called on the link's thread if the workers still run `grace` after the owner had to stop
+  /// them.
   std::function<bool()> kill_workers;
   Milliseconds grace{0};
-  /// An IP address of this machine to come from; empty: the system chooses.
+  /// Local IP address to bind to; empty: chosen by the system.
   std::string local_address;
 };
 
-/// Why a link is at its end.
+/// Why a link ended.
 struct LinkLoss {
-  Error error;               ///< a sentence for the user that names the coordinator and says what to do
-  bool unreachable = false;  ///< a connection that was there is gone, and the coordinator may well live
+  Error error;               ///< for the user: names the coordinator and what to do
+  bool unreachable = false;  ///< an established connection was lost; the coordinator may still run
 };
 
 struct AgentLinkCallbacks {
-  /// What the coordinator says, in order, but for what is about the connection, which is answered here.
+  /// Messages of the coordinator in order, without those that concern the connection.
   std::function<void(const FromCoordinator&)> on_message;
-  /// Once, and nothing after it: the coordinator could not be reached in time, does not let this agent in, is gone or
-  /// silent. A connection to one that is silent stays until the link is destroyed: its end would tell the coordinator
-  /// that this agent's workers are gone.
+  /// Called once, as the last callback: the coordinator was not reached in time, refused this agent, ended or fell
+  /// silent. In the last case the connection stays open until the link is destroyed: closing it would tell the
+  /// coordinator that this agent's workers have ended.
   std::function<void(const LinkLoss&)> on_lost;
-  /// Why an attempt has come to nothing; there will be another. May be empty.
+  /// Why an attempt failed; another one follows. May be empty.
   std::function<void(const std::string&)> on_retry;
-  /// While it is looked for: no process listens where it may be, and has not for half a second. Again and again; may be
-  /// empty.
+  /// Connections have been refused at all candidates for half a second. Repeated with each pass; may be empty.
   std::function<void()> on_not_listening;
-  /// The name of a candidate has these addresses now, and will be tried there. May be empty.
+  /// Addresses found for a candidate's name, tried next. May be empty.
   std::function<void(const std::vector<std::string>&)> on_resolved;
 };
 
-/// An agent's connection to its coordinator (lib/rendezvous/PROTOCOL.md): finds it, greets it, says JOIN, carries
-/// messages, answers PING, makes a connection that broke again, and notices when nothing is heard any more. All this
-/// happens on a thread of its own, "ddrun-link", which does nothing that can block: an agent whose main thread waits
-/// for a disk is not taken for a lost one. The coordinator is told how long that thread has not come round.
+/// An agent's connection to its coordinator (lib/rendezvous/PROTOCOL.md): locates it, authenticates, sends JOIN,
+/// carries messages, answers PING, resumes a broken connection and detects silence. All this runs on the thread
+/// "ddrun-link", which never blocks, so an agent whose main thread waits for a disk stays a member; PONG reports how
+/// long that thread has been blocked.
 ///
-/// Used from one thread, that of the executor: all callbacks come there, never from within a call; a callback may
-/// destroy the link. Nothing here blocks; names are looked up by a child process.
+/// To be used from the executor's thread. Callbacks come there, never from within a call, and may destroy the link.
+/// Nothing blocks; a child process resolves names.
 class AgentLink {
  public:
-  /// Does nothing before `start`. The executor's context must outlive the link.
+  /// Idle before `start`. The executor's context must outlive the link.
   AgentLink(boost::asio::any_io_executor executor, AgentLinkOptions options, AgentLinkCallbacks callbacks);
-  /// Hangs up at once. No callback comes any more.
+  /// Closes the connection at once; no callback follows.
   ~AgentLink();
   AgentLink(const AgentLink&) = delete;
   AgentLink& operator=(const AgentLink&) = delete;
 
-  /// Once. Fails with `unavailable` if the system has no thread to give.
+  /// Once. Errors: `unavailable` if no thread can be created.
   Result<void> start();
 
-  /// Queues a message, which waits until the coordinator has answered JOIN. After the end of the link it is dropped.
+  /// Queues a message; it is sent once the coordinator has accepted JOIN, and dropped after the link's end.
   void send(FromAgent message);
 
-  /// Hangs up in order: what is queued is delivered first. `on_closed` comes when the coordinator has taken it and hung
-  /// up as well, or when `patience` is over; no other callback comes any more.
+  /// Closes after delivering what is queued. `on_closed` comes when the coordinator has closed too, or after `timeout`;
+  /// no other callback follows.
   void close(std::function<void()> on_closed, Milliseconds timeout = Milliseconds(1'000));
 
  private:

@@ -4,14 +4,14 @@
 
 #include "ddrun/rendezvous/rendezvous.hpp"
 
-// One for each file that can be a job's rendezvous; rendezvous.cpp has the rows.
+// Factories of the rendezvous implementations; rendezvous.cpp selects one.
 
 namespace ddrun::rendezvous {
 
 /// local_rendezvous.cpp: a coordinator of one member, called directly.
 [[nodiscard]] std::shared_ptr<Rendezvous> make_local_rendezvous(boost::asio::any_io_executor executor,
                                                                 RendezvousOptions options, RendezvousListener listener);
-/// job_rendezvous.cpp: a coordinator that agents reach by the control protocol.
+/// job_rendezvous.cpp: a coordinator reached by the control protocol.
 [[nodiscard]] std::shared_ptr<Rendezvous> make_job_rendezvous(boost::asio::any_io_executor executor,
                                                               RendezvousOptions options, RendezvousListener listener);
 

@@ -139,9 +139,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Evidence {
-  bool own = false;        ///< no complaint about others
-  bool stopped = false;    ///< of a worker that had not ended by itself
-  bool explained = false;  ///< of one that had, and said why
+  bool own = false;        ///< not a complaint about peers
+  bool stopped = false;    ///< the worker was stopped
+  bool explained = false;  ///< it ended by itself, with a reason
   std::int64_t time_us = 0;
   std::string key;
 };
@@ -175,7 +175,7 @@ void CauseDetails::add_other(const std::string& host, std::int32_t node_rank, co
     if (kept->explained == evidence->explained && kept->time_us <= evidence->time_us) return;
   }
   other_evidence_ = Json{{"evidence", cause["evidence"]}}.dump(-1, ' ', false, Json::error_handler_t::replace);
-  // It may itself have another worker that failed before the one that ended first.
+  // Its report may name a worker that failed before the one that ended first.
   if (cause.contains("failed_first") && cause["failed_first"].is_object()) cause = Json(cause["failed_first"]);
   cause["host"] = host;
   cause["node_rank"] = node_rank;
@@ -186,8 +186,8 @@ bool CauseDetails::other_failed_first() const {
   const auto ours = evidence_of(cause_);
   const auto other = evidence_of(other_evidence_);
   if (!ours || !other) return false;
-  // Clocks of machines differ: a reason is not compared with a reason, only with complaints, and what a worker said
-  // that may have gone on with the end of one.
+  // Clocks of machines differ, so two reasons are not ordered by time: a reason only takes precedence over a complaint,
+  // and over a worker that was stopped.
   return !ours->own || (ours->stopped && other->explained);
 }
 

@@ -9,7 +9,7 @@
 #include "ddrun/rendezvous/messages.hpp"
 #include "membership.hpp"
 
-// Why a round or a job ends, as the verdict that it would be: one sentence that names rank and host, and an exit code.
+// Why a round or a job ends, as the corresponding verdict: one sentence with rank and host, and an exit code.
 
 namespace ddrun::rendezvous::causes {
 
@@ -27,32 +27,30 @@ namespace ddrun::rendezvous::causes {
 [[nodiscard]] VerdictMessage node_lost(const Member& member, const std::string& how);
 [[nodiscard]] VerdictMessage left(const Member& member, const Leave& leave);
 [[nodiscard]] VerdictMessage aborted(const Member& member, const Abort& abort);
-/// Of a round in which some nodes have finished and `late` ones have not.
+/// Some nodes of the round have finished, and the `late` ones have not.
 [[nodiscard]] VerdictMessage skewed(const std::vector<const Member*>& late, Milliseconds allowed);
-/// The cause of a verdict for those who say it in a line or two: without last lines and traceback.
+/// A verdict's cause without last lines and traceback, for agents that report it in a line or two.
 [[nodiscard]] std::string abbreviate(const std::string& cause);
-/// `wanted` of them were needed, `names` were there.
+/// `wanted` nodes were needed, `names` had joined.
 [[nodiscard]] VerdictMessage too_few(int joined, int wanted, Clock::duration waited, const std::string& names);
 
 }  // namespace ddrun::rendezvous::causes
 
 namespace ddrun::rendezvous {
 
-/// What nodes tell about the failure of a worker in STOPPED, gathered while a round is being stopped. The node where a
-/// worker ended badly first is the cause. Where that one's workers only complain of others, and another node has a
-/// worker that failed of its own accord, both are told; so where the cause is a worker that was only stopped, and
-/// another node's ended by itself with its own reason. JSON as in PROTOCOL.md, section 3; what is none is passed on
-/// unread.
+/// Collects the failure reports of STOPPED while a round is being stopped. The node whose worker failed first is the
+/// cause. Another node's failure is added if the first one only complains about peers, or if its worker was stopped and
+/// the other one ended by itself with a reason. JSON as in PROTOCOL.md, section 3; other text is passed on as it is.
 class CauseDetails {
  public:
   void clear() { *this = {}; }
-  /// Of the node where the cause is.
+  /// From the node of the cause.
   void set_cause(std::string json) { cause_ = std::move(json); }
-  /// Of another one: the earliest that has evidence of its own is kept, of those that ended by themselves if there are.
+  /// From another node. Keeps the earliest failure with its own evidence, preferring workers that ended by themselves.
   void add_other(const std::string& host, std::int32_t node_rank, const std::string& json);
   /// For VERDICT.
   [[nodiscard]] std::string text() const;
-  /// What two failures of the same cause have in common, in a line; empty if the cause is not known.
+  /// A line that is equal for failures of the same cause; empty if unknown.
   [[nodiscard]] std::string key() const;
 
  private:
@@ -60,7 +58,7 @@ class CauseDetails {
 
   std::string cause_;
   std::string other_;
-  std::string other_evidence_;  ///< its time is by its node's clock
+  std::string other_evidence_;  ///< timestamp by the other node's clock
 };
 
 }  // namespace ddrun::rendezvous

@@ -17,7 +17,7 @@ namespace {
 template <class Given, class Message>
 concept Is = std::same_as<std::remove_const_t<Given>, Message>;
 
-// One function per message, with its fields in the page's order: `walk` writes or reads them.
+// One function per message with its fields in the order of PROTOCOL.md; `visitor` writes or reads them.
 
 void fields(auto& visitor, Is<Join> auto& join) {
   visitor(join.version, join.job_id, join.agent_id, join.host, join.node_rank, join.local_world_size, join.role,
@@ -49,7 +49,7 @@ void fields(auto& visitor, Is<Waiting> auto& waiting) {
   visitor(waiting.joined, waiting.min_nodes, waiting.max_nodes, waiting.spare, waiting.waiting_for);
 }
 void fields(auto& visitor, Is<Open> auto& open) { visitor(open.round, open.address, open.port, open.addresses); }
-// Ranks are what the rest of ddrun has as int.
+// Ranks are int elsewhere.
 static_assert(sizeof(int) == sizeof(std::int32_t));
 void fields(auto& visitor, Is<Start> auto& start) {
   auto& ranks = start.ranks;
@@ -114,12 +114,12 @@ struct FieldReader {
   void one(KeyAndValue& setting) { (*this)(setting.first, setting.second); }
   template <class Item>
   void one(std::vector<Item>& items) {
-    constexpr std::size_t smallest = std::same_as<Item, KeyAndValue> ? 8 : 4;  // lengths of empty texts
+    constexpr std::size_t smallest = std::same_as<Item, KeyAndValue> ? 8 : 4;  // length fields of empty texts
     for (auto left = from.count(smallest); left > 0; --left) one(items.emplace_back());
   }
 };
 
-// Types are numbered in the order in which the variants list them.
+// Types are numbered in the order of the variants.
 constexpr std::uint8_t first_from_agent = join_type;
 constexpr std::uint8_t first_from_coordinator = 65;
 constexpr const char* agent_names[] = {"JOIN",  "OPENED", "FAILED", "SUCCEEDED", "STOPPED",
@@ -165,7 +165,7 @@ Result<Message> decode_any(std::uint8_t type, std::uint8_t first, std::string_vi
   }
 }
 
-/// What a message can do without; none for most kinds.
+/// Texts that a message can be sent without; none for most types.
 struct OptionalTexts {
   std::vector<std::string*> texts;
   void operator()(Stopped& stopped) { texts = {&stopped.workers, &stopped.cause}; }

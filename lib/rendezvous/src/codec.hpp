@@ -8,7 +8,7 @@
 #include "ddrun/base/result.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 
-// Messages as bytes: lib/rendezvous/PROTOCOL.md, sections 3 and 4.
+// Encoding of messages: lib/rendezvous/PROTOCOL.md, sections 3 and 4.
 namespace ddrun::rendezvous {
 
 inline constexpr std::uint8_t join_type = 1;
@@ -17,25 +17,25 @@ inline constexpr std::uint8_t resume_type = 9;
 inline constexpr std::uint8_t ping_type = 73;
 inline constexpr std::uint8_t resumed_type = 75;
 
-/// Whether a message of this type is one of those that both sides count, so that none is missing after a connection was
-/// made again: all but those that are about the connection itself.
+/// Whether both sides count messages of this type, to resume a connection without loss: all but those about the
+/// connection itself.
 [[nodiscard]] bool is_sequenced(std::uint8_t type);
 
-/// The message as it travels; `payload` is replaced. Returns its type.
+/// Encodes into `payload`, which is replaced; returns the type.
 std::uint8_t encode(const FromAgent& message, std::string& payload);
 std::uint8_t encode(const FromCoordinator& message, std::string& payload);
 
-/// Empties texts of a message that may be empty, one after the other, until its payload has at most `max_size` bytes:
-/// what is known about workers and causes, sentences for people. False if it has more even so.
+/// Clears optional texts (workers, causes, sentences) one by one until the payload has at most `max_size` bytes; false
+/// if it is still larger.
 bool shorten(FromAgent& message, std::size_t max_size);
 bool shorten(FromCoordinator& message, std::size_t max_size);
 
-/// Bytes behind the last field are passed over. Fails with `protocol` for an unknown type and for a payload that is cut
-/// short, counts more than it has or holds a value that means nothing. Allocates no more than the payload's size.
+/// Ignores bytes after the last field. Errors: `protocol` for an unknown type, and for a payload that is truncated, has
+/// wrong counts or invalid values. Allocates no more than the payload's size.
 [[nodiscard]] Result<FromAgent> decode_from_agent(std::uint8_t type, std::string_view payload);
 [[nodiscard]] Result<FromCoordinator> decode_from_coordinator(std::uint8_t type, std::string_view payload);
 
-/// "JOIN", "PONG"; "?" for a type that there is not.
+/// "JOIN", "PONG"; "?" for an unknown type.
 [[nodiscard]] const char* type_name(std::uint8_t type);
 
 }  // namespace ddrun::rendezvous

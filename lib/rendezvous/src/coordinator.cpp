@@ -30,32 +30,32 @@ namespace {
 // With the largest number of nodes that settings allow, ranks still fit into an int.
 constexpr std::uint32_t max_workers_per_node = 16'384;
 
-/// Of a term or round that an agent claims: below it there is always a next one.
+/// Upper bound of a term or round that an agent may claim: there is always a next one.
 constexpr std::uint64_t max_term = std::uint64_t{1} << 62U;
 constexpr Milliseconds open_timeout{30'000};
 constexpr Milliseconds verdict_timeout{5'000};
-/// An agent that answers pings, but whose main thread is blocked: people are told after the first, and it is waited for
-/// until the second when a round ends or begins.
+/// For an agent that answers pings while its main thread is blocked: a notice is sent after the first; OPENED and
+/// STOPPED are waited for until the second.
 constexpr Milliseconds stall_notice_delay{10'000};
 constexpr Milliseconds stall_timeout{300'000};
-/// Of what a node tells of its first failure.
+/// Of a node's report of its first failure.
 constexpr std::size_t max_cause_bytes = 64UL << 10U;
-/// Of a sentence of a member that all others are told, and of the name of its host.
+/// Of a member's text that is sent to all others, and of a host name.
 constexpr std::size_t max_text_bytes = 4UL << 10U;
 constexpr std::size_t max_host_name_bytes = 255;
-/// SIGKILL and what an agent does before and after it.
+/// SIGKILL, and the agent's own work before and after it.
 constexpr Milliseconds kill_margin{1'000};
-/// A group that fails so soon has done nothing that a restart could go on with.
+/// A worker group that fails within this time has made no progress that a restart could use.
 constexpr Milliseconds early_failure_time{1'000};
-/// For members of a round that went on under another coordinator to come: once their workers are stopped, and before
-/// anything is known of them.
+/// For members of a round to rejoin under the next coordinator: after their workers are stopped, and before any claim
+/// has arrived.
 constexpr Milliseconds rejoin_timeout{5'000};
 constexpr Milliseconds first_claim_timeout{10'000};
-/// The longest that a newcomer waits for a round to have lasted a while, whatever the last call.
+/// The longest time that a newcomer waits for the running round to settle, whatever --last-call is.
 constexpr Milliseconds max_settle_time{30'000};
 
-/// From STOP, or from the last SUCCEEDED, until a member that has not sent STOPPED is given up: its workers have the
-/// grace time, and their output may be slow to write.
+/// From STOP, or from the last SUCCEEDED, until a member without STOPPED counts as lost: the grace time, and time for
+/// slow output.
 Milliseconds stop_timeout(const JobSettings& job) { return job.grace + Milliseconds{30'000}; }
 
 std::string truncate_text(const std::string& text) {
@@ -69,7 +69,7 @@ std::string conflict_text(const Join& join, const Member& rival) {
 
 }  // namespace
 
-/// All of a Coordinator: its functions follow under the same headings.
+/// The whole implementation of Coordinator; the functions below follow in the same sections.
 class Coordinator::State {
  public:
   explicit State(CoordinatorOptions options);
@@ -98,36 +98,36 @@ class Coordinator::State {
 
  private:
   enum class Phase {
-    gathering,  ///< no round: waiting for members, for the last call, or for the pause before a restart to be over
-    opening,    ///< node rank 0 was given OPEN
-    running,    ///< all were given START
-    stopping,   ///< STOP was sent, some have not sent STOPPED
-    recording,  ///< the verdict is to be recorded before it is told
-    ended,      ///< the verdict is out, or another coordinator goes on
+    gathering,  ///< no round: waiting for members, the last call, or the pause before a restart
+    opening,    ///< OPEN was sent to node rank 0
+    running,    ///< START was sent to all
+    stopping,   ///< STOP was sent, STOPPED is missing from some
+    recording,  ///< the verdict is being recorded before it is sent
+    ended,      ///< the verdict was sent, or another coordinator took over
   };
-  /// Why a round is stopped and what comes then.
+  /// Why a round is stopped, and what follows.
   struct Ending {
-    VerdictMessage cause;       ///< what the verdict would be if the job ended for it
-    bool is_final = false;      ///< it does
-    bool uses_restart = false;  ///< otherwise: a restart, or only a new round
-    LinkId cause_link = 0;      ///< whose STOPPED has the details
-    std::string machine;        ///< of the worker that failed
-    bool had_started = false;   ///< workers ran in the round
-    bool killed = false;        ///< all were told to kill their workers
+    VerdictMessage cause;       ///< the verdict if the job ends here
+    bool is_final = false;      ///< the job ends
+    bool uses_restart = false;  ///< else: a restart, or a new round that costs none
+    LinkId cause_link = 0;      ///< its STOPPED has the details
+    std::string machine;        ///< where the worker failed
+    bool had_started = false;   ///< workers were running
+    bool killed = false;        ///< STOP carried SIGKILL
     Clock::time_point since;
   };
-  /// What is compared of two failures that restarts followed. Another coordinator begins anew.
+  /// Compared between failures that led to restarts; a new coordinator starts from zero.
   struct Failure {
-    std::string key;  ///< empty: its cause is not known
+    std::string key;  ///< empty: cause unknown
     int exit_code = 0;
     bool at_start = false;
-    int times = 0;  ///< in a row
+    int times = 0;  ///< consecutive
   };
 
-  /// Tells what `make` of event_text makes of these.
-  template <class Make, class... Given>
-  void event(Make make, const Given&... given) {
-    if (options_.with_events) out_.event(make(given...), members_.size() + 100);
+  /// Queues the event line that `make`, of event_text, returns for these arguments.
+  template <class Make, class... Args>
+  void event(Make make, const Args&... args) {
+    if (options_.with_events) out_.event(make(args...), members_.size() + 100);
   }
   [[nodiscard]] std::optional<LinkId> observer() const;
 
@@ -144,7 +144,7 @@ class Coordinator::State {
   void admit_waiting();
   void reply_job_ended(LinkId link);
 
-  // Taking over.
+  // Takeover.
   void expect_claims();
   void note_claim(Member& member, const RoundClaim& claim);
   [[nodiscard]] bool recovers();
@@ -163,7 +163,7 @@ class Coordinator::State {
   void start_round(std::uint16_t port);
   [[nodiscard]] std::vector<Member*> candidates();
 
-  // What members say.
+  // Messages from members.
   void on(Member& member, const Opened& message);
   void on(Member& member, const Failed& message);
   void on(Member& member, const Succeeded& message);
@@ -197,7 +197,7 @@ class Coordinator::State {
   void spend_restart(const std::string& why);
   void count_failure(const std::string& machine, const std::string& host);
 
-  // The end of the job.
+  // End of the job.
   void end(VerdictMessage verdict);
   void publish_verdict();
   void clear_deadlines();
@@ -210,47 +210,47 @@ class Coordinator::State {
   Heartbeat heartbeat_;
 
   Phase phase_ = Phase::gathering;
-  std::vector<LinkId> round_links_;  ///< in order of node rank; some may be gone
+  std::vector<LinkId> round_links_;  ///< in order of node rank; some may be lost
   std::string address_;              ///< of node rank 0
   std::size_t round_size_ = 0;
-  std::size_t unfinished_ = 0;   ///< members of the round that have not finished
-  std::size_t unsucceeded_ = 0;  ///< of which some have not succeeded
-  std::size_t to_stop_ = 0;      ///< STOPPED that are waited for after STOP
+  std::size_t unfinished_ = 0;   ///< members of the round without SUCCEEDED and STOPPED
+  std::size_t unsucceeded_ = 0;  ///< members of the round without SUCCEEDED
+  std::size_t to_stop_ = 0;      ///< STOPPED still expected after STOP
   bool any_succeeded_ = false;
   std::optional<Ending> ending_;
   CauseDetails cause_details_;
-  std::string abbreviated_cause_;  ///< of the verdict
+  std::string abbreviated_cause_;  ///< of the verdict, for all but the observer
   std::optional<LinkId> observer_of_the_end_;
   Failure last_failure_;
-  std::optional<VerdictMessage> last_cause_;  ///< of the round before, if the job went on
+  std::optional<VerdictMessage> last_cause_;  ///< of the last round, if the job continued
 
-  // Deadlines; unset: not waited for.
+  // Deadlines; unset: not armed.
   std::optional<Clock::time_point> join_until_;
   std::optional<Clock::time_point> last_call_;
   bool last_call_over_ = false;
   std::optional<Clock::time_point> pause_until_;
   std::optional<Clock::time_point> fence_until_;
-  std::string fenced_;                         ///< whose workers the fence waits for
-  std::optional<Clock::time_point> admit_at_;  ///< those that wait beside a round
+  std::string fenced_;                         ///< the lost member whose workers the fence waits for
+  std::optional<Clock::time_point> admit_at_;  ///< for members that wait beside the running round
   std::optional<Clock::time_point> opened_until_;
   std::optional<Clock::time_point> stopped_until_;
   std::optional<Clock::time_point> skew_until_;
   std::optional<Clock::time_point> verdict_until_;
   Clock::time_point gathering_since_;
   std::optional<Recovery> recovery_;
-  Round claimed_ = 0;                            ///< the highest of any claim
-  bool recovered_ = false;                       ///< or nobody came with anything to recover
-  bool had_coordinator_ = false;                 ///< before this one, as those said that were recovered
-  bool suspended_ = false;                       ///< the lease is over
-  bool lost_round_members_ = false;              ///< members of the last round that was started, since then
-  bool restart_unannounced_ = false;             ///< decided, of which no START has told yet
-  std::optional<VerdictMessage> lost_finished_;  ///< a member of the round that runs; what its loss would be called
+  Round claimed_ = 0;                            ///< the highest round of any claim
+  bool recovered_ = false;                       ///< or there was no claim to recover from
+  bool had_coordinator_ = false;                 ///< a member has claimed an earlier coordinator
+  bool suspended_ = false;                       ///< the lease has expired
+  bool lost_round_members_ = false;              ///< since the last START
+  bool restart_unannounced_ = false;             ///< a restart was decided, and no START has carried it yet
+  std::optional<VerdictMessage> lost_finished_;  ///< a finished member was lost: the cause, if it counts later
   Clock::time_point suspended_since_;
   Clock::time_point recording_since_;
-  bool to_record_ = false;  ///< the transport has not been given the verdict
-  /// What agents are told that come after this coordinator has stood down.
+  bool to_record_ = false;  ///< the transport has not taken the verdict yet
+  /// The reply to agents that join after this coordinator stepped down.
   std::optional<Refused> stepped_down_;
-  Clock::time_point started_at_;  ///< the last round
+  Clock::time_point started_at_;  ///< the last START
 
   Outgoing out_{[this] { return observer(); }};
 };
@@ -267,7 +267,7 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& fa
     return;
   }
   if (stepped_down_) return out_.refuse(link, RefusalKind::moved, stepped_down_->why);
-  // No member is there and nothing has run: it is the newcomer's job.
+  // No member, and nothing has run yet: the job is defined anew by this agent.
   if (members_.empty() && !job_.started && !job_.verdict) {
     job_.raw_settings.clear();
     job_.job_id.clear();
@@ -289,7 +289,7 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& fa
   }
 }
 
-/// Of the job that is served, if it is known yet; otherwise the newcomer's.
+/// Of the served job, else that of the joining agent.
 const std::string& Coordinator::State::job_id(const Join& join) const {
   if (!options_.job_id.empty()) return options_.job_id;
   return job_.job_id.empty() ? join.job_id : job_.job_id;
@@ -314,7 +314,7 @@ std::optional<Refused> Coordinator::State::rejection(const Join& join) {
     return refuse(concat("a node has 1 to ", max_workers_per_node, " workers, not ", join.local_world_size));
   }
   if (job_.raw_settings.empty()) {
-    // Where an agent runs the coordinator its job is served, whoever comes first.
+    // If an agent runs the coordinator, its job is served, even if another agent joins first.
     const Join& first = options_.own_join ? *options_.own_join : join;
     const auto settings = read_settings(first.settings);
     if (!settings) return refuse(settings.error().message);
@@ -323,7 +323,8 @@ std::optional<Refused> Coordinator::State::rejection(const Join& join) {
   if (join.version != job_.version) {
     return refuse(concat("this is ddrun ", join.version, ", but the other nodes of the job run ", job_.version));
   }
-  // Each machine may have its own command line where the user says which one is which: no other job's fits in there.
+  // With explicit node ranks on both sides the command lines may differ: an agent of another job would not have a free
+  // rank.
   const bool both_have_ranks = job_.has_node_ranks && join.node_rank >= 0;
   if (!both_have_ranks && !same_program(job_.raw_settings, join.settings)) {
     return Refused{
@@ -351,18 +352,18 @@ void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& f
   Member& member = members_.add(link, join, facts, is_own, now);
   if (!options_.single_member) heartbeat_.add(link, now);
   const bool may_recover = options_.term != 0 && !job_.started && !job_.verdict && !recovery_;
-  // That there was a coordinator before is known once: the first of its members have been waited for then.
+  // An earlier coordinator is recovered from once: its members have had their time to rejoin.
   const bool is_news = join.claim.node_count > 0 || (join.claim.term != 0 && !had_coordinator_);
   if (may_recover && (!recovered_ || is_news)) expect_claims();
   if (join.claim.term < options_.term) {
     note_claim(member, join.claim);
-    // Also of one that came too late to be waited for: restarts that the job has had are never fewer.
+    // Also from a late claim: the number of restarts never decreases.
     job_.merge(join.claim.job_state, now);
     claimed_ = std::max(claimed_, join.claim.round);
   }
   out_.send(link, Welcome{options_.host, static_cast<std::uint32_t>(options_.heartbeat_interval.count()),
                           static_cast<std::uint32_t>(options_.heartbeat_misses), job_.job_id, "",
-                          options_.term});  // the transport knows the session
+                          options_.term});  // the transport sets the session
   const bool in_time = phase_ == Phase::gathering || (phase_ == Phase::stopping && !ending_->is_final);
   const bool joins = has_free_place();
   const bool joins_now = joins && admit_from() <= now;
@@ -395,7 +396,7 @@ void Coordinator::State::send_waiting(Member& member, bool spare, const std::str
                                  static_cast<std::uint32_t>(job_.settings.max_nodes), spare, waiting_for});
 }
 
-/// What those wait for that are there when no round runs.
+/// What waiting members wait for while no round runs.
 std::string Coordinator::State::wait_reason() const {
   const int wanted = job_.settings.min_nodes - members_.available();
   if (wanted > 0) return causes::more_nodes(wanted);
@@ -408,7 +409,7 @@ std::string Coordinator::State::wait_reason() const {
   return pause_until_ ? "the end of the pause before the restart" : "the end of the last call";
 }
 
-// ---- newcomers beside a round: for each all workers have to start again, so they wait a little for each other
+// ---- newcomers beside a round: admitting one restarts all workers, so they are collected for a while
 
 bool Coordinator::State::has_free_place() const {
   return !suspended_ && (phase_ == Phase::opening || phase_ == Phase::running) && !any_succeeded_ &&
@@ -417,7 +418,7 @@ bool Coordinator::State::has_free_place() const {
 
 Clock::duration Coordinator::State::settle_time() const { return std::min(job_.settings.last_call, max_settle_time); }
 
-/// From then on the round that runs may be stopped for newcomers.
+/// The running round may be stopped for newcomers from then on.
 Clock::time_point Coordinator::State::admit_from() const {
   return phase_ == Phase::running ? started_at_ + settle_time() : now;
 }
@@ -448,9 +449,9 @@ void Coordinator::State::reply_job_ended(LinkId link) {
   out_.close(link);
 }
 
-// ---- taking over from another coordinator
+// ---- takeover from an earlier coordinator
 
-/// Members of a round before may come from now on.
+/// Starts to wait for members of the last round.
 void Coordinator::State::expect_claims() {
   const JobSettings& job = job_.settings;
   const Clock::duration stopped = std::max<Clock::duration>(
@@ -459,7 +460,7 @@ void Coordinator::State::expect_claims() {
   recovery_.emplace(now + std::min<Clock::duration>(first_claim_timeout, stopped), now + stopped, options_.has_lease);
 }
 
-/// A claim of another round than the last one that was started makes a newcomer of its member.
+/// A member that claims any round but the last one counts as a newcomer.
 void Coordinator::State::note_claim(Member& member, const RoundClaim& claim) {
   if (!recovery_) return;
   const Recovery::AddedClaim added = recovery_->add_claim(member.link, claim);
@@ -469,7 +470,7 @@ void Coordinator::State::note_claim(Member& member, const RoundClaim& claim) {
   if (added.of_last_round) member.kept_rank = claim.node_rank;
 }
 
-/// Whether members of the last round may still come. Once that is clear, the job goes on from there.
+/// True while members of the last round may still rejoin; otherwise recovers, and the job continues from there.
 bool Coordinator::State::recovers() {
   if (!recovery_) return false;
   const bool all_of_a_new_job = recovery_->is_new_job() && members_.available() >= job_.settings.max_nodes;
@@ -489,7 +490,7 @@ void Coordinator::State::recover() {
   job_.merge(last.job_state, now);
   if (recovery.all_succeeded()) {
     for (const LinkId link : recovery.members()) {
-      if (Member* member = members_.find(link)) member->in_round = true;  // they have taken part in what went well
+      if (Member* member = members_.find(link)) member->in_round = true;  // they took part in the successful round
     }
     unfinished_ = 0;
     return check_finished();
@@ -508,9 +509,9 @@ void Coordinator::State::recover() {
   last_cause_ = std::move(cause);
 }
 
-// ---- the lease: this coordinator leads, may not for a while, or leads no more
+// ---- the lease: leading, suspended, stepped down
 
-/// The agent in this process, if it is there.
+/// The agent in this process; null if it has not joined.
 const Member* Coordinator::State::own_member() const {
   const auto link = members_.own_link();
   return link ? members_.find(*link) : nullptr;
@@ -528,7 +529,7 @@ void Coordinator::State::suspend() {
   out_.notice(
       "the lease that says who leads the job could not be renewed: the round that runs goes on, but no other one "
       "begins before it could");
-  // One that had finished was not missed, but may begin the next round with another coordinator.
+  // A finished member was not needed, but may begin the next round with another coordinator.
   if (phase_ == Phase::running && lost_finished_) stop_for_cause(*std::exchange(lost_finished_, std::nullopt), 0, true);
   escalate_to_kill();
 }
@@ -537,33 +538,33 @@ void Coordinator::State::lead(Term term) {
   options_.term = term;
   if (!std::exchange(suspended_, false)) return;
   if (lost_round_members_ && (phase_ == Phase::gathering || phase_ == Phase::stopping)) {
-    // They may have gone on under another one meanwhile. Their claims tell: nobody here knows of its rounds.
+    // They may have continued under another coordinator, whose rounds are unknown here; their claims tell.
     return dismiss_members(RefusalKind::lost, concat("the coordinator on ", options_.host,
                                                      " had lost its lease, and members: looking for them anew"));
   }
   if (!is_over()) out_.notice("the lease that says who leads the job is renewed");
   if (phase_ == Phase::recording) to_record_ = true;
-  // It knows of no round, but another may have led meanwhile, and begun one.
+  // No round has run here, but another coordinator may have led meanwhile.
   if (phase_ == Phase::gathering && !job_.started && !recovery_ && !members_.empty()) expect_claims();
   gather();
   schedule_admission();
 }
 
-/// Something waits for the lease: the next round, or the verdict. Until when it may.
+/// Until when the next round, or the verdict, may wait for the lease.
 std::optional<Clock::time_point> Coordinator::State::lease_deadline() const {
   if (phase_ == Phase::recording) return (suspended_ ? suspended_since_ : recording_since_) + options_.suspend_timeout;
   if (!suspended_ || phase_ != Phase::gathering) return std::nullopt;
   return suspended_since_ + options_.suspend_timeout;
 }
 
-/// What the next coordinator is to pay a restart for, as the claims of members do not tell of it, has it told so.
+/// Kind `lost` makes the next coordinator count a restart: needed for one that no claim carries.
 void Coordinator::State::step_down(const std::string& why) {
   const bool owes_restart =
       restart_unannounced_ || (ending_ && ending_->uses_restart) || (suspended_ && lost_round_members_);
   dismiss_members(owes_restart ? RefusalKind::lost : RefusalKind::moved, why);
 }
 
-/// Members are told to go, and who leaves is told that it has left.
+/// Refuses all members; those that leave are released.
 void Coordinator::State::dismiss_members(RefusalKind kind, const std::string& why) {
   if (phase_ == Phase::ended) return;
   event(event_text::moved, job_.round, why);
@@ -584,17 +585,17 @@ void Coordinator::State::dismiss_members(RefusalKind kind, const std::string& wh
   }
 }
 
-/// The coordinator's own agent leaves, and the job goes on with another one: all members have stopped their workers.
+/// The coordinator's own agent leaves, and the job continues with another coordinator: all workers are stopped.
 void Coordinator::State::hand_over(const Ending& ending) {
   if (ending.uses_restart) restart_unannounced_ = true;
   step_down(concat("the coordinator on ", options_.host, " leads no more: ", ending.cause.why));
 }
 
-/// Workers of members that the next coordinator may not hear of must have ended when it can be there: once members of
-/// the round are lost, and the lease is over, the others have no grace.
+/// The next coordinator does not wait for members it does not know of, so their workers must end with the lease: once
+/// round members are lost without a lease, the rest get no grace.
 int Coordinator::State::stop_signal(int wanted) const { return suspended_ && lost_round_members_ ? SIGKILL : wanted; }
 
-/// Those that were told to stop before it came to that.
+/// Repeats STOP with SIGKILL for members that were stopped with grace before.
 void Coordinator::State::escalate_to_kill() {
   if (phase_ == Phase::stopping && !ending_->killed && stop_signal(0) == SIGKILL) send_stop(SIGKILL);
 }
@@ -635,7 +636,7 @@ void Coordinator::State::begin_round() {
   const auto max_nodes = static_cast<std::size_t>(job_.settings.max_nodes);
   const std::vector<Member*> members = order_members(choose_members(available, max_nodes));
   const std::vector<const Member*> seen(members.begin(), members.end());
-  // Above what any of them has seen, also one that came too late to be waited for.
+  // Above every claim, late ones included.
   job_.round = std::max(job_.round, claimed_) + 1;
   phase_ = Phase::opening;
   last_call_.reset();
@@ -700,7 +701,7 @@ void Coordinator::State::start_round(std::uint16_t port) {
   schedule_admission();
 }
 
-// ---- what members say; whatever belongs to an earlier round, or makes no sense now, is ignored
+// ---- messages from members; one of an earlier round, or out of phase, is ignored
 
 void Coordinator::State::receive(LinkId link, const FromAgent& message) {
   Member* member = members_.find(link);
@@ -727,7 +728,7 @@ void Coordinator::State::on(Member& member, const Opened& message) {
 }
 
 void Coordinator::State::on(Member& member, const Failed& message) {
-  // Once a round is being stopped its workers fail because others are gone: the first one is the cause.
+  // Later failures during a stop are consequences: only the first one is the cause.
   if (phase_ != Phase::running || message.round != job_.round || !member.in_round || member.stopped) return;
   VerdictMessage cause = causes::worker_failed(message, member);
   event(event_text::failed, message, member.node(), cause.why);
@@ -793,7 +794,7 @@ void Coordinator::State::on(Member& member, const Leave& message) {
   const bool over = (member.runs_coordinator && !is_leader) ||
                     (in_round && job.fixed_size() && members_.available() < job.min_nodes) ||
                     (members_.available() == 0 && (in_round || phase_ == Phase::gathering));
-  // The store of node rank 0 is needed until the round is over; the others are, once their workers are done, not.
+  // Node rank 0 keeps the store until the round is over; other nodes may go once their workers are done.
   const bool idle = !in_round || (phase_ == Phase::running && member.finished() && member.node_rank != 0);
   if (idle && !member.runs_coordinator && (in_round || members_.available() > 0 || phase_ != Phase::gathering)) {
     release(member, cause.why);
@@ -830,7 +831,8 @@ void Coordinator::State::on(Member& member, const Abort& received) {
   }
 }
 
-/// For the others its node is lost, but it still answers: its workers are waited for, and then it hears its own words.
+/// For the others this node is lost; its agent still answers, so its STOPPED is awaited, and its verdict is its own
+/// abort message.
 void Coordinator::State::lose_orderly(Member& member, const Abort& message) {
   VerdictMessage cause = causes::node_lost(member, message.what);
   event(event_text::lost, job_.round, member.node(), cause.why);
@@ -847,14 +849,14 @@ void Coordinator::State::lose_orderly(Member& member, const Abort& message) {
   }
 }
 
-/// An agent whose main thread is blocked by a disk or a terminal is not lost for that.
+/// A member whose main thread is blocked by a disk or terminal does not count as lost.
 void Coordinator::State::note_stall(Member& member, Milliseconds stalled) {
   if (is_over()) return;
   if (stalled.count() == 0) {
     if (!member.stalled_since) return;
     member.stalled_since.reset();
     member.stall_reported = false;
-    // It could not do what it was told meanwhile.
+    // It could not act on messages meanwhile.
     if (stopped_until_) stopped_until_ = std::max(*stopped_until_, now + stop_timeout(job_.settings));
     return;
   }
@@ -870,7 +872,7 @@ std::string Coordinator::State::stall_text(const Member& member) const {
                 ": it waits for a disk, or a terminal");
 }
 
-/// And has not been for too long.
+/// Stalled, but within stall_timeout.
 bool Coordinator::State::is_stalled(const Member& member) const {
   return member.stalled_since && now - *member.stalled_since < stall_timeout;
 }
@@ -897,7 +899,7 @@ void Coordinator::State::lost(LinkId link, const std::string& how) {
   else lose_member(*member, how, now, true);
 }
 
-/// `since`: when it was last known to be there. A link that is not broken is told and closed.
+/// `since`: last sign of life. Without `broken` the link still works: it gets REFUSED and is closed.
 void Coordinator::State::lose_member(Member& member, const std::string& how, Clock::time_point since, bool broken) {
   const Member gone = member;
   members_.remove(gone.link);
@@ -913,17 +915,17 @@ void Coordinator::State::lose_member(Member& member, const std::string& how, Clo
   fence(gone, since, broken);
   event(event_text::lost, job_.round, gone.node(), cause.why);
   if (leader_lost) {
-    // Another one goes on, and counts the loss.
+    // The next coordinator counts the loss.
     return dismiss_members(RefusalKind::lost, concat("the coordinator on ", options_.host, " leads no more: ", how));
   }
   if (gone.runs_coordinator && !is_over()) {
-    // This very process: the others are to hear of it while it can still tell them.
+    // The agent of this process: tell the others while the process still runs.
     const bool waited_for = phase_ == Phase::stopping && gone.in_round && gone.notified && !gone.stopped;
     stop_permanently(std::move(cause), nullptr, 0);
     if (waited_for && phase_ == Phase::stopping) note_stopped();
     return;
   }
-  // One that had finished is not missed, unless the store was with it.
+  // A finished member is not missed, unless it had the store.
   const bool missed = gone.in_round && !(gone.finished() && gone.node_rank != 0);
   switch (phase_) {
     case Phase::gathering: gather(); break;
@@ -944,7 +946,7 @@ void Coordinator::State::lose_member(Member& member, const std::string& how, Clo
         escalate_to_kill();
         break;
       }
-      // One that leaves may hang up before it hears of a round that began meanwhile.
+      // A leaving member may close its link before it gets the OPEN of a new round.
       if (gone.leaving && broken) note_stopped();
       else lost_while_stopping(std::move(cause), since, broken);
       escalate_to_kill();
@@ -957,15 +959,15 @@ void Coordinator::State::lose_member(Member& member, const std::string& how, Clo
 void Coordinator::State::lost_while_stopping(VerdictMessage cause, Clock::time_point since, bool broken) {
   Ending& ending = *ending_;
   if (ending.cause.kind == VerdictKind::worker_failed) {
-    // Workers elsewhere fail as soon as those of a lost node are gone, and that may be heard before the loss is
-    // noticed.
+    // Workers elsewhere fail as soon as those of a lost node are gone; that FAILED may arrive before the loss is
+    // detected.
     const bool came_first = broken ? now - ending.since <= heartbeat_.interval() : since <= ending.since;
     if (came_first) {
       cause.why = concat(cause.why, "; at the same time ", ending.cause.why);
       ending.cause = std::move(cause);
       ending.cause_link = 0;
       cause_details_.clear();
-      // An exit code after which nothing may start again says nothing about a loss.
+      // A non-restartable exit code does not apply to a node loss.
       ending.uses_restart = job_.budget.any_left(now);
       if (std::exchange(ending.is_final, !ending.uses_restart) && ending.uses_restart) send_stop(0);
     }
@@ -975,7 +977,7 @@ void Coordinator::State::lost_while_stopping(VerdictMessage cause, Clock::time_p
   note_stopped();
 }
 
-/// While a round ends for another reason: without a reason of its own to use up a restart, it does so now.
+/// While a round ends for a reason that costs no restart: the loss makes it cost one.
 void Coordinator::State::count_loss(VerdictMessage cause) {
   Ending& ending = *ending_;
   if (ending.is_final || ending.uses_restart || !ending.had_started) return;
@@ -985,10 +987,10 @@ void Coordinator::State::count_loss(VerdictMessage cause) {
   ending.cause_link = 0;
 }
 
-/// Workers of a lost member may still run. Where its agent ended, its kernel closed the connection and its guard has
-/// killed them; one that was heard until now has heard STOP, too. A silent one takes the coordinator for lost as soon
-/// as it hears nothing, and ends them within their grace. So does one that stands still, from now on: see
-/// AgentLinkOptions::kill_workers.
+/// Workers of a lost member may still run. If its agent ended, the kernel closed the connection and the guard killed
+/// the workers; a member that was heard until now has received STOP. A silent one gives up the coordinator within the
+/// heartbeat timeout and stops its workers within their grace; one that is blocked does so from its link thread
+/// (AgentLinkOptions::kill_workers).
 void Coordinator::State::fence(const Member& gone, Clock::time_point since, bool broken) {
   const bool had_workers = phase_ == Phase::running || (phase_ == Phase::stopping && ending_->had_started);
   if (options_.single_member || !had_workers || !gone.in_round || !gone.notified || gone.stopped) return;
@@ -1001,7 +1003,7 @@ void Coordinator::State::fence(const Member& gone, Clock::time_point since, bool
   fenced_ = describe_with_rank(gone);
 }
 
-/// It leaves, and the job goes on without it.
+/// The member leaves; the job continues without it.
 void Coordinator::State::release(Member& member, const std::string& why) {
   const LinkId link = member.link;
   if (member.aborted) {
@@ -1017,7 +1019,7 @@ void Coordinator::State::release(Member& member, const std::string& why) {
 
 // ---- stopping a round, and what comes then
 
-/// They join: another rendezvous, which uses up no restart.
+/// A new rendezvous, which costs no restart.
 void Coordinator::State::restart_for_newcomers(const std::vector<Member*>& newcomers) {
   Ending ending;
   ending.cause.kind = VerdictKind::launcher_failed;
@@ -1077,7 +1079,7 @@ void Coordinator::State::begin_stop(Ending ending, int signal) {
   if (to_stop_ == 0) on_all_stopped();
 }
 
-/// Once more if another round follows after all.
+/// Sent again if the decision about another round has changed.
 void Coordinator::State::send_stop(int signal) {
   Ending& ending = *ending_;
   ending.killed = signal == SIGKILL;
@@ -1141,8 +1143,8 @@ void Coordinator::State::on_all_stopped() {
   for (auto& [link, member] : members_.all()) send_waiting(member, member.excluded, waiting_for);
 }
 
-/// Why another restart would end as those before it did; empty if that is not known. A host that is left out after
-/// failures may mend it.
+/// Why another restart would fail as the last ones did; empty if unknown. Not with node_max_failures, since excluding a
+/// host may help.
 std::string Coordinator::State::repeated_cause(const Ending& ending) {
   if (!ending.uses_restart || ending.cause.kind != VerdictKind::worker_failed) return {};
   const Failure last = std::exchange(last_failure_, {cause_details_.key(), ending.cause.exit_code,
@@ -1160,7 +1162,7 @@ std::string Coordinator::State::repeated_cause(const Ending& ending) {
                                          : std::string();
 }
 
-/// The next round is a restart, and waits for the pause before it.
+/// The next round is a restart, after the configured pause.
 void Coordinator::State::spend_restart(const std::string& why) {
   restart_unannounced_ = true;
   const Milliseconds pause = job_.budget.spend(now);
@@ -1168,7 +1170,7 @@ void Coordinator::State::spend_restart(const std::string& why) {
   event(event_text::restart, job_.round, job_.budget.used(), job_.settings.restart.max_restarts, pause, why);
 }
 
-/// The workers of `machine`, whose label is `host`, were the cause once more.
+/// Workers of `machine`, labelled `host`, caused a failure again.
 void Coordinator::State::count_failure(const std::string& machine, const std::string& host) {
   if (job_.settings.node_max_failures == 0) return;
   const int failures = ++job_.failures_of_host[machine];
@@ -1182,7 +1184,7 @@ void Coordinator::State::count_failure(const std::string& machine, const std::st
     if (member == nullptr) continue;
     event(event_text::excluded, job_.round, member->node(), failures);
     if (member->runs_coordinator) {
-      // Without it the job would have no coordinator: it stays, but only looks on.
+      // The job needs its coordinator: the member stays, as a spare that is never used.
       members_.set_excluded(*member);
       send_waiting(*member, true, concat("the others, since the workers of ", host, " failed ", failures, " times"));
     } else {
@@ -1224,7 +1226,7 @@ void Coordinator::State::publish_verdict() {
   phase_ = Phase::ended;
   verdict_until_ = now + verdict_timeout;
   event(event_text::verdict, job_.round, *job_.verdict);
-  // All that is known of the cause is told once: ten thousand agents need not have it each.
+  // Only the observer gets the full cause; other agents get it abbreviated.
   observer_of_the_end_ = observer();
   abbreviated_cause_ = causes::abbreviate(job_.verdict->cause);
   std::vector<LinkId> released;
@@ -1239,7 +1241,7 @@ void Coordinator::State::publish_verdict() {
   }
 }
 
-/// A member that took no part in a success was not needed; every other end is told to all.
+/// A member without part in a successful job gets NOT_NEEDED; any other end is sent to all.
 void Coordinator::State::send_outcome(LinkId link, bool took_part) {
   if (job_.verdict->kind == VerdictKind::success && !took_part) {
     out_.send(link, Refused{RefusalKind::not_needed, "the job has ended well without it"});
@@ -1269,24 +1271,24 @@ bool Coordinator::State::done() const { return phase_ == Phase::ended && members
 
 std::optional<Clock::time_point> Coordinator::State::next_deadline() const {
   std::optional<Clock::time_point> first;
-  const auto also = [&](const std::optional<Clock::time_point>& at) {
+  const auto consider = [&](const std::optional<Clock::time_point>& at) {
     if (at && (!first || *at < *first)) first = at;
   };
   if (phase_ == Phase::ended) {
-    if (!members_.empty()) also(verdict_until_);
+    if (!members_.empty()) consider(verdict_until_);
     return first;
   }
-  also(heartbeat_.next());
-  if (recovery_ && phase_ == Phase::gathering) also(recovery_->deadline());
-  also(lease_deadline());
-  also(last_call_);
-  also(pause_until_);
-  also(fence_until_);
-  if (phase_ == Phase::opening || phase_ == Phase::running) also(admit_at_);
-  also(opened_until_);
-  also(stopped_until_);
-  also(skew_until_);
-  if (phase_ == Phase::gathering && members_.available() < job_.settings.min_nodes) also(join_until_);
+  consider(heartbeat_.next());
+  if (recovery_ && phase_ == Phase::gathering) consider(recovery_->deadline());
+  consider(lease_deadline());
+  consider(last_call_);
+  consider(pause_until_);
+  consider(fence_until_);
+  if (phase_ == Phase::opening || phase_ == Phase::running) consider(admit_at_);
+  consider(opened_until_);
+  consider(stopped_until_);
+  consider(skew_until_);
+  if (phase_ == Phase::gathering && members_.available() < job_.settings.min_nodes) consider(join_until_);
   return first;
 }
 
@@ -1310,7 +1312,7 @@ void Coordinator::State::tick() {
   for (const LinkId link : due.ping) out_.ping(link);
   for (const LinkId link : due.silent) {
     Member* member = members_.find(link);
-    // The coordinator's own agent is in this very process: it is busy, not lost.
+    // The coordinator's own agent shares this process: it is busy, not lost.
     if (member == nullptr || is_over() || member->runs_coordinator) continue;
     const std::string bound = causes::seconds_text(heartbeat_.timeout());
     lose_member(*member,
@@ -1375,7 +1377,7 @@ void Coordinator::State::tick() {
   }
 }
 
-/// The agent that tells people.
+/// The agent that reports to the user: the coordinator's own, else node rank 0.
 std::optional<LinkId> Coordinator::State::observer() const {
   if (const auto own = members_.own_link()) return own;
   if (round_links_.empty()) return std::nullopt;
@@ -1384,7 +1386,7 @@ std::optional<LinkId> Coordinator::State::observer() const {
   return first->link;
 }
 
-// ---- the class that others see
+// ---- public class
 
 Coordinator::Coordinator(CoordinatorOptions options) : state_(std::make_unique<State>(std::move(options))) {}
 Coordinator::~Coordinator() = default;

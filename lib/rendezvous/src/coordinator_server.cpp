@@ -41,25 +41,24 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// For an agent to take what it was told last.
+/// For agents to read their last message.
 constexpr seconds done_timeout{5};
 constexpr seconds server_stop_timeout{1};
-/// As long as so many events wait, all are heard before one is found to be silent, for so long.
+/// With so many pending events that no iteration handles all, timers still run at least this often.
 constexpr milliseconds max_without_tick{100};
 
 // PROTOCOL.md, section 1.
 constexpr seconds newcomer_timeout{5};
 constexpr std::size_t max_newcomers_per_address = 32;
 
-/// For an agent to take what it was told last, and hang up as well.
+/// For an agent to read its last message and close.
 constexpr seconds link_close_timeout{5};
-/// An agent for which so many bytes wait does not read.
+/// Unsent bytes above which an agent counts as not reading.
 constexpr std::size_t max_unsent = 64 * 1024 * 1024;
 
 }  // namespace
 
-/// The server's thread and everything on it. Connections are known by number; an event for one that has gone finds
-/// nothing.
+/// The server's thread and its state. Connections are identified by number; an event for a closed one is ignored.
 class CoordinatorServer::Loop {
  public:
   Loop(std::vector<Listener> listeners, const CoordinatorServerOptions& options)
@@ -74,7 +73,7 @@ class CoordinatorServer::Loop {
   [[nodiscard]] bool wait_done(Deadline deadline);
   [[nodiscard]] CoordinatorServerStats stats();
   [[nodiscard]] bool holds_lease() const { return !options_.holds_lease || options_.holds_lease(); }
-  /// For other threads: `what` is done with the only job's coordinator before this returns.
+  /// From other threads: runs `what` with the only job's coordinator before it returns.
   template <class Action>
   void run_on_coordinator(Action what) {
     thread_.ask([&] {
@@ -85,7 +84,7 @@ class CoordinatorServer::Loop {
   }
 
  private:
-  /// A connection that is not authenticated. Answers are as short as the room that every new connection has.
+  /// An unauthenticated connection. Replies always fit into the socket's send buffer.
   struct Newcomer {
     Newcomer(UniqueFd socket, const IpAddress& from, const HmacKey* secret)
         : fd(std::move(socket)), address(from), handshake(secret, random_nonce()) {}
@@ -93,16 +92,16 @@ class CoordinatorServer::Loop {
     IpAddress address;
     CoordinatorHandshake handshake;
   };
-  static_assert(sizeof(Newcomer) < 256 - 64, "what a stranger can cost, with its place in the list");
+  static_assert(sizeof(Newcomer) < 256 - 64, "bounds the cost of an unauthenticated connection");
 
-  /// One that is served.
+  /// A served job.
   struct Job {
     explicit Job(CoordinatorOptions options) : coordinator(std::move(options)) {}
     Coordinator coordinator;
     std::size_t links = 0;
   };
 
-  /// An agent's connection; authenticated where that is asked for.
+  /// A connection past its handshake.
   struct Link {
     Link(Newcomer& newcomer, SessionKeys keys)
         : fd(std::move(newcomer.fd)),
@@ -110,11 +109,11 @@ class CoordinatorServer::Loop {
           sealer(std::move(keys.sealer)),
           opener(std::move(keys.opener)) {}
     enum class State {
-      not_joined,  ///< has not said Join
+      not_joined,  ///< before JOIN or RESUME
       joined,
-      broken,   ///< joined; its agent may come back by another connection
-      closing,  ///< the coordinator has said its last word
-      gone,     ///< broken; to be forgotten at the end of this turn
+      broken,   ///< joined, and may be resumed by another connection
+      closing,  ///< after the coordinator's last message
+      erased,   ///< to be erased at the end of the iteration
     };
 
     UniqueFd fd;
@@ -123,23 +122,23 @@ class CoordinatorServer::Loop {
     FrameOpener opener;
     Job* job = nullptr;
     State state = State::not_joined;
-    bool fin_sent = false;     ///< all is sent, and our direction is closed
-    bool wants_write = false;  ///< also waits for room to send
+    bool fin_sent = false;     ///< our direction is shut down
+    bool wants_write = false;  ///< EPOLLOUT is registered
     bool flush_queued = false;
-    std::string in;   ///< not yet a whole frame
-    std::string out;  ///< not yet taken by the system, from out_begin on
+    std::string in;   ///< incomplete frame
+    std::string out;  ///< unsent, from out_begin on
     std::size_t out_begin = 0;
-    std::string how_lost;
-    std::string session;         ///< its number, and what only its agent knows
-    std::uint64_t received = 0;  ///< messages that count
+    std::string loss_reason;
+    std::string session;         ///< its number, and a random part known to its agent only
+    std::uint64_t received = 0;  ///< sequenced messages
     Outbox outbox;
   };
 
   static constexpr std::uint64_t first_listener_token = EventThread::token + 1;
-  /// Of connections that have not joined: PROTOCOL.md, section 1.
+  /// PROTOCOL.md, section 1.
   static constexpr std::size_t max_newcomers = 512;
 
-  // The turn of the loop.
+  // Event loop.
   void run();
   [[nodiscard]] int wait_for_events();
   [[nodiscard]] Deadline next_deadline() const;
@@ -151,7 +150,7 @@ class CoordinatorServer::Loop {
   [[nodiscard]] Clock::time_point now() const { return turn_ - stopped_time_; }
   void check_lease();
 
-  // Who comes.
+  // New connections.
   void accept_from(Listener& listener);
   void set_accepting(bool wanted);
   void add_newcomer(UniqueFd fd, const sockaddr_storage& peer);
@@ -160,7 +159,7 @@ class CoordinatorServer::Loop {
   void drop_newcomer(LinkId id, std::uint64_t& counter, const std::string& notice);
   [[nodiscard]] std::size_t newcomer_count() const { return newcomers_.size() + new_links_; }
 
-  // Who is here.
+  // Connected agents.
   void on_link(LinkId id, Link& link, std::uint32_t events);
   void receive(LinkId id, Link& link);
   void take_frames(LinkId id, Link& link, std::string_view bytes);
@@ -184,13 +183,13 @@ class CoordinatorServer::Loop {
   void notice(std::uint64_t number, const std::string& text) const;
   [[nodiscard]] CoordinatorServerStats collect() const;
 
-  // Given to the thread by start().
+  // Set before start().
   std::vector<Listener> listeners_;
   CoordinatorServerOptions options_;
   std::uint16_t port_ = 0;
   EventThread thread_;
 
-  // The thread's own.
+  // Used on the thread only.
   std::array<epoll_event, 256> events_;
   std::unique_ptr<char[]> buffer_{new char[buffer_size]};
   static constexpr std::size_t buffer_size = 64 * 1024;
@@ -198,16 +197,16 @@ class CoordinatorServer::Loop {
   LinkId last_id_ = 0;
   std::unordered_map<LinkId, Newcomer> newcomers_;
   std::unordered_map<LinkId, Link> links_;
-  std::size_t new_links_ = 0;                                // that have not joined
-  std::deque<std::pair<Deadline, LinkId>> join_deadlines_;   // in order; also of those that have joined or gone
+  std::size_t new_links_ = 0;                                // of links_, not joined
+  std::deque<std::pair<Deadline, LinkId>> join_deadlines_;   // in order; may contain joined or closed connections
   std::deque<std::pair<Deadline, LinkId>> close_deadlines_;  // in order
   std::map<std::string, Job> jobs_;
   std::vector<LinkId> to_flush_;
   std::vector<LinkId> to_erase_;
   CoordinatorServerStats stats_;
-  Clock::time_point turn_ = Clock::now();  // when this turn began
+  Clock::time_point turn_ = Clock::now();  // start of the iteration
   Clock::time_point last_tick_ = turn_;
-  Clock::duration stopped_time_{};  // for how long the process was stopped, in all
+  Clock::duration stopped_time_{};  // total time during which the process was suspended
   Acceptor acceptor_;
   bool listening_ = true;
   bool out_of_descriptors_ = false;
@@ -217,12 +216,12 @@ class CoordinatorServer::Loop {
   bool done_reported_ = false;
   bool step_down_reported_ = false;
 
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards done_
   bool done_ = false;
   std::condition_variable is_done_;
 };
 
-// ---- the turn of the loop
+// ---- event loop
 
 Result<void> CoordinatorServer::Loop::start() {
   port_ = listeners_.front().at.port();
@@ -274,7 +273,7 @@ void CoordinatorServer::Loop::run() {
     const int count = wait_for_events();
     check_lease();
     for (int i = 0; i < count; ++i) on_event(events_[static_cast<std::size_t>(i)]);
-    // Who has sent something is heard before anybody is found to be silent.
+    // All pending input is read before a member can count as silent.
     if (count < static_cast<int>(events_.size()) || turn_ - last_tick_ > max_without_tick) run_timers();
     flush_and_erase();
     check_done();
@@ -284,7 +283,7 @@ void CoordinatorServer::Loop::run() {
 
 int CoordinatorServer::Loop::wait_for_events() {
   const auto before = Clock::now();
-  // What this process did not get to do because it was stopped, in two places: here and since the last turn began.
+  // Time during which the process was suspended shows in two places: here, and since the last iteration began.
   const auto gap = [this](Clock::duration late) {
     if (late > options_.coordinator.heartbeat_interval) stopped_time_ += late;
   };
@@ -293,7 +292,7 @@ int CoordinatorServer::Loop::wait_for_events() {
   const auto deadline = next_deadline();
   int timeout = -1;
   if (deadline != Deadline::max()) {
-    // Rounded up: a millisecond late rather than a turn for nothing.
+    // Rounded up, to avoid an idle iteration.
     const auto left = std::chrono::ceil<milliseconds>(deadline - now());
     timeout = static_cast<int>(std::clamp<milliseconds::rep>(left.count(), 0, 60'000));
   }
@@ -303,7 +302,7 @@ int CoordinatorServer::Loop::wait_for_events() {
   return std::max(count, 0);
 }
 
-/// Whatever has come, first it must be known whether this is still the coordinator to act on it.
+/// Before any event is handled: whether this coordinator may still act.
 void CoordinatorServer::Loop::check_lease() {
   const bool is_recorded = options_.is_recorded && options_.is_recorded();
   if (holds_lease() && !is_recorded) return;
@@ -337,7 +336,7 @@ void CoordinatorServer::Loop::on_event(const epoll_event& event) {
 void CoordinatorServer::Loop::stop() {
   stopping_ = true;
   stop_by_ = now() + server_stop_timeout;
-  // At once, even if a child that was just cloned still holds copies of the descriptors.
+  // Takes effect even if a child in the middle of clone() holds copies of the descriptors.
   for (auto& listener : listeners_) {
     thread_.forget(listener.fd.get());
     ::shutdown(listener.fd.get(), SHUT_RDWR);
@@ -378,7 +377,7 @@ void CoordinatorServer::Loop::run_timers() {
   }
 }
 
-/// Sends what has gathered and forgets those that have gone, until neither brings about more of it.
+/// Sends queued output and erases closed links until neither causes more of the other.
 void CoordinatorServer::Loop::flush_and_erase() {
   while (!to_flush_.empty() || !to_erase_.empty()) {
     for (const LinkId id : std::exchange(to_flush_, {})) {
@@ -397,10 +396,10 @@ void CoordinatorServer::Loop::check_done() {
   if (options_.many_jobs || done_reported_) return;
   if (!jobs_.begin()->second.coordinator.done()) return;
   if (!done_by_) done_by_ = now() + done_timeout;
-  const bool told = std::all_of(links_.begin(), links_.end(), [](const auto& entry) {
+  const bool all_flushed = std::all_of(links_.begin(), links_.end(), [](const auto& entry) {
     return entry.second.state == Link::State::not_joined || entry.second.out.empty();
   });
-  if (!told && now() < *done_by_) return;
+  if (!all_flushed && now() < *done_by_) return;
   done_reported_ = true;
   {
     const std::lock_guard lock(mutex_);
@@ -410,16 +409,16 @@ void CoordinatorServer::Loop::check_done() {
   if (options_.on_done) options_.on_done();
 }
 
-// ---- who comes, and whether it is an agent that knows the secret
+// ---- new connections and their handshake
 
 void CoordinatorServer::Loop::accept_from(Listener& listener) {
-  // Some at a time: those who are here already have their turn too.
+  // A limited number, so that connected agents are not starved.
   for (int left = 64; left > 0 && newcomer_count() < max_newcomers; --left) {
     UniqueFd fd;
     sockaddr_storage peer{};
     switch (acceptor_.next(listener, fd, peer)) {
       case Acceptor::Outcome::accepted: add_newcomer(std::move(fd), peer); break;
-      case Acceptor::Outcome::turned_away: ++stats_.rejected; break;  // cut off, an agent tries again
+      case Acceptor::Outcome::turned_away: ++stats_.rejected; break;  // closed; the agent retries
       case Acceptor::Outcome::failed: break;
       case Acceptor::Outcome::none: return;
       case Acceptor::Outcome::no_room: out_of_descriptors_ = true; return;
@@ -427,7 +426,7 @@ void CoordinatorServer::Loop::accept_from(Listener& listener) {
   }
 }
 
-/// While there is no room no connection is taken out of the system's queue.
+/// At the limit, connections stay in the kernel's accept queue.
 void CoordinatorServer::Loop::set_accepting(bool wanted) {
   if (stopping_) return;
   listening_ = wanted;
@@ -458,7 +457,7 @@ void CoordinatorServer::Loop::add_newcomer(UniqueFd fd, const sockaddr_storage& 
 
 void CoordinatorServer::Loop::drop_newcomer(LinkId id) {
   const auto found = newcomers_.find(id);
-  // By hand: closing does not end the watch while a child that was just cloned holds a copy of the descriptor.
+  // Explicitly: closing does not unregister it while a child in the middle of clone() holds a copy of the descriptor.
   thread_.forget(found->second.fd.get());
   ::shutdown(found->second.fd.get(), SHUT_RDWR);
   newcomers_.erase(found);
@@ -514,7 +513,7 @@ void CoordinatorServer::Loop::on_newcomer(LinkId id, Newcomer& newcomer) {
                  "it, or none"));
     case HandshakeState::foreign_protocol:
     case HandshakeState::busy:
-    case HandshakeState::rejected:  // these two are for agents
+    case HandshakeState::rejected:  // results for agents only
       return drop_newcomer(id, stats_.foreign_protocol,
                            concat("something on ", peer_text, " that is not ddrun has connected to port ", port_,
                                   " and was turned away"));
@@ -525,7 +524,7 @@ void CoordinatorServer::Loop::on_newcomer(LinkId id, Newcomer& newcomer) {
   take_frames(id, link, bytes);
 }
 
-// ---- who is here: what agents say and are told, until they are gone
+// ---- connected agents
 
 void CoordinatorServer::Loop::on_link(LinkId id, Link& link, std::uint32_t events) {
   if (link.fd && (events & ~std::uint32_t{EPOLLOUT}) != 0) receive(id, link);
@@ -538,12 +537,12 @@ void CoordinatorServer::Loop::receive(LinkId id, Link& link) {
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return;
     return on_connection_broken(id, link, std::generic_category().message(errno));
   }
-  // By the agent, or by the system as its process has ended.
+  // By the agent, or by the kernel at the end of its process.
   if (got == 0) return drop_link(id, link, "connection closed");
   stats_.bytes_in += static_cast<std::size_t>(got);
-  if (link.state == Link::State::closing) return;  // its job wants to know no more
+  if (link.state == Link::State::closing) return;  // no longer needed
   take_frames(id, link, {buffer_.get(), static_cast<std::size_t>(got)});
-  // A part of a long message is a sign of life, too.
+  // Part of a long message is a sign of life, too.
   if (link.state == Link::State::joined && !link.in.empty()) link.job->coordinator.note_activity(id, now());
 }
 
@@ -617,21 +616,21 @@ void CoordinatorServer::Loop::on_join(LinkId id, Link& link, const Join& join) {
   apply_outputs(link.job->coordinator);
 }
 
-/// The link that a session of this name is of; 0: of none that is here.
+/// The link of this session; 0: none.
 LinkId CoordinatorServer::Loop::find_session(const std::string& session) const {
   const auto id = parse_integer(session.substr(0, session.find('.')), 1, std::numeric_limits<long long>::max());
   const auto found = id ? links_.find(static_cast<LinkId>(*id)) : links_.end();
   if (found == links_.end()) return 0;
   const Link& link = found->second;
-  const bool here = link.state == Link::State::joined || link.state == Link::State::broken;
-  return here && equal_in_constant_time(link.session, session) ? found->first : 0;
+  const bool is_known = link.state == Link::State::joined || link.state == Link::State::broken;
+  return is_known && equal_in_constant_time(link.session, session) ? found->first : 0;
 }
 
-/// `link` is a new connection of an agent that is here already: its member goes on with it.
+/// `link` is a new connection of a known agent, and replaces the member's old one.
 void CoordinatorServer::Loop::on_resume(LinkId id, Link& link, const Resume& resume, std::string rest) {
   const LinkId resumed = find_session(resume.session);
   if (resumed == 0) {
-    link.state = Link::State::joined;  // no member of any job: it only has to be told
+    link.state = Link::State::joined;  // not a member of any job: it only gets a reply
     --new_links_;
     seal(id, link, encode(FromCoordinator(Refused{RefusalKind::lost, "it was given up meanwhile"}), payload_),
          payload_);
@@ -649,7 +648,7 @@ void CoordinatorServer::Loop::on_resume(LinkId id, Link& link, const Resume& res
   member.opener = std::move(link.opener);
   member.state = Link::State::joined;
   --new_links_;
-  link.state = Link::State::gone;
+  link.state = Link::State::erased;
   to_erase_.push_back(id);
   ++stats_.resumed;
   if (!thread_.watch(EPOLL_CTL_ADD, member.fd.get(), EPOLLIN, token_of(resumed))) {
@@ -702,7 +701,7 @@ void CoordinatorServer::Loop::seal(LinkId id, Link& link, std::uint8_t type, std
 }
 
 void CoordinatorServer::Loop::flush(LinkId id, Link& link) {
-  if (!link.fd || link.state == Link::State::gone) return;
+  if (!link.fd || link.state == Link::State::erased) return;
   while (link.out_begin < link.out.size()) {
     const ssize_t sent = ::send(link.fd.get(), link.out.data() + link.out_begin, link.out.size() - link.out_begin,
                                 MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -726,17 +725,17 @@ void CoordinatorServer::Loop::flush(LinkId id, Link& link) {
     if (!thread_.watch(EPOLL_CTL_MOD, link.fd.get(), events, token_of(id)))
       return drop_link(id, link, "it cannot be watched");
   }
-  // Closed with input unread, the system would tell the other side that all is lost, also what it has not read yet: the
-  // end is said, and its end waited for.
+  // Closing a socket with unread input sends a reset, which discards data the peer has not read: shut down, and wait
+  // for the peer to close.
   if (all && link.state == Link::State::closing && !std::exchange(link.fin_sent, true)) {
     ::shutdown(link.fd.get(), SHUT_WR);
   }
 }
 
 void CoordinatorServer::Loop::close_link(LinkId id, Link& link) {
-  if (link.state == Link::State::gone || link.state == Link::State::closing) return;
+  if (link.state == Link::State::erased || link.state == Link::State::closing) return;
   if (link.state == Link::State::not_joined) --new_links_;
-  if (link.state == Link::State::broken) return drop_link(id, link, "");  // there is no way to tell it
+  if (link.state == Link::State::broken) return drop_link(id, link, "");  // no connection to tell it by
   link.state = Link::State::closing;
   close_deadlines_.emplace_back(now() + link_close_timeout, id);
   if (!std::exchange(link.flush_queued, true)) to_flush_.push_back(id);
@@ -749,7 +748,7 @@ void CoordinatorServer::Loop::cut_off(LinkId id, Link& link, const std::string& 
 
 void CoordinatorServer::Loop::disconnect(Link& link) {
   if (link.fd) {
-    // By hand: closing does not end the watch while a child that was just cloned holds a copy of the descriptor.
+    // Explicitly: closing does not unregister it while a child in the middle of clone() holds a copy of the descriptor.
     thread_.forget(link.fd.get());
     ::shutdown(link.fd.get(), SHUT_RDWR);
     link.fd.reset();
@@ -760,8 +759,7 @@ void CoordinatorServer::Loop::disconnect(Link& link) {
   link.wants_write = false;
 }
 
-/// Not by its agent: that may come back by another one. What it is told meanwhile waits; a silent one the coordinator
-/// gives up.
+/// A connection may be resumed by another one; output is kept until then, and the heartbeat bounds the wait.
 void CoordinatorServer::Loop::on_connection_broken(LinkId id, Link& link, const std::string& how) {
   if (link.state != Link::State::joined || stopping_) return drop_link(id, link, how);
   disconnect(link);
@@ -770,19 +768,19 @@ void CoordinatorServer::Loop::on_connection_broken(LinkId id, Link& link, const 
 }
 
 void CoordinatorServer::Loop::drop_link(LinkId id, Link& link, std::string how) {
-  if (link.state == Link::State::gone) return;
+  if (link.state == Link::State::erased) return;
   if (link.state == Link::State::not_joined) --new_links_;
-  // Whom the coordinator has dismissed it need not be told of.
-  if (link.state == Link::State::joined || link.state == Link::State::broken) link.how_lost = std::move(how);
-  else link.how_lost.clear();
-  link.state = Link::State::gone;
+  // A link that the coordinator has closed is not reported back to it.
+  if (link.state == Link::State::joined || link.state == Link::State::broken) link.loss_reason = std::move(how);
+  else link.loss_reason.clear();
+  link.state = Link::State::erased;
   to_erase_.push_back(id);
 }
 
 void CoordinatorServer::Loop::erase_link(LinkId id) {
   const auto found = links_.find(id);
   Job* const job = found->second.job;
-  const std::string how = std::move(found->second.how_lost);
+  const std::string how = std::move(found->second.loss_reason);
   disconnect(found->second);
   links_.erase(found);
   if (job == nullptr) return;
@@ -794,13 +792,13 @@ void CoordinatorServer::Loop::erase_link(LinkId id) {
   if (job->links == 0) erase_empty_jobs();
 }
 
-/// Those of many jobs that have no member.
+/// With many jobs: those without members.
 void CoordinatorServer::Loop::erase_empty_jobs() {
   if (!options_.many_jobs) return;
   std::erase_if(jobs_, [](const auto& entry) { return entry.second.links == 0; });
 }
 
-// ---- the class that others see
+// ---- public class
 
 CoordinatorServer::CoordinatorServer(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
 CoordinatorServer::~CoordinatorServer() = default;
@@ -836,7 +834,7 @@ void CoordinatorServer::suspend() const {
 
 void CoordinatorServer::lead(Term term) const {
   loop_->run_on_coordinator([this, term](Coordinator& coordinator, Clock::time_point now) {
-    // Who says so may have stood still since, and the lease may be over again.
+    // The caller may have been suspended, and the lease may have expired again.
     if (loop_->holds_lease()) coordinator.lead(term, now);
   });
 }

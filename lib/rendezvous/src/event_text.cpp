@@ -8,7 +8,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Host names and the like come from other machines and need not be UTF-8.
+// Host names come from other machines and need not be UTF-8.
 std::string line(const ordered_json& json) { return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }
 
 ordered_json node_event(const char* event, Round round, const Node& node) {

@@ -19,19 +19,19 @@ namespace {
 constexpr std::uint16_t static_port = 29500;  // torchrun's
 constexpr std::uint16_t c10d_port = 29400;
 
-/// A name server that does not answer must not keep the agent from being stopped.
+/// Bounds how long an unresponsive name server delays signals to the agent.
 constexpr std::chrono::seconds resolve_timeout{5};
 
 std::vector<std::string> resolve_name(const std::string& name) {
   return helper::look_up_host(name, resolve_timeout).value_or(std::vector<std::string>());
 }
 
-/// Whom the host of an endpoint means, as seen from this machine.
+/// Which machine an endpoint's host means.
 struct EndpointTarget {
   enum class Kind { self, other, ambiguous };
   Kind kind = Kind::other;
-  std::vector<std::string> addresses;  ///< of the name, where it was asked for
-  bool is_own_name = false;            ///< though it may have another machine's address
+  std::vector<std::string> addresses;  ///< if the name was resolved
+  bool is_own_name = false;            ///< even if it resolves to another machine
 
   [[nodiscard]] std::string addresses_text() const {
     std::string text;
@@ -58,8 +58,8 @@ EndpointTarget resolve_endpoint(const std::string& host, const MachineFacts& mac
     return is_local_address(IpAddress::parse(text), machine);
   });
   if (own_count == static_cast<std::ptrdiff_t>(target.addresses.size())) {
-    // No address at all: our own name needs none. With addresses all of them count, as machines that were copied from
-    // one image have one name.
+    // This machine's own name may have no address. If it has some, all of them count: machines cloned from one image
+    // share a name.
     target.kind = own_count > 0 || target.is_own_name ? Kind::self : Kind::other;
   } else if (own_count > 0) {
     target.kind = Kind::ambiguous;
@@ -67,7 +67,7 @@ EndpointTarget resolve_endpoint(const std::string& host, const MachineFacts& mac
   return target;
 }
 
-/// Each machine that has one of the addresses would run a coordinator of its own.
+/// Each machine with one of the addresses would run a coordinator.
 tl::unexpected<Error> ambiguous_name_error(const std::string& host, const EndpointTarget& target,
                                            const RendezvousSpec& spec) {
   return fail(Errc::invalid_argument,
@@ -163,7 +163,7 @@ Result<CoordinatorLocation> find_coordinator(const RendezvousSpec& spec, const M
     location.is_explicit = true;
   } else {
     std::optional<std::string> asked;
-    for (const Endpoint& endpoint : location.candidates) {  // Slurm's differ in their ports only
+    for (const Endpoint& endpoint : location.candidates) {  // Slurm's candidates differ by port only
       if (asked == endpoint.host) continue;
       asked = endpoint.host;
       const EndpointTarget target = resolve_endpoint(endpoint.host, machine);

@@ -8,23 +8,23 @@
 
 #include "ddrun/rendezvous/hmac.hpp"
 
-// Frames: lib/rendezvous/PROTOCOL.md, section 2. No sockets here: bytes in, bytes out.
+// Frames: lib/rendezvous/PROTOCOL.md, section 2. Pure functions of bytes, without sockets.
 namespace ddrun::rendezvous {
 
-/// Payload of a frame, bytes.
+/// Bytes of payload per frame.
 inline constexpr std::size_t max_payload_before_join = 64 * 1024;
 inline constexpr std::size_t max_payload = 4 * 1024 * 1024;
-/// Length and type, which come before it.
+/// Length and type.
 inline constexpr std::size_t frame_head = 5;
 inline constexpr std::size_t frame_tag = 16;
 
-/// Makes the frames of one direction of a connection, in order.
+/// Encodes the frames of one direction, in order.
 class FrameSealer {
  public:
-  /// Without a key frames have no tag.
+  /// Without a key, frames have no tag.
   explicit FrameSealer(std::optional<HmacKey> key) : key_(std::move(key)) {}
 
-  /// Appends a frame. False, and nothing appended, if the payload is longer than a frame may be.
+  /// Appends a frame. False, with nothing appended, for a payload above max_payload.
   bool seal(std::uint8_t type, std::string_view payload, std::string& out);
 
  private:
@@ -32,7 +32,7 @@ class FrameSealer {
   std::uint64_t sequence_ = 0;
 };
 
-/// Takes the frames of one direction of a connection, in order.
+/// Decodes the frames of one direction, in order.
 class FrameOpener {
  public:
   explicit FrameOpener(std::optional<HmacKey> key) : key_(std::move(key)) {}
@@ -44,10 +44,10 @@ class FrameOpener {
   };
   enum class Status { incomplete, whole, too_long, wrong_tag };
 
-  /// The first frame of `input`. After anything but `incomplete` and `whole` this connection is over.
+  /// Decodes the first frame of `input`. After a status other than `incomplete` and `whole` the connection is unusable.
   [[nodiscard]] Status next(std::string_view input, Frame& frame, std::size_t max_size = max_payload);
 
-  /// How many bytes the frame that `input` begins with has in all; those of its head while that is not there.
+  /// Size of the frame at the start of `input`; frame_head until its length is known.
   [[nodiscard]] std::size_t needed(std::string_view input) const;
 
  private:

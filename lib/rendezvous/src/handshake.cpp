@@ -16,8 +16,7 @@ constexpr std::string_view magic = "DDRUN-RV";
 constexpr std::string_view key_label = "ddrun rendezvous 1";
 constexpr std::string_view agent_proof = "ddrun agent";
 constexpr std::string_view coordinator_proof = "ddrun coordinator";
-/// In place of the coordinator's proof. Without it no agent could tell a wrong secret from a greeting that took too
-/// long.
+/// In place of the coordinator's proof, so that agents can tell a wrong secret from a handshake timeout.
 const std::string rejection_proof(sizeof(Digest), '\0');
 constexpr std::string_view agent_frames = "agent to coordinator";
 constexpr std::string_view coordinator_frames = "coordinator to agent";
@@ -30,7 +29,7 @@ enum Status : std::uint16_t {
   too_many = 4,
 };
 
-// Places within a hello.
+// Offsets within a hello.
 constexpr std::size_t version_at = magic.size();
 constexpr std::size_t number_at = version_at + 2;
 
@@ -63,7 +62,7 @@ std::string_view Handshake::collect(std::string_view& bytes, std::size_t size) {
   return {buffer_.data(), size};
 }
 
-/// As soon as it shows: a peer that speaks another protocol may wait for an answer after less than a hello.
+/// Detected at the first wrong byte: a peer of another protocol may wait for a reply before it has sent a whole hello.
 bool Handshake::is_foreign(std::string_view& bytes) const {
   const auto expected = magic.substr(std::min<std::size_t>(gathered_, magic.size()));
   const auto length = std::min(expected.size(), bytes.size());

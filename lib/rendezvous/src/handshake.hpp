@@ -9,57 +9,56 @@
 #include "ddrun/rendezvous/hmac.hpp"
 #include "frames.hpp"
 
-// The greeting: lib/rendezvous/PROTOCOL.md, section 1. No sockets, no clock, no source of randomness: bytes in, bytes
-// out.
+// The handshake: lib/rendezvous/PROTOCOL.md, section 1. Pure: no sockets, clock or randomness.
 namespace ddrun::rendezvous {
 
 inline constexpr std::uint16_t protocol_version = 2;
 inline constexpr std::size_t hello_size = 48;
 using Nonce = std::array<std::uint8_t, 32>;
 
-/// 32 bytes from the system's source. It has some on every machine that ddrun can run on; otherwise the process ends.
+/// 32 bytes from the kernel; aborts the process if there are none.
 [[nodiscard]] Nonce random_nonce();
 
 enum class HandshakeState {
   in_progress,
   done,
-  // What an agent can meet.
-  foreign_protocol,  ///< the other side does not speak this protocol
+  // Results for an agent.
+  foreign_protocol,  ///< the peer does not speak this protocol
   other_version,     ///< see peer_version
-  needs_secret,      ///< the coordinator wants a proof, this agent has no secret
-  needs_no_secret,   ///< the coordinator was started without a secret, this agent was not
-  busy,              ///< too many wait to be authenticated: try again
-  rejected,          ///< the coordinator says that this agent's secret is another one
-  wrong_secret,      ///< the other side does not know it
+  needs_secret,      ///< the coordinator requires a secret, this agent has none
+  needs_no_secret,   ///< the coordinator runs without a secret, this agent has one
+  busy,              ///< too many connections in handshake: try again
+  rejected,          ///< the coordinator refused this agent's proof
+  wrong_secret,      ///< the peer's proof is wrong
 };
 
-/// By what an agent proves that it belongs to the job.
+/// How an agent proves its membership.
 enum class Method : std::uint16_t {
   none = 0,
-  secret = 1,  ///< HMAC-SHA256 with the job's
+  secret = 1,  ///< HMAC-SHA256 with the job's secret
 };
 
-/// Keys of the frames of a connection; both empty with method 0.
+/// Codecs for the frames of a connection; without keys for method 0.
 struct SessionKeys {
   FrameSealer sealer;
   FrameOpener opener;
 };
 
-/// What both sides have: a message that is not whole yet, and what has been agreed upon.
+/// Common to both sides: the incomplete message and the negotiated state.
 class Handshake {
  public:
   Handshake(const Handshake&) = delete;
   Handshake& operator=(const Handshake&) = delete;
 
   [[nodiscard]] HandshakeState state() const { return state_; }
-  /// Of the other side, once it has said so.
+  /// Known once its hello has arrived.
   [[nodiscard]] std::uint16_t peer_version() const { return peer_version_; }
 
  protected:
   Handshake(Method method, const Nonce& nonce) : method_(method), nonce_(nonce) {}
   ~Handshake();
 
-  /// Takes from `bytes` what is missing of a message of `size` bytes; its bytes once it is whole.
+  /// Moves bytes of a `size`-byte message out of `bytes`; returns the message once it is complete.
   [[nodiscard]] std::string_view collect(std::string_view& bytes, std::size_t size);
   [[nodiscard]] bool is_foreign(std::string_view& bytes) const;
   [[nodiscard]] std::string hello(std::uint16_t number) const;
@@ -80,33 +79,33 @@ class Handshake {
 /// The agent's side.
 class AgentHandshake : public Handshake {
  public:
-  /// `secret` outlives it; null: without one.
+  /// `secret` must outlive this object; null: no authentication.
   AgentHandshake(const HmacKey* secret, const Nonce& nonce)
       : Handshake(secret != nullptr ? Method::secret : Method::none, nonce), secret_(secret) {}
 
-  /// What to send first.
+  /// The first message to send.
   [[nodiscard]] std::string begin() const;
-  /// Takes bytes that came, from the front of `bytes`, and appends to `out` what to send. To be called until no byte is
-  /// left or `state` is not going_on; what is left after `done` is frames.
+  /// Consumes received bytes from the front of `bytes` and appends the reply to `out`. Call until no byte is left or
+  /// `state` is not in_progress; bytes left after `done` are frames.
   HandshakeState feed(std::string_view& bytes, std::string& out);
-  /// Once done.
+  /// After `done`.
   [[nodiscard]] SessionKeys keys() const;
 
  private:
   const HmacKey* secret_;
 };
 
-/// The coordinator's side; small, since strangers can have many of them.
+/// The coordinator's side; small, since unauthenticated peers can cause many.
 class CoordinatorHandshake : public Handshake {
  public:
-  /// As AgentHandshake's.
+  /// As for AgentHandshake.
   CoordinatorHandshake(const HmacKey* secret, const Nonce& nonce)
       : Handshake(secret != nullptr ? Method::secret : Method::none, nonce), secret_(secret) {}
 
-  /// As the agent's. With any state but going_on and done: what is in `out` is still to be sent, then close.
+  /// As for the agent. With a state other than in_progress and done: send `out`, then close.
   HandshakeState feed(std::string_view& bytes, std::string& out);
   [[nodiscard]] SessionKeys keys() const;
-  /// What is to be sent to a peer for which there is no room; then close.
+  /// Sent to a peer above the connection limit, before closing.
   [[nodiscard]] static std::string busy_reply();
 
  private:

@@ -12,7 +12,7 @@ void Heartbeat::add(LinkId link, Clock::time_point now) {
     turn_ = 0;
     turn_at_ = now + interval_ / slot_count;
   }
-  // The emptiest slot; of several, the one that is furthest away.
+  // The emptiest slot; of several, the one furthest away.
   std::size_t best = (turn_ + slot_count - 1) % slot_count;
   for (std::size_t back = 2; back <= slot_count; ++back) {
     const std::size_t slot = (turn_ + slot_count - back) % slot_count;
@@ -50,8 +50,8 @@ void Heartbeat::visit(std::vector<LinkId>& slot, Clock::time_point now, const La
 
 Heartbeat::Due Heartbeat::due(Clock::time_point now, const LastHeard& last_heard) {
   Due due;
-  // If due() was not called for longer than an interval, it was this machine that stood still: what came meanwhile may
-  // still be unread, so no member is blamed for it. Those may be about to find us lost: all are pinged at once.
+  // If due() is late by more than an interval, this process was suspended: messages may be unread, so silence does not
+  // count. Members may be about to give up on us, so all are pinged at once.
   if (const auto wanted = next(); wanted && now - *wanted > interval_) {
     silence_from_ = now;
     for (auto& slot : slots_) visit(slot, now, last_heard, due);

@@ -1,7 +1,7 @@
 #include "ddrun/rendezvous/hmac.hpp"
 
-// The functions for SHA-256 alone have been on OpenSSL's list of things to go since 3.0, which still has them, as does
-// its next version: what they compute will not change, and what is to replace them costs a launcher its quick start.
+// OpenSSL has deprecated the direct SHA-256 functions since 3.0, but still provides them; the EVP layer would slow the
+// start.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
@@ -29,7 +29,7 @@ SHA256_CTX begin_with(const State& state) {
   SHA256_CTX context;
   SHA256_Init(&context);
   std::copy(state.begin(), state.end(), std::begin(context.h));
-  context.Nl = SHA256_CBLOCK * 8;  // bits that the state stands for
+  context.Nl = SHA256_CBLOCK * 8;  // bits hashed so far
   return context;
 }
 
@@ -45,7 +45,7 @@ Digest finish(SHA256_CTX& context) {
 HmacKey::HmacKey(std::string_view key) {
   Block block{};
   if (key.size() > block.size()) {
-    // Not SHA256(), which does this by way of the EVP layer.
+    // Not SHA256(), which uses the EVP layer.
     SHA256_CTX context;
     SHA256_Init(&context);
     SHA256_Update(&context, key.data(), key.size());

@@ -31,20 +31,21 @@ namespace asio = boost::asio;
 
 namespace {
 
-/// A user who waits longer than this is told what for.
+/// A wait that lasts longer is explained by a notice.
 constexpr std::chrono::seconds notice_delay{2};
-/// How long a coordinator waits until all agents have heard the verdict: it gives late ones 5 s by itself.
+/// How long a coordinator waits for all agents to read the verdict; above its verdict timeout of 5 s.
 constexpr std::chrono::seconds close_timeout{6};
-/// For a node rank that is taken to be free, beyond what a silent member is given: it is noticed, and asked for again.
+/// Beyond the heartbeat limit, after which a lost member's node rank is free: for the loss to be noticed, and another
+/// JOIN.
 constexpr Milliseconds conflict_margin{2'000};
-/// For the lease to be given back at the end; it runs out by itself later.
+/// For giving the lease back at the end; else it expires.
 constexpr std::chrono::seconds resign_timeout{1};
-/// Of where this machine's coordinator is, as others read it.
+/// Of this machine's coordinator addresses in the lease.
 constexpr std::size_t max_announced_bytes = 1024;
-/// Between two attempts to record the verdict while the lease is held.
+/// Between attempts to record the verdict while the lease is held.
 constexpr Milliseconds record_retry_interval{500};
 
-/// A job on several machines: finds the coordinator or runs it. PROTOCOL.md is what it speaks.
+/// A job on several machines: connects to its coordinator or runs it, by PROTOCOL.md.
 class JobRendezvous final : public Rendezvous, public std::enable_shared_from_this<JobRendezvous> {
  public:
   JobRendezvous(asio::any_io_executor executor, RendezvousOptions options, RendezvousListener listener)
@@ -70,7 +71,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   void pass_signal(int signal) override { send(PassSignal{started_, signal}); }
   void abort(const Abort& why) override;
   void abandon(const std::string& why) override;
-  void stand_still(bool /*still*/) override {}  // the others' time goes on
+  void stand_still(bool /*still*/) override {}  // time goes on for the other machines
   void async_close(std::function<void()> done) override;
 
  private:
@@ -96,7 +97,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   void end_as_recorded();
   void on_unusable_lease(const Error& error);
   void resign();
-  /// Hands what comes from another thread, or later, to this object as long as it lives and the job is not over for it.
+  /// Binds a handler that is skipped after this object's destruction or the end of the job.
   template <class... Args>
   auto while_active(void (JobRendezvous::*what)(Args...)) {
     return [weak = weak_from_this(), what](const auto&... args) {
@@ -119,20 +120,20 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   void on(const Stop& stop);
   void on(const VerdictMessage& verdict);
   void on(const NodeReport& report) { listener_.node_report(report); }
-  void on(const Ping&) {}     // the link answers
-  void on(const Resumed&) {}  // is the link's, too
+  void on(const Ping&) {}     // handled by AgentLink
+  void on(const Resumed&) {}  // handled by AgentLink
   void on(const EventLine& event) { listener_.event(event.json); }
   void on(const Notice& notice) { listener_.notice(notice.text); }
   void on(const PassSignal& pass) {
     if (pass.round == started_) listener_.signal(pass.signal);
   }
 
-  /// For a sentence about what happened while this node was no member.
+  /// Completes a sentence about an event outside of membership.
   [[nodiscard]] const char* when_not_member() const {
     return rejoin_reason_.empty() ? " before the job began" : " while this node was not part of it";
   }
 
-  /// Where a firewall lets only some ports through. Without an endpoint --master-port is the coordinator's.
+  /// For firewalls that allow some ports only. Without an endpoint --master-port is the coordinator's.
   [[nodiscard]] std::uint16_t wanted_store_port() const {
     const RendezvousSpec& rendezvous = options_.spec->rendezvous;
     const auto port = static_cast<std::uint16_t>(rendezvous.master_port.value_or(0));
@@ -162,45 +163,45 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   std::string agent_id_ = random_id();
   CoordinatorLocation location_;
   MachineFacts machine_;
-  std::unique_ptr<Leadership> leadership_;  ///< outlives the servers, which ask it
+  std::unique_ptr<Leadership> leadership_;  ///< outlives the servers, which use it
   std::unique_ptr<CoordinatorServer> server_;
-  std::unique_ptr<CoordinatorServer> former_server_;  ///< has stood down, and still tells agents so
-  int servers_ = 0;                                   ///< so many were started; the last one is server_
+  std::unique_ptr<CoordinatorServer> former_server_;  ///< has stepped down, and is still telling its agents
+  int servers_ = 0;                                   ///< number of the last one started
   std::unique_ptr<AgentLink> link_;
-  std::unique_ptr<AgentLink> former_link_;  ///< its coordinator is lost for this node, whose workers are being stopped
+  std::unique_ptr<AgentLink> former_link_;  ///< given up; kept open while the workers are being stopped
   std::unique_ptr<RoundStore> store_;
   asio::steady_timer notice_timer_;
   asio::steady_timer close_timer_;
   asio::steady_timer search_timer_;
   asio::steady_timer record_timer_;
   Round started_ = 0;
-  bool is_member_ = false;  ///< Welcome was heard
+  bool is_member_ = false;  ///< WELCOME was received
   bool retry_noticed_ = false;
-  bool job_done_ = false;  ///< of the coordinator here: all agents have heard the verdict
+  bool job_done_ = false;  ///< all agents have the verdict of the coordinator here
   bool link_closed_ = false;
-  RoundClaim claim_;          ///< what the last START gives this node, should another coordinator take over
-  bool has_workers_ = false;  ///< was given START and has not said STOPPED
-  /// This node is to join again, as a newcomer, once its workers are stopped.
+  RoundClaim claim_;          ///< state of the last START, for another coordinator
+  bool has_workers_ = false;  ///< between START and STOPPED
+  /// Joins again as a newcomer once the workers are stopped.
   bool rejoining_ = false;
-  std::string rejoin_reason_;   ///< empty: it has not been a member before
-  std::optional<Leave> leave_;  ///< this node was told to end
-  std::optional<HmacKey> key_;  ///< of the job's secret; none: --insecure
+  std::string rejoin_reason_;   ///< empty: not a member before
+  std::optional<Leave> leave_;  ///< set once this node has to leave
+  std::optional<HmacKey> key_;  ///< from the job's secret; none: --insecure
   // With a lease.
-  bool searching_ = false;  ///< for a coordinator, until it lets this node in
+  bool searching_ = false;  ///< until a coordinator accepts this node
   Deadline search_until_{};
-  Term term_ = 0;                          ///< that this machine leads in, or led in last; 0: never
-  Term joined_term_ = 0;                   ///< of the coordinator that serves this node, or did
+  Term term_ = 0;                          ///< of this machine's last leadership; 0: never
+  Term joined_term_ = 0;                   ///< of the last coordinator that accepted this node
   std::optional<lease::Leader> followed_;  ///< by link_
-  std::optional<std::string> superseded_;  ///< that is to say so itself; what is said otherwise
+  std::optional<std::string> superseded_;  ///< another leader is known, not yet confirmed by our coordinator; why
   std::optional<VerdictMessage> recorded_;
   bool resigned_ = false, resigning_ = false;
 
   std::function<void()> close_done_;
-  bool is_over_ = false;  ///< verdict, refusal or loss: nothing more is said or heard
+  bool is_over_ = false;  ///< verdict, refusal or loss: no more messages
 };
 
 Result<void> JobRendezvous::open() {
-  // All that is remembered of the secret.
+  // Only the derived key is kept.
   if (options_.secret) key_.emplace(options_.secret->bytes());
   options_.secret.reset();
   machine_ = this_machine();
@@ -242,7 +243,7 @@ Result<void> JobRendezvous::start_coordinator() {
     options.coordinator.lease_ttl = rendezvous.lease_ttl;
     options.coordinator.suspend_timeout = rendezvous.coordinator_timeout;
     options.holds_lease = [leadership = leadership_.get()] { return leadership->is_leader(); };
-    // Not by way of this thread, which may wait for a disk while all others wait for the verdict, or for the next lead.
+    // Not on this thread, which may be blocked while all others wait for the verdict.
     options.on_verdict = [leadership = leadership_.get(),
                           notify = while_active(&JobRendezvous::recorded)](const VerdictMessage& verdict) {
       leadership->record_verdict(serialize_verdict(verdict),
@@ -286,7 +287,7 @@ Join JobRendezvous::join_message() const {
   join.settings = join_settings(*options_.spec);
   join.own_addresses = advertised_addresses(machine_.addresses);
   if (claim_.term != 0) join.claim = claim_;
-  // Machines made from one image may have one name.
+  // Machines cloned from one image may share a name.
   join.machine = trim(read_small_file("/proc/sys/kernel/random/boot_id").value_or(""));
   return join;
 }
@@ -330,10 +331,10 @@ void JobRendezvous::join_by(Deadline deadline) {
   if (auto started = link_->start(); !started) post_link_lost(started.error());
 }
 
-/// The endpoint's name may have had no address when this agent began, or another's: whose it is now decides.
+/// The endpoint's name may resolve differently by now; the current addresses decide.
 void JobRendezvous::recheck_location(const std::vector<std::string>& addresses, Deadline deadline) {
   if (is_member_ || server_ || location_.is_explicit) return;
-  // The coordinator that it has lost sight of may live: another one would begin the job anew beside it.
+  // The lost coordinator may still run: a second one would start the job anew.
   if (!rejoin_reason_.empty()) return;
   MachineFacts machine = machine_;
   machine.resolve = [&](const std::string&) { return addresses; };
@@ -344,8 +345,8 @@ void JobRendezvous::recheck_location(const std::vector<std::string>& addresses, 
   join_by(deadline);
 }
 
-/// What had the coordinator's port on this machine need not have been a coordinator, or is none any more: agents that
-/// began at the same moment may have kept it from each other.
+/// The process that held the coordinator's port may not have been a coordinator, or has ended: agents started at the
+/// same moment can block each other.
 void JobRendezvous::attempt_failed(const std::string& text, Deadline deadline) {
   if (!std::exchange(retry_noticed_, true)) notice_later(text);
   if (is_member_ || !rejoin_reason_.empty() || server_ || !location_.is_local) return;
@@ -368,7 +369,7 @@ void JobRendezvous::on(const Welcome& welcome) {
   superseded_.reset();
   search_timer_.cancel();
   notice_timer_.cancel();
-  // The next coordinator is to know that the job is no new one.
+  // Tells the next coordinator that the job is not new.
   if (claim_.term == 0) claim_.term = welcome.term;
   joined_term_ = welcome.term;
   if (leadership_ && !server_) stop_campaigning();
@@ -382,11 +383,11 @@ void JobRendezvous::on(const Refused& refused) {
   }
   VerdictMessage verdict;
   if (refused.kind == RefusalKind::permanent && leave_) {
-    verdict = left_verdict("");  // the coordinator, which was here, lets this node go as it would any other
+    verdict = left_verdict("");  // the local coordinator releases this node like any other
   } else if (refused.kind == RefusalKind::not_needed) {
     const std::string what = concat("this node was not needed: ", refused.why);
     if (started_ == 0 && run_id() == RendezvousSpec().id) {
-      // That job may be another one, which runs the same somewhere else.
+      // It may have been another job with the same program elsewhere.
       verdict.kind = VerdictKind::launcher_failed;
       verdict.exit_code = exit_codes::launcher_failed;
       verdict.host = options_.host;
@@ -443,7 +444,7 @@ void JobRendezvous::on(const Stop& stop) {
   if (stop.round == started_) {
     listener_.stop(stop);
   } else {
-    // It was to open the store for a round that did not come about: nothing runs.
+    // OPEN of a round that was never started: nothing runs.
     send(Stopped{stop.round, {}, {}});
   }
 }
@@ -471,7 +472,7 @@ void JobRendezvous::stopped(const Stopped& stopped) {
 }
 
 void JobRendezvous::on_link_lost(const LinkLoss& loss) {
-  // What has been a member, and lost sight of a coordinator that may live, looks for it again; or for the next one.
+  // A member that lost contact with a running coordinator rejoins it, or the next one.
   if (is_member_ && (leadership_ ? true : loss.unreachable && !server_)) {
     if (has_workers_) former_link_ = std::move(link_);
     return rejoin(loss.error.message, step_down(loss.error.message));
@@ -479,18 +480,19 @@ void JobRendezvous::on_link_lost(const LinkLoss& loss) {
   is_over_ = true;
   notice_timer_.cancel();
   search_timer_.cancel();
-  link_.reset();  // nothing is left to be delivered
+  link_.reset();  // nothing left to deliver
   const std::string before = rejoin_reason_.empty() || is_member_ ? "" : concat(rejoin_reason_, "; then ");
   listener_.coordinator_lost(concat(before, loss.error.message));
 }
 
-/// For what the owner asked for just now: it is not called from within that.
+/// For errors within a call of the owner: the callback must not come from within it.
 void JobRendezvous::post_link_lost(Error error) {
   asio::post(executor_, [notify = while_active(&JobRendezvous::on_link_lost),
                          loss = LinkLoss{std::move(error), false}] { notify(loss); });
 }
 
-/// This node's place is lost, the job may go on: as a newcomer, once its workers are stopped, by `signal`.
+/// This node lost its membership, and the job may go on: joins as a newcomer, after its workers were stopped with
+/// `signal`.
 void JobRendezvous::rejoin(const std::string& why, int signal) {
   rejoin_reason_ = why;
   agent_id_ = random_id();
@@ -509,13 +511,14 @@ void JobRendezvous::rejoin(const std::string& why, int signal) {
 }
 
 void JobRendezvous::find_coordinator_again() {
-  if (leave_) return post_end(left_verdict(when_not_member()));  // the coordinator that it told so knows of it no more
+  // The coordinator that got LEAVE no longer knows this node.
+  if (leave_) return post_end(left_verdict(when_not_member()));
   const Deadline deadline = Clock::now() + options_.spec->rendezvous.coordinator_timeout;
   if (leadership_) search_coordinator(deadline);
   else join_by(deadline);
 }
 
-// ---- with a lease: who runs the coordinator is decided by it, again and again
+// ---- with a lease, which decides again and again where the coordinator runs
 
 Result<void> JobRendezvous::open_lease() {
   const RendezvousSpec& rendezvous = options_.spec->rendezvous;
@@ -541,13 +544,12 @@ Result<void> JobRendezvous::open_lease() {
 
 void JobRendezvous::campaign() { leadership_->campaign(server_ ? addresses_text(*server_) : ""); }
 
-/// What is served by another coordinator does not want to be one: as long as that lives it has the lease again as soon
-/// as what decides is back.
+/// A member is no candidate: its coordinator, if it lives, gets the lease again as soon as the engine is back.
 void JobRendezvous::stop_campaigning() {
   if (leadership_->is_candidate()) leadership_->resign(nullptr);
 }
 
-/// Where others reach the coordinator here.
+/// The local coordinator's addresses, as announced in the lease.
 std::string JobRendezvous::addresses_text(const CoordinatorServer& server) const {
   std::vector<std::string> texts;
   if (const auto& local = options_.spec->rendezvous.local_addr) texts.push_back(*local);
@@ -579,7 +581,7 @@ void JobRendezvous::search_coordinator(Deadline until) {
   notice_later(concat("waiting for a coordinator; ", last_error.empty() ? "no machine leads the job yet" : last_error));
 }
 
-/// The link says by itself what keeps it from one that leads.
+/// If there is a link, it reports the reason.
 void JobRendezvous::on_no_leader_in_time() {
   if (!searching_ || link_) return;
   const std::string& last_error = leadership_->last_error();
@@ -591,15 +593,15 @@ void JobRendezvous::on_no_leader_in_time() {
 void JobRendezvous::on_leader(const lease::Leader& leader) {
   if (leader.is_self) return lead(leader.term);
   const std::string why = concat("another machine leads the job, in term ", leader.term);
-  // Its members, this node among them, hear it from there.
+  // It notifies its members, including this node.
   if (server_) return server_->step_down(why);
   if (searching_) return follow(leader);
   if (!is_member_ || leader.address.empty() || leader.term <= joined_term_) return;
-  // The one that serves this node may have lost the lease and got it again; else it does not know yet that it has not.
+  // Either the same coordinator has a new term, or it has not noticed yet that it lost the lease.
   joined_term_ = leader.term;
   if (!followed_ || followed_->address == leader.address) return;
-  // By way of a connection that is slower it may be about to say so, or to end. Where workers are stopped it may be
-  // handing over in order, which is worth more of a wait.
+  // Its message may still be on the way. While workers are being stopped it may be handing over, which saves a restart:
+  // wait longer.
   superseded_ = why;
   const Milliseconds interval = options_.spec->rendezvous.heartbeat_interval;
   search_timer_.expires_after(has_workers_ ? interval / 4 : interval);
@@ -608,21 +610,21 @@ void JobRendezvous::on_leader(const lease::Leader& leader) {
   });
 }
 
-/// The coordinator that serves this node has not said that another one leads.
+/// This node's coordinator has not confirmed the new leader in time.
 void JobRendezvous::superseded() {
   if (superseded_) rejoin(*std::exchange(superseded_, std::nullopt));
 }
 
-/// Again, if this is where the lease was lost and nobody else took it; else for the first time.
+/// A new term for the running coordinator, or the first one.
 void JobRendezvous::lead(Term term) {
-  if (!leadership_->is_candidate()) return leadership_->resign(nullptr);  // it came too late
+  if (!leadership_->is_candidate()) return leadership_->resign(nullptr);  // too late
   if (std::exchange(term_, term) == term && server_) return;
   if (server_) return server_->lead(term);
   if (auto started = start_coordinator(); !started) {
     resign();
     return on_link_lost({started.error(), false});
   }
-  campaign();  // now there is an address
+  campaign();  // with the address
   if (!searching_) return;
   link_.reset();
   join_by(search_until_);
@@ -630,7 +632,7 @@ void JobRendezvous::lead(Term term) {
 
 void JobRendezvous::follow(const lease::Leader& leader) {
   if (leader.is_self || leader.address.empty() || (link_ && followed_ == leader)) return;
-  // It has just sent this node to the next one.
+  // The coordinator that has just sent this node away.
   if (claim_.moved && leader.term == claim_.term) return;
   followed_ = leader;
   location_.candidates.clear();
@@ -644,18 +646,17 @@ void JobRendezvous::follow(const lease::Leader& leader) {
   join_by(search_until_);
 }
 
-/// The one that leads has served this node, and no process listens any more where it was: its end is known, and the
-/// lease need not run out. Should it live all the same, behind something that refuses in its place, it can begin no
-/// round with itself alone, and the next coordinator begins none before the members of the last one are with it, or the
-/// time to live is over.
+/// The leader has served this node and refuses connections now, so it has ended: depose it instead of waiting for the
+/// lease to expire. If it lives behind a device that refuses, it cannot begin a round alone, and the next coordinator
+/// waits for the members of the last round or the lease's time to live.
 void JobRendezvous::on_coordinator_not_listening() {
   if (!searching_ || !followed_ || followed_->term != joined_term_) return;
   if (options_.spec->rendezvous.min_nodes > 1) leadership_->depose(followed_->term);
 }
 
-/// Of the coordinator here, if there is one: it tells its agents so, and ends once they know. A lease that it may have
-/// is given back, so that the next one has a term of its own. Gives the signal for the workers of this machine: the
-/// next coordinator does not wait for them, so they have no grace.
+/// The local coordinator, if any, dismisses its agents and ends. Gives the lease back, so that the next leader has a
+/// new term. Returns the signal for this machine's workers: no grace, since the next coordinator does not wait for
+/// them.
 int JobRendezvous::step_down(const std::string& why) {
   if (!server_) return 0;
   server_->step_down(why);
@@ -664,8 +665,8 @@ int JobRendezvous::step_down(const std::string& why) {
   return SIGKILL;
 }
 
-/// A coordinator here sends its members away. This node may not be one yet, as its workers were being stopped until
-/// now: it looks for the next one as they do.
+/// The local coordinator has dismissed its members. If this node was stopping workers and not a member, it searches for
+/// the next coordinator as they do.
 void JobRendezvous::stepped_down(int server) {
   resign();
   if (is_over_ || is_member_ || !server_ || server != servers_) return;
@@ -681,11 +682,11 @@ void JobRendezvous::record(const VerdictMessage& verdict) {
                                                               const Result<void>& result) { notify(verdict, result); });
 }
 
-/// Nothing is told before it is known that no other coordinator can run the job once more.
+/// The verdict is sent only once no other coordinator can run the job again.
 void JobRendezvous::recorded(const VerdictMessage& verdict, const Result<void>& result) {
   if (!server_) return;
   if (result) return server_->recorded();
-  if (!leadership_->is_leader()) return;  // once it leads again the coordinator asks again
+  if (!leadership_->is_leader()) return;  // repeated once it leads again
   record_timer_.expires_after(record_retry_interval);
   record_timer_.async_wait(
       [notify = while_active(&JobRendezvous::record), verdict](const boost::system::error_code& ec) {
@@ -703,7 +704,7 @@ void JobRendezvous::on_recorded_verdict(const std::string& text) {
 void JobRendezvous::end_as_recorded() {
   VerdictMessage verdict = *recorded_;
   if (claim_.term == 0) {
-    // This node has never been in the job: what it was started for was not done.
+    // Never a member: the work of this node was not done.
     verdict.kind = VerdictKind::launcher_failed;
     verdict.exit_code = exit_codes::launcher_failed;
     verdict.host = options_.host;
@@ -714,7 +715,7 @@ void JobRendezvous::end_as_recorded() {
   end(verdict);
 }
 
-/// A job that runs goes on without: only another coordinator cannot follow this one.
+/// The running job continues, but without failover.
 void JobRendezvous::on_unusable_lease(const Error& error) {
   if (is_member_) return listener_.notice(error.message);
   on_link_lost({error, false});

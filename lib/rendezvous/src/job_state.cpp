@@ -15,7 +15,7 @@ constexpr const char* doublings_key = "doublings";
 constexpr const char* recent_key = "recent_ms";
 constexpr const char* failures_key = "failures";
 constexpr const char* coordinator_key = "coordinator";
-// It travels in a JOIN, of which a coordinator reads 64 KiB: of what has grown beyond any use, the newest, and some.
+// The text is part of JOIN, which is limited to 64 KiB: older or excess entries are dropped.
 constexpr std::size_t max_ages = 1'000;
 constexpr std::size_t max_hosts_bytes = 16'384;
 constexpr std::size_t max_count_bytes = 16;
@@ -68,7 +68,7 @@ void JobState::merge(const std::string& text, Clock::time_point now) {
   if (text == last_merged) return;
   last_merged = text;
   JobState other;
-  if (!other.restore(text, now)) return;  // what makes no sense is nothing to go by
+  if (!other.restore(text, now)) return;  // invalid: ignored
   if (other.budget.used() > budget.used()) budget.restore(other.budget.spent(now), now);
   for (const auto& [host, failures] : other.failures_of_host) {
     failures_of_host[host] = std::max(failures_of_host[host], failures);

@@ -11,23 +11,23 @@
 
 namespace ddrun::rendezvous {
 
-/// All that outlives a round. The coordinator of the next term gets what text() says by the agents' claims; who is
-/// there it learns from them as they join, with the node ranks that they had, and the secret the transport holds.
+/// State of a job that outlives a round. serialize() reaches the coordinator of the next term by the agents' claims; it
+/// learns members and their node ranks from JOIN, and the transport has the secret.
 struct JobState {
   std::string job_id;
   std::string version;  ///< of ddrun, the same on all agents
   Settings raw_settings;
   JobSettings settings;
-  bool has_node_ranks = false;  ///< the first agent was given one by its user
+  bool has_node_ranks = false;  ///< the first agent has an explicit node rank
   RestartBudget budget{RestartPolicy{}};
-  Round round = 0;                              ///< the last one that was begun
-  bool started = false;                         ///< workers ran once
-  std::map<std::string, int> failures_of_host;  ///< kept only with node_max_failures
-  int coordinator_node_rank = -1;               ///< the node rank of the coordinator's own machine in that round
-  std::optional<VerdictMessage> verdict;        ///< the job has ended
-  std::string last_merged;                      ///< the last text; thousands of agents have the same
+  Round round = 0;                              ///< last begun
+  bool started = false;                         ///< workers have run
+  std::map<std::string, int> failures_of_host;  ///< only with node_max_failures
+  int coordinator_node_rank = -1;               ///< of the coordinator's own machine in that round; -1: none
+  std::optional<VerdictMessage> verdict;        ///< set once the job has ended
+  std::string last_merged;                      ///< the last merged text; thousands of agents send the same
 
-  /// The job is that of its first agent.
+  /// The first agent defines the job.
   void adopt(const Join& first, const JobSettings& parsed) {
     job_id = first.job_id;
     version = first.version;
@@ -43,13 +43,11 @@ struct JobState {
     return found != failures_of_host.end() && found->second >= settings.node_max_failures;
   }
 
-  /// What agents cannot tell by themselves, as JSON: PROTOCOL.md, section 10. Clocks of machines differ: ages, not
-  /// times.
+  /// What JOIN does not contain, as JSON: PROTOCOL.md, section 10. Ages, not times, since clocks of machines differ.
   [[nodiscard]] std::string serialize(Clock::time_point now) const;
-  /// Takes over what another coordinator has said by text(). False, and nothing is taken, if it makes no sense.
+  /// Replaces the state by that of another coordinator. False, without a change, for invalid text.
   [[nodiscard]] bool restore(const std::string& text, Clock::time_point now);
-  /// The same, but nothing that is known already is forgotten: of restarts the most that any coordinator has counted,
-  /// as of the failures of each host.
+  /// Takes the maximum of own and given counts: restarts, and failures of each host. Invalid text is ignored.
   void merge(const std::string& text, Clock::time_point now);
 };
 

@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* etcd_program = "ddrun-etcd";
 
-/// Beside this program, where both are installed or built; else somewhere in PATH.
+/// Next to this program, else in PATH.
 std::string etcd_program_path() {
   const std::string own = own_program();
   const std::string beside = concat(own.substr(0, own.rfind('/') + 1), etcd_program);
@@ -45,7 +45,7 @@ lease::ProgramOptions lease_program(const RendezvousSpec& spec, std::function<vo
   lease::ProgramOptions program;
   if (spec.is_etcd()) {
     program.argv = etcd_command(spec);
-    // Not among its words, which everybody on the machine can read.
+    // Not in argv, which is visible to all users.
     if (const auto user = spec.conf_value("user").value_or(""); !user.empty()) {
       program.environment = concat("DDRUN_ETCD_USER=", user);
     }
@@ -67,12 +67,11 @@ Result<std::unique_ptr<Leadership>> Leadership::make(asio::any_io_executor execu
                                                      lease::Callbacks callbacks) {
   std::unique_ptr<Leadership> made(new Leadership(std::move(executor)));
   made->callbacks_ = std::make_shared<const lease::Callbacks>(made->track_state(std::move(callbacks)));
-  // To the owner's thread, unless that has no more use for it by then.
-  const auto forward = [executor = made->executor_, weak = std::weak_ptr(made->callbacks_)](auto member,
-                                                                                            auto... given) {
-    asio::post(executor, [weak, member, ... given = std::move(given)] {
+  // Posts to the owner's thread, unless the owner is destroyed by then.
+  const auto forward = [executor = made->executor_, weak = std::weak_ptr(made->callbacks_)](auto member, auto... args) {
+    asio::post(executor, [weak, member, ... args = std::move(args)] {
       const auto callback = weak.lock();
-      if (callback && (*callback).*member) ((*callback).*member)(given...);
+      if (callback && (*callback).*member) ((*callback).*member)(args...);
     });
   };
   using lease::Callbacks;
@@ -90,12 +89,12 @@ Result<std::unique_ptr<Leadership>> Leadership::make(asio::any_io_executor execu
   return made;
 }
 
-/// What is told is known before.
+/// Updates the state before the callback.
 lease::Callbacks Leadership::track_state(lease::Callbacks callbacks) {
   const auto before = [](auto update, auto callback) {
-    return [update, callback = std::move(callback)](const auto&... given) {
-      update(given...);
-      if (callback) callback(given...);
+    return [update, callback = std::move(callback)](const auto&... args) {
+      update(args...);
+      if (callback) callback(args...);
     };
   };
   callbacks.on_leader = before(
@@ -159,7 +158,7 @@ void Leadership::resign_after(Milliseconds time) {
   asio::post(context_, [this, time] {
     resign_timer_.expires_after(time);
     resign_timer_.async_wait([this](const boost::system::error_code& ec) {
-      // It may have run out in the moment in which it was put off.
+      // It may have expired while it was being rearmed.
       if (!ec && lease_ && Clock::now() >= resign_timer_.expiry()) lease_->resign([](const Result<void>&) {});
     });
   });

@@ -17,61 +17,60 @@
 
 namespace ddrun::rendezvous {
 
-/// This machine's part in who leads a job: a lease, renewed by a thread of its own, "ddrun-lease", which does nothing
-/// that can block: a coordinator whose main thread waits for a disk still leads.
+/// This machine's candidacy for a job's lease, renewed on the thread "ddrun-lease", which never blocks: a coordinator
+/// whose main thread waits for a disk keeps the lease.
 ///
-/// Used from one thread, that of the executor, where nothing else is said: all callbacks and answers come there, never
-/// from within a call. What the calls and callbacks mean says lease.hpp.
+/// To be used from the executor's thread. Callbacks and completions come there, never from within a call; their meaning
+/// is that of lease.hpp.
 class Leadership {
  public:
-  /// The lease of the job of `spec`; `on_program` as in RendezvousOptions. Starts nothing yet. Fails as
-  /// make_program_lease() does.
+  /// `on_program` as in RendezvousOptions. Starts nothing yet. Errors: as for make_program_lease().
   [[nodiscard]] static Result<std::unique_ptr<Leadership>> make(boost::asio::any_io_executor executor,
                                                                 const RendezvousSpec& spec,
                                                                 std::function<void(pid_t)> on_program,
                                                                 lease::Callbacks callbacks);
-  /// Nothing is called any more. A lease that is held is not given back: it runs out.
+  /// No callback follows. A held lease is not given back: it expires.
   ~Leadership();
   Leadership(const Leadership&) = delete;
   Leadership& operator=(const Leadership&) = delete;
 
-  /// Once. Fails with `unavailable` if the system has no thread to give.
+  /// Once. Errors: `unavailable` if no thread can be created.
   Result<void> start();
   void campaign(std::string address);
   void depose(std::uint64_t term);
   /// `done` may be empty.
   void resign(lease::Lease::Done done);
 
-  // By any thread.
+  // Thread-safe:
   [[nodiscard]] bool is_leader() const { return lease_->is_leader(); }
-  /// `done` comes on the owner's thread as ever.
+  /// `done` is called on the executor.
   void record_verdict(std::string text, lease::Lease::Done done);
   [[nodiscard]] bool has_recorded() const { return has_recorded_; }
-  /// For a coordinator that has stood down, whose owner's thread may wait for a disk: the lease is given back if
-  /// campaign() or resign() does not come before the time is over.
+  /// For a coordinator that has stepped down while the owner's thread may be blocked: gives the lease back after this
+  /// time, unless campaign() or resign() comes first.
   void resign_after(Milliseconds time);
 
-  /// The last of campaign() and resign() was the former.
+  /// Whether campaign() was called after the last resign().
   [[nodiscard]] bool is_candidate() const { return is_candidate_; }
-  /// Who leads, as callbacks have told; nothing while it is not known, or while this machine has just lost the lease.
+  /// As of the last callback; empty if unknown, and after losing the lease.
   [[nodiscard]] const std::optional<lease::Leader>& leader() const { return leader_; }
-  /// What keeps the engine from saying who leads, as callbacks have told; empty if nothing does.
+  /// Why the leader is unknown, as of the last callback; empty if the engine works.
   [[nodiscard]] const std::string& last_error() const { return last_error_; }
 
  private:
   explicit Leadership(boost::asio::any_io_executor executor);
   [[nodiscard]] lease::Callbacks track_state(lease::Callbacks callbacks);
 
-  /// The owner's thread.
+  /// Of the owner.
   boost::asio::any_io_executor executor_;
-  /// Gone when the owner wants to hear nothing any more.
+  /// Reset in the destructor: no callback follows.
   std::shared_ptr<const lease::Callbacks> callbacks_;
   bool is_candidate_ = false;
   std::optional<lease::Leader> leader_;
   std::string last_error_;
   std::atomic<bool> has_recorded_ = false;
   boost::asio::io_context context_{1};
-  boost::asio::steady_timer resign_timer_{context_};  ///< of the lease's thread
+  boost::asio::steady_timer resign_timer_{context_};  ///< on the lease's thread
   std::shared_ptr<lease::Lease> lease_;
   std::thread thread_;
 };

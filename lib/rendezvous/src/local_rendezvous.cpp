@@ -19,8 +19,8 @@ namespace ddrun::rendezvous {
 
 namespace {
 
-/// "All addresses" counts as a name for this machine: nothing listens on a wildcard. So does what only some programs
-/// would take for an address, with brackets or a zone.
+/// A wildcard counts as a name, as nothing listens on it; so does an address with brackets or a zone, which only some
+/// programs accept.
 enum class HostKind { loopback, address, name };
 
 HostKind kind_of(const std::string& host) {
@@ -68,7 +68,7 @@ Result<LocalEndpoint> choose_local_endpoint(const RendezvousSpec& spec) {
       break;
     case HostKind::name: chosen.advertised = "127.0.0.1"; break;
   }
-  // Where no endpoint was named, the job needs a name of its own.
+  // Without an endpoint the run id must be unique.
   const bool unnamed = is_static && !named && spec.id == "none";
   chosen.run_id = spec.standalone || unnamed || spec.id.empty() ? random_id() : spec.id;
   return chosen;
@@ -78,19 +78,19 @@ std::string reachable_address(const std::string& wanted, const std::vector<std::
   const auto wanted_address = IpAddress::parse(wanted);
   std::vector<std::string> hosts;
   for (const std::string& text : listened) hosts.push_back(split_host_port(text).value_or(HostPort{}).host);
-  const bool is_there = std::any_of(hosts.begin(), hosts.end(),
-                                    [&](const std::string& host) { return IpAddress::parse(host) == wanted_address; });
-  return !wanted_address || is_there || hosts.empty() ? wanted : hosts.front();
+  const bool is_listening = std::any_of(
+      hosts.begin(), hosts.end(), [&](const std::string& host) { return IpAddress::parse(host) == wanted_address; });
+  return !wanted_address || is_listening || hosts.empty() ? wanted : hosts.front();
 }
 
 namespace {
 
-/// The coordinator's number for this agent.
+/// The agent's link number.
 constexpr LinkId own_link = 1;
 
-/// The rendezvous of a job on one machine: a coordinator with this agent as its only member, called directly. What it
-/// says is heard before the call that made it say so returns. The worker store is on the loopback unless the user
-/// named another address of this machine.
+/// Rendezvous of a job on one machine: a coordinator with one member, called directly. Its messages are handled before
+/// the causing call returns. The worker store listens on loopback unless the user named another address of this
+/// machine.
 class LocalRendezvous final : public Rendezvous {
  public:
   LocalRendezvous(boost::asio::any_io_executor executor, RendezvousOptions options, RendezvousListener listener)
@@ -123,16 +123,16 @@ class LocalRendezvous final : public Rendezvous {
  private:
   [[nodiscard]] static CoordinatorOptions coordinator_options(const RendezvousOptions& options);
 
-  /// For the coordinator no time passes while this process stands still.
+  /// The coordinator's clock stops while paused.
   [[nodiscard]] Clock::time_point now() const { return paused_since_.value_or(Clock::now()) - paused_time_; }
   void send(const FromAgent& message) {
     if (is_over_) return;
     coordinator_.receive(own_link, message, now());
     process_outputs();
   }
-  /// Whatever the coordinator has to say, and when it wants to be woken.
+  /// Handles the coordinator's output and arms its timer.
   void process_outputs();
-  template <class Other>  // for those who wait for others
+  template <class Other>  // messages for jobs with several members
   void on(const Other&) {}
   void on(const Refused& refused);
   void on(const Open& open);
@@ -141,7 +141,7 @@ class LocalRendezvous final : public Rendezvous {
   void on(VerdictMessage verdict);
   void on(const Notice& notice) { listener_.notice(notice.text); }
   void on(const EventLine& event) { listener_.event(event.json); }
-  /// An empty key space, no connection of the round before.
+  /// Starts with an empty key space and without old connections.
   Result<void> renew_store();
 
   boost::asio::any_io_executor executor_;
@@ -154,7 +154,7 @@ class LocalRendezvous final : public Rendezvous {
   Coordinator coordinator_;
   Alarm alarm_;
   bool processing_ = false;
-  Round round_ = 0;  ///< that was started
+  Round round_ = 0;  ///< last started
   std::string abort_reason_;
   bool is_over_ = false;
   std::optional<Clock::time_point> paused_since_;
@@ -204,7 +204,7 @@ void LocalRendezvous::join() {
   join.settings = join_settings(*options_.spec);
   for (auto& [key, value] : join.settings) {
     if (key == "min_nodes" || key == "max_nodes") value = "1";
-    if (key == "node_max_failures") value = "0";  // there is no other machine to go on with
+    if (key == "node_max_failures") value = "0";  // no other machine to continue on
   }
   const LinkFacts facts{*IpAddress::parse("127.0.0.1"), *IpAddress::parse("127.0.0.1")};
   coordinator_.join(own_link, join, facts, now());
@@ -212,7 +212,7 @@ void LocalRendezvous::join() {
 }
 
 void LocalRendezvous::process_outputs() {
-  if (std::exchange(processing_, true)) return;  // what is said in answer is heard by the caller further up
+  if (std::exchange(processing_, true)) return;  // nested output is handled by the outer call
   for (auto outputs = coordinator_.take_outputs(); !outputs.empty(); outputs = coordinator_.take_outputs()) {
     for (auto& one : outputs) {
       if (one.message && !is_over_) std::visit([this](auto& what) { on(what); }, *one.message);
@@ -258,12 +258,12 @@ void LocalRendezvous::on(const Start& start) {
 
 void LocalRendezvous::on(const Stop& stop) {
   if (stop.round == round_) listener_.stop(stop);
-  else send(Stopped{stop.round, {}, {}});  // its store could not be opened: nothing runs
+  else send(Stopped{stop.round, {}, {}});  // the store could not be opened: nothing runs
 }
 
 void LocalRendezvous::on(VerdictMessage verdict) {
   is_over_ = true;
-  // There is one machine: it need not be named.
+  // With one machine the host need not be named.
   if (verdict.kind == VerdictKind::launcher_failed || verdict.kind == VerdictKind::timed_out)
     verdict.why = abort_reason_;
   listener_.verdict(verdict);

@@ -20,7 +20,7 @@ std::string_view leading_digits(std::string_view text) {
   return text.substr(0, length);
 }
 
-/// Those that members say of themselves, together: with the others they fit into one frame.
+/// In total, so that OPEN fits into one frame.
 constexpr std::size_t max_reported_addresses = 50'000;
 
 bool is_own_address(const IpAddress& address, const std::vector<IpAddress>& own_addresses) {
@@ -76,7 +76,8 @@ std::vector<Member*> order_members(const std::vector<Member*>& members) {
   for (Member* member : rest) {
     if (!place(member, member->kept_rank)) unplaced.push_back(member);
   }
-  // Those who had a rank that is gone, in its order; then newcomers: the coordinator's own, by name, by arrival.
+  // First those with a kept rank that is taken, in its order; then newcomers: the coordinator's own agent, by name, in
+  // join order.
   std::sort(unplaced.begin(), unplaced.end(), [](const Member* a, const Member* b) {
     if ((a->kept_rank < 0) != (b->kept_rank < 0)) return b->kept_rank < 0;
     if (a->kept_rank != b->kept_rank) return a->kept_rank < b->kept_rank;
@@ -98,14 +99,14 @@ std::vector<RankAssignment> assign_ranks(const std::vector<NodeShape>& nodes) {
   int world_size = 0;
   std::map<std::string, int> role_sizes;
   for (std::size_t node = 0; node < nodes.size(); ++node) {
-    RankAssignment& mine = assignments[node];
-    mine.node_rank = static_cast<int>(node);
-    mine.node_count = static_cast<int>(nodes.size());
-    mine.local_world_size = nodes[node].local_world_size;
-    mine.base_rank = world_size;
+    RankAssignment& ranks = assignments[node];
+    ranks.node_rank = static_cast<int>(node);
+    ranks.node_count = static_cast<int>(nodes.size());
+    ranks.local_world_size = nodes[node].local_world_size;
+    ranks.base_rank = world_size;
     world_size += nodes[node].local_world_size;
     int& role_size = role_sizes[nodes[node].role];
-    mine.role_base_rank = role_size;
+    ranks.role_base_rank = role_size;
     role_size += nodes[node].local_world_size;
   }
   for (std::size_t node = 0; node < nodes.size(); ++node) {
@@ -117,13 +118,12 @@ std::vector<RankAssignment> assign_ranks(const std::vector<NodeShape>& nodes) {
 
 namespace {
 
-/// The first of these addresses of the first member's machine that may mean something to the others: one that another
-/// machine has too, such as a container engine's bridge, does not.
+/// First usable address of node rank 0's machine that no other machine has: not a container engine's bridge.
 std::optional<IpAddress> unshared_address(const std::vector<const Member*>& round, const std::vector<IpAddress>& own) {
-  const auto found = std::find_if(own.begin(), own.end(), [&](const IpAddress& mine) {
-    return !mine.is_link_local() && !mine.is_loopback() && !mine.is_unspecified() &&
+  const auto found = std::find_if(own.begin(), own.end(), [&](const IpAddress& address) {
+    return !address.is_link_local() && !address.is_loopback() && !address.is_unspecified() &&
            std::none_of(round.begin() + 1, round.end(), [&](const Member* other) {
-             return std::find(other->own_addresses.begin(), other->own_addresses.end(), mine) !=
+             return std::find(other->own_addresses.begin(), other->own_addresses.end(), address) !=
                     other->own_addresses.end();
            });
   });
@@ -141,12 +141,12 @@ std::string address_of_node_rank_0(const std::vector<const Member*>& round,
   for (const Member* other : round) {
     if (!is_coordinator_machine) break;
     if (is_own_address(other->peer_address, own_addresses)) continue;
-    // Under this address one of the others was able to reach this machine.
+    // At least one peer could reach this machine by this address.
     if (!seen || seen->is_link_local()) seen = other->local_address;
   }
   if (!seen) seen = first.peer_address;
   if (!seen->is_link_local()) return seen->text();
-  // It means something only together with an interface, which each machine calls as it likes.
+  // A link-local address needs an interface name, which differs between machines.
   return unshared_address(round, is_coordinator_machine ? own_addresses : first.own_addresses).value_or(*seen).text();
 }
 
@@ -156,7 +156,7 @@ std::vector<std::string> allowed_addresses(const std::vector<const Member*>& rou
   bool own = false;
   for (const Member* member : round) {
     addresses.push_back(member->peer_address);
-    // It may be a name, which says nothing of where a connection comes from.
+    // A name does not tell where connections come from.
     if (const auto advertised = IpAddress::parse(member->advertised)) addresses.push_back(*advertised);
     own = own || is_own_address(member->peer_address, own_addresses);
     const auto some = std::min(member->own_addresses.size(), max_reported_addresses / round.size());

@@ -7,33 +7,31 @@
 
 #include "membership.hpp"
 
-// A round: who takes part, with which node ranks, and where they meet.
+// Membership of a round, node ranks and addresses.
 
 namespace ddrun::rendezvous {
 
-/// Host names as people count them: node2 before node10.
+/// Natural order of host names: node2 before node10.
 [[nodiscard]] bool host_before(std::string_view a, std::string_view b);
 
-/// Who takes part if at most `max` can: those of the last round first, then the coordinator's own agent, those with a
-/// node rank of their own, and the others as they came.
+/// Chooses at most `max` members: those of the last round first, then the coordinator's own agent, those with an
+/// explicit node rank, and the rest in join order.
 [[nodiscard]] std::vector<Member*> choose_members(std::vector<Member*> candidates, std::size_t max);
 
-/// The members in order of their new node ranks (lib/rendezvous/PROTOCOL.md, section 5). Changes nothing.
+/// The members in order of their new node ranks (lib/rendezvous/PROTOCOL.md, section 5). Pure.
 [[nodiscard]] std::vector<Member*> order_members(const std::vector<Member*>& members);
 
-/// What this machine tells of its own addresses: those that others can reach, or the loopback where there are no
-/// others.
+/// This machine's addresses reachable by others; loopback only if there are no others.
 [[nodiscard]] std::vector<std::string> advertised_addresses(const std::vector<IpAddress>& own_addresses);
 
-/// Where the others reach node rank 0, of a round in order of node rank: what it advertises, else where its connection
-/// comes from; if that is the coordinator's own machine, the address under which the others reached the coordinator. A
-/// link-local one only if the machine has said no other.
+/// MASTER_ADDR of a round in order of node rank: the advertised address of node rank 0, else its connection's; on the
+/// coordinator's own machine, the address that the others connected to. Link-local only if no other is known.
 [[nodiscard]] std::string address_of_node_rank_0(const std::vector<const Member*>& round,
                                                  const std::vector<IpAddress>& own_addresses);
 
-/// From where the members of a round may come to its store, without doubles: what they advertise, where their
-/// connections come from, all addresses of the coordinator's own machine if a member is on it, and those that members
-/// say they have; of these only the first few of each where there are very many members, so that the list can be sent.
+/// Addresses allowed to use the round's store, without duplicates: advertised ones, those of connections, all of the
+/// coordinator's machine if a member is on it, and those reported by members; of the last, fewer per member in very
+/// large jobs, so that the list fits a message.
 [[nodiscard]] std::vector<std::string> allowed_addresses(const std::vector<const Member*>& round,
                                                          const std::vector<IpAddress>& own_addresses);
 

@@ -9,8 +9,8 @@
 
 namespace ddrun::rendezvous {
 
-/// Messages of one direction that the other side has not said to have heard: they are sent once more when a broken
-/// connection was made again (lib/rendezvous/PROTOCOL.md, section 6). Both sides count the messages of a session alike.
+/// Sent messages without acknowledgement, to be sent again after a broken connection is resumed
+/// (lib/rendezvous/PROTOCOL.md, section 6). Both sides count the sequenced messages of a session.
 class Outbox {
  public:
   void add(std::uint8_t type, std::string_view payload) {
@@ -18,8 +18,8 @@ class Outbox {
     unconfirmed_.emplace_back(type, payload);
   }
 
-  /// The other side has heard so many in all. False if that cannot be: it counts more than were sent, or fewer than it
-  /// has said before.
+  /// The peer has received this many in total. False for an impossible number: more than were sent, or fewer than
+  /// confirmed before.
   [[nodiscard]] bool confirm(std::uint64_t received) {
     if (received < confirmed_ || received - confirmed_ > unconfirmed_.size()) return false;
     const auto end = unconfirmed_.begin() + static_cast<std::ptrdiff_t>(received - confirmed_);
@@ -29,7 +29,7 @@ class Outbox {
     return true;
   }
 
-  /// Type and payload, the oldest first.
+  /// Type and payload, oldest first.
   [[nodiscard]] const std::vector<std::pair<std::uint8_t, std::string>>& unconfirmed() const { return unconfirmed_; }
   /// Of their payloads.
   [[nodiscard]] std::size_t bytes() const { return bytes_; }

@@ -6,7 +6,7 @@ namespace ddrun::rendezvous {
 
 namespace {
 
-/// Of reports that one agent was sent and has not read yet: below what the transport keeps for one that does not read.
+/// Of unread reports; below the transport's limit for an agent that does not read.
 constexpr std::uint64_t max_unread_report_bytes = 32UL << 20U;
 
 }  // namespace

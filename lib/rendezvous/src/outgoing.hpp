@@ -13,11 +13,11 @@
 
 namespace ddrun::rendezvous {
 
-/// What a coordinator has to say, in order, until its owner takes it. People are told by one agent, the observer, of
-/// events, notices, and what became of a round's workers.
+/// Output queue of a coordinator. Events, notices and reports about workers go to one agent only, the observer, which
+/// shows them to the user.
 class Outgoing {
  public:
-  /// `observer`: its link at the moment, if there is one.
+  /// `observer`: its current link, if there is one.
   explicit Outgoing(std::function<std::optional<LinkId>()> observer) : observer_(std::move(observer)) {}
 
   void send(LinkId link, FromCoordinator message);
@@ -26,23 +26,22 @@ class Outgoing {
   void ping(LinkId link);
   void on_pong(LinkId link, std::uint32_t number);
 
-  /// An event waits until there is an observer; of those that wait `most_early` are kept, the last ones.
+  /// Queued until there is an observer; only the last `max_early` are kept.
   void event(std::string json, std::size_t max_early);
   void notice(const std::string& text);
-  /// An observer that is slow to read, or whose job has very many workers, is not to be cut off for it: it hears of the
-  /// node then, without its workers.
+  /// Drops the workers from the report if the observer has too many unread bytes, so that it is not disconnected for
+  /// being slow.
   void report(NodeReport report);
 
   [[nodiscard]] std::vector<Coordinator::Output> take();
 
  private:
-  /// Reports to the observer, in bytes since the job began. What was sent before a ping has been read when it is
-  /// answered.
+  /// Bytes of reports sent to the observer. Those sent before a ping are read when its PONG arrives.
   struct Reported {
     LinkId to = 0;
     std::uint64_t sent = 0;
     std::uint64_t read = 0;
-    std::uint32_t ping = 0;  ///< 0: none is under way
+    std::uint32_t ping = 0;  ///< 0: none pending
     std::uint64_t sent_before_ping = 0;
   };
 

@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Escaped in JSON it may become six times as long, and all of it must stay below 16 KiB.
+/// Escaping may lengthen it six times; the record is limited to 16 KiB.
 constexpr std::size_t max_why_bytes = 2048;
 
 constexpr VerdictKind kinds[] = {VerdictKind::success,           VerdictKind::worker_failed,   VerdictKind::timed_out,

@@ -19,7 +19,7 @@ Recovery::AddedClaim Recovery::add_claim(LinkId link, const RoundClaim& claim) {
     JobState job;
     leader_rank_ = job.restore(claim.job_state, Clock::time_point{}) ? job.coordinator_node_rank : -1;
   }
-  // It tells all the same; some may have heard of the next one before they heard that.
+  // All claims count: some members may have found the next coordinator before they were notified.
   last_.moved = last_.moved || claim.moved;
   claims_[link] = {claim.node_rank, claim.succeeded};
   added.of_last_round = true;

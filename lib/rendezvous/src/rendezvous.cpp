@@ -13,7 +13,7 @@ struct BackEnd {
   std::shared_ptr<Rendezvous> (*make)(boost::asio::any_io_executor, RendezvousOptions, RendezvousListener);
 };
 
-/// The first that suits is taken.
+/// The first match is used.
 constexpr BackEnd back_ends[] = {
     {[](const RendezvousSpec& spec) { return !spec.several_machines(); }, make_local_rendezvous},
     {[](const RendezvousSpec&) { return true; }, make_job_rendezvous},

@@ -10,28 +10,28 @@
 
 namespace ddrun::rendezvous {
 
-/// Whether and when a job whose workers failed starts again. Time comes in as an argument.
+/// Decides whether and when a failed job restarts. Time is passed in.
 class RestartBudget {
  public:
   explicit RestartBudget(RestartPolicy policy) : policy_(std::move(policy)) {}
 
-  /// Is a restart left? Does not spend anything.
+  /// Whether a restart is left.
   [[nodiscard]] bool any_left(Clock::time_point now) const;
-  /// How many are. Does not spend anything.
+  /// Number of restarts left.
   [[nodiscard]] int left(Clock::time_point now) const { return policy_.max_restarts - counted(now); }
-  /// The pause before the next restart: --restart-backoff, doubled for each restart up to 60 s. With --restart-window
-  /// the doubling starts anew when a whole window has passed without a restart. Does not spend anything.
+  /// Pause before the next restart: --restart-backoff, doubled with each restart up to 60 s. With --restart-window the
+  /// doubling starts over after a window without a restart.
   [[nodiscard]] Milliseconds pause(Clock::time_point now) const;
-  /// Takes one restart. Gives the pause before it.
+  /// Uses one restart; returns the pause before it.
   Milliseconds spend(Clock::time_point now);
-  /// Restarts in all.
+  /// Restarts so far.
   [[nodiscard]] int used() const { return used_; }
 
-  /// For the budget of another coordinator, whose clock shows another time.
+  /// State for another coordinator, whose clock differs.
   struct Spent {
     int used = 0;
     int doublings = 0;
-    std::vector<Milliseconds> ages;  ///< of the restarts that count within the window, the oldest first
+    std::vector<Milliseconds> ages;  ///< of the restarts within the window, oldest first
   };
   [[nodiscard]] Spent spent(Clock::time_point now) const;
   void restore(const Spent& spent, Clock::time_point now);
@@ -57,7 +57,7 @@ inline Milliseconds RestartBudget::pause(Clock::time_point now) const {
   const int doublings = policy_.window && counted(now) == 0 ? 0 : doublings_;
   constexpr Milliseconds max_pause{60'000};
   const Milliseconds pause = std::min<Milliseconds>(policy_.backoff * (1LL << std::min(doublings, 20)), max_pause);
-  // A first pause that was asked to be longer than a minute stays as it was asked for.
+  // A configured pause above the maximum is kept.
   return std::max(pause, policy_.backoff);
 }
 

@@ -17,14 +17,14 @@ Result<std::uint16_t> RoundStore::open(const Open& order) {
         concat("no address is known by which the other machines reach this one but ", order.address,
                ", which means nothing without an interface; give one (--local-addr), or the endpoint by another"));
   }
-  // To the store an empty list is everybody.
+  // The store takes an empty list as "all".
   if (order.addresses.empty()) {
     return fail(Errc::protocol, "the coordinator does not say which machines may use it");
   }
   const bool ours =
       address && (address->is_loopback() || std::find(machine_addresses_.begin(), machine_addresses_.end(), *address) !=
                                                 machine_addresses_.end());
-  // A name, or an address that something in front of this machine translates: where it arrives here is not known.
+  // A name or a translated address does not tell where connections arrive.
   if (!ours) addresses = {"0.0.0.0", "::"};
   if (server_ && addresses == listens_on_ && (order.port == 0 || order.port == server_->port())) {
     if (auto emptied = server_->new_round(order.addresses); !emptied) return tl::unexpected(emptied.error());

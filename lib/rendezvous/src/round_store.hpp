@@ -13,13 +13,12 @@
 
 namespace ddrun::rendezvous {
 
-/// The worker store of a job on several machines, while it lies with this agent: empty for each round, open to the
-/// machines of the round only, and listening on the address that workers are told and nowhere else.
+/// The worker store of a job on several machines, on the node of rank 0: empty for each round, accessible to the
+/// machines of the round only, and listening on the advertised address only.
 class RoundStore {
  public:
-  /// Whom the store cuts off is told as a warning on `executor`, whose context must outlive this object.
-  /// `machine_addresses`: of this machine. Without `with_store` a worker will listen there itself: a free port is
-  /// looked for and given up again.
+  /// Rejected clients are reported as warnings on `executor`, whose context must outlive this object.
+  /// `machine_addresses`: of this machine. Without `with_store` only a free port is chosen, for a worker to listen on.
   RoundStore(boost::asio::any_io_executor executor, std::vector<IpAddress> machine_addresses, std::uint64_t max_memory,
              bool with_store)
       : executor_(std::move(executor)),
@@ -27,11 +26,11 @@ class RoundStore {
         max_memory_(max_memory),
         with_store_(with_store) {}
 
-  /// Opens it for a round and gives its port. Blocks for well under a millisecond. Fails with `unavailable` if it
-  /// cannot listen, and where the order leaves open who may come or where workers find it.
+  /// Opens it for a round; returns the port. Blocks for less than a millisecond. Errors: `unavailable` if it cannot
+  /// listen; `invalid_argument` or `protocol` for an order without usable addresses.
   Result<std::uint16_t> open(const Open& order);
 
-  /// Another node has it now.
+  /// Another node has the store.
   void close() { server_.reset(); }
 
  private:

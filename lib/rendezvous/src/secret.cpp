@@ -24,8 +24,8 @@ namespace ddrun::rendezvous {
 
 namespace {
 
-/// Kubernetes mounts a Secret as a tmpfs of root's that cannot be written, with files that every user may read (0644 by
-/// default): a process that sees that mount is in the container.
+/// Kubernetes mounts a Secret as a read-only tmpfs owned by root with mode 0644: only processes in the container see
+/// it.
 bool is_mounted_secret(int fd, const struct stat& info) {
   struct statfs kind {};
   struct statvfs mount {};
@@ -46,13 +46,13 @@ Result<void> check_file(int fd, const std::string& path) {
   }
   if ((info.st_mode & 077U) != 0) {
     return fail(Errc::invalid_argument,
-                concat("others may read or write the secret file ", path, ": if nobody has, chmod 600 ",
+                concat("others may read or write the secret file ", path, ": if none has, chmod 600 ",
                        shell_quote(path), "; else remove it and make a new one with 'ddrun secret new'"));
   }
   return {};
 }
 
-/// `missing_is_fine`: then nothing is returned for a file that is not there.
+/// `missing_is_fine`: returns empty for a missing file.
 Result<std::optional<Secret>> read_secret(const std::string& path, bool missing_is_fine) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd) {
@@ -62,7 +62,7 @@ Result<std::optional<Secret>> read_secret(const std::string& path, bool missing_
   }
   if (auto fine = check_file(fd.get(), path); !fine) return tl::unexpected(fine.error());
 
-  std::string text(Secret::max_size + 16, '\0');  // room for what trim_typed() takes off, and to see that there is more
+  std::string text(Secret::max_size + 16, '\0');  // room for what trim_typed() strips, and to detect more
   std::size_t size = 0;
   while (size < text.size()) {
     const ssize_t n = ::read(fd.get(), text.data() + size, text.size() - size);
@@ -94,7 +94,7 @@ Result<void> make_directories(const std::string& path) {
 }  // namespace
 
 void wipe(std::string& text) noexcept {
-  text.resize(text.capacity());  // what a longer text left behind, too; no allocation
+  text.resize(text.capacity());  // includes remains of a longer text; does not allocate
   ::explicit_bzero(text.data(), text.size());
   text.clear();
 }
@@ -109,14 +109,14 @@ Result<Secret> Secret::from_text(std::string_view text) {
     return fail(Errc::invalid_argument, concat("a secret has at most ", max_size, " bytes, and this is longer"));
   }
   std::string bytes;
-  bytes.reserve(64);  // more than fits into a string object: moving it leaves no copy
+  bytes.reserve(64);  // above the small-string size: moving leaves no copy
   bytes = text;
   return Secret(std::move(bytes));
 }
 
 namespace {
 
-/// So many bytes are enough even as hexadecimal digits of 128 random bits.
+/// Enough for 128 random bits in hexadecimal.
 constexpr std::size_t long_enough = 32;
 
 enum class Kind { lower, upper, digit, other, no_text };
@@ -142,7 +142,7 @@ bool Secret::looks_strong() const {
   for (const char c : bytes_) seen[static_cast<unsigned char>(c)] = true;
   const auto different = static_cast<std::size_t>(std::count(seen.begin(), seen.end(), true));
   ::explicit_bzero(seen.data(), sizeof seen);
-  // Random bytes are no text; random digits and letters change from one kind to the other all the time.
+  // Random bytes are not text; random digits and letters change character class often.
   return no_text * 4 >= bytes_.size() || (changes * 3 >= bytes_.size() && different * 5 >= bytes_.size() * 2);
 }
 
@@ -185,7 +185,7 @@ Result<FoundSecret> find_or_make_secret(const RendezvousSpec& spec, const Enviro
     return fail(
         Errc::invalid_argument,
         concat("a job on several machines needs a secret that all of them know, and none can be made here: ", why,
-               "; give --secret-file or DDRUN_SECRET (--insecure: let everybody in who reaches the port)"));
+               "; give --secret-file or DDRUN_SECRET (--insecure: admit any process that reaches the port)"));
   };
   auto found = find_secret(spec, variable);
   if (!found) return tl::unexpected(found.error());
@@ -241,12 +241,11 @@ Result<std::string> new_secret_text() {
 
 Result<void> write_new_secret(const std::string& path, std::string_view text) {
   if (auto made = make_directories(path); !made) return made;
-  // Under a name of its own first: nobody may read half a secret.
+  // Written under a temporary name, so that no reader sees half a secret.
   const std::string unfinished = concat(path, ".", random_id());
   UniqueFd fd(::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) return fail_errno(Errc::unavailable, concat("cannot write ", path), errno);
-  // The mode first: the umask may have taken our own right to read. Network file systems tell of a full disk at the
-  // end.
+  // fchmod first: the umask may have removed our own read permission. Network file systems report a full disk at close.
   bool written = ::fchmod(fd.get(), 0600) == 0 && write_all(fd.get(), text.data(), text.size()) &&
                  write_all(fd.get(), "\n", 1) && ::fsync(fd.get()) == 0;
   int error = errno;
@@ -255,7 +254,7 @@ Result<void> write_new_secret(const std::string& path, std::string_view text) {
     error = errno;
   }
   if (written) {
-    // Some file systems have no links, and others, NFS for one, no rename that replaces nothing.
+    // Some file systems lack hard links, others (NFS) rename without replacing.
     written =
         ::link(unfinished.c_str(), path.c_str()) == 0 ||
         (errno != EEXIST && ::renameat2(AT_FDCWD, unfinished.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) == 0);
@@ -275,7 +274,7 @@ Result<void> write_new_secret(const std::string& path, std::string_view text) {
 std::string random_id() {
   std::array<std::byte, 16> bytes{};
   if (!fill_random(bytes)) {
-    // Only uniqueness matters.
+    // Only uniqueness matters here.
     const auto now = Clock::now().time_since_epoch().count();
     for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(now >> i);
   }

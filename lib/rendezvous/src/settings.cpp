@@ -20,15 +20,15 @@ namespace {
 using Value = std::variant<int, Milliseconds, std::optional<Milliseconds>>;
 using Field = std::variant<int*, Milliseconds*, std::optional<Milliseconds>*>;
 
-/// One setting of JOIN: what it is called there and by users, where an agent has it, and where the coordinator puts it.
+/// A setting of JOIN: its key, its option, where an agent has it, and where the coordinator stores it.
 struct Setting {
   const char* key;
-  const char* option;  ///< with its dashes
+  const char* option;  ///< with dashes
   Value (*of)(const LaunchSpec& spec);
   Field (*in)(JobSettings& settings);
-  int low = 0;  ///< bounds of a number; for times there is one bound for all
+  int low = 0;  ///< bounds of a number; times have a common bound
   int high = 0;
-  const char* unset = "not set";  ///< what no value means
+  const char* unset = "not set";  ///< shown for an empty value
 };
 
 using Spec = const LaunchSpec&;
@@ -64,7 +64,7 @@ constexpr Setting table[] = {
      [](JobSettings& j) -> Field { return &j.grace; }},
 };
 
-/// Where any agent may come to lead: how long others wait for what this one does is its own setting.
+/// Equal on all agents if any of them may lead: others wait for its coordinator by their own settings.
 struct LeaseSetting {
   const char* key;
   const char* options;
@@ -80,7 +80,7 @@ std::string text_of(int number) { return std::to_string(number); }
 std::string text_of(Milliseconds duration) { return std::to_string(duration.count()); }
 std::string text_of(const std::optional<Milliseconds>& duration) { return duration ? text_of(*duration) : ""; }
 
-// Times larger than this would overflow when they are added to a point in time.
+// Larger times overflow when added to a time point.
 constexpr long long max_ms = 100LL * 365 * 24 * 3600 * 1000;
 
 using Values = std::map<std::string, std::string>;
@@ -90,7 +90,7 @@ std::string value_of(const Values& values, const std::string& key) {
   return found == values.end() ? "" : found->second;
 }
 
-/// Reads the values of one Join into a JobSettings; the first trouble is kept.
+/// Parses the settings of a Join; keeps the first error.
 class SettingsReader {
  public:
   explicit SettingsReader(const Settings& settings) : values_(settings.begin(), settings.end()) {}
@@ -129,7 +129,7 @@ class SettingsReader {
   std::string error_;
 };
 
-/// As users know it: a time with its unit, the number of nodes as --nnodes has it. A text that is none of these stays.
+/// As the user writes it: times with a unit, node counts as for --nnodes. Invalid text is kept.
 std::string display_value(const Values& values, const Setting& setting) {
   const std::string text = value_of(values, setting.key);
   if (setting.option == std::string_view("--nnodes")) {
@@ -141,14 +141,14 @@ std::string display_value(const Values& values, const Setting& setting) {
   JobSettings unused;
   const auto milliseconds = parse_integer(text, 0, max_ms);
   const bool is_time = !std::holds_alternative<int*>(setting.in(unused));
-  // Exact: two that differ look different.
+  // Exact, so that different values look different.
   return is_time && milliseconds ? duration_text(Milliseconds(*milliseconds)) + " s" : text;
 }
 
 constexpr const char* program_key = "program";
 
-/// Of what is to run, as it was typed: jobs that were given no name are told apart by it. Empty for a job with a name,
-/// whose agents may run what they like.
+/// Digest of the command line, which tells jobs without an id apart. Empty for a job with an id, whose agents may run
+/// different programs.
 std::string program_digest(const LaunchSpec& spec) {
   if (spec.rendezvous.id != RendezvousSpec().id) return "";
   std::string argv_text = spec.program.name;
@@ -198,7 +198,7 @@ std::string describe_differences(const Settings& ours, const Settings& theirs) {
   std::vector<std::string> differences;
   const auto note = [&](std::string_view name, const std::string& other, const std::string& value) {
     std::string difference = concat(name, " is ", other, ", but ", value, " there");
-    // The two of --nnodes are one to the user who typed it.
+    // Both node counts come from one option.
     if (differences.empty() || differences.back() != difference) differences.push_back(std::move(difference));
   };
   for (const Setting& setting : table) {
@@ -219,7 +219,7 @@ std::string describe_differences(const Settings& ours, const Settings& theirs) {
     for (const LeaseSetting& setting : lease_table) values->erase(setting.key);
   }
   for (Values* values : {&our_values, &their_values}) values->erase(program_key);  // same_program()
-  // Of another ddrun, or of another program: known by their keys only.
+  // Settings of another version: shown by key.
   const auto plain = [](const std::string& text) { return text.empty() ? std::string("not set") : text; };
   for (const auto& [key, value] : our_values) {
     if (const std::string other = value_of(their_values, key); other != value) note(key, plain(other), plain(value));

@@ -14,7 +14,7 @@
 
 namespace ddrun::test {
 
-/// As short as it may be.
+/// The minimum.
 inline constexpr Milliseconds ttl = lease::min_ttl;
 
 #ifdef DDRUN_SANITIZED
@@ -34,7 +34,7 @@ inline MakeLease by_program(std::vector<std::string> argv, lease::LeaseOptions o
   };
 }
 
-/// A machine that has a lease: an event loop of its own, so that it can stand still alone, and what it was told.
+/// A machine with a lease, its event loop, which can be suspended separately, and a log of its callbacks.
 class Candidate {
  public:
   Candidate(std::string name, const MakeLease& make) : name_(std::move(name)) {
@@ -93,7 +93,7 @@ class Candidate {
   std::string name_;
 };
 
-/// Several of them, of one job. At each step no two lead, and terms rise from one leader to the next.
+/// Candidates of one job. In each step at most one leads, and terms rise from one leader to the next.
 class Candidates {
  public:
   Candidate& add(const std::string& name, const MakeLease& make) {
@@ -128,7 +128,7 @@ class Candidates {
     }
     return nullptr;
   }
-  /// All that run agree on who leads, and it does.
+  /// All running candidates agree on the leader, and it leads.
   [[nodiscard]] bool agreed() const {
     const Candidate* found = leader();
     if (found == nullptr || !found->leader) return false;
@@ -141,7 +141,7 @@ class Candidates {
 
  private:
   void check() {
-    // The clock goes on in between: who leads at the end of a look has led at its beginning, if it is asked twice.
+    // Time passes during the check, so a candidate counts as leader only if it leads twice.
     std::vector<const Candidate*> first;
     for (const auto& one : all_) {
       if (one->is_leader()) first.push_back(one.get());

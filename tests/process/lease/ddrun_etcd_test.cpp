@@ -1,4 +1,4 @@
-// The program ddrun-etcd by itself: its command line, its lines, its signals, its end.
+// The program ddrun-etcd: its command line, lines, signals and end.
 
 #include <signal.h>
 #include <stdlib.h>
@@ -21,13 +21,13 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Of no job here.
+/// Beyond any test's duration.
 constexpr Milliseconds never_runs_out{60'000};
 
-/// One that is talked to: its stdin stays open.
+/// A running program with an open stdin.
 class Spoken {
  public:
-  /// `stdout_fd`: what it writes to instead.
+  /// `stdout_fd`: replaces its stdout.
   explicit Spoken(const std::vector<std::string>& endpoints, int stdout_fd = -1)
       : in_(std::move(*make_pipe())),
         run_({DDRUN_TEST_ETCD_PROGRAM, "--endpoints=" + join(endpoints, ",")}, with(in_.read.get(), stdout_fd)) {
@@ -64,7 +64,7 @@ Outcome told(const std::string& input, const std::vector<std::string>& options =
   return Run(argv, run).wait();
 }
 
-/// The one line that was said to people.
+/// The single line on stderr.
 std::string sentence(const Outcome& outcome) {
   CAPTURE(outcome.out, outcome.err);
   CHECK(split(outcome.err, '\n').size() == 2);
@@ -84,7 +84,7 @@ std::string first_line(const std::string& text, const std::string& beginning) {
 
 }  // namespace
 
-TEST_CASE("ddrun-etcd: what is not in the protocol ends it with one sentence") {
+TEST_CASE("ddrun-etcd: invalid input ends it with one sentence") {
   struct Wrong {
     std::string lines;
     std::string said;
@@ -107,7 +107,7 @@ TEST_CASE("ddrun-etcd: what is not in the protocol ends it with one sentence") {
   CHECK(outcome.code() == 2);
 }
 
-TEST_CASE("ddrun-etcd: the end of its stdin is its end") {
+TEST_CASE("ddrun-etcd: it exits at the end of its stdin") {
   for (const auto* lines : {"", "job 1 5000 x\n", "job 1 5000 x\ncampaign a\ntick 1\n", "job 1 50"}) {
     CAPTURE(lines);
     const auto outcome = told(lines);
@@ -116,7 +116,7 @@ TEST_CASE("ddrun-etcd: the end of its stdin is its end") {
   }
 }
 
-TEST_CASE("ddrun-etcd: wrong usage is refused in one line, and a password is not said") {
+TEST_CASE("ddrun-etcd: wrong usage is refused in one line, and a password is not printed") {
   struct Wrong {
     std::vector<std::string> options;
     std::string said;
@@ -186,7 +186,7 @@ TEST_CASE("ddrun-etcd: a lease counts from the last tick that was read before it
   program.say("tick 2");
   REQUIRE(program.hear("done 2\n"));
   REQUIRE(wait_until([&] { return std::regex_search(program.run().out(), std::regex("mine \\d+ 2\n")); }));
-  // The request of tick 3 is under way while tick 4 comes, which is of no use to it.
+  // The request of tick 3 is in flight while tick 4 arrives, which it does not count.
   cluster.stop(0);
   program.say("tick 3");
   REQUIRE(program.hear("done 3\n"));
@@ -199,7 +199,7 @@ TEST_CASE("ddrun-etcd: a lease counts from the last tick that was read before it
   CHECK_FALSE(std::regex_search(program.run().out(), std::regex("mine \\d+ 4\n")));
 }
 
-TEST_CASE("ddrun-etcd: who says no ticks gets no lease, and keeps none") {
+TEST_CASE("ddrun-etcd: without ticks no lease is acquired or kept") {
   const EtcdCluster cluster(1);
   Spoken program(cluster.endpoints());
   program.say("job 1 2000 job");
@@ -209,7 +209,7 @@ TEST_CASE("ddrun-etcd: who says no ticks gets no lease, and keeps none") {
   program.say("tick 2");
   REQUIRE(program.hear("mine "));
   CHECK(leader_in(cluster) == "me:1\n");
-  // It steps down by its clock, and does not take what is free then.
+  // It steps down by its clock, and does not acquire the free lease then.
   REQUIRE(program.hear("none\n"));
   REQUIRE(wait_until([&] { return leader_in(cluster).empty(); }));
   Spoken other(cluster.endpoints());
@@ -221,7 +221,7 @@ TEST_CASE("ddrun-etcd: who says no ticks gets no lease, and keeps none") {
   CHECK(first_line(program.run().out(), "leader ").ends_with(" other%3A1"));
 }
 
-TEST_CASE("ddrun-etcd: signals that meet a whole job are not for it") {
+TEST_CASE("ddrun-etcd: signals to the whole job are ignored") {
   const EtcdCluster cluster(1);
   Spoken program(cluster.endpoints());
   program.say(concat("job 1 ", never_runs_out.count(), " job"));
@@ -231,7 +231,7 @@ TEST_CASE("ddrun-etcd: signals that meet a whole job are not for it") {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) program.run().signal(signal);
   program.say("tick 2");
   REQUIRE(program.hear("done 2\n"));
-  // Its stdin is what ends it, and what gives the lease back.
+  // It ends at the end of its stdin, and gives the lease back.
   CHECK(leader_in(cluster) == "me:1\n");
   program.hang_up();
   const auto outcome = program.run().wait();
@@ -240,7 +240,7 @@ TEST_CASE("ddrun-etcd: signals that meet a whole job are not for it") {
   CHECK(leader_in(cluster).empty());
 }
 
-TEST_CASE("ddrun-etcd: a reader that takes nothing does not hold it up") {
+TEST_CASE("ddrun-etcd: a reader that does not read does not block it") {
   const EtcdCluster cluster(1);
   FullPipe full;
   Spoken program(cluster.endpoints(), full.write_end());
@@ -283,7 +283,7 @@ TEST_CASE("ddrun-etcd: a machine whose ddrun is killed with -9 is followed at on
   second.lease->campaign("second:1");
   CHECK(processes_with(tag).size() == 1);
   first.reset();
-  // Long before the lease could have run out.
+  // Long before the lease would expire.
   REQUIRE(candidates.run_until([&] { return second.is_leader(); }, 20s));
   CHECK(wait_until([&] { return processes_with(tag).empty(); }));
 }

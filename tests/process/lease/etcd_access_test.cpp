@@ -1,4 +1,4 @@
-// Who may use etcd: TLS, users, and what is no etcd at all.
+// Access to etcd: TLS, users, and endpoints that are not etcd.
 
 #include <algorithm>
 
@@ -18,7 +18,7 @@ etcd::EtcdOptions of(const std::vector<std::string>& endpoints) {
   return etcd;
 }
 
-/// What is said of it once, as the only thing.
+/// The only message it reports.
 std::string refusal(const MakeLease& make) {
   Candidates candidates;
   Candidate& one = candidates.add("one", make);
@@ -26,7 +26,7 @@ std::string refusal(const MakeLease& make) {
   REQUIRE(candidates.run_until([&] { return one.unusable.has_value(); }));
   candidates.run_for(300ms);
   CAPTURE(one.log);
-  // That it was slow may have been said before.
+  // A slow response may have been reported before.
   CHECK(std::count_if(one.log.begin(), one.log.end(),
                       [](const std::string& line) { return line.starts_with("unusable"); }) == 1);
   CHECK(one.log.back().starts_with("unusable"));
@@ -38,7 +38,7 @@ std::string refusal(const MakeLease& make) {
 }
 std::string refusal(const etcd::EtcdOptions& etcd) { return refusal(by_etcd(etcd)); }
 
-/// What is said at once of options that cannot be meant; of those that the program has, it is the program that says it.
+/// The error of invalid options; for those of the program, the program's own.
 std::string mistake(const MakeLease& make) {
   boost::asio::io_context io;
   const auto made = make(io.get_executor(), {});
@@ -54,7 +54,7 @@ void works(const etcd::EtcdOptions& etcd) {
   one.lease->campaign("one:1");
   REQUIRE(candidates.run_until([&] { return one.is_leader(); }));
   std::optional<Result<void>> resigned;
-  // Longer than a lease lives: it is renewed that way too.
+  // Beyond the time to live: renewal works that way, too.
   candidates.run_for(ttl + 500ms);
   CHECK(one.is_leader());
   one.lease->resign(one.into(resigned));
@@ -62,7 +62,7 @@ void works(const etcd::EtcdOptions& etcd) {
   CHECK(resigned->has_value());
 }
 
-/// A certificate authority, made by the program openssl, and what it has signed.
+/// A certificate authority of openssl, and its certificates.
 class Authority {
  public:
   Authority() {
@@ -90,7 +90,7 @@ class Authority {
 
 }  // namespace
 
-TEST_CASE("TLS: with certificates on both sides, and every way in which they are wrong is said") {
+TEST_CASE("TLS: with certificates on both sides, and each invalid one is reported") {
   if (Run({"sh", "-c", "command -v openssl"}).wait().code() != 0) skip("openssl not installed");
   const Authority authority, strangers;
   authority.sign("server", "IP:127.0.0.1");
@@ -113,13 +113,13 @@ TEST_CASE("TLS: with certificates on both sides, and every way in which they are
   auto wrong = etcd;
   wrong.cacert = strangers.file("ca.pem");
   CHECK_THAT(refusal(wrong), test::contains("its certificate is not trusted: "));
-  // By a name that is not in the certificate.
+  // A host name that is not in the certificate.
   wrong = etcd;
   const auto port = split(etcd.endpoints[0], ':')[1];
   wrong.endpoints = {"localhost:" + port};
   CHECK_THAT(refusal(wrong), test::contains("its certificate is for another host"));
 
-  // Files that are no such thing are said at once.
+  // Invalid files are reported at once.
   wrong = etcd;
   wrong.cacert = authority.file("missing.pem");
   CHECK_THAT(mistake(by_etcd(wrong)), test::contains("cannot use " + wrong.cacert + " as cacert: "));
@@ -157,7 +157,7 @@ TEST_CASE("users and passwords") {
   CHECK_THAT(refusal(etcd), Catch::Matchers::StartsWith("etcd wants a user and a password"));
 }
 
-TEST_CASE("a token that etcd takes no more is asked for anew") {
+TEST_CASE("an expired token is renewed") {
   EtcdCluster cluster(1);
   auto etcd = of(cluster.endpoints());
   etcd.user = "root";
@@ -183,7 +183,7 @@ TEST_CASE("a token that etcd takes no more is asked for anew") {
     as_root({"auth", "disable"});
     cluster.etcdctl({"auth", "enable"});
   }
-  // It may notice before, when it renews; it does when it asks for something new.
+  // Detected at the next renewal, or at a new request at the latest.
   std::optional<Result<void>> resigned;
   one.lease->resign(one.into(resigned));
   REQUIRE(candidates.run_until([&] { return resigned.has_value(); }));
@@ -193,8 +193,8 @@ TEST_CASE("a token that etcd takes no more is asked for anew") {
   CHECK_FALSE(one.unusable);
 }
 
-TEST_CASE("what listens there is no etcd, or none of ours") {
-  // Answers as etcd 2 does where there is no API v3, or as a web server does, or greets like ssh.
+TEST_CASE("an endpoint that is not etcd, or an unsupported version") {
+  // Replies like etcd 2 without API v3, like a web server, or like ssh.
   struct Peer {
     const char* answer;
     const char* said;
@@ -225,7 +225,7 @@ while True:
   CHECK(refusal(of({at})) == concat("cannot use etcd: ", at, ": ", peer.said));
 }
 
-TEST_CASE("options that cannot be meant are refused before anything is asked") {
+TEST_CASE("invalid options are refused before any request") {
   const auto refused = [](const std::vector<std::string>& endpoints,
                           const lease::LeaseOptions& options = {"job", ttl}) {
     return mistake(by_etcd(of(endpoints), options));

@@ -124,7 +124,7 @@ bool EtcdCluster::wait_until_healthy() const {
     options.env = {{"ETCDCTL_API", "3"}};
     if (!wait_until([&] { return Run(argv, options).wait().code() == 0; }, std::chrono::seconds(60))) return false;
   }
-  // One answer that a majority has agreed on.
+  // A linearizable read: a majority has agreed.
   return wait_until(
       [&] {
         return etcdctl({"get", "there-is-no-such-key"}).empty() &&

@@ -9,7 +9,7 @@
 
 namespace ddrun::test {
 
-/// A real etcd of several members on the loopback. Ends the test as skipped where there is none.
+/// A real etcd cluster on loopback. Skips the test if etcd is not installed.
 class EtcdCluster {
  public:
   struct Options {
@@ -28,9 +28,9 @@ class EtcdCluster {
   void kill(std::size_t member);
   void stop(std::size_t member) const;
   void go_on(std::size_t member) const;
-  /// What `etcdctl` prints when it asks all members; `user`: "name:password".
+  /// Output of `etcdctl` with all endpoints; `user`: "name:password".
   std::string etcdctl(const std::vector<std::string>& words, const std::string& user = {}) const;
-  /// False once the time is up.
+  /// False after the timeout.
   [[nodiscard]] bool wait_until_healthy() const;
 
  private:

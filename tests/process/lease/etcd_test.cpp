@@ -1,4 +1,4 @@
-// Who leads a job, by a real etcd of three members, whatever happens to them and to the leaders.
+// Leader election by a real etcd of three members, with faults of members and leaders.
 
 #include <algorithm>
 #include <random>
@@ -22,7 +22,7 @@ std::chrono::milliseconds since(Deadline begin) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
 }
 
-/// That many, who all want to lead.
+/// Adds that many candidates.
 void add(Candidates& candidates, const EtcdCluster& cluster, int number) {
   for (int i = 0; i < number; ++i) {
     const auto name = concat("n", i, ":1");
@@ -35,7 +35,7 @@ Candidate& other_than(const Candidates& candidates, const Candidate& one) {
                         [&](const auto& other) { return other.get() != &one && other->lease && !other->frozen; });
 }
 
-/// Waits until one leads and all know, and gives it back.
+/// Waits until one leads and all agree; returns it.
 Candidate& elected(Candidates& candidates) {
   REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
   return *candidates.leader();
@@ -43,7 +43,7 @@ Candidate& elected(Candidates& candidates) {
 
 }  // namespace
 
-TEST_CASE("one of many is elected, all hear of it, and it stays; another job has its own") {
+TEST_CASE("one of many is elected, all are notified, and it stays; another job has its own leader") {
   const EtcdCluster cluster;
   Candidates another;
   Candidate& stranger = another.add("stranger", in(cluster, "another job"));
@@ -58,7 +58,7 @@ TEST_CASE("one of many is elected, all hear of it, and it stays; another job has
   CHECK(observer.follows(leader.name()));
   CHECK(leader.log.size() == 1);
 
-  // Renewed for longer than it lives by itself.
+  // Beyond its time to live: it is renewed.
   candidates.run_for(2 * ttl);
   CHECK(candidates.leader() == &leader);
   for (const auto& one : candidates.all()) CHECK(one->log.size() == 1);
@@ -77,13 +77,13 @@ TEST_CASE("a leader that crashes is followed within its time to live and a secon
   CHECK(candidates.leader()->leader->term > term);
 }
 
-TEST_CASE("a leader that stands still has lost its lease by its own clock before another has one") {
+TEST_CASE("a suspended leader loses its lease by its own clock before another leads") {
   const EtcdCluster cluster;
   Candidates candidates;
   add(candidates, cluster, 4);
   Candidate& first = elected(candidates);
   first.frozen = true;
-  // That no two lead is looked at in each step; the one that is frozen is asked too.
+  // Each step checks that no two lead, the frozen one included.
   REQUIRE(candidates.run_until([&] { return candidates.leader() != nullptr && candidates.leader() != &first; }));
   Candidate& second = *candidates.leader();
   CHECK_FALSE(first.is_leader());
@@ -93,7 +93,7 @@ TEST_CASE("a leader that stands still has lost its lease by its own clock before
   CHECK(first.has_logged("lost: the lease is lost: "));
 }
 
-TEST_CASE("who resigns is followed at once, and does not try again") {
+TEST_CASE("a leader that resigns is followed at once, and does not try again") {
   const EtcdCluster cluster;
   Candidates candidates;
   add(candidates, cluster, 4);
@@ -109,7 +109,7 @@ TEST_CASE("who resigns is followed at once, and does not try again") {
   CHECK(resigned->has_value());
   CHECK_FALSE(first.has_logged("lost"));
 
-  // With nobody else there, nobody leads; and who was the leader once may be it again.
+  // Without further candidates there is no leader; and a former leader may lead again.
   for (const auto& one : candidates.all()) {
     if (one.get() != &first) one->lease->resign({});
   }
@@ -119,10 +119,10 @@ TEST_CASE("who resigns is followed at once, and does not try again") {
   CHECK(candidates.leader() == &first);
 }
 
-TEST_CASE("who resigns and campaigns while it tries leaves no lease behind that bars it") {
+TEST_CASE("resign and campaign during an attempt leave no lease behind") {
   const EtcdCluster cluster(1);
   Candidates candidates;
-  // One that nobody renews would bar it for longer than the test waits.
+  // A lease without renewal would block it beyond the test's timeout.
   Candidate& one = candidates.add("one", in(cluster, "job", 60s));
   one.lease->campaign("one:1");
   (void)elected(candidates);
@@ -130,7 +130,7 @@ TEST_CASE("who resigns and campaigns while it tries leaves no lease behind that 
   one.lease->resign(one.into(resigned));
   REQUIRE(candidates.run_until([&] { return resigned.has_value(); }));
   candidates.run_for(500ms);
-  // Two tries are under way at once, and answered one after the other.
+  // Two attempts are in flight at once, and answered one after the other.
   cluster.stop(0);
   one.lease->campaign("one:1");
   candidates.run_for(500ms);
@@ -167,14 +167,14 @@ TEST_CASE("a lease that is taken away is lost at once") {
 TEST_CASE("a leader that has ended is deposed, and the next one need not wait until its lease runs out") {
   const EtcdCluster cluster(1);
   Candidates candidates;
-  // Longer than the test waits.
+  // Beyond the test's timeout.
   Candidate& first = candidates.add("first", in(cluster, "job", 60s));
   first.lease->campaign("first:1");
   const auto term = elected(candidates).leader->term;
   Candidate& next = candidates.add("next", in(cluster, "job", 60s));
   next.lease->campaign("next:1");
   REQUIRE(candidates.run_until([&] { return next.follows("first:1"); }));
-  // Of another term it is no leader's.
+  // Another term has no effect.
   next.lease->depose(term - 1);
   next.lease->depose(term + 1);
   candidates.run_for(1s);
@@ -197,14 +197,14 @@ TEST_CASE("all of etcd away for longer than a lease lives: the leader steps down
   REQUIRE(candidates.run_until([&] { return first.has_logged("lost: "); }));
   CHECK(since(begin) < ttl + 100ms);
   CHECK_FALSE(first.is_leader());
-  // Its own clock is the first to know: the program is told so before it can say why.
+  // Its own clock expires first: on_lost comes before etcd can report.
   CHECK(candidates.run_until([&] {
     return first.has_logged("could not be renewed within 1.8 s (etcd ") ||
            first.has_logged("could not renew it within 1.8 s");
   }));
   candidates.run_for(2 * ttl);
   CHECK(candidates.leader() == nullptr);
-  // Said once, to each.
+  // Reported once, to each.
   for (const auto& one : candidates.all()) {
     CHECK(std::count_if(one->log.begin(), one->log.end(), [](const std::string& line) {
             return line.starts_with("trouble: etcd cannot be asked: 127.0.0.1:");
@@ -215,7 +215,7 @@ TEST_CASE("all of etcd away for longer than a lease lives: the leader steps down
   CHECK(first.has_logged("trouble: etcd answers again (127.0.0.1:"));
 }
 
-TEST_CASE("members of etcd stop and go on, and leaders stand still, at random: never two lead", "[full]") {
+TEST_CASE("members of etcd and leaders are suspended at random: never two lead", "[full]") {
   const EtcdCluster cluster;
   Candidates candidates;
   add(candidates, cluster, 5);
@@ -254,7 +254,7 @@ TEST_CASE("a watch is resumed though what it missed was compacted away") {
   REQUIRE(candidates.run_until([&] { return observer.follows("leader:1"); }));
 }
 
-TEST_CASE("only the leader records the verdict, once, and then nobody leads until it is gone") {
+TEST_CASE("only the leader records the verdict, once, and then there is no leader until it is deleted") {
   const EtcdCluster cluster;
   Candidates candidates;
   add(candidates, cluster, 3);
@@ -283,7 +283,7 @@ TEST_CASE("only the leader records the verdict, once, and then nobody leads unti
   REQUIRE(candidates.run_until([&] { return twice.has_value(); }));
   CHECK(twice->has_value());
 
-  // It does not run out with the leader's lease, nor soon.
+  // It expires neither with the leader's lease, nor soon.
   leader.lease->resign({});
   Candidate& late = candidates.add("late", in(cluster));
   late.lease->campaign("late:1");
@@ -307,7 +307,7 @@ TEST_CASE("a verdict that reaches etcd after another leader was elected is not r
   Candidates candidates;
   add(candidates, cluster, 1);
   Candidate& first = elected(candidates);
-  // Behind its back: the key is another's, and it has not heard of it yet.
+  // The key is another's already, and it has not been notified yet.
   first.frozen = true;
   const std::string key = "/ddrun/a%20job%2F%C3%BC%25/leader";
   REQUIRE(cluster.etcdctl({"del", key}) == "1\n");
@@ -321,7 +321,7 @@ TEST_CASE("a verdict that reaches etcd after another leader was elected is not r
   CHECK(cluster.etcdctl({"get", "/ddrun/a%20job%2F%C3%BC%25/verdict"}).empty());
 }
 
-TEST_CASE("a verdict that is there already is recorded if it is the same, though it has not been heard of") {
+TEST_CASE("recording a verdict that is already recorded succeeds if it is the same") {
   const bool same = GENERATE(true, false);
   const EtcdCluster cluster(1);
   Candidates candidates;
@@ -337,7 +337,7 @@ TEST_CASE("a verdict that is there already is recorded if it is the same, though
   if (!same) CHECK(recorded->error().code == Errc::invalid_argument);
 }
 
-TEST_CASE("who is dropped, or fails for want of etcd, is told nothing more") {
+TEST_CASE("no callback follows after destruction or an unusable etcd") {
   EtcdCluster cluster(1);
   Candidates candidates;
   add(candidates, cluster, 2);

@@ -29,7 +29,7 @@ Candidate& elected(Candidates& candidates) {
   return *candidates.leader();
 }
 
-/// What holds for each engine.
+/// Common to all engines.
 void play(const MakeLease& make) {
   Candidates candidates;
   Candidate& observer = candidates.add("observer", make);
@@ -44,7 +44,7 @@ void play(const MakeLease& make) {
   CHECK(candidates.leader() == first);
   CHECK(first->log.size() == 1);
 
-  // It stands still: by its own clock it has lost the lease before another has it.
+  // Suspended: by its own clock it has lost the lease before another leads.
   first->frozen = true;
   REQUIRE(candidates.run_until([&] { return candidates.leader() != nullptr && candidates.leader() != first; }));
   first->frozen = false;
@@ -60,7 +60,7 @@ void play(const MakeLease& make) {
   CHECK(resigned->has_value());
   CHECK(candidates.leader() != second);
 
-  // Only the leader records, once; then nobody leads.
+  // Only the leader records, once; then there is no leader.
   Candidate* third = candidates.leader();
   second->lease->record_verdict("mine", second->into(wrong));
   third->lease->record_verdict("exit 0\nü % \"", third->into(recorded));
@@ -68,7 +68,7 @@ void play(const MakeLease& make) {
   CHECK(wrong->error().code == Errc::cancelled);
   REQUIRE(recorded->has_value());
   CHECK(observer.verdict == "exit 0\nü % \"");
-  // Who has not heard that it is recorded asks again.
+  // A repetition without knowledge of the record succeeds.
   recorded.reset();
   wrong.reset();
   third->lease->record_verdict("exit 0\nü % \"", third->into(recorded));
@@ -82,8 +82,8 @@ void play(const MakeLease& make) {
   CHECK(candidates.leader() == nullptr);
 }
 
-/// A leader whose program is killed cannot give its lease back: it is had before it runs out. So it is as well where
-/// all of a machine ends at once.
+/// A leader whose program is killed cannot give its lease back: it is deposed before the expiry; likewise if all of a
+/// machine ends at once.
 void play_deposing(const std::vector<std::string>& argv) {
   const lease::LeaseOptions long_one{"deposed", 60s};
   pid_t program = 0;
@@ -102,7 +102,7 @@ void play_deposing(const std::vector<std::string>& argv) {
   CHECK(candidates.leader()->leader->term > term);
 }
 
-/// `argv` with a curl of its own: the first request that has `words` is answered, and its answer lost.
+/// `argv` with a wrapped curl: the response of the first request with `words` is lost.
 std::vector<std::string> losing_answer(const TemporaryDirectory& directory, const std::string& words,
                                        std::vector<std::string> argv) {
   directory.file("curl", concat("#!/bin/sh\nPATH=${PATH#*:}\ncase $* in *'", words, R"('*)
@@ -119,7 +119,7 @@ exec curl "$@"
   return argv;
 }
 
-/// Asks until it is recorded, as a coordinator does; how often.
+/// Records until it succeeds, as a coordinator does; returns the number of attempts.
 int record_until_it_is(Candidates& candidates, Candidate& leader, const std::string& text) {
   const auto end = Clock::now() + 20s;
   for (int asked = 1; Clock::now() < end; ++asked) {
@@ -134,7 +134,7 @@ int record_until_it_is(Candidates& candidates, Candidate& leader, const std::str
   return 0;
 }
 
-/// The same verdict again is recorded, another one refused: by an example's own words.
+/// Recording the same verdict again succeeds, another one fails, directly with an example's lines.
 void record_again(const std::vector<std::string>& argv) {
   std::vector<std::string> words{
       "sh", "-c",
@@ -145,7 +145,7 @@ void record_again(const std::vector<std::string>& argv) {
              Catch::Matchers::Matches("mine [0-9]+ 1\ndone 1\nrecorded\nrecorded\nrefused [^\n]+\n"));
 }
 
-/// The engine has the verdict, and whose it is does not know.
+/// The engine has the verdict, and its leader does not know.
 void play_lost_answer(const std::vector<std::string>& argv) {
   Candidates candidates;
   Candidate& one = candidates.add("one", by_program(argv, {"lost", 6s}));
@@ -160,7 +160,7 @@ void play_lost_answer(const std::vector<std::string>& argv) {
 
 }  // namespace
 
-TEST_CASE("a program's lease is renewed, lost by the clock when it is not, and had again with a new term") {
+TEST_CASE("a program's lease is renewed, expires by the clock without renewal, and is acquired again with a new term") {
   Candidates candidates;
   TemporaryDirectory directory;
   const auto mute = directory.file("mute");
@@ -183,11 +183,11 @@ TEST_CASE("a program's lease is renewed, lost by the clock when it is not, and h
   CHECK(one.leader->term == 8);
 }
 
-TEST_CASE("a lease that a program takes before it hears that it was given up is none") {
+TEST_CASE("a lease that a program acquires before it reads resign does not count") {
   Candidates candidates;
   TemporaryDirectory directory;
   const auto held = directory.file("held"), waits = directory.file("waits");
-  // Its request is under way for as long as the file is there, and has it the lease with a term of its own.
+  // Its request is in flight while the file exists, and acquires the lease with a term of its own.
   Candidate& one = candidates.add(
       "one", by_script(concat("tick) if [ -e ", held, " ]; then : >", waits, "; while [ -e ", held,
                               " ]; do sleep 0.01; done; term=$((term + 1)); fi; "
@@ -208,12 +208,12 @@ TEST_CASE("a lease that a program takes before it hears that it was given up is 
   CHECK_FALSE(one.has_logged("lost: "));
 }
 
-TEST_CASE("who gives the lease back and wants it again does not wait for the tick that is due") {
+TEST_CASE("resign and campaign do not wait for the next regular tick") {
   Candidates candidates;
   Candidate& one = candidates.add(
       "one", by_script("tick) [ -z \"$address\" ] || echo mine $term $a; echo done $a;; "
                        "campaign) address=$a; term=$((${term:-6} + 1));; resign) address=; echo resigned;;"));
-  // Once a second a tick is due: this often it would be half a minute in all, three times what a test waits.
+  // With a tick per second this would take half a minute, three times the test's timeout.
   const auto until = Clock::now() + 10s;
   for (int i = 0; i < 30 && Clock::now() < until; ++i) {
     one.lease->campaign("one:1");
@@ -224,7 +224,7 @@ TEST_CASE("who gives the lease back and wants it again does not wait for the tic
   CHECK(Clock::now() < until);
 }
 
-TEST_CASE("who resigns twice hears of neither before the program has given the lease back") {
+TEST_CASE("two resigns complete only when the program has given the lease back") {
   Candidates candidates;
   TemporaryDirectory directory;
   const auto given_back = directory.file("given-back");
@@ -244,9 +244,10 @@ TEST_CASE("who resigns twice hears of neither before the program has given the l
   CHECK(read_file(given_back) == "x\nx\n");
 }
 
-TEST_CASE("a program that ends or says nonsense loses the lease at once, with its last words, and is started again") {
+TEST_CASE(
+    "a program that exits or prints invalid lines loses the lease at once, with its last line, and is restarted") {
   struct Way {
-    const char* at_resign;  // what it does when it is told of the file
+    const char* at_resign;  // its reaction to the file
     const char* said;
   };
   const Way way =
@@ -275,7 +276,7 @@ TEST_CASE("a program that ends or says nonsense loses the lease at once, with it
   CHECK(one.leader->term > 7);
 }
 
-TEST_CASE("a program that never works is said once") {
+TEST_CASE("a program that never works is reported once") {
   struct Bad {
     std::vector<std::string> argv;
     const char* said;
@@ -293,7 +294,7 @@ TEST_CASE("a program that never works is said once") {
   CHECK(one.log.size() == 1);
 }
 
-TEST_CASE("what a program prints is told: leaders, none, troubles, verdicts") {
+TEST_CASE("the lines of a program are reported: leaders, none, troubles, verdicts") {
   Candidates candidates;
   Candidate& one = candidates.add(
       "one",
@@ -305,7 +306,7 @@ TEST_CASE("what a program prints is told: leaders, none, troubles, verdicts") {
                                             "trouble: no 5 way", "verdict: exit 0"});
 }
 
-TEST_CASE("a verdict whose record was not answered, or refused though it was made, is asked for again") {
+TEST_CASE("a verdict is recorded again after a lost answer, or a refusal despite success") {
   Candidates candidates;
   std::optional<Result<void>> first, second;
   const std::string telling =
@@ -338,7 +339,7 @@ TEST_CASE("a verdict whose record was not answered, or refused though it was mad
   }
 }
 
-TEST_CASE("a program that does not answer a verdict is asked again, and what it says late is about the first") {
+TEST_CASE("a verdict without an answer is repeated, and a late answer is about the first one") {
   Candidates candidates;
   Candidate& one =
       candidates.add("one", by_script(concat(leading,
@@ -376,7 +377,7 @@ TEST_CASE("configs/lease/etcd.sh is such a program", "[full]") {
 
   record_again(argv);
 
-  // What others have written there stays one line, with the backslashes that it has.
+  // Foreign content stays one line, with its backslashes.
   const auto said = Run({"sh", "-c",
                          R"(key=$(printf /ddrun/odd/leader | base64); value=$(printf '%s' 'a\nnone' | base64)
 curl -sS -d "{\"key\":\"$key\",\"value\":\"$value\"}" "$2/v3/kv/put" >&2 || exit
@@ -408,7 +409,7 @@ TEST_CASE("configs/lease/kubernetes.sh is such a program") {
   argv.back() = "job-again";
   record_again(argv);
 
-  // The holder's time to live counts: by its own the other one would have it after two seconds.
+  // The holder's time to live counts: by its own the other one would lead after two seconds.
   const auto line = [&](const char* lines) {
     return Run({"sh", "-c", concat("(", lines, ") | \"$@\""), "sh", argv[0], argv[1], argv[2], argv[3], "job-4"});
   };
@@ -417,7 +418,7 @@ TEST_CASE("configs/lease/kubernetes.sh is such a program") {
   const auto other = line("printf '%s\\n' 'job 1 2000 job' 'campaign b' 'tick 1'; sleep 2.2; echo tick 2").wait();
   CHECK(other.out == "leader 1 a\ndone 1\nleader 1 a\ndone 2\n");
 
-  // Who is not let in is told so, in one line.
+  // A refusal is reported in one line.
   account.file("token", "wrong");
   const auto refused = Run({"sh", "-c", R"(printf '%s\n' 'job 1 2000 job' 'campaign a' 'tick 1' | "$@")", "sh", argv[0],
                             argv[1], argv[2], argv[3], "job-3"})
@@ -439,7 +440,7 @@ TEST_CASE("configs/lease/kubernetes.sh asks an API server whose address is IPv6"
   CHECK_THAT(said.out, Catch::Matchers::StartsWith("trouble cannot ask https://[::1]:1: curl: (7) "));
 }
 
-TEST_CASE("options that cannot be meant are refused before a program is started") {
+TEST_CASE("invalid options are refused before a program is started") {
   const auto refused = [](const MakeLease& make) {
     boost::asio::io_context io;
     const auto made = make(io.get_executor(), {});

@@ -1,4 +1,4 @@
-// What a member of etcd, or who pretends to be one, can send: pieces, cuts, garbage, too much, nothing.
+// Responses of an etcd member, or of any other server: split, truncated, garbage, too long, none.
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -33,8 +33,8 @@ std::string chunk(const std::string& bytes) {
 }
 constexpr const char* chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
 
-/// Listens, and answers each request with the next of its answers, byte by byte if asked for; after the last one it is
-/// silent. "" hangs up, "-" says nothing.
+/// Listens, and answers each request with the next response, byte by byte if asked for; silent after the last one. ""
+/// closes, "-" sends nothing.
 class Peer {
  public:
   Peer(boost::asio::io_context& io, std::vector<std::string> answers, bool in_crumbs = false)
@@ -81,7 +81,7 @@ class Peer {
       if (link->out.ends_with("CUT")) link->socket.close();
       return;
     }
-    // What ends with CUT does so without that word.
+    // A response that ends with CUT is sent without it.
     const std::size_t end = link->out.size() - (link->out.ends_with("CUT") ? 3 : 0);
     if (from >= end) return link->socket.close();
     const std::size_t size = in_crumbs_ ? 1 : end - from;
@@ -117,7 +117,7 @@ tl::expected<HttpResponse, HttpError> exchange(const std::string& answer, bool i
 
 }  // namespace
 
-TEST_CASE("an answer is the same with a length, in chunks, in crumbs, and to the end of the connection") {
+TEST_CASE("a response is the same with a length, in chunks, byte by byte, and until the end of the connection") {
   const bool in_crumbs = GENERATE(false, true);
   CHECK(exchange(with_length("hello"), in_crumbs)->body == "hello");
   CHECK(exchange(chunked + chunk("he") + chunk("llo") + "0\r\n\r\n", in_crumbs)->body == "hello");
@@ -133,7 +133,7 @@ TEST_CASE("an answer is the same with a length, in chunks, in crumbs, and to the
   CHECK(exchange("HTTP/1.0 200 OK\r\nConnection: close\r\n\r\nhelloCUT", in_crumbs)->body == "hello");
 }
 
-TEST_CASE("answers that are cut, no HTTP, or without end are failures in words") {
+TEST_CASE("truncated, invalid and endless responses are errors with a text") {
   const auto why = [](const std::string& answer) {
     const auto got = exchange(answer);
     REQUIRE_FALSE(got);
@@ -157,7 +157,7 @@ TEST_CASE("answers that are cut, no HTTP, or without end are failures in words")
              Catch::Matchers::StartsWith("does not answer as etcd does ("));
 }
 
-TEST_CASE("an answer that does not end is told line by line, however it is cut, and within bounds") {
+TEST_CASE("a streaming response is delivered line by line, however it is split, and within limits") {
   const bool in_crumbs = GENERATE(false, true);
   const auto follow = [&](const std::string& answer, std::string& why) {
     boost::asio::io_context io;
@@ -186,7 +186,7 @@ TEST_CASE("an answer that does not end is told line by line, however it is cut, 
   CHECK(why == "sent a line without end");
 }
 
-TEST_CASE("who follows may drop the connection at each line") {
+TEST_CASE("the connection may be destroyed in each line's callback") {
   boost::asio::io_context io;
   const Peer peer(io, {chunked + chunk("one\ntwo\n") + chunk("three\n")});
   auto connection = std::make_unique<HttpConnection>(plain_streams(io.get_executor())("h"), peer.at());
@@ -205,14 +205,14 @@ TEST_CASE("who follows may drop the connection at each line") {
 
 namespace {
 
-/// A client of peers, and what it says.
+/// A client of peers, and its reports.
 struct Client {
   Client(boost::asio::io_context& io, const std::vector<std::uint16_t>& ports) {
     std::vector<EtcdClient::Endpoint> endpoints;
     for (const auto port : ports) endpoints.push_back({"127.0.0.1", port});
     client = std::make_shared<EtcdClient>(
         io.get_executor(), EtcdOptions(), std::move(endpoints), plain_streams(io.get_executor()), 100ms,
-        EtcdClient::Events{[this](std::string text) { troubles.push_back(std::move(text)); },
+        EtcdClient::Events{[this](std::string text) { statuses.push_back(std::move(text)); },
                            [this](Error error) { unusable = std::move(error); }, [this] { ++moves; }});
     client->start();
   }
@@ -228,14 +228,14 @@ struct Client {
         [this](const Error& error) { failure = error; });
   }
   std::shared_ptr<EtcdClient> client;
-  std::vector<std::string> troubles;
+  std::vector<std::string> statuses;
   std::optional<Error> unusable, failure;
   int moves = 0, on_response = 0;
 };
 
 }  // namespace
 
-TEST_CASE("a member that is silent, hangs up, refuses or talks nonsense is left for another within the bound") {
+TEST_CASE("a member that is silent, closes, refuses or sends garbage is replaced within the timeout") {
   const std::string bad = GENERATE(as<std::string>(), "", "-", with_length("no JSON"), "garbage\r\n\r\n",
                                    "HTTP/1.1 503 Service Unavailable\r\nContent-Length: "
                                    "46\r\n\r\n{\"error\":\"etcdserver: no leader\",\"code\":14}    ",
@@ -250,14 +250,14 @@ TEST_CASE("a member that is silent, hangs up, refuses or talks nonsense is left 
     REQUIRE(run_until(io, [&] { return client.on_response == i; }));
     CHECK(Clock::now() - begin < 2s);
   }
-  CHECK(client.troubles.empty());
+  CHECK(client.statuses.empty());
   CHECK_FALSE(client.unusable);
-  // It has stayed with the good one, through one connection.
+  // It stays with the good member, on one connection.
   CHECK(good.connections == 1);
   CHECK(client.moves <= 1);
 }
 
-TEST_CASE("a connection that was closed while it was not used is opened again, and is no trouble") {
+TEST_CASE("a closed idle connection is reopened without an error") {
   boost::asio::io_context io;
   const std::string last =
       concat("HTTP/1.1 200 OK\r\nContent-Length: ", std::string(header).size(), "\r\n\r\n", header, "CUT");
@@ -270,10 +270,10 @@ TEST_CASE("a connection that was closed while it was not used is opened again, a
     for (int turn = 0; turn < 5; ++turn) io.run_one_for(2ms);
   }
   CHECK(client.moves == 0);
-  CHECK(client.troubles.empty());
+  CHECK(client.statuses.empty());
 }
 
-TEST_CASE("when none answers that is said once, each question ends in time, and so is that they are back") {
+TEST_CASE("an unreachable cluster is reported once, requests end in time, and its return is reported") {
   boost::asio::io_context io;
   auto peer = std::make_unique<Peer>(io, std::vector<std::string>{with_length(header)});
   const auto at = peer->at();
@@ -286,11 +286,11 @@ TEST_CASE("when none answers that is said once, each question ends in time, and 
   CHECK(client.failure->code == Errc::timeout);
   CHECK(Clock::now() - begin >= 700ms);
   CHECK(Clock::now() - begin < 3s);
-  REQUIRE(client.troubles.size() == 1);
-  CHECK(client.troubles[0] == concat("etcd cannot be asked: 127.0.0.1:", at.port(), ": no answer within 0.1 s"));
+  REQUIRE(client.statuses.size() == 1);
+  CHECK(client.statuses[0] == concat("etcd cannot be asked: 127.0.0.1:", at.port(), ": no answer within 0.1 s"));
 }
 
-TEST_CASE("what is refused is said to who asked, and is no trouble") {
+TEST_CASE("a refusal goes to the caller, and is not reported") {
   boost::asio::io_context io;
   const std::string body = R"({"error":"etcdserver: requested lease not found","code":5})";
   const Peer peer(io, {concat("HTTP/1.1 404 Not Found\r\nContent-Length: ", body.size(), "\r\n\r\n", body)});
@@ -299,5 +299,5 @@ TEST_CASE("what is refused is said to who asked, and is no trouble") {
   REQUIRE(run_until(io, [&] { return client.failure.has_value(); }));
   CHECK(client.failure->code == Errc::not_found);
   CHECK(client.failure->message == "etcd refuses: etcdserver: requested lease not found");
-  CHECK(client.troubles.empty());
+  CHECK(client.statuses.empty());
 }

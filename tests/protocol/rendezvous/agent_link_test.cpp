@@ -1,4 +1,4 @@
-// The agent's side of the connections, against a real server, and against what else may listen on a port.
+// The agent's side of connections, against a real server, and against other listeners.
 #include <signal.h>
 
 #include <atomic>
@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// A port on which somebody listens who does with the first connection as he is told.
+/// A listening port with a scripted reaction to the first connection.
 struct Listener {
   Listener() : fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
@@ -34,7 +34,7 @@ struct Listener {
   std::uint16_t port;
 };
 
-/// Something between agent and coordinator that passes bytes on, until it resets the connections that go through it.
+/// A proxy between agent and coordinator that can reset its connections.
 class Wire {
  public:
   explicit Wire(std::uint16_t to) : to_(to), thread_([this] { run(); }) {}
@@ -43,12 +43,12 @@ class Wire {
     thread_.join();
   }
   [[nodiscard]] std::uint16_t port() const { return listener_.port; }
-  /// As a box on the way does that has forgotten its connections. Returns when it is done.
+  /// Like a stateful firewall that has lost its connections. Returns when it is done.
   void reset() {
     cut_ = true;
     while (cut_) ::usleep(100);
   }
-  /// From now on every new connection is reset, too.
+  /// From now on new connections are reset, too.
   void refuse() { refused_ = true; }
 
  private:
@@ -105,7 +105,7 @@ class Wire {
 
 }  // namespace
 
-TEST_CASE("an agent finds its coordinator, joins and is heard") {
+TEST_CASE("an agent finds its coordinator, joins and sends") {
   for (const std::string& secret : {test_secret, std::string()}) {
     Fixture f(Fixture::slow_heartbeat(), secret);
     Agent agent({{"127.0.0.1", f.server->port()}}, secret);
@@ -129,7 +129,7 @@ TEST_CASE("an agent finds its coordinator by name and by IPv6") {
   }
 }
 
-TEST_CASE("an agent comes from the address that it was given") {
+TEST_CASE("an agent connects from the configured address") {
   Fixture f;
   AgentLinkOptions options;
   options.coordinators = {{"127.0.0.1", f.server->port()}};
@@ -157,26 +157,26 @@ TEST_CASE("an agent waits for a coordinator that comes later, at one of several 
   Agent agent({{"127.0.0.1", 1}, {"127.0.0.1", port}});
   REQUIRE(agent.link->start());
   REQUIRE(agent.run_until([&] { return agent.retries.size() >= 4; }));
-  CHECK(has(agent.retries[0], "nobody listens on 127.0.0.1:1"));
-  CHECK(has(agent.retries[1], concat("nobody listens on 127.0.0.1:", port)));
+  CHECK(has(agent.retries[0], "no process listens on 127.0.0.1:1"));
+  CHECK(has(agent.retries[1], concat("no process listens on 127.0.0.1:", port)));
   options.ports = {port};
   const auto started = CoordinatorServer::start(options);
   REQUIRE(started);
   CHECK(agent.wait_for<Welcome>());
 }
 
-TEST_CASE("an agent that finds nobody says where it looked and why that failed") {
+TEST_CASE("an agent without a coordinator reports where it looked and why that failed") {
   Agent agent({{"127.0.0.1", 1}, {"no-such-host.invalid", 29400}}, test_secret, 700ms);
   const auto begin = Clock::now();
   REQUIRE(agent.link->start());
   const auto end = agent.end();
   CHECK(agent.lost->code == Errc::timeout);
-  CHECK(has(end, "nobody listens on 127.0.0.1:1"));
+  CHECK(has(end, "no process listens on 127.0.0.1:1"));
   CHECK(has(end, "no-such-host.invalid"));
   CHECK(Clock::now() - begin < 10s);
 }
 
-TEST_CASE("an agent that cannot be let in says why, at once") {
+TEST_CASE("an agent that is not admitted reports why, at once") {
   {
     Fixture f;
     Agent agent({{"localhost", f.server->port()}}, "another secret than theirs");
@@ -210,7 +210,7 @@ TEST_CASE("an agent that cannot be let in says why, at once") {
   }
 }
 
-TEST_CASE("an agent tries elsewhere where it is not let in") {
+TEST_CASE("an agent tries the next candidate where it is not admitted") {
   Fixture other(Fixture::slow_heartbeat(), "the secret of another job"), f;
   Agent agent({{"127.0.0.1", other.server->port()}, {"127.0.0.1", f.server->port()}});
   REQUIRE(agent.link->start());
@@ -218,7 +218,7 @@ TEST_CASE("an agent tries elsewhere where it is not let in") {
   CHECK(f.server->stats().agents == 3);
 }
 
-TEST_CASE("an agent that meets another job's coordinator looks on, and is told if there is nowhere else") {
+TEST_CASE("an agent skips another job's coordinator, and fails if there is no other candidate") {
   Fixture f;
   Agent agent({{"127.0.0.1", f.server->port()}, {"localhost", f.server->port()}}, test_secret, 20s, "elsewhere");
   REQUIRE(agent.link->start());
@@ -228,7 +228,7 @@ TEST_CASE("an agent that meets another job's coordinator looks on, and is told i
   CHECK(agent.retries == std::vector<std::string>{"another job is served here"});
 }
 
-TEST_CASE("what another job's coordinator has said is not counted in the session with the right one") {
+TEST_CASE("messages of another job's coordinator are not counted in the session") {
   Fixture other;
   CoordinatorServerOptions options;
   options.coordinator.job_id = "elsewhere";
@@ -238,7 +238,7 @@ TEST_CASE("what another job's coordinator has said is not counted in the session
   Agent agent({{"127.0.0.1", other.server->port()}, {"127.0.0.1", f.server->port()}}, test_secret, 20s, "elsewhere");
   REQUIRE(agent.link->start());
   REQUIRE(agent.wait_for<Welcome>());
-  // It answers some twenty PINGs meanwhile, and says in each how much it has heard.
+  // It answers about twenty PINGs meanwhile, each with its count of messages.
   Round round = 0;
   for (const auto until = Clock::now() + 400ms; Clock::now() < until;) {
     agent.link->send(Opened{++round, 1});
@@ -247,7 +247,7 @@ TEST_CASE("what another job's coordinator has said is not counted in the session
   CHECK_FALSE(agent.lost);
 }
 
-TEST_CASE("an agent notices who is not a coordinator") {
+TEST_CASE("an agent detects a peer that is not a coordinator") {
   const auto answer = [](const std::string& bytes) {
     Listener listener;
     Agent agent({{"127.0.0.1", listener.port}}, test_secret, 3s);
@@ -266,12 +266,12 @@ TEST_CASE("an agent notices who is not a coordinator") {
   };
   CHECK(has(answer("HTTP/1.1 400 Bad Request\r\n\r\n"), "is not ddrun"));
   CHECK(has(answer("DDRUN-RV" + unhex("0700 0100 00000000") + std::string(32, 'n')), "speaks version 7"));
-  // It has not the secret, but pretends.
+  // A peer without the secret.
   CHECK(
       has(answer("DDRUN-RV" + unhex("0200 0000 00000000") + std::string(64, 'n')), "does not know this job's secret"));
 }
 
-TEST_CASE("an agent tries again where somebody hangs up or has no time") {
+TEST_CASE("an agent retries where the peer closes or is busy") {
   const auto retries = [](const std::function<void(int)>& before_hanging_up) {
     Fixture f;
     Listener listener;
@@ -292,7 +292,7 @@ TEST_CASE("an agent tries again where somebody hangs up or has no time") {
     CHECK(has(at_once[0], "hung up before it answered"));
   }
   {
-    // As a coordinator does for which the proof comes too late: packets may have been lost on the way.
+    // Like a coordinator that gets the proof too late: packets may have been lost.
     const auto answer = "DDRUN-RV" + unhex("0200 0000 00000000") + std::string(32, 'n');
     const auto later = retries([&](int fd) {
       (void)::send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);
@@ -312,7 +312,7 @@ TEST_CASE("an agent notices a broken connection and a silent coordinator") {
   Agent agent({{"127.0.0.1", f->server->port()}});
   REQUIRE(agent.link->start());
   REQUIRE(agent.wait_for<Welcome>());
-  // For longer than silence would be borne: pings come and are answered.
+  // Beyond the heartbeat limit: pings are answered.
   const auto until = Clock::now() + 2500ms;
   agent.run_until([&] { return Clock::now() > until; });
   CHECK_FALSE(agent.lost);
@@ -320,12 +320,12 @@ TEST_CASE("an agent notices a broken connection and a silent coordinator") {
   CHECK(has(agent.end(), "coordinator's host"));
   CHECK(has(agent.end(), "broke: connection closed"));
   CHECK(agent.lost->code == Errc::connection_lost);
-  CHECK_FALSE(agent.unreachable);  // its process has ended, and is not waited for
+  CHECK_FALSE(agent.unreachable);  // its process has ended
 }
 
 namespace {
 
-/// Takes one connection and greets it as a coordinator does; then says WELCOME, or nothing. Gives the connection.
+/// Accepts one connection and completes the handshake; then sends WELCOME, or nothing. Returns the connection.
 int handshake(const Listener& listener, bool welcome) {
   const int fd = ::accept(listener.fd, nullptr, nullptr);
   const HmacKey secret(test_secret);
@@ -349,7 +349,7 @@ int handshake(const Listener& listener, bool welcome) {
   return fd;
 }
 
-/// The same, and reads until it ends.
+/// The same, and reads to the end.
 void greet_one(const Listener& listener, bool welcome) {
   const int fd = handshake(listener, welcome);
   char buffer[1000];
@@ -360,7 +360,7 @@ void greet_one(const Listener& listener, bool welcome) {
 
 }  // namespace
 
-TEST_CASE("an agent notices that nothing is heard any more, and hangs up once its owner is done") {
+TEST_CASE("an agent detects silence, and closes once its owner is done") {
   Listener listener;
   Agent agent({{"127.0.0.1", listener.port}});
   int fd = -1;
@@ -377,7 +377,7 @@ TEST_CASE("an agent notices that nothing is heard any more, and hangs up once it
     }
     return got == 0;
   };
-  CHECK_FALSE(end_of_it(MSG_DONTWAIT));  // its end would say that the agent's workers are gone
+  CHECK_FALSE(end_of_it(MSG_DONTWAIT));  // closing it would report that the workers are gone
   agent.link.reset();
   CHECK(end_of_it(0));
   ::close(fd);
@@ -426,7 +426,7 @@ TEST_CASE("a link may be closed or destroyed at any time") {
   f.check_members_unaffected();
 }
 
-TEST_CASE("a message that is longer than any may be loses what it can do without") {
+TEST_CASE("a message above the limit is sent without its optional texts") {
   Fixture f;
   Agent agent({{"127.0.0.1", f.server->port()}});
   REQUIRE(agent.link->start());
@@ -436,7 +436,7 @@ TEST_CASE("a message that is longer than any may be loses what it can do without
   CHECK(agent.wait_for<Start>().value_or(Start{}).round == 8);
 }
 
-TEST_CASE("a connection that is reset is made again, no message is lost and none comes twice") {
+TEST_CASE("a connection that is reset is resumed without lost or repeated messages") {
   CoordinatorServerOptions options;
   options.coordinator.heartbeat_interval = Milliseconds(50);
   options.coordinator.heartbeat_misses = 400;
@@ -465,7 +465,7 @@ TEST_CASE("a connection that is reset is made again, no message is lost and none
   };
   CHECK(agent.run_until([&] { return starts().size() >= rounds || agent.lost; }));
   box.join();
-  // Nothing comes behind the last one.
+  // Nothing follows the last one.
   agent.link->send(Opened{rounds + 1, 1});
   CHECK(agent.run_until([&] { return (!starts().empty() && starts().back() == rounds + 1) || agent.lost; }));
   INFO((agent.lost ? agent.lost->message : "not lost") << "; " << join(f.notices(), "; "));
@@ -477,7 +477,7 @@ TEST_CASE("a connection that is reset is made again, no message is lost and none
   for (const auto& line : coordinator_log()) CHECK(line.find("lost linked") == std::string::npos);
 }
 
-TEST_CASE("a connection that is reset while much is being said is no end in order") {
+TEST_CASE("a reset with much unsent output is not an orderly close") {
   CoordinatorServerOptions options;
   options.coordinator.heartbeat_interval = Milliseconds(50);
   options.coordinator.heartbeat_misses = 400;
@@ -486,8 +486,8 @@ TEST_CASE("a connection that is reset while much is being said is no end in orde
   Agent agent({{"127.0.0.1", wire.port()}});
   REQUIRE(agent.link->start());
   REQUIRE(agent.wait_for<Welcome>());
-  // The system tells of a reset once: here to one of many messages that wait to be sent, and the next ones hear of a
-  // broken pipe, as after an end.
+  // The kernel reports a reset once: here to one of many pending writes; the next ones get EPIPE, as after an orderly
+  // close.
   Round said = 0;
   for (int i = 0; i < 15 && !agent.lost; ++i) {
     for (int burst = 0; burst < 100; ++burst) agent.link->send(Opened{++said, 1});
@@ -521,7 +521,7 @@ TEST_CASE("a connection that cannot be made again in time is lost, on both sides
   CHECK(coordinator_has_logged("silent linked"));
 }
 
-TEST_CASE("an agent that looks for its coordinator says that no process is there") {
+TEST_CASE("a searching agent reports that no process listens") {
   SECTION("all connections are refused, for half a second") {
     const auto begin = Clock::now();
     Agent agent({{"127.0.0.1", 1}, {"::1", 1}});
@@ -539,7 +539,7 @@ TEST_CASE("an agent that looks for its coordinator says that no process is there
   }
 }
 
-TEST_CASE("the workers of an agent whose own thread stands still are killed where nobody waits for them any more") {
+TEST_CASE("the workers of an agent with a blocked thread are killed when their grace is over") {
   CoordinatorServerOptions options;
   options.coordinator.heartbeat_interval = Milliseconds(50);
   options.coordinator.heartbeat_misses = 20;
@@ -557,7 +557,7 @@ TEST_CASE("the workers of an agent whose own thread stands still are killed wher
     return kills == times;
   };
   const Failed kill_all{.round = 1, .by_signal = true, .code = SIGKILL};  // is answered by such a STOP
-  // But where it says so this thread does nothing for the agent from now on.
+  // From here on this thread does nothing for the agent.
   SECTION("as its coordinator is gone") {
     f.server.reset();
     CHECK(killed(3, 20s));
@@ -574,7 +574,7 @@ TEST_CASE("the workers of an agent whose own thread stands still are killed wher
   }
 }
 
-TEST_CASE("an agent whose own thread stands still is not lost, and says so") {
+TEST_CASE("an agent with a blocked thread is not lost, and reports it") {
   CoordinatorServerOptions options;
   options.coordinator.heartbeat_interval = Milliseconds(50);
   options.coordinator.heartbeat_misses = 20;
@@ -582,7 +582,7 @@ TEST_CASE("an agent whose own thread stands still is not lost, and says so") {
   Agent agent({{"127.0.0.1", f.server->port()}});
   REQUIRE(agent.link->start());
   REQUIRE(agent.wait_for<Welcome>());
-  // This thread, which would run its callbacks, does something else for longer than silence would be borne.
+  // This thread, which would run the callbacks, is busy beyond the heartbeat limit.
   const auto until = Clock::now() + 2s;
   while (Clock::now() < until) ::usleep(10'000);
   CHECK(coordinator_has_logged("stalled linked"));

@@ -11,7 +11,7 @@
 
 namespace ddrun::test {
 
-/// A server with a job that runs: two members, who must not notice what happens beside them.
+/// A server with a running job of two members, which must not be affected by other connections.
 struct Fixture {
   explicit Fixture(rendezvous::CoordinatorServerOptions options = slow_heartbeat(),
                    const std::string& secret = test_secret) {
@@ -33,15 +33,14 @@ struct Fixture {
     }
   }
 
-  /// The members answer pings only when they are asked for something.
+  /// Members answer pings only within their calls.
   static rendezvous::CoordinatorServerOptions slow_heartbeat() {
     rendezvous::CoordinatorServerOptions options;
     options.coordinator.heartbeat_interval = Milliseconds(60'000);
     return options;
   }
 
-  /// One of them fails, and both hear of it. What was sent to the server before has been heard by then, since it is one
-  /// thread.
+  /// One member fails, and both get STOP. The server is single-threaded, so it has handled all earlier input by then.
   void check_members_unaffected() {
     ++round;
     REQUIRE(members[0].send_message(rendezvous::Failed{.round = round}));
@@ -55,7 +54,7 @@ struct Fixture {
     const std::lock_guard lock(mutex);
     return notices_seen;
   }
-  /// Waits for it: an answer may come before the notice of it. False after 20 s.
+  /// Waits, since a reply may come before its notice. False after 20 s.
   bool has_noticed(const std::string& part) {
     for (const auto end = soon(); Clock::now() < end; ::usleep(1000)) {
       for (const auto& text : notices()) {
@@ -65,7 +64,7 @@ struct Fixture {
     return false;
   }
 
-  // The server last, so that it is the first to end.
+  // Destroyed first.
   std::mutex mutex;
   std::vector<std::string> notices_seen;
   std::unique_ptr<rendezvous::CoordinatorServer> server;
@@ -73,7 +72,7 @@ struct Fixture {
   rendezvous::Round round = 0;
 };
 
-/// Waits for something that is bound to come; false after 20 s.
+/// Waits for a condition; false after 20 s.
 template <class Condition>
 bool wait_until(Condition condition) {
   for (const auto end = soon(); Clock::now() < end; ::usleep(1000)) {

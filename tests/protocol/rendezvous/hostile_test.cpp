@@ -1,4 +1,4 @@
-// Connections that are not agents of this job, or not well-behaved ones, and what the job notices of them: nothing.
+// Invalid and malicious connections, which must not affect the job.
 #include <sys/resource.h>
 
 #include <fstream>
@@ -23,7 +23,7 @@ long resident_kib() {
 
 std::string hello(const char* numbers) { return "DDRUN-RV" + unhex(numbers) + std::string(32, 'n'); }
 
-/// What the other side answers before it hangs up.
+/// The reply before the close.
 std::string answer_to(const Fixture& f, const std::string& bytes) {
   RawAgent stranger(f.server->port());
   stranger.send(bytes);
@@ -40,7 +40,7 @@ RawAgent joined(const Fixture& f, const std::string& host) {
 
 }  // namespace
 
-TEST_CASE("strangers are turned away without an answer") {
+TEST_CASE("peers of another protocol are disconnected without a reply") {
   Fixture f;
   for (const auto& bytes : {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string("\x16\x03\x01\x02\x00", 5),
                             std::string("SSH-2.0-x\r\n"), std::string("DDRUN-RW"), std::string(100'000, '\0')}) {
@@ -52,7 +52,7 @@ TEST_CASE("strangers are turned away without an answer") {
   CHECK(f.has_noticed("something on 127.0.0.1 that is not ddrun"));
 }
 
-TEST_CASE("a port scanner is not worth a word") {
+TEST_CASE("a port scanner is not logged") {
   Fixture f;
   for (int i = 0; i < 20; ++i) {
     RawAgent scanner(f.server->port());
@@ -66,7 +66,7 @@ TEST_CASE("a port scanner is not worth a word") {
   CHECK(f.notices().empty());
 }
 
-TEST_CASE("another secret is refused, and nothing is proved to who has it") {
+TEST_CASE("another secret is refused, without a proof of the coordinator") {
   auto options = Fixture::slow_heartbeat();
   options.secret_file = "/a/secret";
   Fixture f(options);
@@ -76,7 +76,7 @@ TEST_CASE("another secret is refused, and nothing is proved to who has it") {
   CHECK(f.server->stats().wrong_secrets == 1);
   CHECK(f.has_noticed("127.0.0.1 has another secret and was turned away: this machine's is /a/secret on "));
   CHECK(f.has_noticed("scp -p /a/secret 127.0.0.1:/a/secret"));
-  // So many are told; all are counted.
+  // All are counted, few are reported.
   for (int i = 0; i < 99; ++i) {
     RawAgent again(f.server->port());
     CHECK(again.handshake("another secret, also long") == HandshakeState::rejected);
@@ -110,7 +110,7 @@ TEST_CASE("a recorded session is of no use") {
     CHECK(
         coordinator_has_logged("lost recorded: a message was changed on its way or is not from whom it claims to be"));
   }
-  f.check_members_unaffected();  // and nobody is told of round 1000 again
+  f.check_members_unaffected();  // round 1000 is not repeated
 }
 
 TEST_CASE("a greeting that takes too long is ended") {
@@ -120,23 +120,23 @@ TEST_CASE("a greeting that takes too long is ended") {
   for (int i = 0; i < 4; ++i) slow.emplace_back(f.server->port());
   REQUIRE(slow[1].send(hello("0200 0100 00000000").substr(0, 47)));
   REQUIRE(slow[2].send(hello("0200 0100 00000000")));
-  REQUIRE(slow[3].handshake() == HandshakeState::done);  // and does not join
+  REQUIRE(slow[3].handshake() == HandshakeState::done);  // never joins
   for (auto& one : slow) one.receive_all();
   CHECK(Clock::now() - begin > 4s);
   CHECK(f.server->stats().timed_out == 4);
   f.check_members_unaffected();
 }
 
-TEST_CASE("whoever waits to be authenticated is one of few and costs little") {
+TEST_CASE("unauthenticated connections are limited and cheap") {
   Fixture f;
   const long before = resident_kib();
   std::vector<RawAgent> idle;
-  // 600 of 40 addresses; all beyond the limits wait in the system's queue or are told to try again.
+  // 600 from 40 addresses; beyond the limits they wait in the accept queue or get "busy".
   for (int i = 0; i < 600; ++i) idle.emplace_back(f.server->port(), concat("127.0.1.", i % 40 + 1).c_str());
   f.check_members_unaffected();
   CHECK(wait_until([&] { return f.server->stats().newcomers == 512; }));
   CHECK(resident_kib() - before < 10'000);
-  // They are gone after five seconds, and the next ones come; meanwhile the job goes on.
+  // They are closed after five seconds, and the next ones are accepted; meanwhile the job goes on.
   CHECK(wait_until([&] {
     f.check_members_unaffected();
     return f.server->stats().accepted >= 600;
@@ -156,7 +156,7 @@ TEST_CASE("one address has only so many connections that wait") {
   CHECK(f.server->stats().newcomers == 32);
   CHECK(f.server->stats().rejected == 8);
   CHECK(f.has_noticed("too many connections from 127.0.0.1"));
-  // Others are not hindered.
+  // Other addresses are not affected.
   RawAgent other(f.server->port(), "127.0.0.2");
   CHECK(other.handshake() == HandshakeState::done);
   f.check_members_unaffected();
@@ -189,8 +189,8 @@ TEST_CASE("frames that are too long, garbled, unknown or unreadable end their co
   CHECK(f.server->stats().cut_off == 5);
 }
 
-TEST_CASE("with authentication, too, messages must make sense") {
-  Fixture open(Fixture::slow_heartbeat(), "");  // where they are easily made by hand
+TEST_CASE("authenticated peers must send valid messages, too") {
+  Fixture open(Fixture::slow_heartbeat(), "");  // without tags, messages are easily forged
   std::size_t notices_seen = 0;
   const auto notice_after = [&](const std::string& bytes) {
     RawAgent agent(open.server->port());
@@ -209,7 +209,7 @@ TEST_CASE("with authentication, too, messages must make sense") {
   CHECK(notice_after(unhex("01000100 01")).find("longer than any may be") != std::string::npos);  // 64 KiB and one
 }
 
-TEST_CASE("what is announced is believed only when it comes") {
+TEST_CASE("memory is not allocated by announced lengths") {
   Fixture open(Fixture::slow_heartbeat(), "");
   const long before = resident_kib();
   std::vector<RawAgent> claiming;
@@ -225,22 +225,22 @@ TEST_CASE("what is announced is believed only when it comes") {
   CHECK(resident_kib() - before < 50'000);  // of 400 MB
 }
 
-TEST_CASE("whoever does not read costs bounded memory and is cut off") {
+TEST_CASE("an agent that does not read costs bounded memory and is disconnected") {
   Fixture f;
   auto deaf = joined(f, "deaf");
   const long before = resident_kib();
-  // Each asks for 60 MB, of which nothing is read.
+  // Each requests 60 MB, of which nothing is read.
   for (int i = 0; i < 20; ++i) deaf.send_message(Succeeded{1'000});
   CHECK(coordinator_has_logged("lost deaf: it does not read what it is told"));
-  CHECK(resident_kib() - before < 700'000);  // of 1.2 GB; sanitizers keep for a while what is freed
+  CHECK(resident_kib() - before < 700'000);  // of 1.2 GB; sanitizers delay freeing
   f.check_members_unaffected();
 }
 
-TEST_CASE("without descriptors newcomers are cut off and the job goes on") {
+TEST_CASE("without descriptors new connections are closed and the job goes on") {
   Fixture f;
   rlimit old{};
   ::getrlimit(RLIMIT_NOFILE, &old);
-  // The agents' own sockets must exist before the limit hits, as those of other machines would.
+  // The agents' own sockets must exist before the limit applies.
   std::vector<int> sockets;
   for (int i = 0; i < 20; ++i) sockets.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   rlimit low = old;
@@ -269,7 +269,7 @@ TEST_CASE("without descriptors newcomers are cut off and the job goes on") {
   f.check_members_unaffected();
 }
 
-TEST_CASE("a session that there is not cannot be resumed, and another's cannot be guessed") {
+TEST_CASE("an unknown session cannot be resumed, nor can another's be guessed") {
   Fixture f;
   for (const char* session :
        {"", ".", "1", "1.", "2.0123456789abcdef0123456789abcdef", "99999999999999999999.a", "-1.a"}) {
@@ -284,7 +284,7 @@ TEST_CASE("a session that there is not cannot be resumed, and another's cannot b
   f.check_members_unaffected();
 }
 
-TEST_CASE("who resumes and counts wrong is cut off, and the member goes on as it was") {
+TEST_CASE("a resume with a wrong count is disconnected, and the member is unaffected") {
   Fixture f;
   RawAgent member(f.server->port());
   REQUIRE(member.handshake() == HandshakeState::done);

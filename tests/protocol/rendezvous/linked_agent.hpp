@@ -14,19 +14,19 @@
 
 namespace ddrun::test {
 
-/// A link and all that it says.
+/// A link and a log of its callbacks.
 struct Agent {
   explicit Agent(std::vector<Endpoint> coordinators, const std::string& secret = test_secret,
-                 std::chrono::milliseconds patience = std::chrono::seconds(20), const std::string& job = "job",
+                 std::chrono::milliseconds timeout = std::chrono::seconds(20), const std::string& job = "job",
                  std::chrono::milliseconds join_reply_timeout = std::chrono::seconds(13))
-      : Agent(std::move(coordinators), options_with(secret, join_reply_timeout), patience, job) {}
+      : Agent(std::move(coordinators), options_with(secret, join_reply_timeout), timeout, job) {}
   Agent(std::vector<Endpoint> coordinators, rendezvous::AgentLinkOptions options,
-        std::chrono::milliseconds patience = std::chrono::seconds(20), const std::string& job = "job") {
+        std::chrono::milliseconds timeout = std::chrono::seconds(20), const std::string& job = "job") {
     options.coordinators = std::move(coordinators);
     options.join.host = "linked";
     options.join.job_id = job;
     options.join.agent_id = "linked";
-    options.connect_by = Clock::now() + patience;
+    options.connect_by = Clock::now() + timeout;
     rendezvous::AgentLinkCallbacks callbacks;
     callbacks.on_message = [this](const rendezvous::FromCoordinator& message) { messages.push_back(message); };
     callbacks.on_lost = [this](const rendezvous::LinkLoss& loss) {
@@ -38,7 +38,7 @@ struct Agent {
     link.emplace(context.get_executor(), std::move(options), std::move(callbacks));
   }
 
-  /// Runs until it is true; false after 20 s.
+  /// Runs until the condition holds; false after 20 s.
   template <class Condition>
   bool run_until(Condition condition) {
     for (const auto end = soon(); Clock::now() < end;) {

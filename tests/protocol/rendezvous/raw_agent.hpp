@@ -15,7 +15,7 @@ namespace ddrun::test {
 
 inline const std::string test_secret = "a secret for these tests";
 
-/// A connection that does what it is told, step by step, and keeps what it has sent.
+/// A connection driven step by step, with a record of what it has sent.
 class RawAgent {
  public:
   explicit RawAgent(std::uint16_t port, const char* from = "127.0.0.1") : fd_(connected(port, from)) {}
@@ -43,14 +43,14 @@ class RawAgent {
     return true;
   }
 
-  /// The greeting, to its end. Without a secret: method 0.
+  /// The whole handshake. Without a secret: method 0.
   rendezvous::HandshakeState handshake(const std::string& secret = test_secret) {
     const rendezvous::HmacKey key(secret);
     rendezvous::AgentHandshake handshake(secret.empty() ? nullptr : &key, rendezvous::random_nonce());
     send(handshake.begin());
     while (handshake.state() == rendezvous::HandshakeState::in_progress) {
       std::string bytes = receive_some();
-      if (bytes.empty()) return rendezvous::HandshakeState::in_progress;  // cut off
+      if (bytes.empty()) return rendezvous::HandshakeState::in_progress;  // closed
       std::string_view left = bytes;
       std::string out;
       handshake.feed(left, out);
@@ -61,7 +61,7 @@ class RawAgent {
     return handshake.state();
   }
 
-  /// The bytes of a message, as the next one of this connection.
+  /// The bytes of a message, as the next frame of this connection.
   std::string sealed(const rendezvous::FromAgent& message) {
     std::string payload, bytes;
     const auto type = rendezvous::encode(message, payload);
@@ -78,7 +78,7 @@ class RawAgent {
     return send_message(join);
   }
 
-  /// The next message; nothing if the other side hangs up.
+  /// The next message; empty if the peer closes.
   std::optional<rendezvous::FromCoordinator> receive() {
     for (;;) {
       rendezvous::FrameOpener::Frame frame;
@@ -95,7 +95,7 @@ class RawAgent {
       in_ += more;
     }
   }
-  /// The next message of that kind, others passed over; pings are answered.
+  /// The next message of that type, skipping others; pings are answered.
   template <class Message>
   std::optional<Message> wait_for() {
     while (auto message = receive()) {
@@ -105,7 +105,7 @@ class RawAgent {
     return std::nullopt;
   }
 
-  /// What has come; empty once the other side has hung up.
+  /// Received bytes; empty after the peer has closed.
   std::string receive_some() {
     pollfd entry{fd_, POLLIN, 0};
     if (::poll(&entry, 1, 20'000) != 1) FAIL("nothing came for twenty seconds");
@@ -113,7 +113,7 @@ class RawAgent {
     const ssize_t got = ::recv(fd_, buffer, sizeof buffer, 0);
     return {buffer, static_cast<std::size_t>(got > 0 ? got : 0)};
   }
-  /// All that comes before the other side hangs up.
+  /// Everything until the peer closes.
   std::string receive_all() {
     std::string all;
     for (std::string some; !(some = receive_some()).empty();) all += some;

@@ -1,4 +1,4 @@
-// What an agent does with an order to open the store that it should not follow.
+// An agent's reaction to an invalid OPEN.
 #include <boost/asio/io_context.hpp>
 
 #include "ddrun/rendezvous/rendezvous.hpp"
@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// What it tells the coordinator when it has joined that job.
+/// Its reply to the coordinator after joining that job.
 std::string answer_to_order(const std::string& job) {
   Fixture f;
   LaunchSpec spec;
@@ -46,7 +46,7 @@ std::string answer_to_order(const std::string& job) {
 
 }  // namespace
 
-TEST_CASE("the store of a round is not opened where the coordinator names nobody who may come") {
+TEST_CASE("the store of a round is not opened without allowed addresses") {
   CHECK(answer_to_order("nobody") ==
         "Abort: the worker store on node: the coordinator does not say which machines may use it");
 }

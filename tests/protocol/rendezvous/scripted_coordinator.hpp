@@ -5,18 +5,17 @@
 
 #include "ddrun/rendezvous/coordinator.hpp"
 
-// In place of the real Coordinator, so that these tests are about connections and about nothing else. Linked instead of
-// it: the server under test does not know the difference.
+// Linked in place of the real Coordinator, so that these tests are about connections only.
 //
-// What it does: to Join of the job "elsewhere", unless that is its own, it answers that another job is served here, to
-// any other Welcome (and, of the jobs "nobody" and "link-local", an Open that names no machine, or only an address
-// without an interface), to Opened{round} Start{round}; Failed it tells everybody as Stop with the same round and
-// signal; Succeeded{n} is answered with n EVENTs of 60,000 bytes; Leave with a verdict, and it hangs up; after Abort
-// the job is done. It pings everybody once per interval and hangs up on who is silent for interval x misses.
+// Replies: REFUSED to Join of the job "elsewhere", unless that is its own; WELCOME to any other Join (and for the jobs
+// "nobody" and "link-local" an Open without addresses, or with a link-local one only); Start{round} to Opened{round};
+// to all, Stop with the same round and signal after Failed; n EVENTs of 60,000 bytes to Succeeded{n}; a verdict and a
+// close to Leave; after Abort the job is done. It pings every member once per interval and closes those silent for
+// interval x misses.
 namespace ddrun::test {
 
-/// All that it was told, in order: "join node7 10.0.0.1 job", "node7 has 10.0.0.1 fd00::1", "lost node7: connection
-/// closed", "broke node7", "silent node7", "stalled node7", "Failed", "Abort: it cannot".
+/// All input in order: "join node7 10.0.0.1 job", "node7 has 10.0.0.1 fd00::1", "lost node7: connection closed", "broke
+/// node7", "silent node7", "stalled node7", "Failed", "Abort: it cannot".
 [[nodiscard]] std::vector<std::string> coordinator_log();
 void clear_coordinator_log();
 /// Waits until the log has that line; false after 20 s.

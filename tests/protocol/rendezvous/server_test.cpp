@@ -1,4 +1,4 @@
-// The coordinator's side of the connections, with agents that know what to do.
+// The coordinator's side of connections, with well-behaved agents.
 #include <atomic>
 
 #include "ddrun/test/catch.hpp"
@@ -27,9 +27,9 @@ TEST_CASE("a port in use is named, and the next candidate is taken") {
   CHECK((*started)->addresses().front() == concat("0.0.0.0:", (*started)->port()));
 }
 
-TEST_CASE("whom the coordinator dismisses is told everything before") {
+TEST_CASE("a dismissed agent gets all its messages before the close") {
   Fixture f;
-  // It has said more than anybody has read when the connection ends.
+  // More is queued than was read when the connection ends.
   REQUIRE(f.members[0].send_message(Succeeded{50}));
   REQUIRE(f.members[0].send_message(Leave{15, ""}));
   for (int i = 0; i < 100; ++i) REQUIRE(f.members[0].send_message(Pong{1}));
@@ -46,7 +46,7 @@ TEST_CASE("whom the coordinator dismisses is told everything before") {
 TEST_CASE("a server that ends delivers what is queued") {
   Fixture f;
   REQUIRE(f.members[0].send_message(Failed{.round = 1}));
-  REQUIRE(f.members[1].wait_for<Stop>());  // and so it is queued for the first one, too
+  REQUIRE(f.members[1].wait_for<Stop>());  // so it is queued for the first one, too
   std::thread end([&] { f.server.reset(); });
   CHECK(f.members[0].wait_for<Stop>());
   for (auto& member : f.members) {
@@ -57,14 +57,14 @@ TEST_CASE("a server that ends delivers what is queued") {
   end.join();
 }
 
-TEST_CASE("a server that ends waits for nobody for long") {
+TEST_CASE("a server that ends waits for a bounded time") {
   Fixture f;
   const auto begin = Clock::now();
-  f.server.reset();  // nobody hangs up
+  f.server.reset();  // no peer closes
   CHECK(Clock::now() - begin < 10s);
 }
 
-TEST_CASE("the end of the job is told to everybody, then to whoever waits for it") {
+TEST_CASE("the end of the job is reported after all agents have been notified") {
   std::atomic<int> notices_seen{0};
   CoordinatorServerOptions options;
   options.on_done = [&] { ++notices_seen; };
@@ -91,18 +91,18 @@ TEST_CASE("many jobs are kept apart, and gone with their last agent") {
   CHECK(coordinator_has_logged("join other1 127.0.0.1 other"));
   CHECK(f.server->stats().jobs == 2);
   REQUIRE(others[0].send_message(Failed{.round = 77}));
-  // Both read it: a connection that is closed with something unread is reset, as one is on its way.
+  // Both read it: closing a connection with unread input resets it.
   for (auto& other : others) CHECK(other.wait_for<Stop>().value_or(Stop{}).round == 77);
-  f.check_members_unaffected();  // and has not heard of 77
+  f.check_members_unaffected();  // round 77 does not arrive
   others.clear();
   CHECK(wait_until([&] { return f.server->stats().jobs == 1; }));
   f.check_members_unaffected();
 }
 
-TEST_CASE("agents are pinged, and who is silent is lost") {
+TEST_CASE("agents are pinged, and a silent one is lost") {
   CoordinatorServerOptions options;
   options.coordinator.heartbeat_interval = Milliseconds(300);
-  options.coordinator.heartbeat_misses = 10;  // so that a busy machine does not make us silent
+  options.coordinator.heartbeat_misses = 10;  // tolerates a busy machine
   Fixture f(options);
   bool noticed = false;
   std::thread silent([&] { noticed = coordinator_has_logged("silent member1"); });
@@ -118,10 +118,10 @@ TEST_CASE("agents are pinged, and who is silent is lost") {
   CHECK(std::find(log.begin(), log.end(), "silent member0") == log.end());
 }
 
-TEST_CASE("who takes long for one message is not silent") {
+TEST_CASE("a slow message counts as a sign of life") {
   CoordinatorServerOptions options;
   options.coordinator.heartbeat_interval = Milliseconds(100);
-  options.coordinator.heartbeat_misses = 20;  // so that a busy machine does not make us silent
+  options.coordinator.heartbeat_misses = 20;  // tolerates a busy machine
   Fixture f(options);
   RawAgent& agent = f.members[0];
   const std::string bytes = agent.sealed(Stopped{.round = 1, .cause = "", .workers = std::string(200'000, 'w')});
@@ -130,7 +130,7 @@ TEST_CASE("who takes long for one message is not silent") {
     const auto log = coordinator_log();
     return std::find(log.begin(), log.end(), line) != log.end();
   };
-  // A piece for each ping, which is not answered, until one who says nothing has been given up.
+  // A piece per ping, without PONG, until a silent member is lost.
   for (int after = 0; after < 3; after += silent("silent member1") ? 1 : 0) {
     REQUIRE(agent.wait_for<Ping>());
     REQUIRE(left.size() > 2000);

@@ -1,4 +1,4 @@
-// etcd's answers.
+// Responses of etcd.
 
 #include "ddrun/test/catch.hpp"
 #include "etcd_responses.hpp"
@@ -38,7 +38,7 @@ TEST_CASE("answers of etcd 3.4, as it gave them") {
   CHECK(parse_keepalive(R"({"result":{"header":{"revision":"1"},"ID":"12345","TTL":"2"}})") == 2);
   // There is no such lease.
   CHECK(parse_keepalive(R"({"result":{"header":{"revision":"1"},"ID":"12345"}})") == 0);
-  // A clock of nanoseconds can go on by so much.
+  // Bounded, so that a time point in nanoseconds does not overflow.
   CHECK(parse_grant(R"({"header":{"revision":"1"},"ID":"1","TTL":"9223372036854775807"})")->ttl == 1'000'000'000);
   CHECK(parse_keepalive(R"({"result":{"header":{"revision":"1"},"TTL":"9223372036854775807"}})") == 1'000'000'000);
   CHECK(parse_keepalive(R"({"result":{"header":{"revision":"1"},"TTL":"-9223372036854775808"}})") == 0);
@@ -63,7 +63,7 @@ TEST_CASE("answers of etcd 3.4, as it gave them") {
   CHECK(error->message == "etcdserver: requested lease not found");
 }
 
-TEST_CASE("what is not an answer is none") {
+TEST_CASE("invalid responses are rejected") {
   for (const auto* text :
        {"", "null", "[]", "1", "\"x\"", "{", "{}", R"({"header":1})", R"({"header":{"revision":"0"}})",
         R"({"header":{"revision":"-5"}})", R"({"header":{"revision":"99999999999999999999"}})",

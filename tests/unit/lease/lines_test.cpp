@@ -1,4 +1,4 @@
-// Lines of the protocol, texts as words, and the clock of a lease.
+// Lines of the protocol, percent-encoding, and the fence.
 
 #include "ddrun/lease/fence.hpp"
 #include "ddrun/lease/lease.hpp"
@@ -63,13 +63,13 @@ TEST_CASE("lines of a program") {
   }
 }
 
-TEST_CASE("lines that ddrun says") {
+TEST_CASE("lines from ddrun") {
   const auto job = to_program::parse("job 1 5000 a%20job");
   REQUIRE(job);
   CHECK(std::get<to_program::Job>(*job).version == 1);
   CHECK(std::get<to_program::Job>(*job).ttl == 5s);
   CHECK(std::get<to_program::Job>(*job).job == "a job");
-  // What comes behind a version that is not known may be anything.
+  // The rest of a line of an unknown version is ignored.
   CHECK(std::get<to_program::Job>(to_program::parse("job 2 and more of it").value()).version == 2);
   CHECK(std::get<to_program::Campaign>(to_program::parse("campaign n0%3A1").value()).address == "n0:1");
   CHECK(std::get<to_program::Campaign>(to_program::parse("campaign %").value()).address.empty());
@@ -119,7 +119,7 @@ TEST_CASE("a fence holds from the sending of a request, less a margin, and says 
   fence->renewed(begin, 200ms);
   CHECK(fence->is_held());
   CHECK(fence->remaining() <= 180ms);
-  // One that was sent earlier shortens nothing.
+  // An earlier request shortens nothing.
   fence->renewed(begin - 1s, 200ms);
   CHECK(fence->is_held());
   while (over == 0) io.run_one();
@@ -127,7 +127,7 @@ TEST_CASE("a fence holds from the sending of a request, less a margin, and says 
   CHECK_FALSE(fence->is_held());
   CHECK(fence->remaining() == 0ms);
 
-  // It is over whether the loop has run or not.
+  // Expires even if the event loop has not run.
   fence->renewed(FenceClock::now() - 1s, 1s);
   CHECK_FALSE(fence->is_held());
   fence->renewed(FenceClock::now(), 1s);

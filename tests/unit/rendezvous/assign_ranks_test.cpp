@@ -52,4 +52,4 @@ TEST_CASE("ranks within a role are counted over its own members") {
   }
 }
 
-TEST_CASE("nobody has no ranks") { CHECK(assign_ranks({}).empty()); }
+TEST_CASE("without nodes there are no ranks") { CHECK(assign_ranks({}).empty()); }

@@ -25,7 +25,7 @@ void check_all_ways(const Message& message) {
   const auto same = decode(message, type, payload);
   REQUIRE(same);
   CHECK(*same == message);
-  // A later version may say more.
+  // A later version may append fields.
   const auto longer = decode(message, type, payload + "more");
   REQUIRE(longer);
   CHECK(*longer == message);
@@ -148,13 +148,13 @@ TEST_CASE("values that mean nothing are refused") {
   CHECK_FALSE(coordinator(70, "0100000000000000 02 00000000 00000000"));  // neither true nor false
   CHECK_FALSE(agent(0, ""));
   CHECK_FALSE(agent(11, "00000000"));
-  CHECK_FALSE(agent(73, "00000000"));  // the coordinator's
+  CHECK_FALSE(agent(73, "00000000"));  // a coordinator's type
   CHECK_FALSE(coordinator(8, "00000000"));
   CHECK_FALSE(coordinator(77, "00000000"));
 }
 
-TEST_CASE("lengths and counts are believed only as far as there are bytes") {
-  // A text of 4 GiB, a list of 4 billion texts, and one of more than can be there: nothing is made room for.
+TEST_CASE("lengths and counts are checked against the remaining bytes") {
+  // A text of 4 GiB, a list of 4 billion texts, and one larger than the payload: nothing is allocated.
   CHECK_FALSE(decode_from_coordinator(74, unhex("ffffffff 61")));
   CHECK_FALSE(decode_from_coordinator(68, unhex("0100000000000000 00000000 0000 ffffffff")));
   CHECK_FALSE(decode_from_coordinator(68, unhex("0100000000000000 00000000 0000 02000000 00000000 000000")));

@@ -1,4 +1,4 @@
-// What the agent of the coordinator, or node rank 0, is told for --events and --report.
+// What the observer gets for --events and --report.
 
 #include <nlohmann/json.hpp>
 
@@ -89,7 +89,7 @@ TEST_CASE("reports of all nodes go to the agent of the coordinator") {
   CHECK_FALSE(job.has<NodeReport>(b));
 }
 
-TEST_CASE("all that is known of a cause is told to the agent of the coordinator, and the rest a line") {
+TEST_CASE("the full cause goes to the coordinator's agent, a short one to the rest") {
   ScriptedJob job(3, 3);
   const LinkId a = job.joins(job.own_join_of("a"));
   const LinkId b = job.joins("b");

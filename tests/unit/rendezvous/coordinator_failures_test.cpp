@@ -65,7 +65,7 @@ TEST_CASE("exit codes of a failure") {
   }
 }
 
-TEST_CASE("words of a worker that was stopped give way to an end on another node that is explained") {
+TEST_CASE("output of a stopped worker gives way to an explained failure on another node") {
   const std::string stopped = R"({"rank":0,"evidence":{"own":true,"stopped":true,"time_us":10}})";
   const std::string ended = R"({"rank":0,"evidence":{"own":true,"stopped":false,"time_us":10}})";
   const std::string words = R"({"rank":1,"evidence":{"own":true,"stopped":true,"time_us":20}})";
@@ -124,7 +124,7 @@ TEST_CASE("failures in a row with one known cause end the job") {
           "not restarting: the workers failed within 1 s of their start twice in a row, with the same cause: x (8 "
           "restarts saved; --same-cause=0 restarts all the same)");
   }
-  // Another cause, code or none that is known, complaints about others, and what can be left out.
+  // Another cause, another code, an unknown cause, complaints about peers, and same_cause=0.
   for (const Settings& off : {Settings{{"same_cause", "0"}}, Settings{{"node_max_failures", "9"}}}) {
     Pair pair = running_pair({{"max_restarts", "9"}, off.front()});
     for (int i = 0; i < 5; ++i) CHECK_FALSE(fails(pair, of("x"), soon));
@@ -141,7 +141,7 @@ TEST_CASE("failures in a row with one known cause end the job") {
   }
 }
 
-TEST_CASE("a reason on another node is told with a cause that only complains of others") {
+TEST_CASE("a reason on another node is added to a cause that only complains about peers") {
   const std::string complains = R"({"rank":0,"evidence":{"own":false,"time_us":50}})";
   const std::string explained = R"({"rank":0,"evidence":{"own":true,"time_us":50}})";
   const std::string late = R"({"rank":1,"evidence":{"own":true,"time_us":40}})";
@@ -167,7 +167,7 @@ TEST_CASE("a reason on another node is told with a cause that only complains of 
   }
 }
 
-TEST_CASE("of two failures the first that was heard is the cause, and only its details are passed on") {
+TEST_CASE("of two failures the first received is the cause, and only its details are passed on") {
   Pair pair = running_pair({{"max_restarts", "0"}});
   pair.job.fails(pair.b, 2, 3);
   pair.job.fails(pair.a, 0, 4);
@@ -403,7 +403,7 @@ TEST_CASE("a host whose workers fail too often is left out, and a spare takes it
   CHECK(job.next<Refused>(b).why == "b is left out: its workers failed 2 times (--node-max-failures)");
   CHECK(job.node_rank(c) == 1);
   CHECK(job.next<Refused>(job.joins("b")).kind == RefusalKind::permanent);
-  // The coordinator's own agent has to stay, but takes part no more.
+  // The coordinator's own agent stays, but takes no part.
   for (int i = 0; i < 2; ++i) {
     job.opens();
     job.fails(a, 0, 1, true);
@@ -422,7 +422,7 @@ TEST_CASE("two machines are never one: their failures are counted apart, and the
     join.machine = machine;
     return join;
   };
-  // Two of one address-like name, two of one short name, and two of one full name, as copies of an image have it.
+  // Two names that look like addresses, two with one short name, and two with one full name, as from cloned images.
   for (const auto& [one, other] :
        {std::pair("10.0.0.1", "10.0.0.2"), std::pair("w.1.net", "w.2.net"), std::pair("localhost", "localhost")}) {
     ScriptedJob job(1, 2, {{"node_max_failures", "1"}, {"max_restarts", "9"}});
@@ -439,7 +439,7 @@ TEST_CASE("two machines are never one: their failures are counted apart, and the
     CHECK(job.next<Refused>(b).kind == RefusalKind::permanent);
     job.opens();
     CHECK(job.node_rank(a) == 0);
-    // The next agent of the machine that was left out is known by its name and boot id.
+    // The next agent of the excluded machine is recognized by its name and boot id.
     CHECK(job.next<Refused>(job.joins(member(job, other, "boot 2"))).kind == RefusalKind::permanent);
     CHECK(job.has<Welcome>(job.joins(member(job, other, "boot 3"))));
   }
@@ -471,14 +471,14 @@ TEST_CASE("a label is the short name unless another member has it") {
   CHECK(job.next<Start>(c).ranks.host == "w.2.net");
 }
 
-TEST_CASE("a node that stops without a word is a lost one") {
+TEST_CASE("a node that stops without a reason counts as lost") {
   Pair pair = running_pair({{"max_restarts", "0"}});
   pair.job.stops(pair.b);
   pair.job.stops(pair.a);
   CHECK(pair.job.next<VerdictMessage>(pair.a).host == "b");
 }
 
-TEST_CASE("what a member says that all others are told is cut where no sentence ends") {
+TEST_CASE("a member's text for all others is truncated") {
   Pair pair = running_pair();
   pair.job.sends(pair.b, Abort{AbortKind::time_is_up, 124, std::string(1'000'000, 'w')});
   CHECK(pair.job.next<Stop>(pair.a).why.size() < 5'000);

@@ -41,7 +41,7 @@ TEST_CASE("workers of a silent node have their time to end before the next round
   REQUIRE(three.job.closed(three.c));
   three.others_stop();
   CHECK(three.round() == 1);
-  // It notices within the heartbeat, its workers have their grace, and then they are killed.
+  // It gives up the coordinator within the heartbeat timeout, its workers have their grace, and then they are killed.
   const Waiting waiting = three.job.next<Waiting>(three.b);
   CHECK(waiting.waiting_for ==
         "the end of workers that may still run on c (10.0.0.3, node rank 2), for 11 s (--fence), after c (10.0.0.3, "

@@ -1,4 +1,4 @@
-// Who may join.
+// Joining: which agents are admitted.
 
 #include "ddrun/test/catch.hpp"
 #include "scripted_job.hpp"
@@ -7,7 +7,7 @@ using namespace ddrun;
 using namespace ddrun::rendezvous;
 using ddrun::test::ScriptedJob;
 
-TEST_CASE("whoever does not belong to the job is refused by name") {
+TEST_CASE("agents of another job are refused with a reason") {
   struct Row {
     std::string name;
     std::function<void(Join&)> change;
@@ -74,7 +74,7 @@ TEST_CASE("whoever does not belong to the job is refused by name") {
   }
 }
 
-TEST_CASE("settings that cannot be meant are refused") {
+TEST_CASE("invalid settings are refused") {
   struct Row {
     std::string key;
     std::string value;
@@ -185,7 +185,7 @@ TEST_CASE("a second JOIN ends the connection") {
   CHECK(job.coordinator().members().empty());
 }
 
-TEST_CASE("what a stranger or a member says out of turn changes nothing") {
+TEST_CASE("out-of-phase messages, and those of unknown links, are ignored") {
   ScriptedJob job(2, 2);
   const LinkId a = job.joins("a");
   for (const FromAgent& message : std::vector<FromAgent>{Opened{0, 1}, Failed{}, Succeeded{}, Stopped{}, Pong{77}}) {
@@ -204,7 +204,7 @@ TEST_CASE("what a stranger or a member says out of turn changes nothing") {
   CHECK(job.has<Start>(b));
 }
 
-TEST_CASE("whoever comes after the end hears of it") {
+TEST_CASE("an agent that joins after the end gets the result") {
   for (const bool well : {true, false}) {
     ScriptedJob job(1, 1, {{"max_restarts", "0"}});
     const LinkId a = job.joins("a");

@@ -1,4 +1,4 @@
-// A coordinator whose lease says that it leads: what it does without, how it hands over, and when a verdict is told.
+// A coordinator with a lease: what it does when the lease expires, how it hands over, and when a verdict is sent.
 
 #include <signal.h>
 
@@ -11,7 +11,7 @@ using ddrun::test::ScriptedJob;
 
 namespace {
 
-/// A coordinator on a, with its agent; b and c are there, and a round of them runs.
+/// A coordinator on a, with its agent, and a running round of a, b and c.
 struct Leader {
   explicit Leader(int min_nodes = 2, int max_nodes = 3) : job(min_nodes, max_nodes) {
     job.options.term = 7;
@@ -44,7 +44,7 @@ struct Leader {
 
 }  // namespace
 
-TEST_CASE("what the next coordinator hears tells which machine led") {
+TEST_CASE("the claims tell the next coordinator which machine led") {
   const Leader leader;
   CHECK(leader.start.job_state == R"({"coordinator":0,"doublings":0,"restarts":0})");
 }
@@ -72,7 +72,7 @@ TEST_CASE("without its lease a coordinator lets the round run, and begins no oth
   SECTION("and goes once that takes too long") {
     job.wait(Milliseconds{1});
     for (const LinkId link : {leader.a, leader.b, leader.c}) {
-      CHECK(job.next<Refused>(link).kind == RefusalKind::lost);  // the restart is paid for there
+      CHECK(job.next<Refused>(link).kind == RefusalKind::lost);  // counted by the next coordinator
       CHECK(job.closed(link));
     }
     CHECK(job.coordinator().stepped_down());
@@ -82,7 +82,7 @@ TEST_CASE("without its lease a coordinator lets the round run, and begins no oth
   }
 }
 
-TEST_CASE("workers that another coordinator may not hear of are killed when the lease is over and members are lost") {
+TEST_CASE("workers unknown to the next coordinator are killed when the lease and members are lost") {
   Leader leader(1, 3);
   auto& job = leader.job;
   SECTION("the lease first") {
@@ -143,7 +143,7 @@ TEST_CASE("workers that have their grace as one failed lose it with a member and
   CHECK(job.next<Stop>(leader.a).signal == SIGKILL);
   CHECK_FALSE(job.has<Stop>(leader.a));
   job.disconnects(leader.b);
-  CHECK_FALSE(job.has<Stop>(leader.a));  // once is enough
+  CHECK_FALSE(job.has<Stop>(leader.a));  // not repeated
 }
 
 TEST_CASE("no newcomer stops a round that no other one can follow") {
@@ -247,13 +247,13 @@ TEST_CASE("a coordinator whose own agent waits for a disk for too long leaves th
   job.stops(leader.c);
   CHECK(job.next<Stop>(leader.a).signal == 0);
   job.wait(Milliseconds{360'000});
-  // The next one does not wait for them.
+  // The next coordinator does not wait for them.
   const Stop stop = job.next<Stop>(leader.a);
   CHECK(stop.signal == SIGKILL);
   CHECK(stop.another_round);
   for (const LinkId link : {leader.b, leader.c}) {
     const Refused refused = job.next<Refused>(link);
-    CHECK(refused.kind == RefusalKind::lost);  // a restart is paid for there
+    CHECK(refused.kind == RefusalKind::lost);  // counted by the next coordinator
     CHECK(refused.why.find("leads no more: its ddrun answers, but has not come round for ") != std::string::npos);
   }
   CHECK(job.coordinator().stepped_down());
@@ -283,7 +283,7 @@ TEST_CASE("what the agent of the coordinator's machine cannot do, another one's 
   CHECK(job.coordinator().stepped_down());
 }
 
-TEST_CASE("a verdict is told once it is recorded") {
+TEST_CASE("a verdict is sent once it is recorded") {
   Leader leader;
   auto& job = leader.job;
   for (const LinkId link : {leader.a, leader.b, leader.c}) job.succeeds(link);
@@ -295,7 +295,7 @@ TEST_CASE("a verdict is told once it is recorded") {
   CHECK_FALSE(job.has<VerdictMessage>(leader.b));
   CHECK_FALSE(job.coordinator().done());
   SECTION("and not before") {
-    job.wait(Milliseconds{29'000});  // agents are there, and answer
+    job.wait(Milliseconds{29'000});  // agents answer pings
     CHECK_FALSE(job.has<VerdictMessage>(leader.b));
     leader.recorded();
     for (const LinkId link : {leader.a, leader.b, leader.c}) {
@@ -333,8 +333,8 @@ TEST_CASE("a verdict is told once it is recorded") {
   }
 }
 
-TEST_CASE("who has the lease again, but not all of its last round, cannot know what happened meanwhile") {
-  // Those that were lost may have gone on under a coordinator of a term in between, whose rounds this one has not seen.
+TEST_CASE("a coordinator with a new lease but missing members cannot know what happened meanwhile") {
+  // Lost members may have continued under a coordinator of a term in between, whose rounds are unknown here.
   Leader leader(1, 3);
   auto& job = leader.job;
   SECTION("they were lost without the lease") {
@@ -356,7 +356,7 @@ TEST_CASE("who has the lease again, but not all of its last round, cannot know w
   leader.lead(9);
   for (const LinkId link : {leader.a, leader.b}) {
     CHECK_FALSE(job.has<Open>(link));
-    CHECK(job.next<Refused>(link).kind == RefusalKind::lost);  // which costs a restart there
+    CHECK(job.next<Refused>(link).kind == RefusalKind::lost);  // counted by the next coordinator
   }
   CHECK(job.coordinator().stepped_down());
 }

@@ -1,4 +1,4 @@
-// Agents that are told to end, cannot go on, or run out of time.
+// Agents that leave, abort, or run out of time.
 
 #include <signal.h>
 
@@ -40,8 +40,8 @@ TEST_CASE("an elastic job goes on without one that leaves, which uses up nothing
   CHECK(three.job.coordinator().restarts() == 0);
 }
 
-TEST_CASE("one that leaves and hangs up at once has left all the same") {
-  // Its START was on its way: it has no workers, and does not wait for the answer to its LEAVE.
+TEST_CASE("an agent that leaves and closes at once has left all the same") {
+  // START crosses LEAVE: the agent has no workers, and does not wait for a reply.
   Three three(2, {{"max_restarts", "0"}});
   three.job.leaves(three.c, SIGINT);
   three.job.disconnects(three.c, "connection closed");
@@ -71,7 +71,7 @@ TEST_CASE("a job of a fixed size ends when one of it leaves and no spare is ther
   }
 }
 
-TEST_CASE("the job ends when the agent that runs its coordinator is told to") {
+TEST_CASE("the job ends when the agent that runs its coordinator leaves") {
   Three three(1);
   three.job.leaves(three.a, SIGHUP);
   for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
@@ -89,7 +89,7 @@ TEST_CASE("too few after a leave wait for a newcomer") {
   CHECK(three.job.coordinator().round() == 2);
 }
 
-TEST_CASE("when all are told to leave nobody is waited for") {
+TEST_CASE("when all leave the job ends at once") {
   ScriptedJob job(1, 2);
   const LinkId a = job.joins("a");
   const LinkId b = job.joins("b");
@@ -101,7 +101,7 @@ TEST_CASE("when all are told to leave nobody is waited for") {
   CHECK(job.next<VerdictMessage>(b).exit_code == 143);
 }
 
-TEST_CASE("whoever waits may leave at any time") {
+TEST_CASE("a waiting agent may leave at any time") {
   ScriptedJob job(3, 3);
   job.joins("a");
   const LinkId b = job.joins("b");
@@ -224,19 +224,19 @@ TEST_CASE("of an elastic job an agent that cannot go on is a lost node, once its
 
 TEST_CASE("what an agent cannot do ends the job where the others cannot go on without it") {
   const Abort abort{AbortKind::cannot_go_on, 127, "no such program"};
-  const auto why_it_ends = [](Three& three) {
+  const auto end_reason = [](Three& three) {
     for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
     return three.job.next<VerdictMessage>(three.b).why;
   };
   SECTION("it runs the coordinator") {
     Three three(1);
     three.job.sends(three.a, abort);
-    CHECK(why_it_ends(three) == "a: no such program");
+    CHECK(end_reason(three) == "a: no such program");
   }
   SECTION("no restart is left") {
     Three three(1, {{"max_restarts", "0"}});
     three.job.sends(three.c, abort);
-    CHECK(why_it_ends(three) == "c: no such program");
+    CHECK(end_reason(three) == "c: no such program");
   }
   SECTION("it is the only one") {
     ScriptedJob job(1, 3);
@@ -246,7 +246,7 @@ TEST_CASE("what an agent cannot do ends the job where the others cannot go on wi
   }
 }
 
-TEST_CASE("whoever says that it runs the coordinator, and does not, is a member like others") {
+TEST_CASE("a false claim to run the coordinator is ignored") {
   ScriptedJob job(1, 3, {{"last_call_ms", "0"}});
   const LinkId a = job.joins("a");
   job.opens();

@@ -1,4 +1,4 @@
-// Nodes that come while workers run: each time all start again, so they wait a little for each other.
+// Newcomers beside a running round: admitting them restarts all workers, so they are collected.
 
 #include "ddrun/test/catch.hpp"
 #include "scripted_job.hpp"
@@ -9,7 +9,7 @@ using ddrun::test::ScriptedJob;
 
 namespace {
 
-/// All that were told to stop do, and a store is opened if one is wanted, until nothing more follows.
+/// All stopped members reply, and stores are opened, until nothing more follows.
 void go_on(ScriptedJob& job) {
   for (bool more = true; more;) {
     more = false;

@@ -36,7 +36,7 @@ TEST_CASE("a round of a fixed size begins when all are there") {
   CHECK(second.max_restarts == 3);
 }
 
-TEST_CASE("when all have succeeded and stopped everybody hears of success") {
+TEST_CASE("when all have succeeded and stopped all get the verdict") {
   ScriptedJob job(2, 2);
   const LinkId a = job.joins("a");
   const LinkId b = job.joins("b");
@@ -125,7 +125,7 @@ TEST_CASE("MAX nodes need no last call, and one of no length is none") {
   CHECK(hasty.coordinator().round() == 1);
 }
 
-TEST_CASE("who waits too long hears who was there") {
+TEST_CASE("the join timeout names the members") {
   ScriptedJob job(3, 3);
   const LinkId a = job.joins("a");
   job.wait(Milliseconds{100'000});
@@ -153,7 +153,7 @@ TEST_CASE("node ranks on the command lines are kept in any order of arrival") {
   }
 }
 
-TEST_CASE("whoever comes when a fixed number is complete is a spare, and is taken when a node is lost") {
+TEST_CASE("a node beyond a fixed size is a spare, and is used when a node is lost") {
   ScriptedJob job(2, 2);
   job.joins("a");
   const LinkId b = job.joins("b");
@@ -186,7 +186,7 @@ TEST_CASE("an unused spare ends well when the job does, and with its verdict oth
   }
 }
 
-TEST_CASE("a newcomer below MAX makes the members meet again, which uses up nothing") {
+TEST_CASE("a newcomer below MAX causes a new round, which costs no restart") {
   ScriptedJob job(1, 2, {{"last_call_ms", "0"}, {"max_restarts", "0"}});
   const LinkId a = job.joins("a");
   job.opens();
@@ -245,7 +245,7 @@ TEST_CASE("node rank 0 that answers pings but opens no store is lost after its t
   CHECK(job.coordinator().done());
 }
 
-TEST_CASE("the meeting place is where node rank 0 reached and was reached by its peers") {
+TEST_CASE("MASTER_ADDR is an address by which peers reach node rank 0") {
   ScriptedJob job(2, 2);
   Join own = job.own_join_of("a");
   SECTION("a member on the coordinator's machine is reached as the others reached the coordinator") {
@@ -315,7 +315,7 @@ TEST_CASE("the list of addresses of very many nodes still fits into a frame") {
   CHECK(payload.size() < max_payload);
 }
 
-TEST_CASE("a machine tells the addresses that others can reach") {
+TEST_CASE("a machine reports the addresses that others can reach") {
   std::vector<IpAddress> own{ip("10.0.0.7"), ip("127.0.0.1"), ip("::1"), ip("fd00::7")};
   CHECK(advertised_addresses(own) == std::vector<std::string>{"10.0.0.7", "fd00::7"});
   own = {ip("127.0.0.1"), ip("127.0.0.7"), ip("::1")};

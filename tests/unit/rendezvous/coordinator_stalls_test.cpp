@@ -1,5 +1,5 @@
-// Members that live, and are not to be given up: an agent whose main thread waits for a disk, a connection that broke
-// and is made again, a long message on a slow link, the coordinator's own agent.
+// Members that must not count as lost: an agent with a blocked main thread, a broken connection that is resumed, a long
+// message on a slow link, the coordinator's own agent.
 
 #include <algorithm>
 
@@ -33,7 +33,7 @@ struct RunningPair {
 
 }  // namespace
 
-TEST_CASE("an agent that waits for a disk for ten minutes is not lost, and people hear of it once") {
+TEST_CASE("an agent that waits for a disk for ten minutes is not lost, and is reported once") {
   RunningPair pair;
   pair.job.stalls(pair.b);
   pair.job.wait(Milliseconds{9'000});
@@ -47,7 +47,7 @@ TEST_CASE("an agent that waits for a disk for ten minutes is not lost, and peopl
   CHECK(pair.job.coordinator().restarts() == 0);
 }
 
-TEST_CASE("an agent that waits for a disk is not given up for not stopping its workers, and gets its time afterwards") {
+TEST_CASE("an agent that waits for a disk may stop its workers late, with its full time afterwards") {
   RunningPair pair(ddrun::rendezvous::Settings{{"grace_ms", "1000"}});
   pair.job.stalls(pair.b);
   pair.job.wait(Milliseconds{2'000});
@@ -131,7 +131,7 @@ TEST_CASE("the coordinator never loses its own agent by silence") {
   CHECK(pair.both_run());
 }
 
-TEST_CASE("a coordinator whose own agent stands still for too long as a round ends tells everyone why") {
+TEST_CASE("a coordinator whose own agent is blocked for too long as a round ends reports why") {
   RunningPair pair({{"grace_ms", "1000"}}, 1);
   pair.job.stalls(pair.a);
   pair.job.wait(Milliseconds{2'000});

@@ -1,4 +1,4 @@
-// A coordinator takes over a job from another one: it knows the last round by the claims of its members only.
+// A coordinator takes over a job: it knows the last round only by the claims of its members.
 
 #include <map>
 
@@ -22,7 +22,7 @@ struct Before {
     job.wait(Milliseconds{10'000});
     job.opens();
   }
-  /// What that host would claim now.
+  /// The claim of that member.
   RoundClaim claim_of(LinkId link) {
     const Start start = job.next<Start>(link);
     return {start.term, start.round, start.ranks.node_rank, start.ranks.node_count, start.job_state, false, false};
@@ -36,7 +36,7 @@ struct After {
       : job(min_nodes, max_nodes, changed) {
     job.options.term = 9;
     job.options.host = "b";
-    job.now += std::chrono::hours(1000);  // of another machine's clock
+    job.now += std::chrono::hours(1000);  // another machine's clock
   }
   LinkId claims(const std::string& host, const RoundClaim& claim) {
     Join join = job.join_of(host);
@@ -54,7 +54,7 @@ std::map<LinkId, RoundClaim> claims_of(Before& before) {
 
 }  // namespace
 
-TEST_CASE("a coordinator of a term says so, and tells members what the next one needs to know") {
+TEST_CASE("a coordinator sends its term, and the job state for the next one") {
   Before before;
   CHECK(before.job.next<Welcome>(1).term == 7);
   const RoundClaim claim = before.claim_of(2);
@@ -96,13 +96,13 @@ TEST_CASE("once all of the last round are there the job goes on, with their rank
   CHECK(start.job_state == R"({"doublings":1,"restarts":1})");
 }
 
-TEST_CASE("who does not come in time is left behind, and who never took part waits for those who did") {
+TEST_CASE("a late member is left behind, and newcomers wait for members of the round") {
   Before before;
   auto claims = claims_of(before);
   After after;
   const LinkId new_one = after.claims("d", {});
   const LinkId b = after.claims("b", claims[2]);
-  // The others' workers may have their grace until then: a heartbeat's bound, the grace, and some time to come.
+  // The other workers have their grace: heartbeat limit, grace, and time to rejoin.
   after.job.wait(Milliseconds{3'000 + 10'000 + 5'500});
   CHECK(after.job.coordinator().round() == 0);
   after.job.wait(Milliseconds{1'000});
@@ -138,7 +138,7 @@ TEST_CASE("a member that is lost while its claim is waited with does not count")
   CHECK(after.job.coordinator().round() == 2);
 }
 
-TEST_CASE("the claim of an older round makes a newcomer, whoever comes first") {
+TEST_CASE("the claim of an older round makes a newcomer, in any order") {
   const bool old_one_first = GENERATE(false, true);
   CAPTURE(old_one_first);
   Before before;
@@ -219,7 +219,7 @@ TEST_CASE("what restarts have cost and which hosts are left out outlives the coo
   const Changed strict{{"max_restarts", "2"}, {"restart_window_ms", "60000"}, {"node_max_failures", "1"}};
   Before before(strict);
   before.job.fails(3, 2, 1);
-  for (const LinkId link : {1U, 2U, 3U}) before.job.stops(link);  // c is left out
+  for (const LinkId link : {1U, 2U, 3U}) before.job.stops(link);  // c is excluded
   before.job.opens();
   before.job.forget_all();
   before.job.wait(Milliseconds{20'000});
@@ -231,7 +231,7 @@ TEST_CASE("what restarts have cost and which hosts are left out outlives the coo
   CHECK(claim.job_state == R"({"doublings":2,"failures":{"b":1,"c":1},"recent_ms":[20000,0],"restarts":2})");
 
   After after(strict);
-  const LinkId b = after.claims("b", {});  // its first settings, before anything is known
+  const LinkId b = after.claims("b", {});  // defines the settings before any claim
   const LinkId a = after.claims("a", claim);
   const VerdictMessage verdict = after.job.next<VerdictMessage>(a);
   CHECK(verdict.why == "the coordinator of the round before was lost; no restart is left");
@@ -295,7 +295,7 @@ TEST_CASE("restarts that a late claim knows of are not forgotten") {
     after.job.opens();
     for (const LinkId link : {d, b}) CHECK(after.job.next<Start>(link).ranks.restart_count == 2);
     CHECK(after.job.next<Refused>(after.claims("c", {})).why.find("is left out") != std::string::npos);
-    // Nor are they to be had again.
+    // They do not come back, either.
     after.job.fails(b, 0, 1);
     after.job.stops(b);
     after.job.stops(d);

@@ -1,4 +1,4 @@
-// How much is said: what an agent sends and is sent must not depend on how many there are.
+// The number of messages per agent must not depend on the number of agents.
 
 #include <iostream>
 

@@ -11,8 +11,8 @@
 
 namespace ddrun::test {
 
-/// What decides who leads a simulated job: one lease, whose terms rise, and one record of a verdict. Each call is a
-/// request in the moment of its arrival.
+/// The engine of a simulated job's leader election: one lease with rising terms, and one verdict record. Each call is a
+/// request at the time of its arrival.
 class Engine {
  public:
   struct State {
@@ -24,17 +24,17 @@ class Engine {
   Engine(Timeline& timeline, Milliseconds ttl, std::function<void()> on_change)
       : timeline_(timeline), ttl_(ttl), on_change_(std::move(on_change)) {}
 
-  /// Answers nothing until then. `extends`: a lease has its whole time again afterwards, as with a new leader of etcd.
-  void go_away(Clock::time_point until, bool extends);
-  [[nodiscard]] bool is_there() const { return timeline_.now() >= away_until_; }
+  /// Does not respond until then. `extends`: afterwards a lease has its full time again, as after an etcd election.
+  void set_unavailable(Clock::time_point until, bool extends);
+  [[nodiscard]] bool is_available() const { return timeline_.now() >= away_until_; }
 
-  /// Renews the lease that `who` has, or takes one that is free.
-  State tick(std::uint64_t who, bool campaigns, const std::string& address);
-  void resign(std::uint64_t who);
-  /// Takes the lease from who has it in that term, but not from `who`.
-  void depose(std::uint64_t who, rendezvous::Term term);
+  /// Renews the lease held by `who`, or acquires a free one.
+  State tick(std::uint64_t client, bool campaigns, const std::string& address);
+  void resign(std::uint64_t client);
+  /// Revokes the lease of that term, unless `who` holds it.
+  void depose(std::uint64_t client, rendezvous::Term term);
   /// Whether the verdict of `who` is recorded.
-  bool record(std::uint64_t who, const std::string& text);
+  bool record(std::uint64_t client, const std::string& text);
   [[nodiscard]] const State& state() const { return state_; }
 
  private:

@@ -14,9 +14,9 @@ using std::chrono::seconds;
 
 namespace {
 
-/// The next leader, once a lease is over; connections to a machine that is gone are tried for 5 s.
+/// For the next leader after a lease has expired; connecting to a dead machine is tried for 5 s.
 constexpr seconds time_to_find{8};
-/// A heartbeat's interval, and some time to kill.
+/// A heartbeat interval, and time to kill.
 constexpr std::chrono::milliseconds time_to_notice{1'500};
 
 template <class... Parts>
@@ -24,7 +24,7 @@ void require(bool held, const Parts&... parts) {
   if (!held) throw Violation(concat(parts...));
 }
 
-/// What agents are told is what was recorded; the record has less of the cause.
+/// Agents get the recorded verdict; the record has less of the cause.
 bool same_end(const VerdictMessage& told, const VerdictMessage& recorded) {
   return told.kind == recorded.kind && told.exit_code == recorded.exit_code && told.signal == recorded.signal &&
          told.rank == recorded.rank && told.restarts == recorded.restarts;
@@ -43,7 +43,7 @@ void FailoverInvariants::on_join(const SimulatedServer& server, const Join& join
   const bool has_recovered = server.coordinator().round() != 0;
   if (join.claim.node_count == 0 || has_recovered) return;
   of.claims.emplace(join.claim.term, join.claim.round);
-  of.gathers_since.reset();  // the others of its round are waited for from now on
+  of.gathers_since.reset();  // from now on it waits for the members of its round
 }
 
 void FailoverInvariants::on_send(const SimulatedServer& server, LinkId /*link*/, const FromCoordinator& message) {
@@ -74,7 +74,7 @@ void FailoverInvariants::on_send(const SimulatedServer& server, LinkId /*link*/,
   }
 }
 
-void FailoverInvariants::step_over(const SimulatedServer& server, bool quiet) {
+void FailoverInvariants::after_step(const SimulatedServer& server, bool quiet) {
   const Coordinator& coordinator = server.coordinator();
   OfServer& of = servers_[server.number()];
   if (coordinator.done() || coordinator.verdict()) {
@@ -96,15 +96,15 @@ void FailoverInvariants::step_over(const SimulatedServer& server, bool quiet) {
 
 void FailoverInvariants::check_gathering(const OfServer& of) const {
   const auto now = timeline_.now();
-  // While the machine stood still it could do nothing.
-  const auto since = of.gathers_since ? std::max(*of.gathers_since, std::min(last_harm_, now)) : now;
-  require(now - since <= scenario_.longest_gathering(), "enough members wait, and no round begins");
+  // A suspended machine can do nothing.
+  const auto since = of.gathers_since ? std::max(*of.gathers_since, std::min(last_fault_, now)) : now;
+  require(now - since <= scenario_.max_gathering(), "enough members wait, and no round begins");
 }
 
 // ---- machines
 
-void FailoverInvariants::leads(const SimulatedNode& node,
-                               const std::vector<std::shared_ptr<SimulatedNode>>& all) const {
+void FailoverInvariants::on_lead(const SimulatedNode& node,
+                                 const std::vector<std::shared_ptr<SimulatedNode>>& all) const {
   for (const auto& other : all) {
     require(other->index() == node.index() || !other->is_leader(), node.host(), " and ", other->host(),
             " lead at once");
@@ -112,13 +112,13 @@ void FailoverInvariants::leads(const SimulatedNode& node,
 }
 
 void FailoverInvariants::check_term(const SimulatedNode& node, Term term) const {
-  const auto last = obeyed_.find(node.index());
-  require(last == obeyed_.end() || term >= last->second, node.host(), " obeys term ", term, " after ",
-          last == obeyed_.end() ? 0 : last->second);
+  const auto last = last_start_term_.find(node.index());
+  require(last == last_start_term_.end() || term >= last->second, node.host(), " obeys term ", term, " after ",
+          last == last_start_term_.end() ? 0 : last->second);
 }
 
 void FailoverInvariants::on_start(const SimulatedNode& node, const Start& start, bool with_coordinator) {
-  obeyed_[node.index()] = start.term;
+  last_start_term_[node.index()] = start.term;
   auto& [round, restarts] = last_[node.index()];
   require(start.round > round, node.host(), " starts round ", start.round, " after round ", round);
   require(start.ranks.restart_count >= restarts, node.host(), ": restart count ", start.ranks.restart_count, " after ",
@@ -126,10 +126,10 @@ void FailoverInvariants::on_start(const SimulatedNode& node, const Start& start,
   round = start.round;
   restarts = start.ranks.restart_count;
   const Place place{start.term, start.round};
-  // It may have waited to be read since long ago: nothing that ddrun can know of.
+  // START may have been unread for long, which ddrun cannot know.
   const auto suspended = suspended_until_.find(node.machine());
   const bool waited_suspended = suspended != suspended_until_.end() && timeline_.now() - suspended->second < seconds(1);
-  // Or, right behind the answer to JOIN, on its way for longer than a silent member is waited for.
+  // Or it was on its way, right after WELCOME, for longer than the heartbeat limit.
   const bool long_ago = timeline_.now() - started_at_.at(place) > heartbeat_bound;
   const bool waited_on_its_way = long_ago && timeline_.now() - node.welcomed_at() < seconds(1);
   const bool late = waited_suspended || waited_on_its_way;
@@ -145,16 +145,16 @@ void FailoverInvariants::on_start(const SimulatedNode& node, const Start& start,
   ++running_in_[place];
 }
 
-/// Workers of another round run somewhere.
+/// Workers of another round still run somewhere.
 void FailoverInvariants::check_overlap(const SimulatedNode& node, Place place) {
   const OfServer& of = servers_[terms_.at(place.first)];
   for (auto& [index, running] : running_) {
     if (running.was_suspended || running.place == place) continue;
-    // None of that round came in time, and what decides has let another one lead: a coordinator without the lease, all
-    // of whose members are well, on the other side of a cut. Terms tell the rounds apart.
+    // No member of that round came in time, and the engine has elected another leader: a coordinator without the lease,
+    // with healthy members, beyond a network partition. Terms distinguish the rounds.
     if (of.claims.count(running.place) == 0 && running.place.first < place.first) continue;
-    // The coordinator before, whose lease was over already, notices the loss of its members up to an interval after
-    // they have noticed.
+    // The former coordinator, whose lease had expired, detects the loss of its members up to an interval after they
+    // have given it up.
     if (running.with_coordinator) {
       if (!running.ends_by) running.ends_by = timeline_.now() + time_to_notice;
       continue;
@@ -179,7 +179,7 @@ void FailoverInvariants::on_workers_end(const SimulatedNode& node) {
           running.place.second, " of term ", running.place.first, " run on with their coordinator on ", running.host);
 }
 
-std::size_t FailoverInvariants::runs_last_round() const {
+std::size_t FailoverInvariants::running_last_round() const {
   const auto found = running_in_.find(last_begun_);
   return found == running_in_.end() ? 0 : static_cast<std::size_t>(found->second);
 }
@@ -200,7 +200,7 @@ void FailoverInvariants::note_fault(std::size_t machine, Clock::time_point until
 
 void FailoverInvariants::on_coordinator_lost(const SimulatedNode& node, const SimulatedNode* coordinator) {
   if (coordinator == nullptr || !coordinator->is_alive() || coordinator->is_stopped()) return;
-  // What was harmed until lately may not have said a word since.
+  // After a recent fault the machine may not have sent anything yet.
   for (const std::size_t machine : {node.machine(), coordinator->machine()}) {
     const auto fault = faulty_until_.find(machine);
     if (fault != faulty_until_.end() && timeline_.now() - fault->second < seconds(4)) return;
@@ -210,10 +210,10 @@ void FailoverInvariants::on_coordinator_lost(const SimulatedNode& node, const Si
 
 void FailoverInvariants::on_end(const SimulatedNode& node) const {
   if (node.outcome() == SimulatedNode::Outcome::coordinator_lost) {
-    // One that has looked since all was well again has found one.
+    // A search that began after the last fault succeeds.
     const bool well = scenario_.lost_requests == 0 && scenario_.late_requests == 0;
-    require(!well || node.searched_since() < last_harm_ + seconds(1), node.host(), " has found no coordinator");
-    require(!well || timeline_.now() - last_harm_ < scenario_.ttl + time_to_find, node.host(),
+    require(!well || node.searched_since() < last_fault_ + seconds(1), node.host(), " has found no coordinator");
+    require(!well || timeline_.now() - last_fault_ < scenario_.ttl + time_to_find, node.host(),
             " has found no coordinator, but all was well");
   }
   if (!node.verdict()) return;

@@ -13,8 +13,7 @@
 
 namespace ddrun::test {
 
-/// Looks at all that coordinators say, and at what runs where; throws a Violation when something that must always be
-/// true is not.
+/// Checks all messages of coordinators, and which workers run where; throws a Violation if an invariant is broken.
 class FailoverInvariants {
  public:
   FailoverInvariants(const FailoverScenario& scenario, const Timeline& timeline, const Engine& engine)
@@ -24,29 +23,29 @@ class FailoverInvariants {
   void receives(const SimulatedServer& server, rendezvous::LinkId link, const rendezvous::FromAgent& message);
   void on_send(const SimulatedServer& server, rendezvous::LinkId link, const rendezvous::FromCoordinator& message);
   void on_join(const SimulatedServer& server, const rendezvous::Join& join);
-  /// `quiet`: nothing has happened since the last look but PING and PONG.
-  void step_over(const SimulatedServer& server, bool quiet);
+  /// `quiet`: only PING and PONG since the last call.
+  void after_step(const SimulatedServer& server, bool quiet);
 
   // A machine.
-  void leads(const SimulatedNode& node, const std::vector<std::shared_ptr<SimulatedNode>>& all) const;
-  /// A coordinator of that term says something.
+  void on_lead(const SimulatedNode& node, const std::vector<std::shared_ptr<SimulatedNode>>& all) const;
+  /// A message of a coordinator of that term.
   void check_term(const SimulatedNode& node, rendezvous::Term term) const;
-  /// `with_coordinator`: that is in the same process.
+  /// `with_coordinator`: in the same process.
   void on_start(const SimulatedNode& node, const rendezvous::Start& start, bool with_coordinator);
   void on_workers_end(const SimulatedNode& node);
-  /// Its agent is stopped, and nothing stops its workers.
+  /// Its agent is suspended, and nothing stops its workers.
   void on_suspended(const SimulatedNode& node, Clock::time_point until);
   void on_coordinator_lost(const SimulatedNode& node, const SimulatedNode* coordinator);
-  /// Something is wrong with the machine's network, or its process stands still, until then.
+  /// The machine has a network fault, or its process is suspended, until then.
   void note_fault(std::size_t machine, Clock::time_point until);
-  void note_engine_fault(Clock::time_point until) { last_harm_ = std::max(last_harm_, until); }
+  void note_engine_fault(Clock::time_point until) { last_fault_ = std::max(last_fault_, until); }
   void on_end(const SimulatedNode& node) const;
 
   [[nodiscard]] rendezvous::Round rounds() const { return rounds_; }
-  /// In which rounds were started.
+  /// Number of terms in which rounds were started.
   [[nodiscard]] std::size_t terms() const { return terms_.size(); }
-  /// How many machines run workers of the last round.
-  [[nodiscard]] std::size_t runs_last_round() const;
+  /// Number of machines with workers of the last round.
+  [[nodiscard]] std::size_t running_last_round() const;
   [[nodiscard]] std::pair<rendezvous::Term, rendezvous::Round> last_begun() const { return last_begun_; }
 
  private:
@@ -60,7 +59,7 @@ class FailoverInvariants {
   };
   struct OfServer {
     std::set<rendezvous::LinkId> leaving;
-    std::set<Place> claims;  ///< that it knew when it took the job over
+    std::set<Place> claims;  ///< known at takeover
     std::optional<Clock::time_point> gathers_since;
   };
   const FailoverScenario& scenario_;
@@ -71,18 +70,18 @@ class FailoverInvariants {
   void remove_running(const Running& running);
 
   std::map<std::size_t, Running> running_;
-  std::map<Place, int> running_in_;  ///< of those whose agents have not stood still
+  std::map<Place, int> running_in_;  ///< of agents that were not suspended
   Place last_begun_;
-  std::map<std::size_t, rendezvous::Term> obeyed_;                 ///< of the last START, by node
+  std::map<std::size_t, rendezvous::Term> last_start_term_;        ///< of the last START, by node
   std::map<std::size_t, std::pair<rendezvous::Round, int>> last_;  ///< round and restarts, by node
   std::map<rendezvous::Term, std::uint64_t> terms_;                ///< the server that started a round in it
-  std::map<Place, int> restarts_;                                  ///< as START said
+  std::map<Place, int> restarts_;                                  ///< from START
   std::map<Place, Clock::time_point> started_at_;                  ///< START was sent
   rendezvous::Term last_term_ = 0;
   rendezvous::Round last_round_ = 0;
   std::map<std::uint64_t, OfServer> servers_;
   std::map<std::size_t, Clock::time_point> faulty_until_, suspended_until_;
-  Clock::time_point last_harm_;
+  Clock::time_point last_fault_;
   rendezvous::Round rounds_ = 0;
 };
 

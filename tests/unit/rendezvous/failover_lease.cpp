@@ -49,13 +49,13 @@ void SimulatedLease::tick_now() {
   later(done_timeout, [this, number = last_tick_] {
     if (awaited_tick_ == number) awaited_tick_ = 0;
   });
-  ask([this, number = last_tick_, campaigns = candidate_, given_up = previous_term_, address = address_] {
-    // The program has heard of it, even if the engine has not.
+  request([this, number = last_tick_, campaigns = candidate_, given_up = previous_term_, address = address_] {
+    // The program has read it, even if the engine has not.
     if (place_.engine.state().term <= given_up) place_.engine.resign(place_.id);
     const Engine::State state = place_.engine.tick(place_.id, campaigns, address);
-    answer([this, number, state] {
+    respond([this, number, state] {
       if (awaited_tick_ == number) awaited_tick_ = 0;
-      heard(state, number);
+      on_state(state, number);
     });
   });
 }
@@ -63,32 +63,32 @@ void SimulatedLease::tick_now() {
 Clock::duration SimulatedLease::travel() {
   const FailoverScenario& scenario = place_.scenario;
   if (place_.random.chance(scenario.late_requests)) return place_.random.time({}, Clock::duration(scenario.ttl));
-  return place_.random.time(Clock::duration{1}, scenario.slowest_message / (scenario.quick_lease ? 10 : 1));
+  return place_.random.time(Clock::duration{1}, scenario.max_latency / (scenario.quick_lease ? 10 : 1));
 }
 
-/// The engine acts on it even if this process is stopped, or ends, meanwhile.
-void SimulatedLease::ask(std::function<void()> at_engine) {
+/// The engine acts on it even if this process is suspended, or ends, meanwhile.
+void SimulatedLease::request(std::function<void()> at_engine) {
   if (place_.random.chance(place_.scenario.lost_requests)) return;
   last_ask_ = std::max(last_ask_, place_.timeline.now() + travel());
   place_.timeline.at(last_ask_, [self = shared_from_this(), at_engine = std::move(at_engine)] {
-    if (self->place_.engine.is_there() && self->place_.reaches_engine()) at_engine();
+    if (self->place_.engine.is_available() && self->place_.reaches_engine()) at_engine();
   });
 }
 
-void SimulatedLease::answer(std::function<void()> here) {
+void SimulatedLease::respond(std::function<void()> on_response) {
   if (place_.random.chance(place_.scenario.lost_requests)) return;
   last_answer_ = std::max(last_answer_, place_.timeline.now() + travel());
-  later(last_answer_ - place_.timeline.now(), [this, here = std::move(here)] {
-    if (place_.reaches_engine()) here();
+  later(last_answer_ - place_.timeline.now(), [this, on_response = std::move(on_response)] {
+    if (place_.reaches_engine()) on_response();
   });
 }
 
 void SimulatedLease::changed() {
-  if (closed_ || !place_.engine.is_there() || !place_.reaches_engine()) return;
-  answer([this, state = place_.engine.state()] { heard(state, std::nullopt); });
+  if (closed_ || !place_.engine.is_available() || !place_.reaches_engine()) return;
+  respond([this, state = place_.engine.state()] { on_state(state, std::nullopt); });
 }
 
-void SimulatedLease::heard(const Engine::State& state, std::optional<std::uint64_t> tick) {
+void SimulatedLease::on_state(const Engine::State& state, std::optional<std::uint64_t> tick) {
   if (state.verdict) on_verdict_known(*state.verdict);
   if (state.holder == place_.id) {
     if (tick) held(state.term, *tick);
@@ -103,7 +103,7 @@ void SimulatedLease::heard(const Engine::State& state, std::optional<std::uint64
 void SimulatedLease::held(rendezvous::Term term, std::uint64_t number) {
   const auto tick = std::find_if(ticks_.begin(), ticks_.end(), [&](const Tick& t) { return t.number == number; });
   if (tick == ticks_.end()) return;
-  // Given up, but it has not heard of that yet.
+  // Given up, but the program has not read that yet.
   if (!candidate_ || number <= resigned_at_tick_ || (term_ == 0 && term <= highest_term_)) return;
   if (term_ != 0 && term != term_) return lost();
   const Milliseconds ttl = place_.scenario.ttl;
@@ -138,9 +138,9 @@ void SimulatedLease::lost() {
   place_.on_owners_thread([weak = weak_from_this()] {
     if (const auto self = weak.lock(); self && !self->closed_) self->callbacks_.on_lost("");
   });
-  // Whatever the program believes to hold is given up; the next time is a new term.
+  // The program gives up whatever it holds; the next lease has a new term.
   resigned_at_tick_ = last_tick_;
-  ask([this] { place_.engine.resign(place_.id); });
+  request([this] { place_.engine.resign(place_.id); });
 }
 
 void SimulatedLease::step_down() {
@@ -162,9 +162,9 @@ void SimulatedLease::resign(std::function<void()> done) {
   if (const auto recorded = std::exchange(recorded_, nullptr)) place_.on_owners_thread([recorded] { recorded(false); });
   step_down();
   resigned_at_tick_ = last_tick_;
-  ask([this, done] {
+  request([this, done] {
     place_.engine.resign(place_.id);
-    answer([this, done] {
+    respond([this, done] {
       if (done) place_.on_owners_thread(done);
     });
   });
@@ -172,7 +172,7 @@ void SimulatedLease::resign(std::function<void()> done) {
 
 void SimulatedLease::depose(rendezvous::Term term) {
   if (term_ != 0) return;
-  ask([this, term] { place_.engine.depose(place_.id, term); });
+  request([this, term] { place_.engine.depose(place_.id, term); });
 }
 
 void SimulatedLease::record_verdict(const std::string& text, std::function<void(bool)> done) {
@@ -182,12 +182,12 @@ void SimulatedLease::record_verdict(const std::string& text, std::function<void(
   try_to_record();
 }
 
-/// Again and again as long as the lease is held, as the program does.
+/// Repeated as long as the lease is held, as the program does.
 void SimulatedLease::try_to_record() {
   if (!recorded_) return;
-  ask([this, text = to_record_] {
+  request([this, text = to_record_] {
     const bool recorded = place_.engine.record(place_.id, text);
-    answer([this, text, recorded] {
+    respond([this, text, recorded] {
       if (!recorded_) return;
       if (recorded) on_verdict_known(text);
       const auto done = std::exchange(recorded_, nullptr);
@@ -201,7 +201,7 @@ void SimulatedLease::close(bool gives_back) {
   if (std::exchange(closed_, true)) return;
   term_ = 0;
   recorded_ = nullptr;
-  if (gives_back) ask([this] { place_.engine.resign(place_.id); });
+  if (gives_back) request([this] { place_.engine.resign(place_.id); });
 }
 
 void SimulatedLease::post_leader(const lease::Leader& leader) {

@@ -12,8 +12,8 @@
 
 namespace ddrun::test {
 
-/// One machine's part in who leads: what lib/lease/src/program_lease.cpp and its program do together, without either.
-/// Requests and answers may be lost or late, but overtake none.
+/// One machine's candidacy: the behaviour of lib/lease/src/program_lease.cpp together with its program. Requests and
+/// responses may be lost or late, but are not reordered.
 class SimulatedLease : public std::enable_shared_from_this<SimulatedLease> {
  public:
   struct Place {
@@ -23,9 +23,9 @@ class SimulatedLease : public std::enable_shared_from_this<SimulatedLease> {
     const FailoverScenario& scenario;
     std::uint64_t id = 0;
     std::function<bool()> reaches_engine;
-    /// On the thread of the lease: at once, or once the process goes on.
+    /// On the lease's thread: at once, or once the process resumes.
     std::function<void(std::function<void()>)> on_thread;
-    /// The same, for the thread of who uses it.
+    /// The same, on the owner's thread.
     std::function<void(std::function<void()>)> on_owners_thread;
     std::function<void()> on_lead;  ///< for invariants
   };
@@ -37,18 +37,18 @@ class SimulatedLease : public std::enable_shared_from_this<SimulatedLease> {
   void depose(rendezvous::Term term);
   void record_verdict(const std::string& text, std::function<void(bool)> done);
   [[nodiscard]] bool is_leader() const { return term_ != 0 && place_.timeline.now() < until_; }
-  /// What decides has changed.
+  /// The engine's state has changed.
   void changed();
-  /// Nothing is called any more. `gives_back`: its program does so at the end of its stdin.
+  /// No callback follows. `gives_back`: the program does so at the end of its stdin.
   void close(bool gives_back);
   void slow_down(double factor) { slowness_ = std::max(slowness_, factor); }
 
  private:
   void tick();
   void tick_now();
-  void ask(std::function<void()> at_engine);
-  void answer(std::function<void()> here);
-  void heard(const Engine::State& state, std::optional<std::uint64_t> tick);
+  void request(std::function<void()> at_engine);
+  void respond(std::function<void()> on_response);
+  void on_state(const Engine::State& state, std::optional<std::uint64_t> tick);
   void held(rendezvous::Term term, std::uint64_t tick);
   void on_verdict_known(const std::string& text);
   void try_to_record();

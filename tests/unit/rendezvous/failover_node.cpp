@@ -65,7 +65,7 @@ std::shared_ptr<SimulatedServer> SimulatedNode::server_of(std::uint64_t number) 
   return nullptr;
 }
 
-// ---- the life of the agent
+// ---- the agent
 
 void SimulatedNode::begin() {
   lease::Callbacks callbacks;
@@ -91,7 +91,7 @@ void SimulatedNode::begin() {
                               [this] { return world_.reaches_engine(machine_); },
                               on_thread,
                               [this](const std::function<void()>& what) { later({}, what); },
-                              [this] { world_.invariants.leads(*this, world_.nodes()); }};
+                              [this] { world_.invariants.on_lead(*this, world_.nodes()); }};
   lease_ = std::make_shared<SimulatedLease>(std::move(place), std::move(callbacks));
   lease_->start();
   search_coordinator(world_.timeline.now() + world_.scenario.join_timeout);
@@ -220,7 +220,7 @@ void SimulatedNode::not_connected(std::uint64_t attempt, bool refused) {
   });
 }
 
-/// No process listens there any more: what only something on the way refuses is a matter of moments.
+/// Connections are refused for long enough; shorter refusals come from a device on the path.
 bool SimulatedNode::is_not_listening() const {
   return refused_since_ && world_.timeline.now() - *refused_since_ >= refused_timeout;
 }
@@ -238,7 +238,7 @@ void SimulatedNode::attempt_failed() {
 
 void SimulatedNode::give_up() { link_lost("the coordinator could not be reached in time"); }
 
-/// Its end would say that this process, and its workers, have ended: as long as they have not the connection stays.
+/// Closing it would report that the workers have ended: while they run it stays open.
 void SimulatedNode::link_lost(const std::string& why) {
   if (stage_ == Stage::joined) former_link_ = std::exchange(link_, 0);
   reset_link();
@@ -291,7 +291,7 @@ void SimulatedNode::receives(LinkId link, const FromCoordinator& message) {
   });
 }
 
-/// A look that itself comes late says that this process did not run.
+/// A late timer means that this process was suspended.
 void SimulatedNode::watch_silence() {
   if (is_local_) return;
   const auto due = last_heard_ + heartbeat_bound;
@@ -415,7 +415,7 @@ void SimulatedNode::on(const Start& start) {
   world_.invariants.on_start(*this, start, server_ != nullptr);
   world_.note([&] { return concat(host_, " starts round ", start.round, " of term ", start.term); });
   const bool fails = start.round < 40 && world_.random.chance(world_.scenario.failing);
-  later(world_.random.time(world_.scenario.longest_run / 2, world_.scenario.longest_run),
+  later(world_.random.time(world_.scenario.max_run / 2, world_.scenario.max_run),
         [this, round = start.round, fails] { on_workers_end(round, !fails); });
 }
 

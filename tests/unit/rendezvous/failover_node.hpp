@@ -13,29 +13,29 @@ namespace ddrun::test {
 
 class FailoverWorld;
 
-/// The agent of one machine, from its start to its end: what JobRendezvous and AgentLink do with a lease, function by
-/// function and under the same names, with workers that end well, fail, or are slow to stop.
+/// The agent of one machine, from start to end: the behaviour of JobRendezvous and AgentLink with a lease, function by
+/// function and with the same names, with workers that succeed, fail, or stop slowly.
 class SimulatedNode : public std::enable_shared_from_this<SimulatedNode> {
  public:
   enum class Outcome { none, verdict, refused, left, coordinator_lost, killed };
 
   SimulatedNode(FailoverWorld& world, std::size_t index, std::size_t machine, std::string host);
 
-  // What is done to it.
+  // External actions.
   void begin();
   void leave(int signal);
-  /// Its process does nothing for so long.
+  /// The process is suspended for this time.
   void suspend_for(Clock::duration time);
   void kill(bool with_its_machine, bool gives_lease_back);
 
-  // What its connections say.
+  // Input of its connections.
   void receives(rendezvous::LinkId link, const rendezvous::FromCoordinator& message);
   void disconnected(rendezvous::LinkId link);
   void connected(std::uint64_t attempt, rendezvous::LinkId link);
-  /// `refused`: its machine has said that nothing listens there.
+  /// `refused`: the machine has sent a reset.
   void not_connected(std::uint64_t attempt, bool refused);
 
-  /// At once, or when the process goes on.
+  /// At once, or when the process resumes.
   void turn(const std::function<void()>& what);
   void lease_changed() {
     if (lease_) lease_->changed();

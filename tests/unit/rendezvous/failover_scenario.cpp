@@ -14,25 +14,25 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Kind = FailoverScenario::Kind;
 
-constexpr seconds longest_backoff{60};
+constexpr seconds max_backoff{60};
 
-/// As long as workers of a silent machine may run.
+/// How long workers of a silent machine may run.
 Clock::duration silence(const FailoverScenario& scenario) {
   return scenario.fence ? Clock::duration(*scenario.fence) : heartbeat_bound + scenario.grace + seconds(1);
 }
 
-Milliseconds longest_pause_of(const FailoverScenario& scenario) {
-  return std::min<Milliseconds>(scenario.backoff * (1LL << std::min(scenario.max_restarts, 20)), longest_backoff);
+Milliseconds max_pause_of(const FailoverScenario& scenario) {
+  return std::min<Milliseconds>(scenario.backoff * (1LL << std::min(scenario.max_restarts, 20)), max_backoff);
 }
 
-/// In mid-round the coordinator is silent for about as long as that is borne, or cut off until others have taken over,
-/// and workers take their time to stop: what may overlap then does.
+/// In mid-round the coordinator is silent for about the heartbeat limit, or partitioned until others have taken over,
+/// and workers stop slowly: worst case for overlaps.
 void draw_silence(Random& random, FailoverScenario& drawn) {
   drawn.min_nodes = std::min(drawn.min_nodes, std::max(1, drawn.max_nodes - 1));
   drawn.max_restarts = std::max(drawn.max_restarts, 2);
   drawn.grace = milliseconds(random.between(2'000, 8'000));
   if (drawn.fence) drawn.fence = drawn.grace + milliseconds(4'000);
-  drawn.longest_run = random.time(seconds(15), seconds(25));
+  drawn.max_run = random.time(seconds(15), seconds(25));
   FailoverScenario::Fault fault;
   fault.when = drawn.arrival_spread + random.time(seconds(3), seconds(12));
   fault.of_leader = true;
@@ -69,15 +69,15 @@ rendezvous::Settings FailoverScenario::settings() const {
   return {all.begin(), all.end()};
 }
 
-Clock::duration FailoverScenario::longest_gathering() const {
+Clock::duration FailoverScenario::max_gathering() const {
   const Clock::duration recovery = std::max<Clock::duration>({seconds(10), silence(*this) + seconds(5), ttl});
-  return recovery + last_call + longest_pause_of(*this) + seconds(1);
+  return recovery + last_call + max_pause_of(*this) + seconds(1);
 }
 
 Clock::duration FailoverScenario::bound() const {
-  // Each round costs at most this much, and each needs a reason.
+  // Each round takes at most this long, and each needs a reason.
   const Clock::duration round =
-      longest_run + 2 * (grace + seconds(30)) + longest_gathering() + join_timeout + 2 * coordinator_timeout + 4 * ttl;
+      max_run + 2 * (grace + seconds(30)) + max_gathering() + join_timeout + 2 * coordinator_timeout + 4 * ttl;
   const auto rounds = 1 + max_restarts + agents + 2 * static_cast<int>(faults.size());
   return arrival_spread + rounds * round;
 }
@@ -103,19 +103,20 @@ FailoverScenario draw_failover(std::uint64_t seed) {
   drawn.ttl = seconds(random.chance(0.5) ? 5 : random.between(2, 10));
   drawn.coordinator_timeout = seconds(random.chance(0.5) ? 30 : random.between(15, 30));
   drawn.arrival_spread = random.time({}, random.chance(0.7) ? seconds(1) : seconds(10));
-  drawn.longest_run = random.time(milliseconds(1), random.chance(0.2) ? seconds(1) : seconds(20));
-  drawn.slowest_message = random.time(milliseconds(1), random.chance(0.7) ? milliseconds(3) : milliseconds(100));
+  drawn.max_run = random.time(milliseconds(1), random.chance(0.2) ? seconds(1) : seconds(20));
+  drawn.max_latency = random.time(milliseconds(1), random.chance(0.7) ? milliseconds(3) : milliseconds(100));
   drawn.failing = random.chance(0.7) ? 0 : 0.5 / drawn.max_nodes;
   drawn.lost_requests = random.chance(0.7) ? 0 : 0.2;
   drawn.late_requests = random.chance(0.7) ? 0 : 0.05;
   const int faults = random.chance(0.05) ? 0 : random.between(1, 6);
   for (int i = 0; i < faults; ++i) {
     FailoverScenario::Fault fault;
-    constexpr Kind kinds[] = {Kind::process_killed,  Kind::machine_killed,  Kind::suspended,  Kind::cut_off,
-                              Kind::cut_apart,       Kind::cut_from_engine, Kind::preempted,  Kind::engine_away,
-                              Kind::cut_from_engine, Kind::slow_clock,      Kind::comes_back, Kind::newcomer};
+    constexpr Kind kinds[] = {Kind::process_killed, Kind::machine_killed,     Kind::suspended,
+                              Kind::cut_off,        Kind::cut_apart,          Kind::cut_from_engine,
+                              Kind::preempted,      Kind::engine_unavailable, Kind::cut_from_engine,
+                              Kind::slow_clock,     Kind::machine_restarted,  Kind::newcomer};
     fault.kind = kinds[random.below(std::size(kinds))];
-    // Some come close together: what one of them leaves open the next one meets.
+    // Some faults follow closely on another.
     fault.when = i > 0 && random.chance(0.4) ? drawn.faults.back().when + random.time({}, seconds(6))
                                              : random.time({}, drawn.arrival_spread + seconds(25));
     fault.of_leader = random.chance(0.6);
@@ -133,8 +134,8 @@ FailoverScenario draw_preemption(std::uint64_t seed) {
   drawn.agents = drawn.max_nodes = 2 + static_cast<int>(seed % 3);
   drawn.join_timeout = seconds(60);
   drawn.arrival_spread = seconds(1);
-  drawn.longest_run = seconds(3'600);
-  drawn.slowest_message = milliseconds(900);
+  drawn.max_run = seconds(3'600);
+  drawn.max_latency = milliseconds(900);
   drawn.ttl = seconds(10);
   drawn.quick_lease = true;
   return drawn;

@@ -9,9 +9,9 @@
 
 namespace ddrun::test {
 
-inline constexpr std::chrono::milliseconds heartbeat_bound{3'500};  ///< with the moment to be heard
+inline constexpr std::chrono::milliseconds heartbeat_bound{3'500};  ///< with the margin
 
-/// What goes on in one simulated job whose machines may all lead it, as drawn from a seed.
+/// One simulated job whose machines may all lead it, drawn from a seed.
 struct FailoverScenario {
   std::uint64_t seed = 0;
   int min_nodes = 1;
@@ -26,45 +26,45 @@ struct FailoverScenario {
   Milliseconds ttl{5'000};
   Milliseconds coordinator_timeout{30'000};
   Clock::duration arrival_spread{0};
-  Clock::duration longest_run{0};  ///< of a worker
-  Clock::duration slowest_message{0};
+  Clock::duration max_run{0};  ///< of a worker
+  Clock::duration max_latency{0};
   double failing = 0;        ///< a node's workers fail in a round
-  double lost_requests = 0;  ///< to the engine, and answers of it
+  double lost_requests = 0;  ///< to the engine, and its responses
   double late_requests = 0;  ///< by up to a time to live
-  bool quick_lease = false;  ///< asked for at once where it is wanted, and messages of it come ten times as fast
+  bool quick_lease = false;  ///< requests are sent at once, and messages are ten times as fast
 
   enum class Kind {
     process_killed,  ///< the agent; its guard ends the workers, and the lease's program may give the lease back
     machine_killed,
-    suspended,  ///< the agent is stopped, and goes on; its workers run
+    suspended,  ///< the agent is suspended, and resumes; its workers run
     cut_off,    ///< the machine, from the others and the engine
     cut_apart,  ///< some machines from the rest, with the engine on one side
     cut_from_engine,
     preempted,  ///< SIGTERM
-    engine_away,
-    slow_clock,  ///< of the machine: less than the lease's margin
-    comes_back,  ///< the machine, with an agent that knows nothing
+    engine_unavailable,
+    slow_clock,         ///< of the machine: less than the lease's margin
+    machine_restarted,  ///< the machine, with a new agent
     newcomer,
   };
   struct Fault {
     Kind kind = Kind::process_killed;
     Clock::duration when{0};
-    bool of_leader = false;   ///< of the machine that leads then, if one does
-    std::size_t machine = 0;  ///< otherwise; modulo the machines that there are
+    bool of_leader = false;   ///< of the machine that leads at that time, if any
+    std::size_t machine = 0;  ///< otherwise; modulo the number of machines
     Clock::duration time{0};
   };
   std::vector<Fault> faults;
 
   [[nodiscard]] rendezvous::Settings settings() const;
-  /// From when a coordinator that leads has enough members until it begins a round, at the most.
-  [[nodiscard]] Clock::duration longest_gathering() const;
-  /// Virtual time after which everything must be over.
+  /// The longest time from enough members under a leader to the next round.
+  [[nodiscard]] Clock::duration max_gathering() const;
+  /// Virtual time limit of the job.
   [[nodiscard]] Clock::duration bound() const;
   [[nodiscard]] std::string describe() const;
 };
 
 [[nodiscard]] FailoverScenario draw_failover(std::uint64_t seed);
-/// One round of a few agents, in which a restart that is used up ends the job.
+/// One round of a few agents without restarts.
 [[nodiscard]] FailoverScenario draw_preemption(std::uint64_t seed);
 
 }  // namespace ddrun::test

@@ -44,7 +44,7 @@ void SimulatedServer::apply_outputs() {
     place_.note([] { return std::string("stood down"); });
     place_.on_stepped_down();
   }
-  place_.invariants.step_over(*this, std::exchange(quiet_, true));
+  place_.invariants.after_step(*this, std::exchange(quiet_, true));
   check_done();
   schedule_tick();
 }

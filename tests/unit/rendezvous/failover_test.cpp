@@ -1,4 +1,4 @@
-// Whole jobs in virtual time whose coordinator may be any machine's, drawn from seeds. To see one again:
+// Whole jobs in virtual time with a coordinator on any machine, drawn from seeds. To repeat one:
 // DDRUN_SIMULATION_SEED=n; for many: DDRUN_SIMULATION_RUNS=n.
 
 #include <cstdlib>
@@ -10,10 +10,10 @@
 using namespace ddrun;
 using namespace ddrun::test;
 
-TEST_CASE("whichever machine of a job is lost, it goes on or ends for all alike") {
+TEST_CASE("whichever machine of a job is lost, the job goes on or ends for all alike") {
   if (const char* seed = std::getenv("DDRUN_SIMULATION_SEED")) {
-    const std::string trouble = play<FailoverWorld>(draw_failover(std::strtoull(seed, nullptr, 10)));
-    if (!trouble.empty()) FAIL(trouble);
+    const std::string violation = play<FailoverWorld>(draw_failover(std::strtoull(seed, nullptr, 10)));
+    if (!violation.empty()) FAIL(violation);
     return;
   }
   const std::uint64_t first = number_from("DDRUN_SIMULATION_FIRST", 1);
@@ -22,13 +22,13 @@ TEST_CASE("whichever machine of a job is lost, it goes on or ends for all alike"
   std::uint64_t rounds = 0, terms = 0;
   for (std::uint64_t seed = first; seed < first + runs; ++seed) {
     FailoverWorld::Summary summary;
-    const std::string trouble = play<FailoverWorld>(draw_failover(seed), &summary);
-    if (!trouble.empty()) FAIL(trouble);
+    const std::string violation = play<FailoverWorld>(draw_failover(seed), &summary);
+    if (!violation.empty()) FAIL(violation);
     ++verdicts[summary.verdict ? static_cast<int>(summary.verdict->kind) : -1];
     rounds += summary.rounds;
     terms += summary.terms;
   }
-  // Every end is reached that can be, and coordinators follow one another, else the seeds show little.
+  // Every possible end occurs, and coordinators change; otherwise the seeds show little.
   if (runs >= 300) {
     for (const VerdictKind kind : {VerdictKind::success, VerdictKind::worker_failed, VerdictKind::stopped_by_signal,
                                    VerdictKind::launcher_failed, VerdictKind::node_lost}) {
@@ -40,7 +40,7 @@ TEST_CASE("whichever machine of a job is lost, it goes on or ends for all alike"
   }
 }
 
-TEST_CASE("a coordinator that is told to end costs no restart, whichever of it and the lease its members hear first") {
+TEST_CASE("preempting the coordinator costs no restart, in any order of its message and the lease") {
   const std::uint64_t runs = number_from("DDRUN_SIMULATION_RUNS", 400) / 4;
   for (std::uint64_t seed = 1; seed <= runs; ++seed) {
     FailoverScenario scenario = draw_preemption(seed);

@@ -54,9 +54,9 @@ FailoverWorld::FailoverWorld(FailoverScenario drawn, bool tracing)
                                  },
                                  [this](std::size_t node, LinkId link) { nodes_[node]->disconnected(link); }}),
       start_(timeline.now()) {
-  network_.slowest = scenario.slowest_message;
+  network_.max_latency = scenario.max_latency;
   for (int i = 0; i < scenario.agents; ++i) add_machine(random.time({}, scenario.arrival_spread));
-  for (const auto& fault : scenario.faults) timeline.in(fault.when, [this, fault] { strike(fault); });
+  for (const auto& fault : scenario.faults) timeline.in(fault.when, [this, fault] { inject(fault); });
 }
 
 void FailoverWorld::run() {
@@ -64,7 +64,7 @@ void FailoverWorld::run() {
   const auto over = [](const auto& node) {
     return node->outcome() != SimulatedNode::Outcome::none && !node->is_alive();
   };
-  // Those that have ended need not be looked at again.
+  // Ended ones need no second look.
   std::size_t ended = 0;
   auto moment = timeline.now();
   std::uint64_t steps = 0;
@@ -83,7 +83,7 @@ void FailoverWorld::run() {
 bool FailoverWorld::run_until_started(Round round, std::size_t machines, Clock::duration time) {
   const auto end = timeline.now() + time;
   while (timeline.now() < end && timeline.step()) {
-    if (invariants.last_begun().second >= round && invariants.runs_last_round() >= machines) return true;
+    if (invariants.last_begun().second >= round && invariants.running_last_round() >= machines) return true;
   }
   return false;
 }
@@ -157,7 +157,7 @@ void FailoverWorld::connect(std::size_t node, std::uint64_t attempt, const std::
   check_connection(node, attempt, machine, server, timeline.now() + time_to_connect);
 }
 
-/// SYN is sent until something comes back, or the time is over.
+/// SYN is repeated until there is a reply, or the time is over.
 void FailoverWorld::check_connection(std::size_t node, std::uint64_t attempt, std::size_t machine, std::uint64_t server,
                                      Clock::time_point until) {
   const auto apart = apart_until(nodes_[node]->machine(), machine);
@@ -170,7 +170,7 @@ void FailoverWorld::check_connection(std::size_t node, std::uint64_t attempt, st
     });
     return;
   }
-  timeline.in(random.time(Clock::duration{1}, 2 * scenario.slowest_message), [this, node, attempt, machine, server] {
+  timeline.in(random.time(Clock::duration{1}, 2 * scenario.max_latency), [this, node, attempt, machine, server] {
     const std::size_t coordinator = machines_[machine].node;
     const auto found = nodes_[coordinator]->is_alive() ? nodes_[coordinator]->server_of(server) : nullptr;
     if (!found) return nodes_[node]->not_connected(attempt, true);
@@ -203,16 +203,16 @@ void FailoverWorld::on_node_ended(const SimulatedNode& node, bool with_its_machi
     const bool is_agent = at.node == node.index();
     const bool is_coordinator = at.coordinator == node.index();
     if (!is_agent && !is_coordinator) continue;
-    // The other side hears of it, unless nothing comes through.
+    // The peer notices, unless it is partitioned.
     const bool notices = !with_its_machine &&
                          apart_until(nodes_[at.node]->machine(), nodes_[at.coordinator]->machine()) <= timeline.now();
     network_.break_link(link, notices && !is_coordinator, notices && !is_agent);
   }
 }
 
-// ---- what goes wrong
+// ---- faults
 
-void FailoverWorld::strike(const FailoverScenario::Fault& fault) {
+void FailoverWorld::inject(const FailoverScenario::Fault& fault) {
   using Kind = FailoverScenario::Kind;
   const auto leading = leader();
   const std::size_t machine =
@@ -249,14 +249,14 @@ void FailoverWorld::strike(const FailoverScenario::Fault& fault) {
     case Kind::preempted:
       if (node.is_alive()) node.turn([&node] { node.leave(SIGTERM); });
       break;
-    case Kind::engine_away:
-      engine.go_away(timeline.now() + fault.time, random.chance(0.5));
+    case Kind::engine_unavailable:
+      engine.set_unavailable(timeline.now() + fault.time, random.chance(0.5));
       invariants.note_engine_fault(timeline.now() + fault.time);
       break;
     case Kind::slow_clock:
       if (node.is_alive()) node.slow_clock(1.08);
       break;
-    case Kind::comes_back:
+    case Kind::machine_restarted:
       if (random.chance(0.5)) node.kill(true, false);
       else node.kill(false, true);
       machines_[machine].up = true;
@@ -266,7 +266,7 @@ void FailoverWorld::strike(const FailoverScenario::Fault& fault) {
   }
 }
 
-// ---- for people
+// ---- output
 
 void FailoverWorld::note(const std::function<std::string()>& text) {
   if (!tracing_) return;

@@ -17,18 +17,17 @@
 
 namespace ddrun::test {
 
-/// Machines whose agents may each run the coordinator, what decides who does, and what a scenario does to all of them,
-/// in virtual time.
+/// Machines whose agents may each run the coordinator, the lease engine, and the faults of a scenario, in virtual time.
 class FailoverWorld {
  public:
   explicit FailoverWorld(FailoverScenario drawn, bool tracing = false);
 
   /// Throws a Violation.
   void run();
-  /// Until so many machines run workers of a round after this one; false if that takes longer.
+  /// Runs until this many machines have workers of a later round; false after `time`.
   bool run_until_started(Round round, std::size_t machines, Clock::duration time);
 
-  /// The last things that happened, if asked for.
+  /// The last events, if tracing.
   [[nodiscard]] std::string trace() const;
   struct Summary {
     std::optional<VerdictMessage> verdict;  ///< as recorded
@@ -37,7 +36,7 @@ class FailoverWorld {
   };
   [[nodiscard]] Summary summary() const;
 
-  // For those that live in it.
+  // For its parts.
   const FailoverScenario scenario;
   Timeline timeline;
   Random random;
@@ -53,7 +52,7 @@ class FailoverWorld {
   void to_agent(LinkId link, const FromCoordinator& message);
   void close_by_agent(LinkId link) { network_.close_by_agent(link); }
   void close_by_coordinator(LinkId link) { network_.close_by_coordinator(link); }
-  /// Its process ends, without a word.
+  /// The process ends without a message.
   void on_node_ended(const SimulatedNode& node, bool with_its_machine);
   [[nodiscard]] const SimulatedNode* coordinator_node(LinkId link) const;
   void note(const std::function<std::string()>& text);
@@ -83,7 +82,7 @@ class FailoverWorld {
   };
   std::size_t add_machine(Clock::duration when);
   void add_node(std::size_t machine, Clock::duration when);
-  void strike(const FailoverScenario::Fault& fault);
+  void inject(const FailoverScenario::Fault& fault);
   void cut(Cut what, Clock::duration time);
   [[nodiscard]] Clock::time_point apart_until(std::size_t a, std::size_t b) const;
   void check_connection(std::size_t node, std::uint64_t attempt, std::size_t machine, std::uint64_t server,

@@ -105,7 +105,7 @@ TEST_CASE("a name that is this machine's and another's is refused, as each would
   }
 }
 
-TEST_CASE("our own name is another machine if a name server says so, and us if it says nothing") {
+TEST_CASE("our own name is another machine if a name server says so, and ours without an address") {
   for (const char* name : {"node3", "node3.cluster"}) {
     INFO(name);
     const auto looked_up = [&](std::vector<std::string> addresses) {
@@ -128,7 +128,7 @@ TEST_CASE("our own name is another machine if a name server says so, and us if i
   CHECK(found(at("node4:1")).warning.empty());
 }
 
-TEST_CASE("who is told to run the coordinator does") {
+TEST_CASE("an agent with is_host runs the coordinator") {
   RendezvousSpec spec = at("node4:1");
   spec.is_host = true;
   CHECK(found(spec).is_local);
@@ -160,14 +160,14 @@ TEST_CASE("ports that are not given are torchrun's") {
   CHECK(found(spec).candidates.front() == Endpoint{"node4", 7});
 }
 
-TEST_CASE("what is on the loopback is for this machine alone") {
+TEST_CASE("a loopback endpoint is for this machine only") {
   CHECK(found(at("localhost:1")).loopback_only);
   CHECK(found(at("[::1]:1")).loopback_only);
   CHECK_FALSE(found(at("node3:1")).loopback_only);
   CHECK_FALSE(found(at("10.0.0.3:1")).loopback_only);
 }
 
-TEST_CASE("a place that cannot be meant is refused with what to do") {
+TEST_CASE("an invalid endpoint is refused with advice") {
   CHECK(refusal(at("")).find("--rdzv-endpoint=HOST:PORT") != std::string::npos);
   CHECK(refusal(at("node4:0")).find("all have to know it") != std::string::npos);
   RendezvousSpec spec = at("", "static");
@@ -193,7 +193,7 @@ std::string program_of(const Settings& settings) {
 
 }  // namespace
 
-TEST_CASE("what agents must agree upon is sorted and has every key once") {
+TEST_CASE("the settings of agents are sorted with unique keys") {
   LaunchSpec spec;
   spec.rendezvous.min_nodes = 2;
   spec.rendezvous.max_nodes = 4;
@@ -247,7 +247,7 @@ TEST_CASE("agents without a name for their job agree on what they run, and with 
   CHECK(program("./train", {"--lr"}) != program("./train--lr", {}));
   CHECK(program("./train", {"--lr", "0.1"}, "mine").empty());
 
-  // What ddrun does for this machine, and how many workers it has, is no part of it.
+  // Other settings of the machine, and its number of workers, do not matter.
   LaunchSpec elsewhere;
   elsewhere.program.name = "./train";
   elsewhere.program.args = {"--lr", "0.1"};

@@ -64,14 +64,14 @@ TEST_CASE("a flipped bit anywhere in a frame is noticed") {
   for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
     auto bad = good;
     bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << bit % 8));
-    // A length that has grown makes it wait for more, which cannot have the right tag either.
+    // A larger length waits for more bytes, which cannot have the right tag either.
     bad += std::string(64 * 1024, 'z');
     FrameOpener opener(key);
     FrameOpener::Frame out;
     CAPTURE(bit);
     const auto status = opener.next(bad, out);
     if (bit >= 16 && bit < 32) {
-      // Lengths of more than there is: some are too long, the others are waited for.
+      // Announced lengths beyond the input: some are too long, the others are incomplete.
       CHECK((status == Status::too_long || status == Status::incomplete || status == Status::wrong_tag));
     } else {
       CHECK(status == Status::wrong_tag);

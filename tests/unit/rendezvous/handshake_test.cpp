@@ -17,17 +17,17 @@ Nonce nonce(std::uint8_t fill) {
   return bytes;
 }
 
-/// Both sides, and all that each has said.
+/// Both sides, and all bytes of each.
 struct TwoSides {
   TwoSides(const HmacKey* of_agent, const HmacKey* of_coordinator, std::uint8_t agent_fill = 1, std::uint8_t fill = 2)
       : agent(of_agent, nonce(agent_fill)), coordinator(of_coordinator, nonce(fill)), to_coordinator(agent.begin()) {}
 
-  /// `step` bytes at a time, until nobody has anything left to say.
+  /// `step` bytes at a time, until both sides are silent.
   void run(std::size_t step = 1000) {
-    std::size_t heard_by_coordinator = 0, heard_by_agent = 0;
+    std::size_t received_by_coordinator = 0, received_by_agent = 0;
     for (bool moved = true; moved;) {
-      moved = pass(coordinator, to_coordinator, heard_by_coordinator, to_agent, step);
-      moved = pass(agent, to_agent, heard_by_agent, to_coordinator, step) || moved;
+      moved = pass(coordinator, to_coordinator, received_by_coordinator, to_agent, step);
+      moved = pass(agent, to_agent, received_by_agent, to_coordinator, step) || moved;
     }
   }
 
@@ -47,7 +47,7 @@ struct TwoSides {
   }
 };
 
-/// The greeting ends without keys, and does not wait for more.
+/// The handshake ends without keys, and does not wait for more.
 template <class Side>
 void check_refused(Side& side, std::string_view said) {
   std::string answer;
@@ -64,7 +64,7 @@ void check_frames_pass(TwoSides& sides) {
   REQUIRE(agent.sealer.seal(1, "from the agent", bytes));
   REQUIRE(coordinator.opener.next(bytes, frame) == FrameOpener::Status::whole);
   CHECK(frame.payload == "from the agent");
-  // Nobody can be told what it has said itself.
+  // A reflected frame is rejected.
   CHECK((agent.opener.next(bytes, frame) == FrameOpener::Status::wrong_tag || sides.to_agent.size() == hello_size));
   bytes.clear();
   REQUIRE(coordinator.sealer.seal(65, "from the coordinator", bytes));
@@ -107,7 +107,7 @@ TEST_CASE("the greeting is laid out as the page of the protocol says") {
   CHECK(bytes == expected);
 }
 
-TEST_CASE("what follows the greeting is left to whoever reads frames") {
+TEST_CASE("bytes after the handshake are left for the frame decoder") {
   TwoSides sides(nullptr, nullptr);
   std::string_view bytes = sides.to_coordinator += "frames";
   CHECK(sides.coordinator.feed(bytes, sides.to_agent) == HandshakeState::done);
@@ -116,7 +116,7 @@ TEST_CASE("what follows the greeting is left to whoever reads frames") {
   CHECK(bytes == "frames");
 }
 
-TEST_CASE("another secret is refused, and the coordinator proves nothing to who has not") {
+TEST_CASE("another secret is refused, without a proof of the coordinator to the agent") {
   TwoSides sides(&secret, &other_secret);
   sides.run();
   CHECK(sides.coordinator.state() == HandshakeState::wrong_secret);
@@ -124,7 +124,7 @@ TEST_CASE("another secret is refused, and the coordinator proves nothing to who 
   CHECK(sides.to_agent.substr(hello_size) == std::string(32, '\0'));
 }
 
-TEST_CASE("whoever pretends to be the coordinator is found out") {
+TEST_CASE("a false coordinator is detected") {
   TwoSides sides(&secret, &secret);
   std::string out = sides.to_coordinator;
   std::string_view bytes;
@@ -143,7 +143,7 @@ TEST_CASE("whoever pretends to be the coordinator is found out") {
   }
 }
 
-TEST_CASE("one with a secret and one without say so") {
+TEST_CASE("a secret on one side only is reported") {
   {
     TwoSides sides(&secret, nullptr);
     sides.run();
@@ -178,7 +178,7 @@ TEST_CASE("a coordinator that has no room says so") {
   CHECK(out.empty());
 }
 
-TEST_CASE("strangers are known by their first wrong byte") {
+TEST_CASE("another protocol is detected by its first wrong byte") {
   for (const auto& said : {std::string("GET / HTTP/1.1\r\n"), std::string("\x16\x03\x01"), std::string("DDRUN-RW"),
                            std::string(1, '\0'), std::string("X")}) {
     CAPTURE(said);
@@ -226,7 +226,7 @@ TEST_CASE("a recorded session is of no use to either side") {
   recorded.run();
   REQUIRE(recorded.agent.state() == HandshakeState::done);
   {
-    // To a coordinator, which has new random bytes.
+    // To a coordinator, with new random bytes.
     CoordinatorHandshake coordinator(&secret, nonce(3));
     std::string_view bytes = recorded.to_coordinator;
     std::string out;
@@ -239,7 +239,7 @@ TEST_CASE("a recorded session is of no use to either side") {
     std::string out;
     CHECK(agent.feed(bytes, out) == HandshakeState::wrong_secret);
   }
-  // Frames of it: another session has other keys.
+  // Frames of the session: another session has other keys.
   TwoSides later(&secret, &secret, 4, 3);
   later.run();
   REQUIRE(later.coordinator.state() == HandshakeState::done);

@@ -55,7 +55,7 @@ TEST_CASE("silence is noticed half an interval after the heartbeat time and not 
   }
 }
 
-TEST_CASE("after this machine stood still all members are pinged at once, and none is blamed") {
+TEST_CASE("after a suspension all members are pinged at once, and none is lost") {
   Heartbeat heartbeat(Milliseconds{1000}, 3);
   for (LinkId link = 1; link <= 100; ++link) heartbeat.add(link, start);
   const auto awake = start + std::chrono::seconds(10);
@@ -63,7 +63,7 @@ TEST_CASE("after this machine stood still all members are pinged at once, and no
   CHECK(due.silent.empty());
   CHECK(std::set<LinkId>(due.ping.begin(), due.ping.end()).size() == 100);
   CHECK(due.ping.size() == 100);
-  // From there on as always: who stays silent is lost once the heartbeat time is over.
+  // As usual from there on: a silent member is lost after the limit.
   std::size_t lost = 0;
   while (heartbeat.next() && *heartbeat.next() <= awake + Milliseconds{3500}) {
     lost += heartbeat.due(*heartbeat.next(), [](LinkId) { return std::optional(start); }).silent.size();

@@ -45,7 +45,7 @@ TEST_CASE("a name that the user gave to the job is kept") {
   CHECK(chosen(spec).run_id == "night run");
   spec.backend = "c10d";
   CHECK(chosen(spec).run_id == "night run");
-  // This option says that the job is alone, whatever else the command line says.
+  // --standalone overrides the rest of the command line.
   spec.standalone = true;
   CHECK(is_uuid(chosen(spec).run_id));
 }
@@ -55,7 +55,7 @@ TEST_CASE("a static endpoint decides host and port") {
   CHECK(chosen(at("127.0.0.1:29500")).listen_on == loopback);
   CHECK(chosen(at("127.0.0.1:0")).port == 0);
   CHECK(chosen(at("127.0.0.1:65535")).port == 65535);
-  // Others could name this endpoint: then the name of the job is theirs to know as well.
+  // Other agents could use this endpoint, and must know the job's id.
   CHECK(chosen(at("127.0.0.1:29500")).run_id == "none");
 
   const LocalEndpoint other = chosen(at("127.1.2.3:29500"));
@@ -84,7 +84,7 @@ TEST_CASE("IPv6 endpoints stand in brackets") {
   CHECK(chosen(at("[fd00::5]:7")).listen_on.front() == "fd00::5");
 }
 
-TEST_CASE("nobody listens on all addresses") {
+TEST_CASE("no wildcard address is listened on") {
   RendezvousSpec spec;
   SECTION("as a static endpoint") { spec.endpoint = GENERATE("0.0.0.0:29500", "[::]:29500"); }
   SECTION("as the local address") { spec.local_addr = GENERATE("0.0.0.0", "::"); }
@@ -118,7 +118,7 @@ TEST_CASE("standalone and c10d take a port of their own whatever the endpoint sa
   CHECK(place.advertised == "127.0.0.1");
   CHECK(place.listen_on == loopback);
   CHECK(place.port == 0);
-  // With c10d others could name the endpoint, and with it the job.
+  // With c10d other agents could use the endpoint, and the job.
   if (spec.standalone) CHECK(is_uuid(place.run_id));
   else CHECK(place.run_id == "none");
 }
@@ -132,7 +132,7 @@ TEST_CASE("the local address is where workers meet when no endpoint is named") {
   CHECK(chosen(spec).advertised == "127.0.0.1");
 }
 
-TEST_CASE("an endpoint that cannot be meant is refused in words") {
+TEST_CASE("an invalid endpoint is refused with a reason") {
   const std::string endpoint = GENERATE("127.0.0.1", "localhost:", "localhost:x", "localhost:65536", "localhost:-1",
                                         "localhost:29500x", "[::1]", "::1", "[::1]29500", "[::1");
   CAPTURE(endpoint);

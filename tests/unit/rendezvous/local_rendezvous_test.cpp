@@ -32,7 +32,7 @@ std::unique_ptr<store::TcpClient> meet(const RankAssignment& ranks) {
   return std::move(*client);
 }
 
-/// Somebody else's listener on the loopback; its port.
+/// Another process's listener on loopback; its port.
 struct Occupied {
   Occupied() : fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
@@ -57,7 +57,7 @@ bool can_bind(int port) {
   return ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
 }
 
-/// The only member of a job, whose workers fail when a test says so.
+/// The only member of a job, with workers that fail on demand.
 struct Member {
   explicit Member(const LaunchSpec& spec, int workers = 1, bool with_store = true) {
     RendezvousOptions options;
@@ -108,7 +108,7 @@ TEST_CASE("every round has an empty store at the same place") {
     REQUIRE(member.round);
     if (attempt > 0) {
       CHECK(member.round->master_port == port);
-      CHECK_FALSE(old->add("late", 1, soon()));  // who is left of the last round cannot speak in this one
+      CHECK_FALSE(old->add("late", 1, soon()));  // a client of the last round has no access
     }
     port = member.round->master_port;
     old = meet(*member.round);
@@ -144,7 +144,7 @@ TEST_CASE("a member of this very process may take what time it needs") {
   member.rendezvous->leave({SIGTERM, ""});
   REQUIRE(member.stop);
   CHECK_FALSE(member.verdict);
-  CHECK(member.io.run_one_for(std::chrono::milliseconds(1)) == 0);  // it waits for nothing
+  CHECK(member.io.run_one_for(std::chrono::milliseconds(1)) == 0);  // no timer is armed
   member.rendezvous->stopped({1, {}, {}});
   REQUIRE(member.verdict);
   CHECK(member.verdict->kind == VerdictKind::stopped_by_signal);
@@ -160,15 +160,15 @@ TEST_CASE("no time passes for the pause before a restart while the agent stands 
   member.fail(1);
   CHECK_FALSE(member.round);
   member.rendezvous->stand_still(true);
-  CHECK(member.io.run_for(std::chrono::milliseconds(100)) == 1);  // the timer that was called off
+  CHECK(member.io.run_for(std::chrono::milliseconds(100)) == 1);  // the cancelled timer
   CHECK_FALSE(member.round);
   member.rendezvous->stand_still(false);
   member.io.restart();
-  // A timer that fires a moment early is set once more.
+  // A timer that fires early is rearmed.
   while (!member.round) REQUIRE(member.io.run_one_for(std::chrono::seconds(20)) == 1);
 }
 
-TEST_CASE("the address that is told is one that is listened on") {
+TEST_CASE("the advertised address is one that is listened on") {
   const std::vector<std::string> only_v6{"[::1]:29500"};
   CHECK(reachable_address("127.0.0.1", only_v6) == "::1");
   CHECK(reachable_address("::1", {"127.0.0.1:29500"}) == "127.0.0.1");

@@ -43,7 +43,7 @@ TEST_CASE("numbers in host names count by value") {
   CHECK_FALSE(host_before("a1", "a01"));
 }
 
-TEST_CASE("who takes part when there are too many") {
+TEST_CASE("which members take part when there are too many") {
   std::vector<Member> members = {member("late", 9), member("early", 1), member("given", 8, 2),
                                  member("own", 7, -1, -1, true), member("old", 6, -1, 3)};
   CHECK(hosts(choose_members(pointers(members), 1)) == "old ");
@@ -74,7 +74,7 @@ namespace {
 
 ddrun::IpAddress address(const std::string& text) { return *ddrun::IpAddress::parse(text); }
 
-/// Where the others reach the first of two members, of which the first is on the coordinator's machine or not.
+/// MASTER_ADDR for two members, of which the first is on the coordinator's machine or not.
 std::string reached(bool here, const std::string& by, const std::vector<std::string>& first_has) {
   std::vector<Member> members{member("a", 1), member("b", 2)};
   std::vector<ddrun::IpAddress> own{address("127.0.0.1"), address("172.17.0.1"), address("fe80::9")};

@@ -6,7 +6,7 @@
 using namespace ddrun;
 using namespace ddrun::rendezvous;
 
-TEST_CASE("a recorded verdict says what the job ended with, and not the details of its cause") {
+TEST_CASE("a recorded verdict has the result, and not the details of its cause") {
   for (const auto kind : {VerdictKind::success, VerdictKind::worker_failed, VerdictKind::timed_out,
                           VerdictKind::stopped_by_signal, VerdictKind::launcher_failed, VerdictKind::node_lost}) {
     VerdictMessage verdict{kind, 7, 9, "node3", 3, 17, "rank 17 on node3 exited with code 7", "{}", 2};
@@ -29,7 +29,7 @@ TEST_CASE("a recorded verdict has a bound, whatever is in it") {
   }
 }
 
-TEST_CASE("what is no recorded verdict is taken for none") {
+TEST_CASE("invalid text is not a recorded verdict") {
   const std::string text =
       GENERATE("", "[]", "7", "{}", R"({"verdict":"success"})", R"({"verdict":7,"exit_code":0})",
                R"({"verdict":"unheard of","exit_code":0})", R"({"verdict":"success","exit_code":"0"})");

@@ -20,7 +20,7 @@ RestartPolicy policy(int restarts, Milliseconds backoff = Milliseconds{0}) {
 
 }  // namespace
 
-TEST_CASE("asking spends nothing and spending counts") {
+TEST_CASE("queries use no restart, and spend does") {
   RestartBudget budget(policy(2));
   for (int i = 0; i < 5; ++i) CHECK(budget.any_left(start));
   CHECK(budget.used() == 0);
@@ -68,12 +68,12 @@ TEST_CASE("the pause starts anew after a window without a restart") {
   RestartBudget budget(windowed);
   CHECK(budget.spend(start) == Milliseconds{1'000});
   CHECK(budget.spend(start + Milliseconds{5'000}) == Milliseconds{2'000});
-  // Not one window since the first, but since the last.
+  // The window counts from the last restart, not the first.
   CHECK(budget.spend(start + Milliseconds{14'000}) == Milliseconds{4'000});
   CHECK(budget.spend(start + Milliseconds{24'000}) == Milliseconds{1'000});
 }
 
-TEST_CASE("what is remembered of a job fits into a JOIN, however much has happened") {
+TEST_CASE("the job state fits into a JOIN, whatever has happened") {
   JobState state;
   RestartPolicy often = policy(1'000'000);
   often.window = Milliseconds{86'400'000};

@@ -13,11 +13,10 @@ namespace ddrun::test {
 
 using namespace ddrun::rendezvous;
 
-/// An address that a test writes down.
+/// Shorthand for an address literal.
 inline IpAddress ip(const std::string& text) { return IpAddress::parse(text).value(); }
 
-/// A coordinator whose agents say what a test lets them say. Time stands still unless a test lets it pass; pings are
-/// answered unless an agent is silent.
+/// A coordinator with scripted agents. Time passes only in wait(); pings are answered unless an agent is silent.
 class ScriptedJob {
  public:
   explicit ScriptedJob(int min_nodes, int max_nodes, Settings changed = {});
@@ -28,39 +27,39 @@ class ScriptedJob {
   Clock::time_point now{std::chrono::hours(1)};
 
   Join join_of(const std::string& host) const;
-  /// Of the agent in whose process the coordinator runs; before anybody joins.
+  /// Join of the coordinator's own agent; to be called before the first join.
   Join own_join_of(const std::string& host);
-  /// Joins from 10.0.0.<number>, number counted from 1, as link `number`; gives the link.
+  /// Joins from 10.0.0.<number>, number counted from 1, as link `number`; returns the link.
   LinkId joins(const std::string& host, int node_rank = -1);
   LinkId joins(const Join& join, LinkFacts facts = {});
   void sends(LinkId link, const FromAgent& message);
   void disconnects(LinkId link, const std::string& how = "connection reset by peer");
   void goes_silent(LinkId link) { silent_[link] = true; }
   void answers_again(LinkId link) { silent_.erase(link); }
-  /// Its agent's main thread waits for a disk from now on; the agent answers.
+  /// The agent's main thread is blocked from now on; the agent answers pings.
   void stalls(LinkId link) { stalled_since_[link] = now; }
   void unstalls(LinkId link) { stalled_since_.erase(link); }
 
-  /// The usual answers, for the present round.
+  /// The usual replies, for the current round.
   void opens(std::uint16_t port = 29500);
   void fails(LinkId link, int rank, int code, bool may_restart = true);
   void succeeds(LinkId link);
   void stops(LinkId link, const std::string& cause = "", const std::string& workers = "");
   void leaves(LinkId link, int signal);
 
-  /// What the coordinator's owner does.
+  /// Calls the coordinator as its owner.
   template <class Action>
   void run(Action what) {
     what(coordinator(), now);
     deliver();
   }
 
-  /// Calls `tick` whenever it is wanted until so much time has passed.
+  /// Advances the time, calling `tick` when due.
   void wait(Milliseconds time);
 
-  /// What this link was sent and no test has looked at yet, without pings and events; and looks at it.
+  /// Takes the messages sent to this link, without pings and events.
   std::vector<FromCoordinator> received(LinkId link);
-  /// The first message of this kind among them, with what came before dropped; throws if there is none.
+  /// Takes messages up to the first of this type; throws if there is none.
   template <class T>
   T next(LinkId link) {
     auto& queue = queues_[link];

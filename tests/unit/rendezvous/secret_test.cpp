@@ -32,7 +32,7 @@ EnvironmentLookup lookup(const Variables& variables) {
   };
 }
 
-/// The secret that is found; "none", or "error: …".
+/// The secret found; "none", or "error: …".
 std::string found(const RendezvousSpec& spec, const Variables& variables) {
   const auto secret = find_secret(spec, lookup(variables));
   if (!secret) return "error: " + secret.error().message;
@@ -86,7 +86,7 @@ TEST_CASE("Without any secret nothing is found") {
   CHECK(found({}, {{"HOME", dir.file("no-directory", "")}}) == "none");
 }
 
-TEST_CASE("The first that needs a secret makes it, and the next one finds it") {
+TEST_CASE("The first process makes the secret, and the next one finds it") {
   const TemporaryDirectory dir;
   const Variables home{{"HOME", dir.path()}};
   const mode_t before = ::umask(0);
@@ -104,7 +104,7 @@ TEST_CASE("The first that needs a secret makes it, and the next one finds it") {
   REQUIRE(second);
   CHECK_FALSE(second->is_new);
   CHECK(second->secret.bytes() == first->secret.bytes());
-  // Others are found first, and one that is refused is not replaced.
+  // Existing ones are found first, and a refused one is not replaced.
   CHECK(find_or_make_secret({}, lookup({{"DDRUN_SECRET", "of the variable.."}}))->file.empty());
   REQUIRE(::chmod(first->file.c_str(), 0640) == 0);
   const auto refused = find_or_make_secret({}, lookup(home));
@@ -127,7 +127,7 @@ TEST_CASE("Of many processes that need a secret at once one makes it, and all ha
       if (::fork() != 0) continue;
       ::close(gate[1]);
       char nothing = 0;
-      (void)!::read(gate[0], &nothing, 1);  // until all are there
+      (void)!::read(gate[0], &nothing, 1);  // until all are started
       const auto secret = find_or_make_secret({}, lookup(home));
       const std::string line = secret ? std::string(secret->secret.bytes()) + (secret->is_new ? "1" : "0") : "";
       const bool whole = line.size() == 65 && ::write(results[1], line.data(), 65) == 65;
@@ -168,7 +168,7 @@ TEST_CASE("Where no secret can be made the message says how to give one") {
   CHECK(contains(refusal({{"HOME", "/proc"}}), "cannot make the directory /proc/.config"));
 }
 
-TEST_CASE("Whose secrets differ is told both places and how to copy one") {
+TEST_CASE("Different secrets are reported with both places and how to copy one") {
   const auto advice = [](const std::string& file, const std::string& from, const std::string& to) {
     return other_secret_advice(file, "n2", from, to);
   };
@@ -229,13 +229,13 @@ TEST_CASE("A file that others may read or write is refused") {
     REQUIRE(::chmod(path.c_str(), mode) == 0);
     CHECK(found(from_file(path), {}) == std::string(16, 'k'));
   }
-  // The same at home, where it is found without being named.
+  // The same in the home directory, found without a name.
   REQUIRE(write_new_secret(dir.path() + "/.config/ddrun/secret", std::string(16, 'h')));
   REQUIRE(::chmod((dir.path() + "/.config/ddrun/secret").c_str(), 0640) == 0);
   CHECK(contains(found({}, {{"HOME", dir.path()}}), "others may read or write"));
 }
 
-TEST_CASE("What is no regular file is refused without waiting for it") {
+TEST_CASE("A file that is not regular is refused without blocking") {
   const TemporaryDirectory dir;
   const std::string fifo = dir.path() + "/fifo";
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
@@ -257,7 +257,7 @@ TEST_CASE("A Secret as Kubernetes mounts it is taken, whatever its mode says") {
   const TemporaryDirectory dir;
   const std::string mount = dir.path() + "/mount";
   REQUIRE(::mkdir(mount.c_str(), 0755) == 0);
-  // 0: as it should be; 77: cannot be tried here; another: which step was wrong.
+  // 0: success; 77: cannot be tested here; other: the failed step.
   const pid_t child = ::fork();
   if (child == 0) {
     if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) ::_exit(77);

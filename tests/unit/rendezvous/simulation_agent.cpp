@@ -3,7 +3,7 @@
 #include "ddrun/base/text.hpp"
 #include "simulation_world.hpp"
 
-// An agent as the protocol describes it, with workers that end well, fail, are slow to stop or never do.
+// An agent that follows the protocol, with workers that succeed, fail, stop slowly or never.
 
 namespace ddrun::test {
 
@@ -23,7 +23,7 @@ std::size_t World::add_agent(const std::string& host, int number, int wanted_ran
   timeline_.in(when, [this, index] { connect(index); });
   if (!is_own(index) && random_.chance(scenario_.reconnecting)) {
     timeline_.in(when + random_.time({}, milliseconds(500)), [this, index] {
-      // It gave up on its first connection before it heard anything, and the coordinator may not know.
+      // The first connection was given up before any reply, and the coordinator may not know.
       Agent& again = agents_[index];
       if (again.outcome != Outcome::none || again.welcomed || again.link == 0) return;
       note_fault(index);
@@ -59,7 +59,7 @@ void World::connect(std::size_t index) {
   join.settings = scenario_.settings();
   if (agent.wrong_settings) join.settings.emplace_back("other", "1");
   network_.send_to_coordinator(agent.link, join);
-  // Whoever hears nothing at all gives up some time.
+  // An agent without any reply gives up eventually.
   timeline_.in(seconds(30), [this, index, link = agent.link] {
     Agent& waiting = agents_[index];
     if (waiting.outcome != Outcome::none || waiting.link != link || waiting.welcomed) return;
@@ -99,7 +99,7 @@ void World::receives(std::size_t index, LinkId link, const FromCoordinator& mess
     }
     ends(index, Outcome::refused);
   } else if (std::holds_alternative<VerdictMessage>(message)) {
-    // One that is slow to close is closed by the coordinator.
+    // A slow one is closed by the coordinator.
     if (random_.chance(0.9)) network_.close_by_agent(link);
     ends(index, Outcome::verdict);
   }
@@ -132,12 +132,12 @@ void World::on(std::size_t index, const Start& start) {
   agent.base_rank = start.ranks.base_rank;
   agent.sent_stopped = false;
   agent.workers = Workers::running;
-  // With a window restarts have no end, but failures must have one.
+  // With a window restarts are unlimited, so failures must be bounded.
   const bool fails = start.round < 30 && random_.chance(scenario_.failing);
-  timeline_.in(random_.time({}, scenario_.longest_run),
+  timeline_.in(random_.time({}, scenario_.max_run),
                [this, index, round = start.round, fails] { workers_end(index, round, !fails); });
   if (random_.chance(scenario_.aborting)) {
-    timeline_.in(random_.time({}, scenario_.longest_run), [this, index] {
+    timeline_.in(random_.time({}, scenario_.max_run), [this, index] {
       if (agents_[index].workers != Workers::running) return;
       const bool time_is_up = random_.chance(0.5);
       sends(index,

@@ -22,12 +22,12 @@ void require(bool held, const Parts&... parts) {
 
 void Invariants::joins(LinkId link, const Join& join, Clock::time_point now) {
   joined_[link] = join;
-  heard_at_[link] = now;
+  last_heard_[link] = now;
   progress_ = true;
 }
 
 void Invariants::receives(LinkId link, const FromAgent& message, Clock::time_point now) {
-  heard_at_[link] = now;
+  last_heard_[link] = now;
   progress_ = progress_ || !std::holds_alternative<Pong>(message);
   const bool running = started_ == coordinator_.round() && started_ != 0 && stop_sent_.empty();
   if (const auto* failed = std::get_if<Failed>(&message)) {
@@ -52,7 +52,7 @@ void Invariants::receives(LinkId link, const FromAgent& message, Clock::time_poi
   } else if (const auto* abort = std::get_if<Abort>(&message)) {
     aborted_ = true;
     if (abort->kind != AbortKind::cannot_go_on) return;
-    // It may be a lost node for the others.
+    // For the others it may count as a lost node.
     cannot_go_on_.insert(link);
     any_loss_ = true;
     if (starts_.count(link) != 0 && unstopped_.count(link) != 0) reason_for_restart_ = true;
@@ -60,13 +60,13 @@ void Invariants::receives(LinkId link, const FromAgent& message, Clock::time_poi
 }
 
 void Invariants::disconnected(LinkId link) {
-  if (gone_.count(link) == 0 && joined_.count(link) != 0) mark_gone(link);
+  if (lost_.count(link) == 0 && joined_.count(link) != 0) mark_lost(link);
 }
 
-void Invariants::mark_gone(LinkId link) {
-  gone_.insert(link);
+void Invariants::mark_lost(LinkId link) {
+  lost_.insert(link);
   any_loss_ = true;
-  // Whoever has finished is not missed, unless the store was there.
+  // A finished member is not missed, unless it had the store.
   const auto start = starts_.find(link);
   const bool had_store = start != starts_.end() && start->second.node_rank == 0;
   if (start != starts_.end() && (unstopped_.count(link) != 0 || had_store)) reason_for_restart_ = true;
@@ -77,7 +77,7 @@ void Invariants::sends(const Coordinator::Output& output) {
   const LinkId link = output.link;
   progress_ = progress_ || !output.message || !std::holds_alternative<Ping>(*output.message);
   if (!output.message) {
-    mark_gone(link);
+    mark_lost(link);
     return;
   }
   if (std::holds_alternative<Welcome>(*output.message)) {
@@ -86,7 +86,7 @@ void Invariants::sends(const Coordinator::Output& output) {
     require(unstopped_.empty(), "round ", open->round, " is opened while link ",
             unstopped_.empty() ? 0 : unstopped_.begin()->first, " has not stopped the one before");
     require(open->round > last_round_, "round ", open->round, " is opened after ", last_round_);
-    require(gone_.count(link) == 0, "OPEN to a link that is gone");
+    require(lost_.count(link) == 0, "OPEN to a link that is gone");
     unstopped_[link] = open->round;
     stop_sent_.clear();
   } else if (const auto* start = std::get_if<Start>(&*output.message)) {
@@ -99,7 +99,7 @@ void Invariants::sends(const Coordinator::Output& output) {
       started_ = start->round;
       reason_for_restart_ = false;
     }
-    require(gone_.count(link) == 0, "START to a link that is gone");
+    require(lost_.count(link) == 0, "START to a link that is gone");
     require(starts_.count(link) == 0, "START twice to link ", link);
     for (const auto& [other, round] : unstopped_) {
       require(round == start->round, "round ", start->round, " starts while link ", other, " is in ", round);
@@ -116,8 +116,8 @@ void Invariants::sends(const Coordinator::Output& output) {
     const auto running = starts_.find(link);
     if (refused->why.find("nothing was heard from it") != std::string::npos && running != starts_.end() &&
         unstopped_.count(link) != 0 && unstopped_.at(link) == started_) {
-      // It may take as long to miss the coordinator, and then its workers have their grace.
-      const auto until = heard_at_.at(link) + heartbeat_time + scenario_.grace;
+      // It may take as long to give up the coordinator, and then its workers have their grace.
+      const auto until = last_heard_.at(link) + heartbeat_time + scenario_.grace;
       fence_until_ = std::max(fence_until_, until);
     }
   } else if (const auto* verdict = std::get_if<VerdictMessage>(&*output.message)) {
@@ -172,15 +172,15 @@ void Invariants::check_start() {
   }
 }
 
-void Invariants::step_over(Clock::time_point now, bool ticked) {
+void Invariants::after_step(Clock::time_point now, bool ticked) {
   if (new_starts_) {
     require(now >= fence_until_, "a round starts while workers of a silent node may still run");
     check_start();
     started_at_ = now;
   }
   if (std::exchange(progress_, false)) progress_at_ = now;
-  require(!progress_at_ || now - *progress_at_ <= scenario_.longest_wait(), "nothing has happened for too long");
-  for (const LinkId link : std::exchange(welcomed_, {})) heard_at_[link] = now;
+  require(!progress_at_ || now - *progress_at_ <= scenario_.max_wait(), "nothing has happened for too long");
+  for (const LinkId link : std::exchange(welcomed_, {})) last_heard_[link] = now;
   require(coordinator_.round() >= last_round_, "the round number went back");
   require(coordinator_.restarts() >= last_restarts_, "the restart count went back");
   if (scenario_.window_s == 0) require(coordinator_.restarts() <= scenario_.max_restarts, "too many restarts");
@@ -199,8 +199,8 @@ void Invariants::step_over(Clock::time_point now, bool ticked) {
   const auto members = coordinator_.members();
   std::set<int> ranks;
   for (const auto& member : members) {
-    require(gone_.count(member.link) == 0, "link ", member.link, " is gone, but a member");
-    const bool silent = now - heard_at_[member.link] > heartbeat_time && !coordinator_.verdict() && !was_suspended_;
+    require(lost_.count(member.link) == 0, "link ", member.link, " is gone, but a member");
+    const bool silent = now - last_heard_[member.link] > heartbeat_time && !coordinator_.verdict() && !was_suspended_;
     require(!silent, "link ", member.link, " has been silent for too long");
     if (member.node_rank >= 0) require(ranks.insert(member.node_rank).second, "node rank ", member.node_rank, " twice");
   }
@@ -227,7 +227,7 @@ void Invariants::check_places(const std::vector<Coordinator::MemberView>& member
   require(in_round == 0 || !unstopped_.empty(), "a round in which nobody is");
   const bool running = started_ == coordinator_.round() && stop_sent_.empty() && in_round != 0;
   if (!running || !succeeded_.empty() || scenario_.node_max_failures != 0) return;
-  // Newcomers wait for each other for a while.
+  // Newcomers are collected for a while.
   if (now <= started_at_ + scenario_.last_call || was_suspended_) return;
   require(in_round >= scenario_.max_nodes || !waits, "somebody waits, and there is a place");
 }
@@ -259,7 +259,7 @@ void Invariants::check_verdict() const {
   }
 }
 
-void Invariants::all_over() const {
+void Invariants::check_finished() const {
   if (verdict_) check_verdict();
   require(coordinator_.members().empty(), "members are left");
 }

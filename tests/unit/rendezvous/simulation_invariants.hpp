@@ -17,7 +17,7 @@ struct Violation : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// What went wrong in a world of that scenario, with the last things that happened before; empty if nothing did.
+/// The violation in a world of that scenario, with the last events before it; empty if there was none.
 template <class World, class Scenario>
 std::string play(const Scenario& scenario, typename World::Summary* summary = nullptr) {
   try {
@@ -26,7 +26,7 @@ std::string play(const Scenario& scenario, typename World::Summary* summary = nu
     if (summary != nullptr) *summary = world.summary();
     return "";
   } catch (const Violation& violation) {
-    // The same once more, to tell how it came to it.
+    // Once more with tracing, to show what led to it.
     World again(scenario, true);
     try {
       again.run();
@@ -36,8 +36,7 @@ std::string play(const Scenario& scenario, typename World::Summary* summary = nu
   }
 }
 
-/// Looks at everything that goes into and comes out of a coordinator; throws a Violation when something that must
-/// always be true is not.
+/// Checks all input and output of a coordinator; throws a Violation if an invariant is broken.
 class Invariants {
  public:
   Invariants(const Scenario& scenario, const rendezvous::Coordinator& coordinator)
@@ -47,17 +46,17 @@ class Invariants {
   void receives(rendezvous::LinkId link, const rendezvous::FromAgent& message, Clock::time_point now);
   void disconnected(rendezvous::LinkId link);
   void sends(const rendezvous::Coordinator::Output& output);
-  /// After each step and all that it sent.
-  void step_over(Clock::time_point now, bool ticked);
-  /// When nothing will happen any more.
-  void all_over() const;
+  /// After each step and its output.
+  void after_step(Clock::time_point now, bool ticked);
+  /// When the simulation is over.
+  void check_finished() const;
 
-  /// Something was done to this link, so it may be lost.
+  /// This link had a fault, so it may be lost.
   void note_fault(rendezvous::LinkId link) { faulty_.insert(link); }
   void note_coordinator_suspended() { was_suspended_ = true; }
 
  private:
-  void mark_gone(rendezvous::LinkId link);
+  void mark_lost(rendezvous::LinkId link);
   void check_start();
   void check_places(const std::vector<rendezvous::Coordinator::MemberView>& members, Clock::time_point now) const;
   void check_verdict() const;
@@ -65,16 +64,16 @@ class Invariants {
   const Scenario& scenario_;
   const rendezvous::Coordinator& coordinator_;
   std::map<rendezvous::LinkId, rendezvous::Join> joined_;
-  std::map<rendezvous::LinkId, Clock::time_point> heard_at_;
+  std::map<rendezvous::LinkId, Clock::time_point> last_heard_;
   bool progress_ = false;  ///< in this step
   std::optional<Clock::time_point> progress_at_;
   Clock::time_point started_at_;              ///< the last round
-  Clock::time_point fence_until_;             ///< workers of nodes that fell silent may run so long
+  Clock::time_point fence_until_;             ///< until when workers of silent nodes may run
   std::vector<rendezvous::LinkId> welcomed_;  ///< in this step
-  std::set<rendezvous::LinkId> gone_;
+  std::set<rendezvous::LinkId> lost_;
   std::set<rendezvous::LinkId> faulty_;
   bool was_suspended_ = false;
-  /// Given OPEN or START of this round, and not yet stopped or gone.
+  /// OPEN or START of this round was sent, and it has not stopped or been lost.
   std::map<rendezvous::LinkId, rendezvous::Round> unstopped_;
   std::map<rendezvous::LinkId, RankAssignment> starts_;        ///< of the last round that was started
   std::set<rendezvous::LinkId> stop_sent_;                     ///< in the last round

@@ -11,7 +11,7 @@ LinkId Network::connect(std::size_t agent) {
 
 template <class Message>
 void Network::enqueue(LinkId link, Direction<Message>& direction, std::optional<Message> message) {
-  auto arrives = timeline_.now() + random_.time(Clock::duration{1}, slowest);
+  auto arrives = timeline_.now() + random_.time(Clock::duration{1}, max_latency);
   if (!direction.sent.empty()) arrives = std::max(arrives, direction.sent.back().first);
   direction.sent.emplace_back(arrives, std::move(message));
   timeline_.at(arrives, [this, link] {
@@ -52,7 +52,7 @@ void Network::pump_up(LinkId link) {
     const auto message = std::move(at.up.sent.front().second);
     at.up.sent.pop_front();
     if (message) {
-      // After its close the coordinator's transport reads no more; it may or may not say that the link is gone.
+      // A link closed by the coordinator is not read any more; its loss may or may not be reported.
       if (!at.coordinator_done) handlers_.coordinator_receives(link, *message);
     } else {
       at.up_open = false;
@@ -85,11 +85,11 @@ void Network::break_link(LinkId link, bool coordinator_notices, bool agent_notic
   const bool down = at.down_open;
   at.up_open = at.down_open = false;
   if (up && coordinator_notices) {
-    timeline_.in(random_.time(Clock::duration{1}, slowest),
+    timeline_.in(random_.time(Clock::duration{1}, max_latency),
                  [this, link] { handlers_.coordinator_disconnected(link, "connection reset by peer"); });
   }
   if (down && agent_notices) {
-    timeline_.in(random_.time(Clock::duration{1}, slowest),
+    timeline_.in(random_.time(Clock::duration{1}, max_latency),
                  [this, link] { handlers_.agent_disconnected(all_.at(link).agent, link); });
   }
 }

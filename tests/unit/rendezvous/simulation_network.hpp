@@ -14,7 +14,7 @@ namespace ddrun::test {
 
 using namespace ddrun::rendezvous;
 
-/// Connections that keep the order of messages, delay each, stall, break at one or both ends, or go dead unnoticed.
+/// Connections that keep messages in order, delay or stall them, break at one or both ends, or die unnoticed.
 class Network {
  public:
   struct Handlers {
@@ -26,18 +26,18 @@ class Network {
   Network(Timeline& timeline, Random& random, Handlers ends)
       : timeline_(timeline), random_(random), handlers_(std::move(ends)) {}
 
-  Clock::duration slowest{Milliseconds{5}};
+  Clock::duration max_latency{Milliseconds{5}};
 
   LinkId connect(std::size_t agent);
   void send_to_coordinator(LinkId link, FromAgent message);
   void send_to_agent(LinkId link, FromCoordinator message);
-  /// In order: after everything that was sent.
+  /// Orderly: after everything sent.
   void close_by_agent(LinkId link);
   void close_by_coordinator(LinkId link);
 
-  /// What is on its way is gone; each end notices after a while, or never.
+  /// Messages in flight are lost; each end notices after a while, or never.
   void break_link(LinkId link, bool coordinator_notices, bool agent_notices);
-  /// Nothing arrives for so long, but nothing is lost.
+  /// Delays everything by this time; nothing is lost.
   void stall(LinkId link, Clock::duration time);
 
  private:
@@ -50,8 +50,8 @@ class Network {
     Direction<FromAgent> up;
     Direction<FromCoordinator> down;
     Clock::time_point stalled_until;
-    bool up_open = true;    ///< the coordinator still hears
-    bool down_open = true;  ///< the agent still hears
+    bool up_open = true;    ///< the coordinator still receives
+    bool down_open = true;  ///< the agent still receives
     bool coordinator_done = false;
   };
   template <class Message>

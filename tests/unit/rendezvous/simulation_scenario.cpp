@@ -17,10 +17,11 @@ using Kind = Scenario::Kind;
 void disturb(Scenario& scenario, Random& random, int count, Clock::duration within) {
   for (int i = 0; i < count; ++i) {
     Scenario::Disturbance what;
-    // Leaving of all and a coordinator that stands still are rarer than the rest.
-    constexpr Kind often[] = {Kind::crash,    Kind::vanish,     Kind::stall,         Kind::leave,
-                              Kind::newcomer, Kind::comes_back, Kind::wrong_settings};
-    constexpr Kind rare[] = {Kind::leave_all, Kind::coordinator_stands_still};
+    // Some disturbances are rarer.
+    constexpr Kind often[] = {Kind::crash,         Kind::vanish,   Kind::stall,
+                              Kind::leave,         Kind::newcomer, Kind::machine_restarted,
+                              Kind::wrong_settings};
+    constexpr Kind rare[] = {Kind::leave_all, Kind::coordinator_suspended};
     what.kind = random.chance(0.9) ? often[random.below(std::size(often))] : rare[random.below(std::size(rare))];
     what.when = random.time({}, within);
     what.agent = random.below(1'000'000);
@@ -47,15 +48,15 @@ rendezvous::Settings Scenario::settings() const {
   return {all.begin(), all.end()};
 }
 
-Clock::duration Scenario::longest_wait() const {
+Clock::duration Scenario::max_wait() const {
   const Clock::duration too_few = join_timeout + seconds(60);
-  return std::max({longest_run, Clock::duration(grace + seconds(30)), too_few}) + seconds(20);
+  return std::max({max_run, Clock::duration(grace + seconds(30)), too_few}) + seconds(20);
 }
 
 Clock::duration Scenario::bound() const {
-  // Each round costs at most this much, and each needs a reason: a restart, a disturbance, an agent that comes or is
-  // stuck. With a window restarts are not limited in number, but here workers fail in the first rounds only.
-  const Clock::duration round = longest_run + 2 * (grace + seconds(30)) + seconds(30) + seconds(60) + join_timeout +
+  // Each round takes at most this long, and each needs a reason: a restart, a disturbance, a joining or stuck agent.
+  // With a window restarts are unlimited, but here workers fail in the first rounds only.
+  const Clock::duration round = max_run + 2 * (grace + seconds(30)) + seconds(30) + seconds(60) + join_timeout +
                                 2 * last_call + seconds(20) + grace + seconds(4);
   const int rounds =
       1 + max_restarts + 2 * agents + 2 * static_cast<int>(disturbances.size()) + (window_s != 0 ? 50 : 0);
@@ -87,12 +88,12 @@ Scenario draw_scenario(std::uint64_t seed) {
   drawn.node_max_failures = random.chance(0.2) ? random.between(1, 2) : 0;
   drawn.agents = std::max(1, random.chance(0.7) ? drawn.max_nodes : drawn.max_nodes + random.between(-2, 3));
   drawn.arrival_spread = random.time({}, random.chance(0.5) ? seconds(1) : seconds(20));
-  drawn.longest_run = random.time(milliseconds(1), random.chance(0.3) ? milliseconds(50) : milliseconds(20'000));
+  drawn.max_run = random.time(milliseconds(1), random.chance(0.3) ? milliseconds(50) : milliseconds(20'000));
   drawn.failing = random.chance(0.5) ? 0 : 0.5 / drawn.max_nodes;
   drawn.stuck = random.chance(0.8) ? 0 : 0.3 / drawn.max_nodes;
   drawn.aborting = random.chance(0.9) ? 0 : 0.3 / drawn.max_nodes;
   drawn.reconnecting = random.chance(0.8) ? 0 : 0.2;
-  drawn.slowest_message = random.time(milliseconds(1), random.chance(0.7) ? milliseconds(5) : milliseconds(400));
+  drawn.max_latency = random.time(milliseconds(1), random.chance(0.7) ? milliseconds(5) : milliseconds(400));
   disturb(drawn, random, random.chance(0.3) ? 0 : random.between(1, 8), drawn.arrival_spread + seconds(25));
   return drawn;
 }

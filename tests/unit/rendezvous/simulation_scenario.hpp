@@ -8,13 +8,13 @@
 
 namespace ddrun::test {
 
-/// What goes on in one simulated job, as drawn from a seed.
+/// One simulated job, drawn from a seed.
 struct Scenario {
   std::uint64_t seed = 0;
   int min_nodes = 1;
   int max_nodes = 1;
   bool given_ranks = false;  ///< each of the first max_nodes agents has a --node-rank
-  bool embedded = true;      ///< agent 0 runs the coordinator, and is not harmed
+  bool embedded = true;      ///< agent 0 runs the coordinator, without faults
   int max_restarts = 0;
   Milliseconds backoff{0};
   int window_s = 0;  ///< 0: none
@@ -25,12 +25,12 @@ struct Scenario {
   int node_max_failures = 0;
   int agents = 1;
   Clock::duration arrival_spread{0};
-  Clock::duration longest_run{0};  ///< of a worker
-  double failing = 0;              ///< a node's workers fail in a round
-  double stuck = 0;                ///< a node never sends the OPENED or STOPPED that is waited for
-  double aborting = 0;             ///< a node cannot go on after OPEN or START
-  double reconnecting = 0;         ///< an agent dials twice
-  Clock::duration slowest_message{0};
+  Clock::duration max_run{0};  ///< of a worker
+  double failing = 0;          ///< a node's workers fail in a round
+  double stuck = 0;            ///< a node never sends OPENED or STOPPED
+  double aborting = 0;         ///< a node sends ABORT after OPEN or START
+  double reconnecting = 0;     ///< an agent connects twice
+  Clock::duration max_latency{0};
 
   enum class Kind {
     crash,
@@ -39,22 +39,22 @@ struct Scenario {
     leave,
     leave_all,
     newcomer,
-    comes_back,
+    machine_restarted,
     wrong_settings,
-    coordinator_stands_still
+    coordinator_suspended
   };
   struct Disturbance {
     Kind kind = Kind::crash;
     Clock::duration when{0};
-    std::size_t agent = 0;  ///< modulo the agents that there are
+    std::size_t agent = 0;  ///< modulo the number of agents
     Clock::duration time{0};
   };
   std::vector<Disturbance> disturbances;
 
   [[nodiscard]] rendezvous::Settings settings() const;
-  /// As long as the job is not over, somebody says something but PING and PONG at least this often.
-  [[nodiscard]] Clock::duration longest_wait() const;
-  /// Virtual time after which everything must be over.
+  /// While the job is not over there is a message other than PING and PONG at least this often.
+  [[nodiscard]] Clock::duration max_wait() const;
+  /// Virtual time limit of the job.
   [[nodiscard]] Clock::duration bound() const;
   [[nodiscard]] std::string describe() const;
 };

@@ -1,4 +1,4 @@
-// Whole jobs in virtual time, drawn from seeds. To see one again: DDRUN_SIMULATION_SEED=n; for many:
+// Whole jobs in virtual time, drawn from seeds. To repeat one: DDRUN_SIMULATION_SEED=n; for many:
 // DDRUN_SIMULATION_RUNS=n.
 
 #include <cstdlib>
@@ -9,10 +9,10 @@
 using namespace ddrun;
 using namespace ddrun::test;
 
-TEST_CASE("whatever happens to a job, it ends for all its agents alike") {
+TEST_CASE("whatever happens to a job, all its agents get the same result") {
   if (const char* seed = std::getenv("DDRUN_SIMULATION_SEED")) {
-    const std::string trouble = play<World>(draw_scenario(std::strtoull(seed, nullptr, 10)));
-    if (!trouble.empty()) FAIL(trouble);
+    const std::string violation = play<World>(draw_scenario(std::strtoull(seed, nullptr, 10)));
+    if (!violation.empty()) FAIL(violation);
     return;
   }
   const std::uint64_t first = number_from("DDRUN_SIMULATION_FIRST", 1);
@@ -21,12 +21,12 @@ TEST_CASE("whatever happens to a job, it ends for all its agents alike") {
   std::uint64_t rounds = 0;
   for (std::uint64_t seed = first; seed < first + runs; ++seed) {
     World::Summary summary;
-    const std::string trouble = play<World>(draw_scenario(seed), &summary);
-    if (!trouble.empty()) FAIL(trouble);
+    const std::string violation = play<World>(draw_scenario(seed), &summary);
+    if (!violation.empty()) FAIL(violation);
     ++verdicts[summary.verdict ? static_cast<int>(summary.verdict->kind) : -1];
     rounds += summary.rounds;
   }
-  // Every end is reached, else the seeds show little.
+  // Every end occurs; otherwise the seeds show little.
   if (runs >= 300) {
     for (int kind = 0; kind <= 5; ++kind) {
       INFO("verdict " << kind);

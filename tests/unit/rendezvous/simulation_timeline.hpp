@@ -12,13 +12,13 @@
 
 namespace ddrun::test {
 
-/// What the environment says, as DDRUN_SIMULATION_RUNS does: how many, or from where on.
+/// A number from the environment, such as DDRUN_SIMULATION_RUNS.
 inline std::uint64_t number_from(const char* name, std::uint64_t otherwise) {
   const char* value = std::getenv(name);
   return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
 }
 
-/// The same numbers for the same seed with every standard library.
+/// Equal numbers for equal seeds with every standard library.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : engine_(seed) {}
@@ -33,7 +33,7 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-/// Virtual time: what happens when, in order.
+/// Virtual time: an ordered event queue.
 class Timeline {
  public:
   [[nodiscard]] Clock::time_point now() const { return now_; }
@@ -41,7 +41,7 @@ class Timeline {
     queue_.push(Entry{std::max(when, now_), ++count_, std::move(what)});
   }
   void in(Clock::duration time, std::function<void()> what) { at(now_ + time, std::move(what)); }
-  /// False: nothing will ever happen again.
+  /// False if there are no more events.
   bool step() {
     if (queue_.empty()) return false;
     now_ = queue_.top().when;

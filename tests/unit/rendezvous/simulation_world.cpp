@@ -38,7 +38,7 @@ World::World(Scenario scenario, bool tracing)
       coordinator_(options_of(scenario_)),
       invariants_(scenario_, coordinator_),
       start_(timeline_.now()) {
-  network_.slowest = scenario_.slowest_message;
+  network_.max_latency = scenario_.max_latency;
   for (int i = 0; i < scenario_.agents; ++i) {
     const int rank = scenario_.given_ranks && i < scenario_.max_nodes ? i : -1;
     const bool at_once = scenario_.embedded && i == 0;
@@ -58,7 +58,7 @@ void World::run() {
   }
   const bool never_joined = coordinator_.round() == 0 && coordinator_.members().empty() && !coordinator_.verdict();
   if (!coordinator_.done() && !never_joined) throw Violation("nothing happens any more, but it is not over");
-  invariants_.all_over();
+  invariants_.check_finished();
   check_outcomes();
 }
 
@@ -85,7 +85,7 @@ void World::run_coordinator(const std::function<void()>& what, bool ticked) {
     if (output.message) network_.send_to_agent(output.link, *output.message);
     else network_.close_by_coordinator(output.link);
   }
-  invariants_.step_over(timeline_.now(), ticked);
+  invariants_.after_step(timeline_.now(), ticked);
   schedule_tick();
 }
 
@@ -158,8 +158,8 @@ void World::disturb(const Scenario::Disturbance& what) {
       add_agent(concat("host", number), number, -1, {});
       break;
     }
-    case Scenario::Kind::comes_back: {
-      // The machine starts again, whether the coordinator has noticed that it was gone or not.
+    case Scenario::Kind::machine_restarted: {
+      // The machine restarts, whether the coordinator has noticed its loss or not.
       if (is_own(agent)) break;
       const Agent before = agents_[agent];
       crash(agent, random_.chance(0.5));
@@ -172,7 +172,7 @@ void World::disturb(const Scenario::Disturbance& what) {
       agents_[add_agent(concat("host", number), number, -1, {})].wrong_settings = true;
       break;
     }
-    case Scenario::Kind::coordinator_stands_still:
+    case Scenario::Kind::coordinator_suspended:
       was_suspended_ = true;
       invariants_.note_coordinator_suspended();
       blocked_until_ = timeline_.now() + what.time;

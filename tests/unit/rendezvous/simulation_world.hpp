@@ -12,7 +12,7 @@
 
 namespace ddrun::test {
 
-/// A coordinator, agents that follow the protocol, and what a scenario does to them, in virtual time.
+/// A coordinator, agents that follow the protocol, and the disturbances of a scenario, in virtual time.
 class World {
  public:
   explicit World(Scenario scenario, bool tracing = false);
@@ -20,7 +20,7 @@ class World {
   /// Throws a Violation.
   void run();
 
-  /// The last things that happened, if asked for.
+  /// The last events, if tracing.
   [[nodiscard]] std::string trace() const;
   struct Summary {
     std::optional<VerdictMessage> verdict;
@@ -44,7 +44,7 @@ class World {
     int base_rank = 0;
     bool sent_stopped = true;
     bool leaving = false;
-    int disturbed = 0;  ///< things were done to its connection
+    int disturbed = 0;  ///< number of faults of its connection
     bool welcomed = false;
     bool watching = false;
     Clock::time_point last_heard;

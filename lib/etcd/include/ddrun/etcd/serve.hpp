@@ -7,13 +7,13 @@
 namespace ddrun::etcd {
 
 struct ServeResult {
-  int status = 0;   ///< 0: at the end of its input; 1: etcd cannot be used; 2: what was said is not in the protocol
-  std::string why;  ///< a sentence, for people; empty if all went well
+  int status = 0;   ///< 0: end of input; 1: etcd is unusable; 2: invalid input
+  std::string why;  ///< a sentence for the user; empty on success
 };
 
-/// The other side of lease::make_program_lease(): hears the lines of lib/lease/PROTOCOL.md from `in`, has a lease in
-/// etcd for whoever says them, and answers to `out`. Returns when it is over, with the lease given back if that could
-/// be done within its time to live. Neither descriptor is closed.
+/// The program side of lease::make_program_lease(): reads lines of lib/lease/PROTOCOL.md from `in`, holds a lease in
+/// etcd for the peer, and writes replies to `out`. Blocks until the end of input or an error, then gives the lease
+/// back, waiting for at most its time to live. Closes neither descriptor.
 [[nodiscard]] ServeResult serve(const EtcdOptions& etcd, int in, int out);
 
 }  // namespace ddrun::etcd

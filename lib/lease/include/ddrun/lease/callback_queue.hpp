@@ -12,15 +12,15 @@
 
 namespace ddrun::lease {
 
-/// Tells the user of a lease what has changed, in order, each on its own turn of the executor, and nothing twice.
+/// Posts the callbacks of a lease to the executor, in order, without repeating the same state.
 class CallbackQueue {
  public:
   CallbackQueue(boost::asio::any_io_executor executor, Callbacks callbacks);
 
   void leader(const Leader& leader);
-  /// Where one other than me was told of before.
+  /// Ignored unless another machine was reported as leader.
   void no_leader();
-  /// I lead no more; nothing is said.
+  /// This machine no longer leads; no callback.
   void clear_self() {
     if (last_leader_ && last_leader_->is_self) last_leader_.reset();
   }
@@ -29,9 +29,9 @@ class CallbackQueue {
   void status(std::string text);
   void unusable(Error error);
   void complete(Lease::Done done, Result<void> result);
-  /// Something that only this kind of lease tells, in order with the rest.
+  /// Any other call, in order with the callbacks.
   void post_other(std::function<void()> what);
-  /// Nothing is said any more, not even what is under way.
+  /// Drops everything, including posted callbacks.
   void close();
 
  private:

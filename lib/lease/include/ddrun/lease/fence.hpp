@@ -12,7 +12,7 @@
 
 namespace ddrun::lease {
 
-/// Goes on while the machine sleeps, as the engine's clock does, and cannot be set.
+/// CLOCK_BOOTTIME: includes suspend, as the engine's clock does, and cannot be set.
 struct FenceClock {
   using duration = std::chrono::nanoseconds;
   using rep = duration::rep;
@@ -22,26 +22,26 @@ struct FenceClock {
   static time_point now() noexcept;
 };
 
-/// How long before the end of its time to live a leader steps down: for clocks that do not run alike.
+/// A leader steps down this long before its lease expires, to allow for clock drift.
 [[nodiscard]] constexpr Milliseconds fence_margin(Milliseconds ttl) { return ttl / 10; }
 
-/// Until when a lease may be used, and who is told when that is over.
+/// Local expiry of a lease, with a timer.
 class Fence {
  public:
-  /// Fails with `unavailable` where descriptors run out.
+  /// `on_expired` is called on the executor. Errors: `unavailable` if descriptors run out.
   [[nodiscard]] static Result<std::unique_ptr<Fence>> make(const boost::asio::any_io_executor& executor,
                                                            std::function<void()> on_expired);
   ~Fence();
   Fence(const Fence&) = delete;
   Fence& operator=(const Fence&) = delete;
 
-  /// A lease that was renewed by a request sent at `sent` may be used until `ttl` less the margin after that. Does not
-  /// shorten what there is.
+  /// The lease was renewed by a request sent at `sent`: it is held until `ttl` less the margin after that. Never
+  /// shortens.
   void renewed(FenceClock::time_point sent, Milliseconds ttl);
-  /// There is no lease any more.
+  /// The lease is given up.
   void drop();
 
-  /// By any thread.
+  /// Thread-safe.
   [[nodiscard]] bool is_held() const {
     const FenceClock::time_point until = until_;
     return until != FenceClock::time_point{} && FenceClock::now() < until;

@@ -10,93 +10,91 @@
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
 
-// Who leads a job on several machines, decided by an engine that exists: by a program that asks one (program_lease.hpp;
-// etcd, Kubernetes, Consul), or by etcd within this process (lib/etcd). A leader holds a lease for so long as it renews
-// it; when it does not, another may have it.
+// Leader election of a job on several machines by a lease in an external engine: through a program (program_lease.hpp;
+// etcd, Kubernetes, Consul), or in etcd directly (lib/etcd). A leader keeps the lease by renewing it; after it expires
+// another machine may lead.
 //
-// Whatever fails, there are never two leaders at one time, by this rule: a leader counts its time to live from before
-// it sent the request that renewed its lease, by a clock that goes on while the machine sleeps, and steps down a margin
-// before that time is over. What it did until then happened while nobody else could lead. So one that was stopped must
-// ask leads() before each step that only a leader may take.
+// There are never two leaders at one time: a leader counts its time to live from before it sent the renewing request,
+// by a clock that includes suspend, and steps down a margin before it is over. A process that may have been suspended
+// must check is_leader() before each step reserved for the leader.
 
 namespace ddrun::lease {
 
 struct Leader {
-  std::uint64_t term;   ///< rises with each leader of the job; the same while one leads
-  std::string address;  ///< as it announced itself; empty if it has not said where it is yet
+  std::uint64_t term;   ///< rises with each leader of the job; constant while one leads
+  std::string address;  ///< as announced; empty: not announced yet
   bool is_self;
   bool operator==(const Leader&) const = default;
 };
 
-/// All are called on the executor, never from within a call of Lease. Those that are empty are not missed.
+/// All are called on the executor, never from within a call of Lease. Each may be empty.
 struct Callbacks {
-  /// Who leads, or where it is, is known or has changed.
+  /// The leader, or its address, is known or has changed.
   std::function<void(const Leader&)> on_leader;
-  /// Who was told of by on_leader, and was another, leads no more. A candidate tries by itself.
+  /// The other machine reported by on_leader no longer leads. Candidates try by themselves.
   std::function<void()> on_no_leader;
-  /// I led, and may not act as the leader from now on: the lease could not be renewed in time, is gone, or another has
-  /// it. Called before the engine may give it to another, unless it was taken away by hand. A candidate remains one: it
-  /// may lead again, with a new term, as soon as the engine is back. Not called for what resign() brings about.
+  /// This machine led, and must not act as leader from now on: the lease could not be renewed in time, is gone, or
+  /// another machine has it. Called before the engine may give it to another, unless it was revoked by hand. A
+  /// candidate remains one, and may lead again with a new term. Not called for resign().
   std::function<void(std::string_view why)> on_lost;
-  /// The job has a recorded verdict. No candidate of it leads again until that record is gone; one that leads goes on.
+  /// The job has a recorded verdict. No candidate becomes leader until the record is deleted; a current leader
+  /// continues.
   std::function<void(std::string_view text)> on_verdict;
-  /// For people: the engine cannot be reached, or is well again. Once per change.
+  /// For the user: the engine is unreachable, or works again. Once per change.
   std::function<void(std::string_view text)> on_status;
-  /// What was given cannot work, and was never seen to: a wrong password, no etcd, a program that does not start.
-  /// Nothing follows.
+  /// The configuration is unusable, and never worked: wrong password, no etcd, program not found. No callback follows.
   std::function<void(const Error& error)> on_unusable;
 };
 
 inline constexpr Milliseconds min_ttl{2000};
-/// Of a verdict. It stays in the engine, where there is no room for more.
+/// Of a recorded verdict: engines limit the size of a value.
 inline constexpr std::size_t max_verdict_bytes = 16 * 1024;
 
 struct LeaseOptions {
-  std::string job;  ///< any text that is the same on all machines of a job, and no other job's
-  /// After so long without renewal another may lead; whole seconds, shortest_ttl at least. Below 4 s it is lost when
-  /// etcd has to elect a leader among its own members, which takes 1 to 2 s there, and soon had again.
+  std::string job;  ///< unique per job and equal on its machines; any text
+  /// Another machine may lead after this time without renewal; whole seconds, min_ttl at least. Below 4 s the lease is
+  /// lost, for a short time, whenever etcd elects a leader among its members, which takes 1 to 2 s.
   Milliseconds ttl{5000};
 };
 
-/// What holds for each engine. Errors: `invalid_argument`, with a sentence that says what is wrong.
+/// Checks common to all engines. Errors: `invalid_argument`, with a sentence for the user.
 [[nodiscard]] Result<void> check_options(const LeaseOptions& options);
 
-/// One machine's part in it. All calls on the executor, which must run one thread at a time. None blocks. Dropping it
-/// ends all at once: nothing is called any more, and a lease that it holds runs out.
+/// A machine's candidacy. Use on the executor only, which must run one thread at a time; never blocks. Destruction
+/// stops all callbacks, and a held lease expires.
 class Lease {
  public:
   virtual ~Lease() = default;
 
-  /// From now on callbacks tell who leads. Once.
+  /// Starts the callbacks. Once.
   virtual void start() = 0;
 
-  /// I want to lead, and am to be found at `address`, an opaque text of at most 1 KiB without control characters, which
-  /// may be empty. With another address: where I am has changed.
+  /// Becomes a candidate; `address` is where others reach it: opaque, at most 1 KiB, without control characters, may be
+  /// empty. Again with another address: updates it.
   virtual void campaign(std::string address) = 0;
 
-  /// Whether I lead at this moment, by the clock. By any thread.
+  /// Whether this machine leads now, by the clock. Thread-safe.
   [[nodiscard]] virtual bool is_leader() const = 0;
 
-  /// Who leads in `term` has ended, as the caller knows: if it still has the lease, it is taken from it now, and others
-  /// need not wait until it runs out. Callbacks tell what becomes of it. An engine that cannot lets it run out.
+  /// The caller knows that the leader of `term` has ended: revokes its lease now, if it still holds it, so that no
+  /// machine has to wait for the expiry. Engines without this let it expire.
   virtual void depose(std::uint64_t term) = 0;
 
   using Done = std::function<void(Result<void>)>;
 
-  /// I do not lead from now on, and do not want to. `done`: the lease is given back, and another may have it at once;
-  /// or an error, then it runs out by itself. Not later than the time to live.
+  /// Stops leading and being a candidate. `done`: the lease is given back, and another machine may have it at once; or
+  /// an error: it expires by itself. Within the time to live.
   virtual void resign(Done done) = 0;
 
-  /// Says how the job has ended, for those who come later; for 24 hours in etcd. Only the leader can, and only once:
-  /// the same text again is well, for it may have been recorded by a request whose answer was lost. `done` comes no
-  /// later than on_lost. Errors: `invalid_argument` (too long, or the job has another verdict: to ask again cannot
-  /// help), `cancelled` (I do not lead), `unavailable` and, after the time to live, `timeout`: it is not known to be
-  /// recorded, and may be all the same; to be asked again.
+  /// Records the job's verdict for later agents; for 24 hours in etcd. Leader only, and only once, but repeating the
+  /// same text succeeds, since a response may have been lost. `done` comes no later than on_lost. Errors:
+  /// `invalid_argument` (too long, or another verdict is recorded: do not retry), `cancelled` (not the leader),
+  /// `unavailable` and, after the time to live, `timeout`: the outcome is unknown; retry.
   virtual void record_verdict(std::string text, Done done) = 0;
 };
 
-/// Any bytes as one word: letters, digits and `-._` as they are, others as %XX; "%" for no bytes. Fit for a key of
-/// etcd, for a word of a line, and for JSON as it is. Each text has its own, and no other word is one.
+/// Any bytes as one word: letters, digits and `-._` unchanged, others as %XX; "%" for no bytes. Safe as part of an etcd
+/// key, as a word of a line, and in JSON. A bijection: decoding rejects other encodings.
 [[nodiscard]] std::string percent_encode(std::string_view text);
 [[nodiscard]] std::optional<std::string> percent_decode(std::string_view word);
 

@@ -13,15 +13,15 @@
 
 namespace ddrun::lease {
 
-/// A program as lib/lease/PROTOCOL.md describes it. Its first word is looked for in PATH.
+/// A lease program, see lib/lease/PROTOCOL.md. argv[0] is searched in PATH.
 struct ProgramOptions {
   std::vector<std::string> argv;
-  std::string environment{};  ///< NAME=VALUE, beside what this process has; empty: nothing
-  /// It runs as this process, each time that it is started. On the executor; may be empty.
+  std::string environment{};  ///< one NAME=VALUE in addition to this process's environment; empty: none
+  /// Called with the pid each time the program is started. On the executor; may be empty.
   std::function<void(pid_t)> on_start{};
 };
 
-/// Starts nothing yet. Errors: `invalid_argument`, with a sentence that says what is wrong.
+/// Does not start the program yet. Errors: `invalid_argument`, with a sentence for the user.
 [[nodiscard]] Result<std::shared_ptr<Lease>> make_program_lease(const boost::asio::any_io_executor& executor,
                                                                 const LeaseOptions& options,
                                                                 const ProgramOptions& program, Callbacks callbacks);

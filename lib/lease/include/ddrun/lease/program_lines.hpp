@@ -9,12 +9,11 @@
 
 #include "ddrun/base/duration.hpp"
 
-// The lines of PROTOCOL.md, as values: `line` are those that a program prints, `said` those that ddrun says to it.
-// What the protocol does not have is parsed to nothing.
+// The lines of PROTOCOL.md as values, in both directions. Other lines are parsed to an empty optional.
 
 namespace ddrun::lease {
 
-/// A program may speak of so many of the last ticks that were said.
+/// A program may refer to this many of the last ticks.
 inline constexpr std::size_t tick_window = 8;
 
 namespace from_program {
@@ -51,7 +50,7 @@ using Line = std::variant<Mine, Other, None, Verdict, Resigned, Recorded, Refuse
 
 namespace to_program {
 
-/// Of another version than 1 nothing else is known.
+/// For a version other than 1 only the version is parsed.
 struct Job {
   std::uint64_t version;
   Milliseconds ttl;

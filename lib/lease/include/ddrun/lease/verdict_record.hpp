@@ -10,13 +10,13 @@
 
 namespace ddrun::lease {
 
-/// The verdict that a leader has asked to be recorded, until it is known what came of that.
+/// A pending request of the leader to record the verdict.
 class VerdictRecord {
  public:
   explicit VerdictRecord(CallbackQueue& callbacks) : callbacks_(callbacks) {}
 
-  /// False if there is nothing to do, and `done` hears why. `recorded`: the job's verdict, if it has one. An earlier
-  /// attempt whose answer was lost may have recorded this very text.
+  /// False if nothing has to be sent, and `done` gets the result. `existing`: the job's recorded verdict, if any; equal
+  /// text is a success, as an earlier response may have been lost.
   [[nodiscard]] bool begin(std::string text, Lease::Done done, const std::optional<std::string>& existing,
                            bool is_leader) {
     const auto refuse = [&](Errc code, const char* why) {
@@ -48,13 +48,13 @@ class VerdictRecord {
     else fail("the job has another one already", Errc::invalid_argument);
   }
   void succeed() { callbacks_.complete(std::exchange(done_, nullptr), {}); }
-  /// Nothing if none is under way.
+  /// Ignored if no request is pending.
   void fail(const std::string& why, Errc code = Errc::unavailable) {
     if (!is_pending()) return;
     callbacks_.complete(std::exchange(done_, nullptr),
                         ddrun::fail(code, concat("the verdict was not recorded: ", why)));
   }
-  /// Nothing is said about it any more.
+  /// Discards the request; `done` is not called.
   void drop() { done_ = nullptr; }
 
  private:

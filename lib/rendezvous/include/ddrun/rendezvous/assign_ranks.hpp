@@ -7,15 +7,15 @@
 
 namespace ddrun::rendezvous {
 
-/// What a node brings into a round.
+/// A node's part in a round.
 struct NodeShape {
   int local_world_size = 1;
   std::string role = "default";
 };
 
-/// The rank assignment: nodes in order of node rank get consecutive ranks, local rank by local rank. Ranks within
-/// a role are counted the same way over the nodes of that role. Local world sizes may differ.
-/// Only the fields that follow from the nodes are set (node rank and count, base ranks, world and role sizes).
+/// Assigns consecutive ranks to nodes in order of node rank, and by local rank within a node; ranks within a role
+/// likewise, over the nodes of that role. Local world sizes may differ. Sets only what follows from the nodes (node
+/// rank and count, base ranks, world and role sizes).
 [[nodiscard]] std::vector<RankAssignment> assign_ranks(const std::vector<NodeShape>& nodes);
 
 }  // namespace ddrun::rendezvous

@@ -12,45 +12,44 @@
 
 namespace ddrun::rendezvous {
 
-/// A connection, as the transport numbers it; never used twice.
+/// Connection number assigned by the transport; never reused.
 using LinkId = std::uint64_t;
 
 struct CoordinatorOptions {
-  std::string host;                      ///< of the machine it runs on
-  std::string job_id;                    ///< the only job that is served; empty: that of the first Join
-  std::vector<IpAddress> own_addresses;  ///< of this machine; loopback need not be among them
+  std::string host;                      ///< of this machine
+  std::string job_id;                    ///< the only job served; empty: that of the first Join
+  std::vector<IpAddress> own_addresses;  ///< of this machine; loopback may be missing
   Milliseconds heartbeat_interval{1'000};
   int heartbeat_misses = 3;
-  /// The only member is in this very process and calls this object: it cannot be lost, so it is not asked for signs of
-  /// life, may take what time it needs, and may have any number of workers.
+  /// The only member is in this process and calls this object: no heartbeats, no time limits, any number of workers.
   bool single_member = false;
-  bool with_events = true;  ///< EventLine is sent
-  /// The how manieth coordinator of the job this is, as who leads a job is decided elsewhere; 0: it is the only one.
-  /// From 1 on the members of a job that has lost its coordinator are taken over by their claims: it waits until those
-  /// of the last round are there, or can run no workers any more.
+  bool with_events = true;  ///< send EventLine
+  /// Number of this coordinator in the job, if a lease decides who leads; 0: no successor possible. From 1 on it takes
+  /// over a running job from its members' claims: it waits until the members of the last round have rejoined, or their
+  /// workers must have ended.
   Term term = 0;
-  /// A lease decides who leads. Its holder stops to act as the coordinator before another one has it: see suspend().
-  /// The verdict is recorded with it before it is told: see take_verdict_to_record().
+  /// Leadership is bound to a lease: see suspend(). The verdict is recorded before it is sent: see
+  /// take_verdict_to_record().
   bool has_lease = false;
-  /// A coordinator before this one that lives, and was deposed, may not know for so long.
+  /// Within this time a deposed coordinator may still be unaware of it.
   Milliseconds lease_ttl{0};
-  /// While it is over, so long nothing may be begun or ended that would have to be; then this coordinator stands down.
+  /// How long a round or a verdict may wait for an expired lease before this coordinator steps down.
   Milliseconds suspend_timeout{30'000};
-  /// What the agent in this very process will say, if there is one: it alone runs the coordinator, whatever others say,
-  /// and what it says of the job is what all others are compared with, whoever comes first.
+  /// The Join of the agent in this process, if there is one. Only this agent is the coordinator's own, and its settings
+  /// define the job, even if another agent joins first.
   std::optional<Join> own_join;
 };
 
-/// What the transport knows about a connection.
+/// Addresses of a connection, known to the transport.
 struct LinkFacts {
-  IpAddress peer_address;   ///< where it comes from
-  IpAddress local_address;  ///< what it reached
+  IpAddress peer_address;   ///< remote
+  IpAddress local_address;  ///< local
 };
 
-/// Decides for one job: who takes part in which round, with which ranks, when a round is over and how the job ends
-/// (lib/rendezvous/PROTOCOL.md, section 5). A pure state machine: its owner says what happens and when, carries
-/// out what it wants, and calls `tick` at `next_deadline`. It has no clock, no sockets and no threads, never blocks and
-/// never fails; memory grows with the number of members only.
+/// Decides for one job which members form which round, with which ranks, when a round is over and how the job ends
+/// (lib/rendezvous/PROTOCOL.md, section 5). A pure state machine: its owner passes in events and the time, carries out
+/// take_outputs(), and calls `tick` at `next_deadline`. No clock, sockets or threads; never blocks and never fails;
+/// memory is proportional to the number of members. Not thread-safe.
 class Coordinator {
  public:
   explicit Coordinator(CoordinatorOptions options);
@@ -58,53 +57,53 @@ class Coordinator {
   Coordinator(Coordinator&&) noexcept;
   Coordinator& operator=(Coordinator&&) noexcept;
 
-  /// A link said Join, as its first message.
+  /// The first message of a link.
   void join(LinkId link, const Join& join, const LinkFacts& facts, Clock::time_point now);
-  /// Any later message. One that makes no sense at this point is ignored; a second Join ends the link.
+  /// Any later message. One that does not fit the phase is ignored; a second Join closes the link.
   void receive(LinkId link, const FromAgent& message, Clock::time_point now);
-  /// Something came from it that is not a whole message yet.
+  /// Part of a message arrived: counts as a sign of life.
   void note_activity(LinkId link, Clock::time_point now);
-  /// The connection broke, and another one may take its place under the same number: the member has as long for that as
-  /// a silent one. `how` is for people ("connection reset by peer").
+  /// The connection was reset; it may resume under the same number within the heartbeat timeout. `how` is for messages
+  /// ("connection reset by peer").
   void connection_broken(LinkId link, const std::string& how);
-  /// The agent has closed the connection, or its process has ended.
+  /// The agent closed the connection, or its process ended.
   void lost(LinkId link, const std::string& how, Clock::time_point now);
-  /// Time has passed.
+  /// Runs what is due.
   void tick(Clock::time_point now);
 
-  // Of a coordinator with a lease.
-  /// The lease is over, and another may have it soon: no round begins and no verdict is told from now on. The round
-  /// that runs goes on, unless members are lost.
+  // With a lease:
+  /// The lease expired, and another coordinator may get it: from now on no round begins and no verdict is sent. The
+  /// running round continues unless members are lost.
   void suspend(Clock::time_point now);
-  /// It is this one's again, with a new term.
+  /// The lease is held again, with a new term.
   void lead(Term term, Clock::time_point now);
-  /// Another has it, or is to have it. All members are told to look for the next coordinator.
+  /// Another coordinator leads, or will. All members are sent to it.
   void step_down(const std::string& why, Clock::time_point now);
-  /// Of a job that has just ended: to be recorded, then recorded() is to be called. Nothing while suspended; once more
-  /// after lead() if it was not recorded.
+  /// The verdict of a job that has just ended: record it, then call recorded(). Empty while suspended; returned once
+  /// more after lead() if it was not recorded.
   [[nodiscard]] std::optional<VerdictMessage> take_verdict_to_record();
   void recorded(Clock::time_point now);
-  /// It has stood down, of itself where the agent in its process leaves.
+  /// After step_down(), or by itself when the agent in its process leaves.
   [[nodiscard]] bool stepped_down() const;
 
-  /// A message to send, or, without one, a link to close once everything before is on its way.
+  /// A message to send; without one: close the link after everything queued before.
   struct Output {
     LinkId link = 0;
     std::optional<FromCoordinator> message;
   };
-  /// What is to be done, in order; empties the list. To be called after each of the above.
+  /// Pending actions in order; empties the list. Call after each of the functions above.
   [[nodiscard]] std::vector<Output> take_outputs();
-  /// When `tick` is wanted; nothing while nothing is waited for.
+  /// When to call `tick`; empty if nothing is pending.
   [[nodiscard]] std::optional<Clock::time_point> next_deadline() const;
 
-  /// The job has ended and every agent has heard so, or had its time to.
+  /// The job has ended, and every agent was notified or timed out.
   [[nodiscard]] bool done() const;
 
-  // For tests and for those who watch.
+  // For tests and status displays.
   struct MemberView {
     LinkId link = 0;
     std::string host;
-    int node_rank = -1;  ///< -1: not in the present round
+    int node_rank = -1;  ///< -1: not in the current round
     bool spare = false;
   };
   [[nodiscard]] std::vector<MemberView> members() const;

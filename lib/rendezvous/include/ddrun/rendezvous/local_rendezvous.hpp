@@ -9,7 +9,7 @@
 
 namespace ddrun::rendezvous {
 
-/// Where the workers of a job on one machine find their store, as decided from the options alone.
+/// Where the workers of a job on one machine find their store.
 struct LocalEndpoint {
   std::string advertised;              ///< MASTER_ADDR
   std::vector<std::string> listen_on;  ///< addresses, never a wildcard
@@ -17,11 +17,11 @@ struct LocalEndpoint {
   std::string run_id;                  ///< TORCHELASTIC_RUN_ID
 };
 
-/// Pure but for the random run id. A host name other than localhost is not resolved: on one machine it can only
-/// mean this one, and 127.0.0.1 is advertised. Fails with `invalid_argument` for an endpoint that cannot be meant.
+/// Decides from the options alone; pure but for the random run id. A host name other than localhost is not resolved: it
+/// can only mean this machine, and 127.0.0.1 is advertised. Errors: `invalid_argument` for an invalid endpoint.
 [[nodiscard]] Result<LocalEndpoint> choose_local_endpoint(const RendezvousSpec& spec);
-/// `wanted`, or the first of `listened` ("127.0.0.1:29500") if it is an address that is not among them: a loopback may
-/// lack a family.
+/// `wanted`; but if it is an address that is not among `listened` ("127.0.0.1:29500"), the first of these: a machine
+/// may lack an address family on loopback.
 [[nodiscard]] std::string reachable_address(const std::string& wanted, const std::vector<std::string>& listened);
 
 }  // namespace ddrun::rendezvous

@@ -9,47 +9,47 @@
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
-// What agents and the coordinator tell each other, as plain values: lib/rendezvous/PROTOCOL.md, sections 3 and 4.
+// Messages between agents and the coordinator, as plain values: lib/rendezvous/PROTOCOL.md, sections 3 and 4.
 
 namespace ddrun::rendezvous {
 
 /// Number of a round of a job, from 1.
 using Round = std::uint64_t;
 
-/// What has to be the same on every agent of a job: key and value, sorted by key.
+/// Settings that must be equal on all agents of a job: key and value, sorted by key.
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
-/// Counts the coordinators of a job, one after the other; 0 where there is never another one. What a coordinator of a
-/// lower term says is not obeyed.
+/// Number of a job's coordinator; rises with each one, 0: no successor possible. A coordinator of a lower term is not
+/// obeyed.
 using Term = std::uint64_t;
 
 // From an agent.
-/// What an agent brings along from the last round that was started, for the coordinator of the next term.
+/// An agent's state of the last started round, for the coordinator of the next term.
 struct RoundClaim {
-  Term term = 0;  ///< of that START, or without one of the last WELCOME; 0: there is none
+  Term term = 0;  ///< of that START, else of the last WELCOME; 0: none
   Round round = 0;
   std::int32_t node_rank = -1;
   std::int32_t node_count = 0;
-  std::string job_state;   ///< as START had it
-  bool succeeded = false;  ///< all of its workers have ended well
-  bool moved = false;      ///< its coordinator has handed over in order (RefusalKind::moved)
+  std::string job_state;   ///< as in START
+  bool succeeded = false;  ///< all local workers ended with success
+  bool moved = false;      ///< the coordinator stepped down in order (RefusalKind::moved)
   bool operator==(const RoundClaim&) const = default;
 };
 struct Join {
   std::string version;  ///< of ddrun
   std::string job_id;
-  std::string agent_id;         ///< random; tells an agent from its successor on the same host
+  std::string agent_id;         ///< random; distinguishes an agent from its successor on the same host
   std::string host;             ///< full name
   std::int32_t node_rank = -1;  ///< wanted; -1: any
   std::uint32_t local_world_size = 1;
   std::string role = "default";
-  std::string address;  ///< to advertise; empty: the one it connects from
+  std::string address;  ///< to advertise; empty: the address it connects from
   bool runs_coordinator = false;
   std::int64_t clock_us = 0;
   Settings settings;
-  std::vector<std::string> own_addresses;  ///< of its machine: from where its workers may come to the store
+  std::vector<std::string> own_addresses;  ///< of its machine: its workers may connect to the store from these
   RoundClaim claim;
-  std::string machine;  ///< tells machines of one name apart, over the lives of their agents; empty: unknown
+  std::string machine;  ///< distinguishes machines with equal names, across their agents; empty: unknown
   bool operator==(const Join&) const = default;
 };
 struct Opened {
@@ -63,7 +63,7 @@ struct Failed {
   std::int32_t local_rank = 0;
   std::int32_t pid = 0;
   bool by_signal = false;
-  std::int32_t code = 0;  ///< exit code, or number of the signal
+  std::int32_t code = 0;  ///< exit code or signal number
   bool core_dumped = false;
   bool may_restart = true;
   bool operator==(const Failed&) const = default;
@@ -92,16 +92,16 @@ struct Abort {
 };
 struct Pong {
   std::uint32_t number = 0;
-  std::uint32_t stalled_ms = 0;  ///< for how long the agent's main thread has not come round; 0: it does
-  std::uint64_t received = 0;    ///< messages from the coordinator that count, so far
+  std::uint32_t stalled_ms = 0;  ///< how long the agent's main thread has been blocked; 0: not
+  std::uint64_t received = 0;    ///< sequenced messages from the coordinator so far
   bool operator==(const Pong&) const = default;
 };
-struct Resume {  ///< the first message of a new connection, in place of Join: an old one broke
+struct Resume {  ///< in place of Join on a new connection, after one broke
   std::string session;
   std::uint64_t received = 0;
   bool operator==(const Resume&) const = default;
 };
-/// For the workers of all machines, from the agent that got it and from the coordinator to each member of the round.
+/// A signal for the workers of all machines: from the agent that received it, and from the coordinator to each member.
 struct PassSignal {
   Round round = 0;
   std::int32_t signal = 0;  ///< SIGUSR1 or SIGUSR2
@@ -115,7 +115,7 @@ struct Welcome {
   std::uint32_t heartbeat_ms = 1000;
   std::uint32_t heartbeat_misses = 3;
   std::string job_id;
-  std::string session;  ///< for Resume; a secret between these two
+  std::string session;  ///< for Resume; known to these two only
   Term term = 0;
   bool operator==(const Welcome&) const = default;
 };
@@ -123,9 +123,9 @@ enum class RefusalKind : std::uint8_t {
   permanent = 0,
   not_needed = 1,
   other_job = 2,
-  lost = 3,   ///< it was taken for lost; it may come back as a newcomer
-  moved = 4,  ///< there is, or will be, a coordinator of a higher term
-  taken = 5,  ///< a member has its node rank or id; one that is lost is known to be after the heartbeat timeout
+  lost = 3,   ///< counts as lost; may join again as a newcomer
+  moved = 4,  ///< a coordinator of a higher term leads, or will
+  taken = 5,  ///< a member has this node rank or id; a lost one is noticed after the heartbeat timeout
 };
 struct Refused {
   RefusalKind kind = RefusalKind::permanent;
@@ -143,17 +143,16 @@ struct Waiting {
 struct Open {
   Round round = 0;
   std::string address;
-  std::uint16_t port = 0;              ///< wanted; 0: any
-  std::vector<std::string> addresses;  ///< of all members: who may use the store
+  std::uint16_t port = 0;              ///< requested; 0: any
+  std::vector<std::string> addresses;  ///< of all members: allowed to use the store
   bool operator==(const Open&) const = default;
 };
 struct Start {
   Round round = 0;
-  /// All but run_id, which is the job id of Welcome, and round.
+  /// All but round, and run_id, which is the job id of Welcome.
   RankAssignment ranks;
   Term term = 0;
-  std::string
-      job_state;  ///< for the coordinator of the next term: what this one would be asked for; nobody else reads it
+  std::string job_state;  ///< for the coordinator of the next term; opaque to agents
   bool operator==(const Start&) const = default;
 };
 struct Stop {
@@ -165,21 +164,21 @@ struct Stop {
 };
 enum class VerdictKind : std::uint8_t {
   success = 0,
-  worker_failed = 1,      ///< the budget of restarts is used up, or the policy says no
+  worker_failed = 1,      ///< no restart left, or the policy forbids one
   timed_out = 2,          ///< --timeout
   stopped_by_signal = 3,  ///< SIGTERM, Ctrl-C …
-  launcher_failed = 4,    ///< ddrun itself could not do its work
-  node_lost = 5,          ///< one was lost and no restart is left, or the coordinator was lost
+  launcher_failed = 4,    ///< ddrun itself failed
+  node_lost = 5,          ///< no restart left after a loss, or the coordinator was lost
 };
 struct VerdictMessage {
   VerdictKind kind = VerdictKind::success;
   std::int32_t exit_code = 0;
   std::int32_t signal = 0;
-  std::string host;             ///< where the cause is; empty if it has no place
+  std::string host;             ///< of the cause; empty: no single host
   std::int32_t node_rank = -1;  ///< of that host
   std::int32_t rank = -1;       ///< of the worker that failed first
   std::string why;              ///< one sentence
-  std::string cause;            ///< what the node said about it in Stopped
+  std::string cause;            ///< from its Stopped
   std::int32_t restarts = 0;
   bool operator==(const VerdictMessage&) const = default;
 };
@@ -192,7 +191,7 @@ struct NodeReport {
 };
 struct Ping {
   std::uint32_t number = 0;
-  std::uint64_t received = 0;  ///< messages from the agent that count, so far
+  std::uint64_t received = 0;  ///< sequenced messages from the agent so far
   bool operator==(const Ping&) const = default;
 };
 struct EventLine {
@@ -204,7 +203,7 @@ struct Resumed {
   bool operator==(const Resumed&) const = default;
 };
 struct Notice {
-  std::string text;  ///< one sentence for the people who watch the job
+  std::string text;  ///< one sentence for the user
   bool operator==(const Notice&) const = default;
 };
 using FromCoordinator = std::variant<Welcome, Refused, Waiting, Open, Start, Stop, VerdictMessage, NodeReport, Ping,

@@ -16,44 +16,42 @@
 
 namespace ddrun::rendezvous {
 
-/// What a member of a job hears. All are called on the executor; on one machine also from within a call that says
-/// something, on several machines never.
+/// Callbacks to a member of a job, all on the executor. On one machine they may come from within a call of Rendezvous,
+/// on several machines never.
 struct RendezvousListener {
   std::function<void(Round, const RankAssignment&)> round_begins;  ///< the workers of this round may start
-  std::function<void(const Stop&)> stop;                           ///< the present round is over
-  std::function<void(const VerdictMessage&)> verdict;              ///< the job is over; nothing follows
-  std::function<void(const std::string&)> coordinator_lost;        ///< one sentence; nothing follows
+  std::function<void(const Stop&)> stop;                           ///< the current round is over
+  std::function<void(const VerdictMessage&)> verdict;              ///< the job is over; no callback follows
+  std::function<void(const std::string&)> coordinator_lost;        ///< one sentence; no callback follows
   std::function<void(const NodeReport&)> node_report;
   std::function<void(const std::string&)> event;   ///< a line of JSON
-  std::function<void(const std::string&)> notice;  ///< for people, while they wait
-  std::function<void(int)> signal;                 ///< for the workers of the present round: pass_signal()
+  std::function<void(const std::string&)> notice;  ///< for the user, while waiting
+  std::function<void(int)> signal;                 ///< for the workers of the current round: pass_signal()
 };
 
 struct RendezvousOptions {
   const LaunchSpec* spec = nullptr;  ///< borrowed
   int local_world_size = 1;
-  std::string host;       ///< label of this machine, until the coordinator gives another
-  std::string full_host;  ///< as the kernel has it
+  std::string host;       ///< label of this machine until the coordinator assigns one
+  std::string full_host;  ///< from the kernel
   std::string version;
-  /// Several machines; nothing: --insecure.
+  /// For several machines; none: --insecure.
   std::optional<Secret> secret;
-  std::string secret_file;  ///< where it is from; empty: from no file
-  /// Without it (TORCH_DISABLE_SHARE_RDZV_TCP_STORE) a worker will listen where the store would, and only a free port
-  /// is looked for.
+  std::string secret_file;  ///< source of the secret; empty: not from a file
+  /// False (TORCH_DISABLE_SHARE_RDZV_TCP_STORE): a worker listens instead; only a free port is chosen.
   bool with_store = true;
-  /// Called in open() if a coordinator that others reach runs here: the port it listens on.
+  /// Called in open() with the port of a coordinator that runs here and is reachable by others.
   std::function<void(std::uint16_t)> on_listening;
-  /// The process of the program that knows who leads: it is to outlive this one for a moment, if this one is killed. On
-  /// another thread; may be empty.
+  /// Pid of the lease program, which must outlive this process for a moment if that is killed. On another thread; may
+  /// be empty.
   std::function<void(pid_t)> on_lease_program;
-  /// Kills this node's workers, once; true if there was one. For an agent whose main thread waits for a disk while the
-  /// job goes on without it. On another thread, must not block; may be empty.
+  /// Kills this node's workers once; true if there were any. For an agent whose main thread is blocked while the job
+  /// goes on without it. On another thread, must not block; may be empty.
   std::function<bool()> kill_workers;
 };
 
-/// A job as the agent of one machine takes part in it: joins, hears of rounds, says how its own part of each went, and
-/// owns the worker store while this node's rank is 0. Everything but open() returns at once. One thread: the
-/// executor's.
+/// Membership of one agent in a job: joins, receives rounds, reports its own results, and owns the worker store while
+/// its node rank is 0. Only open() may block. Use from the executor's thread only.
 class Rendezvous {
  public:
   Rendezvous() = default;
@@ -61,43 +59,43 @@ class Rendezvous {
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
 
-  /// Finds out where the coordinator is, and starts it if it belongs here; on one machine opens the worker store. May
-  /// block while a name is looked up. Fails with `invalid_argument` if nothing says where, or for an endpoint that
-  /// cannot be meant, with `unavailable` if the port is taken.
+  /// Locates the coordinator and starts it if it is local; on one machine opens the worker store. May block while a
+  /// name is resolved. Errors: `invalid_argument` for a missing or invalid endpoint, `unavailable` if the port is in
+  /// use.
   virtual Result<void> open() = 0;
 
-  /// Also tells by it that the agent must not end before the job.
+  /// If true, the agent must not end before the job.
   [[nodiscard]] virtual bool runs_coordinator() const = 0;
-  /// The name of the job, as all agents know it.
+  /// The job's id, the same on all agents.
   [[nodiscard]] virtual const std::string& run_id() const = 0;
 
-  /// Asks to be a member; tries for as long as the join timeout. From here on the listener is called.
+  /// Starts to join, for at most the join timeout. Callbacks begin here.
   virtual void join() = 0;
 
-  // What happened here. Ignored once the coordinator is lost or has spoken its verdict. With no round begun yet,
-  // leaving and aborting end the wait at once.
+  // Local results. Ignored after coordinator_lost or the verdict. Before the first round, leave and abort end the wait
+  // at once.
   virtual void failed(const Failed& failure) = 0;
   virtual void succeeded() = 0;
   virtual void stopped(const Stopped& stopped) = 0;
   virtual void leave(const Leave& why) = 0;
   virtual void abort(const Abort& why) = 0;
 
-  /// SIGUSR1 or SIGUSR2 for the workers of all machines, those here among them: each agent's listener hears of it.
+  /// Sends SIGUSR1 or SIGUSR2 to the workers of all machines, including this one, by each agent's `signal` callback.
   virtual void pass_signal(int signal) = 0;
 
-  /// The agent cannot go on and says no more: on several machines this breaks the connection, and for the others this
-  /// node is lost.
+  /// The agent cannot continue and sends nothing more: on several machines the connection is closed, and this node
+  /// counts as lost.
   virtual void abandon(const std::string& why) = 0;
 
-  /// Ctrl-Z: while it stands still no time passes for a coordinator that only this machine has.
+  /// Ctrl-Z: a coordinator of this machine alone does not count the time while paused.
   virtual void stand_still(bool still) = 0;
 
-  /// When everything here is over: what is still on its way is delivered, and a coordinator that runs here waits until
-  /// all agents know the verdict; a few seconds at the most. Then calls `done`.
+  /// Delivers what is queued; a coordinator here waits until all agents have the verdict; a few seconds at most. Then
+  /// calls `done`.
   virtual void async_close(std::function<void()> done) = 0;
 };
 
-/// The one that suits `options.spec`: of one machine, or of several. Another way to meet is a class and a row in
+/// The implementation for `options.spec`: one machine, or several. To add one, write a class and a row in
 /// rendezvous.cpp.
 [[nodiscard]] std::shared_ptr<Rendezvous> make_rendezvous(boost::asio::any_io_executor executor,
                                                           RendezvousOptions options, RendezvousListener listener);

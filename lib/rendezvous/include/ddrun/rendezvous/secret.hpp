@@ -10,23 +10,23 @@
 
 namespace ddrun::rendezvous {
 
-/// What only the agents of a job know: any 16 to 4096 bytes. Never printed, overwritten when destroyed.
-/// Move only, so that there is one copy of it unless the caller makes one on purpose.
+/// The secret shared by a job's agents: 16 to 4096 bytes. Never printed, overwritten when destroyed. Move-only, so that
+/// copies are explicit.
 class Secret {
  public:
   static constexpr std::size_t min_size = 16;
   static constexpr std::size_t max_size = 4096;
 
-  /// From a file or a variable, by trim_typed(). Fails with `invalid_argument` for a text that is too short or too
-  /// long; the message does not show it.
+  /// Content of a file or a variable, stripped by trim_typed(). Errors: `invalid_argument` for a text that is too short
+  /// or too long; the message does not show it.
   [[nodiscard]] static Result<Secret> from_text(std::string_view text);
 
   Secret(Secret&& other) noexcept;
   Secret& operator=(Secret&& other) noexcept;
   ~Secret();
 
-  /// False for a short text that looks like words: whoever has seen one greeting can try guesses by himself until one
-  /// fits, and of words there are too few. A guess of ours, for a warning.
+  /// False for a short text that looks like words: a recorded handshake allows an offline dictionary attack. A
+  /// heuristic, for a warning.
   [[nodiscard]] bool looks_strong() const;
 
   /// Valid as long as this object.
@@ -34,19 +34,19 @@ class Secret {
 
  private:
   explicit Secret(std::string bytes) : bytes_(std::move(bytes)) {}
-  std::string bytes_;  // never within the object itself, as its room is reserved
+  std::string bytes_;  // never in the small-string buffer, as capacity is reserved
 };
 
-/// Overwrites what `text` holds in a way that the compiler keeps, and empties it.
+/// Overwrites the whole buffer, in a way that is not optimized away, and empties it.
 void wipe(std::string& text) noexcept;
 
-/// The value of a variable; nothing if it is unset or empty.
+/// Value of an environment variable; empty optional if it is unset or empty.
 using EnvironmentLookup = std::function<std::optional<std::string_view>(std::string_view name)>;
 
 struct FoundSecret {
   Secret secret;
-  std::string file;     ///< where it is from; empty: DDRUN_SECRET
-  bool is_new = false;  ///< made just now
+  std::string file;     ///< its source; empty: DDRUN_SECRET
+  bool is_new = false;  ///< created by this call
 };
 
 /// The secret of `spec.secret_file`, else of the variable DDRUN_SECRET, else of the file secret_path(). Nothing if none
@@ -66,16 +66,15 @@ struct FoundSecret {
 /// be written there; the message names --secret-file and DDRUN_SECRET.
 [[nodiscard]] Result<FoundSecret> find_or_make_secret(const RendezvousSpec& spec, const EnvironmentLookup& variable);
 
-/// After FoundSecret::is_new.
+/// For FoundSecret::is_new.
 [[nodiscard]] std::string new_secret_message(const std::string& file);
 
-/// What to do where an agent and its coordinator have different secrets. `file` is this machine's, empty if its secret
-/// is from no file; `host` is this machine; the file is to be copied from `from` to `to`, of which one is empty: this
-/// machine.
+/// Advice for an agent and a coordinator with different secrets. `file`: this machine's secret file, or empty; `host`:
+/// this machine; copy the file from `from` to `to`, of which the empty one is this machine.
 [[nodiscard]] std::string other_secret_advice(const std::string& file, const std::string& host, const std::string& from,
                                               const std::string& to);
 
-/// For one that does not look strong: what to do.
+/// Warning for a secret that does not look strong.
 [[nodiscard]] std::string weak_secret_message();
 
 /// "$XDG_CONFIG_HOME/ddrun/secret", else "$HOME/.config/ddrun/secret"; nothing if neither variable is an absolute path.
