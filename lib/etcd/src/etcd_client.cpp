@@ -233,9 +233,9 @@ void EtcdClient::on_authenticated(const HttpResponse& answer) {
 }
 
 void EtcdClient::on_error_response(const EtcdError& error, unsigned status) {
-  const auto says = [&](const char* text) { return error.message.find(text) != std::string::npos; };
+  const auto message_contains = [&](const char* text) { return error.message.find(text) != std::string::npos; };
   Request& pending = requests_.front();
-  if (authenticating_ && (error.code == failed_precondition || says("authentication is not enabled"))) {
+  if (authenticating_ && (error.code == failed_precondition || message_contains("authentication is not enabled"))) {
     auth_is_off_ = true;
     busy_ = false;
     return next();
@@ -243,7 +243,8 @@ void EtcdClient::on_error_response(const EtcdError& error, unsigned status) {
   if (authenticating_ && (error.code == invalid_argument || error.code == unauthenticated)) {
     return on_unusable_etcd(concat("etcd refuses user '", options_.user, "': ", error.message));
   }
-  if (!authenticating_ && (error.code == unauthenticated || says("auth token") || says("revision of auth store")) &&
+  if (!authenticating_ &&
+      (error.code == unauthenticated || message_contains("auth token") || message_contains("revision of auth store")) &&
       !options_.user.empty()) {
     token_.clear();
     auth_is_off_ = false;
@@ -251,7 +252,7 @@ void EtcdClient::on_error_response(const EtcdError& error, unsigned status) {
     busy_ = false;
     return next();
   }
-  if (error.code == unauthenticated || says("user name is empty")) {
+  if (error.code == unauthenticated || message_contains("user name is empty")) {
     return on_unusable_etcd("etcd wants a user and a password");
   }
   if (error.code == permission_denied) {

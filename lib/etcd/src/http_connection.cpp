@@ -18,7 +18,7 @@ class HttpConnection::Impl : public std::enable_shared_from_this<Impl> {
   Impl(std::shared_ptr<Stream> stream, const boost::asio::ip::tcp::endpoint& to)
       : stream_(std::move(stream)), to_(to) {}
 
-  void ask(std::string request, OnLine on_line, OnResponse on_response) {
+  void start_request(std::string request, OnLine on_line, OnResponse on_response) {
     request_ = std::move(request);
     on_line_ = std::move(on_line);
     on_response_ = std::move(on_response);
@@ -147,10 +147,10 @@ HttpConnection::HttpConnection(std::shared_ptr<Stream> stream, const boost::asio
     : impl_(std::make_shared<Impl>(std::move(stream), to)) {}
 HttpConnection::~HttpConnection() { impl_->drop(); }
 void HttpConnection::exchange(std::string request, OnResponse on_response) {
-  impl_->ask(std::move(request), nullptr, std::move(on_response));
+  impl_->start_request(std::move(request), nullptr, std::move(on_response));
 }
 void HttpConnection::follow(std::string request, OnLine on_line, OnResponse on_end) {
-  impl_->ask(std::move(request), std::move(on_line), std::move(on_end));
+  impl_->start_request(std::move(request), std::move(on_line), std::move(on_end));
 }
 bool HttpConnection::is_open() const { return impl_->is_open(); }
 bool HttpConnection::was_used() const { return impl_->was_used(); }

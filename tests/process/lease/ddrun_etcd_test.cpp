@@ -22,23 +22,23 @@ using namespace std::chrono_literals;
 namespace {
 
 /// Beyond any test's duration.
-constexpr Milliseconds never_runs_out{60'000};
+constexpr Milliseconds long_ttl{60'000};
 
 /// A running program with an open stdin.
-class Spoken {
+class EtcdProgram {
  public:
   /// `stdout_fd`: replaces its stdout.
-  explicit Spoken(const std::vector<std::string>& endpoints, int stdout_fd = -1)
+  explicit EtcdProgram(const std::vector<std::string>& endpoints, int stdout_fd = -1)
       : in_(std::move(*make_pipe())),
         run_({DDRUN_TEST_ETCD_PROGRAM, "--endpoints=" + join(endpoints, ",")}, with(in_.read.get(), stdout_fd)) {
     in_.read.reset();
   }
-  void say(const std::string& line) const {
+  void send_line(const std::string& line) const {
     const std::string text = line + "\n";
     REQUIRE(write_all(in_.write.get(), text.data(), text.size()));
   }
-  void hang_up() { in_.write.reset(); }
-  bool hear(const std::string& text) { return run_.wait_for_out(text); }
+  void close_stdin() { in_.write.reset(); }
+  bool wait_for_output(const std::string& text) { return run_.wait_for_out(text); }
   [[nodiscard]] Run& run() { return run_; }
 
  private:
@@ -54,8 +54,8 @@ class Spoken {
   Run run_;
 };
 
-Outcome told(const std::string& input, const std::vector<std::string>& options = {"--endpoints=127.0.0.1:1"},
-             const std::vector<std::pair<std::string, std::string>>& env = {}) {
+Outcome run_with_input(const std::string& input, const std::vector<std::string>& options = {"--endpoints=127.0.0.1:1"},
+                       const std::vector<std::pair<std::string, std::string>>& env = {}) {
   std::vector<std::string> argv{DDRUN_TEST_ETCD_PROGRAM};
   argv.insert(argv.end(), options.begin(), options.end());
   RunOptions run;
@@ -87,7 +87,7 @@ std::string first_line(const std::string& text, const std::string& beginning) {
 TEST_CASE("ddrun-etcd: invalid input ends it with one sentence") {
   struct Wrong {
     std::string lines;
-    std::string said;
+    std::string error;
   };
   const std::string job = "job 1 5000 x\n";
   const Wrong wrong = GENERATE_COPY(
@@ -102,15 +102,15 @@ TEST_CASE("ddrun-etcd: invalid input ends it with one sentence") {
       Wrong{"job 1 1999 x\n", "a lease's time to live is 2 seconds or more, and whole seconds, not 1.999\n"},
       Wrong{"job 1 99999999999999999999 x\n",
             "was told what is not in the protocol: 'job 1 99999999999999999999 x'\n"});
-  const auto outcome = told(wrong.lines);
-  CHECK(sentence(outcome) == wrong.said);
+  const auto outcome = run_with_input(wrong.lines);
+  CHECK(sentence(outcome) == wrong.error);
   CHECK(outcome.code() == 2);
 }
 
 TEST_CASE("ddrun-etcd: it exits at the end of its stdin") {
   for (const auto* lines : {"", "job 1 5000 x\n", "job 1 5000 x\ncampaign a\ntick 1\n", "job 1 50"}) {
     CAPTURE(lines);
-    const auto outcome = told(lines);
+    const auto outcome = run_with_input(lines);
     CHECK(outcome.code() == 0);
     CHECK(outcome.err.empty());
   }
@@ -119,27 +119,27 @@ TEST_CASE("ddrun-etcd: it exits at the end of its stdin") {
 TEST_CASE("ddrun-etcd: wrong usage is refused in one line, and a password is not printed") {
   struct Wrong {
     std::vector<std::string> options;
-    std::string said;
+    std::string error;
   };
   for (const auto& wrong : {Wrong{{}, "--endpoints is required"}, Wrong{{"--endpoints="}, "--endpoints"},
                             Wrong{{"--endpoints=h", "--candidates=some"}, "--candidates"},
                             Wrong{{"--endpoints=h", "--no-such-option"}, "--no-such-option"}}) {
-    const auto outcome = told("", wrong.options);
+    const auto outcome = run_with_input("", wrong.options);
     CHECK(outcome.code() == 2);
-    CHECK_THAT(sentence(outcome), Catch::Matchers::StartsWith("ddrun-etcd: error: ") && test::contains(wrong.said));
+    CHECK_THAT(sentence(outcome), Catch::Matchers::StartsWith("ddrun-etcd: error: ") && test::contains(wrong.error));
     CHECK(outcome.out.empty());
   }
   for (const auto* user : {"secret", ":secret", ""}) {
-    const auto outcome = told("", {"--endpoints=h"}, {{"DDRUN_ETCD_USER", user}});
+    const auto outcome = run_with_input("", {"--endpoints=h"}, {{"DDRUN_ETCD_USER", user}});
     CHECK(outcome.code() == 2);
     CHECK(sentence(outcome) == "ddrun-etcd: error: DDRUN_ETCD_USER is not NAME:PASSWORD\n");
   }
 }
 
 TEST_CASE("ddrun-etcd: the manual page has every option of the help, and no other") {
-  const auto help = told("", {"--help"});
+  const auto help = run_with_input("", {"--help"});
   CHECK(help.code() == 0);
-  CHECK_THAT(told("", {"--version"}).out, Catch::Matchers::StartsWith("ddrun-etcd "));
+  CHECK_THAT(run_with_input("", {"--version"}).out, Catch::Matchers::StartsWith("ddrun-etcd "));
   static const std::regex kName("^ +(?:-h, )?(--[a-z]+)"), kDescribed("^\\.BR? (--[a-z]+)");
   const auto names = [](const std::string& text, const std::regex& kPattern) {
     std::set<std::string> found;
@@ -158,18 +158,18 @@ TEST_CASE("ddrun-etcd: the manual page has every option of the help, and no othe
 }
 
 TEST_CASE("ddrun-etcd: without an etcd that answers the first tick is done when its time is over, later ones at once") {
-  Spoken program({concat("127.0.0.1:", free_port())});
-  program.say("job 1 2000 job");
-  program.say("campaign me%3A1");
+  EtcdProgram program({concat("127.0.0.1:", free_port())});
+  program.send_line("job 1 2000 job");
+  program.send_line("campaign me%3A1");
   const auto begin = Clock::now();
-  program.say("tick 1");
-  REQUIRE(program.hear("done 1\n"));
+  program.send_line("tick 1");
+  REQUIRE(program.wait_for_output("done 1\n"));
   CHECK(Clock::now() - begin >= ttl);
   CHECK_THAT(program.run().out(), Catch::Matchers::StartsWith("trouble etcd cannot be asked: 127.0.0.1:"));
-  program.say("tick 2");
-  REQUIRE(program.hear("done 2\n"));
+  program.send_line("tick 2");
+  REQUIRE(program.wait_for_output("done 2\n"));
   CHECK(Clock::now() - begin < 2 * ttl * slowness);
-  program.hang_up();
+  program.close_stdin();
   const auto outcome = program.run().wait();
   CHECK(outcome.code() == 0);
   CHECK(outcome.err.empty());
@@ -177,63 +177,63 @@ TEST_CASE("ddrun-etcd: without an etcd that answers the first tick is done when 
 
 TEST_CASE("ddrun-etcd: a lease counts from the last tick that was read before its request was sent") {
   const EtcdCluster cluster(1);
-  Spoken program(cluster.endpoints());
-  program.say(concat("job 1 ", never_runs_out.count(), " job"));
-  program.say("campaign me%3A1");
-  program.say("tick 1");
-  REQUIRE(program.hear("mine "));
-  REQUIRE(program.hear(" 1\n"));
-  program.say("tick 2");
-  REQUIRE(program.hear("done 2\n"));
+  EtcdProgram program(cluster.endpoints());
+  program.send_line(concat("job 1 ", long_ttl.count(), " job"));
+  program.send_line("campaign me%3A1");
+  program.send_line("tick 1");
+  REQUIRE(program.wait_for_output("mine "));
+  REQUIRE(program.wait_for_output(" 1\n"));
+  program.send_line("tick 2");
+  REQUIRE(program.wait_for_output("done 2\n"));
   REQUIRE(wait_until([&] { return std::regex_search(program.run().out(), std::regex("mine \\d+ 2\n")); }));
   // The request of tick 3 is in flight while tick 4 arrives, which it does not count.
   cluster.stop(0);
-  program.say("tick 3");
-  REQUIRE(program.hear("done 3\n"));
-  program.say("tick 4");
-  REQUIRE(program.hear("done 4\n"));
-  cluster.go_on(0);
+  program.send_line("tick 3");
+  REQUIRE(program.wait_for_output("done 3\n"));
+  program.send_line("tick 4");
+  REQUIRE(program.wait_for_output("done 4\n"));
+  cluster.resume(0);
   REQUIRE(wait_until([&] { return std::regex_search(program.run().out(), std::regex("mine \\d+ 3\n")); }));
-  program.say("tick 5");
+  program.send_line("tick 5");
   REQUIRE(wait_until([&] { return std::regex_search(program.run().out(), std::regex("mine \\d+ 5\n")); }));
   CHECK_FALSE(std::regex_search(program.run().out(), std::regex("mine \\d+ 4\n")));
 }
 
 TEST_CASE("ddrun-etcd: without ticks no lease is acquired or kept") {
   const EtcdCluster cluster(1);
-  Spoken program(cluster.endpoints());
-  program.say("job 1 2000 job");
-  program.say("tick 1");
-  REQUIRE(program.hear("done 1\n"));
-  program.say("campaign me%3A1");
-  program.say("tick 2");
-  REQUIRE(program.hear("mine "));
+  EtcdProgram program(cluster.endpoints());
+  program.send_line("job 1 2000 job");
+  program.send_line("tick 1");
+  REQUIRE(program.wait_for_output("done 1\n"));
+  program.send_line("campaign me%3A1");
+  program.send_line("tick 2");
+  REQUIRE(program.wait_for_output("mine "));
   CHECK(leader_in(cluster) == "me:1\n");
   // It steps down by its clock, and does not acquire the free lease then.
-  REQUIRE(program.hear("none\n"));
+  REQUIRE(program.wait_for_output("none\n"));
   REQUIRE(wait_until([&] { return leader_in(cluster).empty(); }));
-  Spoken other(cluster.endpoints());
-  other.say("job 1 2000 job");
-  other.say("campaign other%3A1");
-  other.say("tick 1");
-  REQUIRE(other.hear("mine "));
-  REQUIRE(program.hear("leader "));
+  EtcdProgram other(cluster.endpoints());
+  other.send_line("job 1 2000 job");
+  other.send_line("campaign other%3A1");
+  other.send_line("tick 1");
+  REQUIRE(other.wait_for_output("mine "));
+  REQUIRE(program.wait_for_output("leader "));
   CHECK(first_line(program.run().out(), "leader ").ends_with(" other%3A1"));
 }
 
 TEST_CASE("ddrun-etcd: signals to the whole job are ignored") {
   const EtcdCluster cluster(1);
-  Spoken program(cluster.endpoints());
-  program.say(concat("job 1 ", never_runs_out.count(), " job"));
-  program.say("campaign me%3A1");
-  program.say("tick 1");
-  REQUIRE(program.hear("mine "));
+  EtcdProgram program(cluster.endpoints());
+  program.send_line(concat("job 1 ", long_ttl.count(), " job"));
+  program.send_line("campaign me%3A1");
+  program.send_line("tick 1");
+  REQUIRE(program.wait_for_output("mine "));
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) program.run().signal(signal);
-  program.say("tick 2");
-  REQUIRE(program.hear("done 2\n"));
+  program.send_line("tick 2");
+  REQUIRE(program.wait_for_output("done 2\n"));
   // It ends at the end of its stdin, and gives the lease back.
   CHECK(leader_in(cluster) == "me:1\n");
-  program.hang_up();
+  program.close_stdin();
   const auto outcome = program.run().wait();
   CHECK(outcome.code() == 0);
   CHECK(outcome.err.empty());
@@ -243,14 +243,14 @@ TEST_CASE("ddrun-etcd: signals to the whole job are ignored") {
 TEST_CASE("ddrun-etcd: a reader that does not read does not block it") {
   const EtcdCluster cluster(1);
   FullPipe full;
-  Spoken program(cluster.endpoints(), full.write_end());
-  program.say(concat("job 1 ", never_runs_out.count(), " job"));
-  program.say("campaign me%3A1");
-  program.say("tick 1");
+  EtcdProgram program(cluster.endpoints(), full.write_end());
+  program.send_line(concat("job 1 ", long_ttl.count(), " job"));
+  program.send_line("campaign me%3A1");
+  program.send_line("tick 1");
   REQUIRE(wait_until([&] { return leader_in(cluster) == "me:1\n"; }));
   REQUIRE(full.wait_for("done 1\n"));
   REQUIRE(full.wait_for("mine "));
-  program.hang_up();
+  program.close_stdin();
   CHECK(program.run().wait().code() == 0);
   CHECK(leader_in(cluster).empty());
 }
@@ -259,7 +259,7 @@ TEST_CASE("ddrun-etcd: a machine whose ddrun is killed with -9 is followed at on
   const EtcdCluster cluster;
   etcd::EtcdOptions etcd;
   etcd.endpoints = cluster.endpoints();
-  const auto make = by_etcd(etcd, {"job", never_runs_out});
+  const auto make = by_etcd(etcd, {"job", long_ttl});
   const std::string tag = concat("DDRUN_TEST_KILLED=", ::getpid());
   struct Child {
     const pid_t pid = ::fork();

@@ -39,7 +39,7 @@ std::string refusal(const MakeLease& make) {
 std::string refusal(const etcd::EtcdOptions& etcd) { return refusal(by_etcd(etcd)); }
 
 /// The error of invalid options; for those of the program, the program's own.
-std::string mistake(const MakeLease& make) {
+std::string option_error(const MakeLease& make) {
   boost::asio::io_context io;
   const auto made = make(io.get_executor(), {});
   if (made) return refusal(make);
@@ -48,7 +48,7 @@ std::string mistake(const MakeLease& make) {
   return made.error().message;
 }
 
-void works(const etcd::EtcdOptions& etcd) {
+void check_works(const etcd::EtcdOptions& etcd) {
   Candidates candidates;
   Candidate& one = candidates.add("one", by_etcd(etcd));
   one.lease->campaign("one:1");
@@ -109,7 +109,7 @@ TEST_CASE("TLS: with certificates on both sides, and each invalid one is reporte
   etcd.cacert = authority.file("ca.pem");
   etcd.cert = authority.file("agent.pem");
   etcd.key = authority.file("agent.key");
-  works(etcd);
+  check_works(etcd);
   auto wrong = etcd;
   wrong.cacert = strangers.file("ca.pem");
   CHECK_THAT(refusal(wrong), test::contains("its certificate is not trusted: "));
@@ -122,16 +122,16 @@ TEST_CASE("TLS: with certificates on both sides, and each invalid one is reporte
   // Invalid files are reported at once.
   wrong = etcd;
   wrong.cacert = authority.file("missing.pem");
-  CHECK_THAT(mistake(by_etcd(wrong)), test::contains("cannot use " + wrong.cacert + " as cacert: "));
+  CHECK_THAT(option_error(by_etcd(wrong)), test::contains("cannot use " + wrong.cacert + " as cacert: "));
   wrong = etcd;
   wrong.key = authority.file("ca.key");
-  CHECK_THAT(mistake(by_etcd(wrong)), test::contains("cannot use " + wrong.key + " as key: "));
+  CHECK_THAT(option_error(by_etcd(wrong)), test::contains("cannot use " + wrong.key + " as key: "));
   wrong = etcd;
   wrong.key.clear();
-  CHECK_THAT(mistake(by_etcd(wrong)), test::contains("give both or none"));
+  CHECK_THAT(option_error(by_etcd(wrong)), test::contains("give both or none"));
   wrong = etcd;
   wrong.tls = false;
-  CHECK_THAT(mistake(by_etcd(wrong)), test::contains("certificates are for etcd with TLS"));
+  CHECK_THAT(option_error(by_etcd(wrong)), test::contains("certificates are for etcd with TLS"));
 }
 
 TEST_CASE("users and passwords") {
@@ -147,7 +147,7 @@ TEST_CASE("users and passwords") {
   cluster.etcdctl({"user", "grant-role", "agent", "jobs"});
   cluster.etcdctl({"user", "add", "stranger:right"});
   cluster.etcdctl({"auth", "enable"});
-  works(etcd);
+  check_works(etcd);
   etcd.password = "wrong \"\xff";
   CHECK(refusal(etcd) == "etcd refuses user 'agent': etcdserver: authentication failed, invalid user ID or password");
   etcd.user = "stranger";
@@ -197,7 +197,7 @@ TEST_CASE("an endpoint that is not etcd, or an unsupported version") {
   // Replies like etcd 2 without API v3, like a web server, or like ssh.
   struct Peer {
     const char* answer;
-    const char* said;
+    const char* error;
   };
   const Peer peer = GENERATE(
       Peer{"HTTP/1.1 404 Not Found\\r\\nContent-Length: 19\\r\\n\\r\\n404 page not found\\n",
@@ -222,13 +222,13 @@ while True:
   REQUIRE(wait_until([&] {
     return Run({"bash", "-c", concat("exec 3<>/dev/tcp/127.0.0.1/", port)}).wait().code() == 0;
   }));
-  CHECK(refusal(of({at})) == concat("cannot use etcd: ", at, ": ", peer.said));
+  CHECK(refusal(of({at})) == concat("cannot use etcd: ", at, ": ", peer.error));
 }
 
 TEST_CASE("invalid options are refused before any request") {
   const auto refused = [](const std::vector<std::string>& endpoints,
                           const lease::LeaseOptions& options = {"job", ttl}) {
-    return mistake(by_etcd(of(endpoints), options));
+    return option_error(by_etcd(of(endpoints), options));
   };
   CHECK_THAT(refused({"h"}, {"", ttl}), test::contains("a job's id has 1 to 512 bytes"));
   CHECK_THAT(refused({"h"}, {"job", 1999ms}), test::contains("2 seconds or more, and whole seconds, not 1.999"));

@@ -88,7 +88,7 @@ void EtcdCluster::stop(std::size_t member) const {
   });
 }
 
-void EtcdCluster::go_on(std::size_t member) const { members_[member].run->signal(SIGCONT); }
+void EtcdCluster::resume(std::size_t member) const { members_[member].run->signal(SIGCONT); }
 
 std::string EtcdCluster::etcdctl(const std::vector<std::string>& words, const std::string& user) const {
   std::vector<std::string> argv{"etcdctl", "--command-timeout=20s", "--endpoints", join(endpoints(), ",")};

@@ -27,7 +27,7 @@ class EtcdCluster {
   void start(std::size_t member);
   void kill(std::size_t member);
   void stop(std::size_t member) const;
-  void go_on(std::size_t member) const;
+  void resume(std::size_t member) const;
   /// Output of `etcdctl` with all endpoints; `user`: "name:password".
   std::string etcdctl(const std::vector<std::string>& words, const std::string& user = {}) const;
   /// False after the timeout.

@@ -137,7 +137,7 @@ TEST_CASE("resign and campaign during an attempt leave no lease behind") {
   one.lease->resign({});
   one.lease->campaign("one:1");
   candidates.run_for(500ms);
-  cluster.go_on(0);
+  cluster.resume(0);
   REQUIRE(candidates.run_until([&] { return one.is_leader(); }, 20s));
   candidates.run_for(2s);
   CHECK(one.is_leader());
@@ -210,7 +210,7 @@ TEST_CASE("all of etcd away for longer than a lease lives: the leader steps down
             return line.starts_with("trouble: etcd cannot be asked: 127.0.0.1:");
           }) == 1);
   }
-  for (std::size_t i = 0; i < cluster.size(); ++i) cluster.go_on(i);
+  for (std::size_t i = 0; i < cluster.size(); ++i) cluster.resume(i);
   REQUIRE(candidates.run_until([&] { return candidates.agreed(); }, 60s));
   CHECK(first.has_logged("trouble: etcd answers again (127.0.0.1:"));
 }
@@ -224,13 +224,13 @@ TEST_CASE("members of etcd and leaders are suspended at random: never two lead",
   std::vector<bool> stopped(cluster.size());
   for (int step = 0; step < 12; ++step) {
     const std::size_t member = random() % cluster.size();
-    stopped[member] ? cluster.go_on(member) : cluster.stop(member);
+    stopped[member] ? cluster.resume(member) : cluster.stop(member);
     stopped[member] = !stopped[member];
     Candidate& one = *candidates.all()[random() % candidates.all().size()];
     one.frozen = !one.frozen;
     candidates.run_for(Milliseconds(random() % static_cast<unsigned>(ttl.count())));
   }
-  for (std::size_t i = 0; i < cluster.size(); ++i) cluster.go_on(i);
+  for (std::size_t i = 0; i < cluster.size(); ++i) cluster.resume(i);
   for (const auto& one : candidates.all()) one->frozen = false;
   REQUIRE(candidates.run_until([&] { return candidates.agreed(); }, 60s));
 }
@@ -242,7 +242,7 @@ TEST_CASE("a watch is resumed though what it missed was compacted away") {
   REQUIRE(candidates.run_until([&] { return cluster.etcdctl({"put", "x", "1"}) == "OK\n"; }));
   cluster.stop(0);
   observer.frozen = true;
-  cluster.go_on(0);
+  cluster.resume(0);
   for (int i = 0; i < 20; ++i) REQUIRE(cluster.etcdctl({"put", "x", "1"}) == "OK\n");
   REQUIRE(cluster.etcdctl({"compact", "15"}) == "compacted revision 15\n");
   cluster.kill(0);
@@ -348,7 +348,7 @@ TEST_CASE("no callback follows after destruction or an unusable etcd") {
   REQUIRE(candidates.run_until([&] { return leader.has_logged("lost: "); }));
   REQUIRE(recorded);
   CHECK(recorded->error().code == Errc::unavailable);
-  cluster.go_on(0);
+  cluster.resume(0);
   Candidate& next = elected(candidates);
   cluster.stop(0);
   next.lease->resign(next.into(resigned));
@@ -357,10 +357,10 @@ TEST_CASE("no callback follows after destruction or an unusable etcd") {
   REQUIRE(candidates.run_until([&] { return resigned.has_value(); }));
   REQUIRE_FALSE(resigned->has_value());
   CHECK(resigned->error().code == Errc::unavailable);
-  cluster.go_on(0);
-  const auto told = next.log.size();
+  cluster.resume(0);
+  const auto logged = next.log.size();
   next.lease->resign([](const Result<void>&) { FAIL("told after it was dropped"); });
   next.crash();
   candidates.run_for(500ms);
-  CHECK(next.log.size() == told);
+  CHECK(next.log.size() == logged);
 }

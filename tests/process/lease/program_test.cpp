@@ -30,7 +30,7 @@ Candidate& elected(Candidates& candidates) {
 }
 
 /// Common to all engines.
-void play(const MakeLease& make) {
+void check_engine(const MakeLease& make) {
   Candidates candidates;
   Candidate& observer = candidates.add("observer", make);
   for (int i = 0; i < 3; ++i) {
@@ -84,7 +84,7 @@ void play(const MakeLease& make) {
 
 /// A leader whose program is killed cannot give its lease back: it is deposed before the expiry; likewise if all of a
 /// machine ends at once.
-void play_deposing(const std::vector<std::string>& argv) {
+void check_depose(const std::vector<std::string>& argv) {
   const lease::LeaseOptions long_one{"deposed", 60s};
   pid_t program = 0;
   Candidates candidates;
@@ -103,7 +103,7 @@ void play_deposing(const std::vector<std::string>& argv) {
 }
 
 /// `argv` with a wrapped curl: the response of the first request with `words` is lost.
-std::vector<std::string> losing_answer(const TemporaryDirectory& directory, const std::string& words,
+std::vector<std::string> lose_response(const TemporaryDirectory& directory, const std::string& words,
                                        std::vector<std::string> argv) {
   directory.file("curl", concat("#!/bin/sh\nPATH=${PATH#*:}\ncase $* in *'", words, R"('*)
   if [ ! -e "$0.lost" ]; then
@@ -120,13 +120,13 @@ exec curl "$@"
 }
 
 /// Records until it succeeds, as a coordinator does; returns the number of attempts.
-int record_until_it_is(Candidates& candidates, Candidate& leader, const std::string& text) {
+int record_until_recorded(Candidates& candidates, Candidate& leader, const std::string& text) {
   const auto end = Clock::now() + 20s;
-  for (int asked = 1; Clock::now() < end; ++asked) {
+  for (int attempts = 1; Clock::now() < end; ++attempts) {
     std::optional<Result<void>> recorded;
     leader.lease->record_verdict(text, leader.into(recorded));
     REQUIRE(candidates.run_until([&] { return recorded.has_value(); }));
-    if (*recorded) return asked;
+    if (*recorded) return attempts;
     CAPTURE(recorded->error().message);
     CHECK(recorded->error().code == Errc::unavailable);
     candidates.run_for(200ms);
@@ -135,7 +135,7 @@ int record_until_it_is(Candidates& candidates, Candidate& leader, const std::str
 }
 
 /// Recording the same verdict again succeeds, another one fails, directly with an example's lines.
-void record_again(const std::vector<std::string>& argv) {
+void check_rerecord(const std::vector<std::string>& argv) {
   std::vector<std::string> words{
       "sh", "-c",
       R"(printf '%s\n' 'job 1 6000 again' 'campaign a' 'tick 1' 'verdict x%200' 'verdict x%200' 'verdict y' | "$@")",
@@ -146,11 +146,11 @@ void record_again(const std::vector<std::string>& argv) {
 }
 
 /// The engine has the verdict, and its leader does not know.
-void play_lost_answer(const std::vector<std::string>& argv) {
+void check_lost_response(const std::vector<std::string>& argv) {
   Candidates candidates;
   Candidate& one = candidates.add("one", by_program(argv, {"lost", 6s}));
   one.lease->campaign("one:1");
-  CHECK(record_until_it_is(candidates, elected(candidates), "exit 0\nwell") == 2);
+  CHECK(record_until_recorded(candidates, elected(candidates), "exit 0\nwell") == 2);
   CHECK(one.verdict == "exit 0\nwell");
   std::optional<Result<void>> another;
   one.lease->record_verdict("exit 1", one.into(another));
@@ -248,7 +248,7 @@ TEST_CASE(
     "a program that exits or prints invalid lines loses the lease at once, with its last line, and is restarted") {
   struct Way {
     const char* at_resign;  // its reaction to the file
-    const char* said;
+    const char* output;
   };
   const Way way =
       GENERATE(Way{"echo 'no token: ask your admin' >&2; exit 3", "exited with code 3: no token: ask your admin"},
@@ -256,7 +256,7 @@ TEST_CASE(
                Way{"echo done 4000", "is done with tick 4000, which is not due"},
                Way{"echo mine 7 4000", "speaks of tick 4000, which is not one of the last"},
                Way{"sleep 60", "has not answered for 4"});
-  CAPTURE(way.said);
+  CAPTURE(way.output);
   TemporaryDirectory directory;
   const auto bad = directory.file("bad");
   Candidates candidates;
@@ -271,7 +271,7 @@ TEST_CASE(
   write_file(bad, "");
   REQUIRE(candidates.run_until([&] { return one.has_logged("trouble: the lease's program is started again: "); }));
   CHECK(one.has_logged("lost: the lease is lost: "));
-  CHECK(one.has_logged(way.said));
+  CHECK(one.has_logged(way.output));
   REQUIRE(candidates.run_until([&] { return one.is_leader() && one.leader; }));
   CHECK(one.leader->term > 7);
 }
@@ -279,7 +279,7 @@ TEST_CASE(
 TEST_CASE("a program that never works is reported once") {
   struct Bad {
     std::vector<std::string> argv;
-    const char* said;
+    const char* output;
   };
   const auto bad = GENERATE(Bad{{"/no/such/program"}, "cannot start /no/such/program: No such file or directory"},
                             Bad{{"sh", "-c", "echo 'usage: me' >&2; exit 2"}, "sh exited with code 2: usage: me"},
@@ -289,7 +289,7 @@ TEST_CASE("a program that never works is reported once") {
   one.lease->campaign("one:1");
   REQUIRE(candidates.run_until([&] { return one.unusable.has_value(); }));
   CHECK_THAT(*one.unusable,
-             Catch::Matchers::StartsWith("the lease's program does not work: ") && test::contains(bad.said));
+             Catch::Matchers::StartsWith("the lease's program does not work: ") && test::contains(bad.output));
   candidates.run_for(1s);
   CHECK(one.log.size() == 1);
 }
@@ -319,7 +319,7 @@ TEST_CASE("a verdict is recorded again after a lost answer, or a refusal despite
     one.lease->record_verdict("exit 0", one.into(first));
     return one;
   };
-  SECTION("it was refused, and is told at the next tick") {
+  SECTION("it was refused, and is reported at the next tick") {
     Candidate& one = leads(telling + "verdict) v=$a; echo refused no answer of the engine;;");
     REQUIRE(candidates.run_until([&] { return first && one.verdict; }));
     CHECK(first->error().code == Errc::unavailable);
@@ -327,12 +327,12 @@ TEST_CASE("a verdict is recorded again after a lost answer, or a refusal despite
     REQUIRE(candidates.run_until([&] { return second.has_value(); }));
     CHECK(second->has_value());
   }
-  SECTION("nothing was answered, but it is told at the next tick") {
+  SECTION("there was no answer, but it is reported at the next tick") {
     leads(telling + "verdict) v=$a;;");
     REQUIRE(candidates.run_until([&] { return first.has_value(); }));
     CHECK(first->has_value());
   }
-  SECTION("nothing is ever heard of it") {
+  SECTION("it is never reported") {
     leads(concat(leading, "verdict) ;;"));
     REQUIRE(candidates.run_until([&] { return first.has_value(); }));
     CHECK(first->error().code == Errc::timeout);
@@ -369,22 +369,22 @@ TEST_CASE("configs/lease/etcd.sh is such a program", "[full]") {
   if (Run({"sh", "-c", "command -v curl"}).wait().code() != 0) skip("curl not installed");
   const EtcdCluster cluster(1);
   const std::vector<std::string> argv{DDRUN_CONFIGS "/lease/etcd.sh", "http://" + cluster.endpoints()[0]};
-  play(by_program(argv));
-  play_deposing(argv);
+  check_engine(by_program(argv));
+  check_depose(argv);
   TemporaryDirectory curl;
   // The verdict's key in base64.
-  play_lost_answer(losing_answer(curl, R"("requestPut":{"key":"L2RkcnVuL2xvc3QvdmVyZGljdA==")", argv));
+  check_lost_response(lose_response(curl, R"("requestPut":{"key":"L2RkcnVuL2xvc3QvdmVyZGljdA==")", argv));
 
-  record_again(argv);
+  check_rerecord(argv);
 
   // Foreign content stays one line, with its backslashes.
-  const auto said = Run({"sh", "-c",
-                         R"(key=$(printf /ddrun/odd/leader | base64); value=$(printf '%s' 'a\nnone' | base64)
+  const auto output = Run({"sh", "-c",
+                           R"(key=$(printf /ddrun/odd/leader | base64); value=$(printf '%s' 'a\nnone' | base64)
 curl -sS -d "{\"key\":\"$key\",\"value\":\"$value\"}" "$2/v3/kv/put" >&2 || exit
 printf '%s\n' 'job 1 2000 odd' 'tick 1' | "$1" "$2")",
-                         "sh", argv[0], argv[1]})
-                        .wait();
-  CHECK_THAT(said.out, Catch::Matchers::Matches(R"(leader [0-9]+ a\\nnone\ndone 1\n)"));
+                           "sh", argv[0], argv[1]})
+                          .wait();
+  CHECK_THAT(output.out, Catch::Matchers::Matches(R"(leader [0-9]+ a\\nnone\ndone 1\n)"));
 }
 
 TEST_CASE("configs/lease/kubernetes.sh is such a program") {
@@ -400,14 +400,14 @@ TEST_CASE("configs/lease/kubernetes.sh is such a program") {
   std::vector<std::string> argv{"env", concat("DDRUN_KUBERNETES_API=", api),
                                 concat("DDRUN_SERVICE_ACCOUNT=", account.path()), DDRUN_CONFIGS "/lease/kubernetes.sh",
                                 "job-1"};
-  play(by_program(argv));
+  check_engine(by_program(argv));
   argv.back() = "job-2";
-  play_deposing(argv);
+  check_depose(argv);
   argv.back() = "job-lost";
   TemporaryDirectory curl;
-  play_lost_answer(losing_answer(curl, R"("ddrun/verdict":)", argv));
+  check_lost_response(lose_response(curl, R"("ddrun/verdict":)", argv));
   argv.back() = "job-again";
-  record_again(argv);
+  check_rerecord(argv);
 
   // The holder's time to live counts: by its own the other one would lead after two seconds.
   const auto line = [&](const char* lines) {
@@ -432,12 +432,13 @@ TEST_CASE("configs/lease/kubernetes.sh asks an API server whose address is IPv6"
   account.file("token", "a.b-c");
   account.file("namespace", "default");
   account.file("ca.crt", "");
-  const auto said = Run({"sh", "-c", R"(printf '%s\n' 'job 1 2000 job' 'tick 1' | "$@")", "sh", "env",
-                         "KUBERNETES_SERVICE_HOST=::1", "KUBERNETES_SERVICE_PORT=1",
-                         concat("DDRUN_SERVICE_ACCOUNT=", account.path()), DDRUN_CONFIGS "/lease/kubernetes.sh", "job"})
-                        .wait();
+  const auto output =
+      Run({"sh", "-c", R"(printf '%s\n' 'job 1 2000 job' 'tick 1' | "$@")", "sh", "env", "KUBERNETES_SERVICE_HOST=::1",
+           "KUBERNETES_SERVICE_PORT=1", concat("DDRUN_SERVICE_ACCOUNT=", account.path()),
+           DDRUN_CONFIGS "/lease/kubernetes.sh", "job"})
+          .wait();
   // Could not connect.
-  CHECK_THAT(said.out, Catch::Matchers::StartsWith("trouble cannot ask https://[::1]:1: curl: (7) "));
+  CHECK_THAT(output.out, Catch::Matchers::StartsWith("trouble cannot ask https://[::1]:1: curl: (7) "));
 }
 
 TEST_CASE("invalid options are refused before a program is started") {

@@ -46,7 +46,7 @@ class Peer {
   [[nodiscard]] tcp::endpoint at() const { return acceptor_.local_endpoint(); }
   [[nodiscard]] std::uint16_t port() const { return at().port(); }
   int connections = 0;
-  std::string heard;
+  std::string received;
 
  private:
   struct Link {
@@ -68,7 +68,7 @@ class Peer {
     link->socket.async_read_some(boost::asio::buffer(link->room),
                                  [this, link](const boost::system::error_code& ec, std::size_t size) {
                                    if (ec) return;
-                                   heard.append(link->room.data(), size);
+                                   received.append(link->room.data(), size);
                                    if (next_ == answers_.size()) return read(link);
                                    link->out = answers_[next_++];
                                    if (link->out.empty()) return link->socket.close();

@@ -35,10 +35,10 @@ struct Listener {
 };
 
 /// A proxy between agent and coordinator that can reset its connections.
-class Wire {
+class ResettingProxy {
  public:
-  explicit Wire(std::uint16_t to) : to_(to), thread_([this] { run(); }) {}
-  ~Wire() {
+  explicit ResettingProxy(std::uint16_t to) : to_(to), thread_([this] { run(); }) {}
+  ~ResettingProxy() {
     over_ = true;
     thread_.join();
   }
@@ -350,7 +350,7 @@ int handshake(const Listener& listener, bool welcome) {
 }
 
 /// The same, and reads to the end.
-void greet_one(const Listener& listener, bool welcome) {
+void handshake_and_read(const Listener& listener, bool welcome) {
   const int fd = handshake(listener, welcome);
   char buffer[1000];
   while (::recv(fd, buffer, sizeof buffer, 0) > 0) {
@@ -387,7 +387,7 @@ TEST_CASE("an agent goes to the next address where its JOIN is not answered") {
   Fixture f;
   Listener listener;
   Agent agent({{"127.0.0.1", listener.port}, {"127.0.0.1", f.server->port()}}, test_secret, 20s, "job", 300ms);
-  std::thread peer([&] { greet_one(listener, false); });
+  std::thread peer([&] { handshake_and_read(listener, false); });
   REQUIRE(agent.link->start());
   CHECK(agent.wait_for<Welcome>());
   peer.join();
@@ -441,12 +441,12 @@ TEST_CASE("a connection that is reset is resumed without lost or repeated messag
   options.coordinator.heartbeat_interval = Milliseconds(50);
   options.coordinator.heartbeat_misses = 400;
   Fixture f(options);
-  Wire wire(f.server->port());
+  ResettingProxy wire(f.server->port());
   Agent agent({{"127.0.0.1", wire.port()}});
   REQUIRE(agent.link->start());
   REQUIRE(agent.wait_for<Welcome>());
   constexpr Round rounds = 600;
-  std::thread box([&] {
+  std::thread firewall([&] {
     for (int i = 0; i < 12; ++i) {
       ::usleep(20'000);
       wire.reset();
@@ -457,14 +457,14 @@ TEST_CASE("a connection that is reset is resumed without lost or repeated messag
     if (round % 10 == 0) agent.run_until([&, turns = 0]() mutable { return ++turns > 3; });
   }
   const auto starts = [&] {
-    std::vector<Round> heard;
+    std::vector<Round> started;
     for (const auto& message : agent.messages) {
-      if (const auto* start = std::get_if<Start>(&message)) heard.push_back(start->round);
+      if (const auto* start = std::get_if<Start>(&message)) started.push_back(start->round);
     }
-    return heard;
+    return started;
   };
   CHECK(agent.run_until([&] { return starts().size() >= rounds || agent.lost; }));
-  box.join();
+  firewall.join();
   // Nothing follows the last one.
   agent.link->send(Opened{rounds + 1, 1});
   CHECK(agent.run_until([&] { return (!starts().empty() && starts().back() == rounds + 1) || agent.lost; }));
@@ -482,15 +482,15 @@ TEST_CASE("a reset with much unsent output is not an orderly close") {
   options.coordinator.heartbeat_interval = Milliseconds(50);
   options.coordinator.heartbeat_misses = 400;
   Fixture f(options);
-  Wire wire(f.server->port());
+  ResettingProxy wire(f.server->port());
   Agent agent({{"127.0.0.1", wire.port()}});
   REQUIRE(agent.link->start());
   REQUIRE(agent.wait_for<Welcome>());
   // The kernel reports a reset once: here to one of many pending writes; the next ones get EPIPE, as after an orderly
   // close.
-  Round said = 0;
+  Round count = 0;
   for (int i = 0; i < 15 && !agent.lost; ++i) {
-    for (int burst = 0; burst < 100; ++burst) agent.link->send(Opened{++said, 1});
+    for (int burst = 0; burst < 100; ++burst) agent.link->send(Opened{++count, 1});
     wire.reset();
     const auto resumed = f.server->stats().resumed;
     agent.run_until([&] { return f.server->stats().resumed > resumed || agent.lost; });
@@ -499,7 +499,7 @@ TEST_CASE("a reset with much unsent output is not an orderly close") {
   CHECK_FALSE(agent.lost);
   CHECK(agent.run_until([&] {
     const auto* start = agent.messages.empty() ? nullptr : std::get_if<Start>(&agent.messages.back());
-    return (start != nullptr && start->round == said) || agent.lost;
+    return (start != nullptr && start->round == count) || agent.lost;
   }));
 }
 
@@ -508,7 +508,7 @@ TEST_CASE("a connection that cannot be made again in time is lost, on both sides
   options.coordinator.heartbeat_interval = Milliseconds(100);
   options.coordinator.heartbeat_misses = 5;
   Fixture f(options);
-  Wire wire(f.server->port());
+  ResettingProxy wire(f.server->port());
   Agent agent({{"127.0.0.1", wire.port()}});
   REQUIRE(agent.link->start());
   REQUIRE(agent.wait_for<Welcome>());
@@ -531,7 +531,7 @@ TEST_CASE("a searching agent reports that no process listens") {
     CHECK_FALSE(agent.lost);
   }
   SECTION("but not where something accepts one of them") {
-    Wire other(1);
+    ResettingProxy other(1);
     Agent agent({{"127.0.0.1", 1}, {"127.0.0.1", other.port()}}, test_secret, 3s);
     REQUIRE(agent.link->start());
     CHECK(has(agent.end(), "127.0.0.1"));
@@ -562,7 +562,7 @@ TEST_CASE("the workers of an agent with a blocked thread are killed when their g
     f.server.reset();
     CHECK(killed(3, 20s));
   }
-  SECTION("as the coordinator says that they are to be killed") {
+  SECTION("after STOP with SIGKILL") {
     agent.link->send(kill_all);
     CHECK(killed(3, 20s));
   }

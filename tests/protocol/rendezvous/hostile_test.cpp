@@ -24,7 +24,7 @@ long resident_kib() {
 std::string hello(const char* numbers) { return "DDRUN-RV" + unhex(numbers) + std::string(32, 'n'); }
 
 /// The reply before the close.
-std::string answer_to(const Fixture& f, const std::string& bytes) {
+std::string reply_to(const Fixture& f, const std::string& bytes) {
   RawAgent stranger(f.server->port());
   stranger.send(bytes);
   return stranger.receive_all();
@@ -45,7 +45,7 @@ TEST_CASE("peers of another protocol are disconnected without a reply") {
   for (const auto& bytes : {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string("\x16\x03\x01\x02\x00", 5),
                             std::string("SSH-2.0-x\r\n"), std::string("DDRUN-RW"), std::string(100'000, '\0')}) {
     CAPTURE(bytes.substr(0, 20));
-    CHECK(answer_to(f, bytes).empty());
+    CHECK(reply_to(f, bytes).empty());
     f.check_members_unaffected();
   }
   CHECK(f.server->stats().foreign_protocol == 5);
@@ -94,7 +94,7 @@ TEST_CASE("a recorded session is of no use") {
   for (auto& member : f.members) REQUIRE(member.wait_for<Stop>());
   const auto session = recorded.sent();
   SECTION("to a new connection") {
-    CHECK(answer_to(f, session).substr(hello_size) == std::string(32, '\0'));
+    CHECK(reply_to(f, session).substr(hello_size) == std::string(32, '\0'));
     CHECK(f.server->stats().wrong_secrets == 1);
   }
   SECTION("to a new connection that is authenticated") {
@@ -113,7 +113,7 @@ TEST_CASE("a recorded session is of no use") {
   f.check_members_unaffected();  // round 1000 is not repeated
 }
 
-TEST_CASE("a greeting that takes too long is ended") {
+TEST_CASE("a handshake that takes too long is closed") {
   Fixture f;
   const auto begin = Clock::now();
   std::vector<RawAgent> slow;
@@ -227,10 +227,10 @@ TEST_CASE("memory is not allocated by announced lengths") {
 
 TEST_CASE("an agent that does not read costs bounded memory and is disconnected") {
   Fixture f;
-  auto deaf = joined(f, "deaf");
+  auto unreading = joined(f, "deaf");
   const long before = resident_kib();
   // Each requests 60 MB, of which nothing is read.
-  for (int i = 0; i < 20; ++i) deaf.send_message(Succeeded{1'000});
+  for (int i = 0; i < 20; ++i) unreading.send_message(Succeeded{1'000});
   CHECK(coordinator_has_logged("lost deaf: it does not read what it is told"));
   CHECK(resident_kib() - before < 700'000);  // of 1.2 GB; sanitizers delay freeing
   f.check_members_unaffected();
@@ -273,13 +273,13 @@ TEST_CASE("an unknown session cannot be resumed, nor can another's be guessed") 
   Fixture f;
   for (const char* session :
        {"", ".", "1", "1.", "2.0123456789abcdef0123456789abcdef", "99999999999999999999.a", "-1.a"}) {
-    RawAgent guest(f.server->port());
-    REQUIRE(guest.handshake() == HandshakeState::done);
-    REQUIRE(guest.send_message(Resume{session, 0}));
-    const auto refused = guest.wait_for<Refused>();
+    RawAgent outsider(f.server->port());
+    REQUIRE(outsider.handshake() == HandshakeState::done);
+    REQUIRE(outsider.send_message(Resume{session, 0}));
+    const auto refused = outsider.wait_for<Refused>();
     REQUIRE(refused);
     CHECK(refused->kind == RefusalKind::lost);
-    CHECK(guest.receive_all().empty());
+    CHECK(outsider.receive_all().empty());
   }
   f.check_members_unaffected();
 }

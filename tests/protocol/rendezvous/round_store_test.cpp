@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 namespace {
 
 /// Its reply to the coordinator after joining that job.
-std::string answer_to_order(const std::string& job) {
+std::string reply_to_open(const std::string& job) {
   Fixture f;
   LaunchSpec spec;
   spec.rendezvous.min_nodes = spec.rendezvous.max_nodes = 2;
@@ -47,12 +47,12 @@ std::string answer_to_order(const std::string& job) {
 }  // namespace
 
 TEST_CASE("the store of a round is not opened without allowed addresses") {
-  CHECK(answer_to_order("nobody") ==
+  CHECK(reply_to_open("nobody") ==
         "Abort: the worker store on node: the coordinator does not say which machines may use it");
 }
 
 TEST_CASE("the store of a round is not opened at an address that means nothing to other machines") {
-  CHECK(answer_to_order("link-local") ==
+  CHECK(reply_to_open("link-local") ==
         "Abort: the worker store on node: no address is known by which the other machines reach this one but fe80::1, "
         "which means nothing without an interface; give one (--local-addr), or the endpoint by another");
 }

@@ -110,7 +110,7 @@ TEST_CASE("lines from ddrun") {
   }
 }
 
-TEST_CASE("a fence holds from the sending of a request, less a margin, and says when it is over") {
+TEST_CASE("a fence is held from the sending of a request, less a margin, and reports its expiry") {
   boost::asio::io_context io;
   int over = 0;
   auto fence = std::move(*Fence::make(io.get_executor(), [&] { ++over; }));

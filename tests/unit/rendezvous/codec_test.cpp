@@ -43,7 +43,7 @@ TEST_CASE("every message comes out as it went in, and cut anywhere it is refused
   for (const auto& message : messages_of_coordinator()) check_all_ways(message);
 }
 
-TEST_CASE("messages are laid out as the page of the protocol says") {
+TEST_CASE("messages have the layout of PROTOCOL.md") {
   std::string payload;
   CHECK(encode(FromAgent(Opened{7, 29500}), payload) == 2);
   CHECK(hex(payload) ==

@@ -63,7 +63,7 @@ TEST_CASE("the events of a job, in order") {
   CHECK(last(job, "verdict").at("exit_code") == 125);
 }
 
-TEST_CASE("without an agent of its own the coordinator tells node rank 0, also what was before it had one") {
+TEST_CASE("without an own agent the coordinator reports to node rank 0, earlier events included") {
   ScriptedJob job(2, 2);
   job.joins("b");
   CHECK(job.events().empty());
@@ -103,13 +103,13 @@ TEST_CASE("the full cause goes to the coordinator's agent, a short one to the re
              {"stderr_tail", {std::string(9'000, 's')}},
              {"stderr_log", "/logs/2"},
              {"evidence", {{"own", false}, {"time_us", 20}}}};
-  const auto tells = [&](const json& said) {
+  const auto reports = [&](const json& report) {
     job.stops(c, json{{"rank", 4}, {"stderr_tail", {"long"}}, {"evidence", {{"own", true}, {"time_us", 10}}}}.dump());
-    job.stops(b, said.dump());
+    job.stops(b, report.dump());
     job.stops(a);
   };
   SECTION("of usual size") {
-    tells(cause);
+    reports(cause);
     const json full = json::parse(job.next<VerdictMessage>(a).cause);
     CHECK(full.at("stderr_tail").at(0).get<std::string>().size() == 9'000);
     CHECK(full.at("failed_first").at("stderr_tail").size() == 1);
@@ -127,15 +127,15 @@ TEST_CASE("the full cause goes to the coordinator's agent, a short one to the re
     const LinkId late = job.joins("d");
     CHECK(json::parse(job.next<VerdictMessage>(late).cause).at("stderr_tail").empty());
   }
-  SECTION("a message that is long is not told to all") {
+  SECTION("a long message is not sent to all") {
     cause["error"]["message"] = std::string(9'000, 'm');
-    tells(cause);
+    reports(cause);
     CHECK(job.next<VerdictMessage>(c).cause.empty());
     CHECK_FALSE(job.next<VerdictMessage>(a).cause.empty());
   }
   SECTION("more than an agent sends is dropped on receipt") {
     cause["stderr_tail"][0] = std::string(70'000, 's');
-    tells(cause);
+    reports(cause);
     CHECK(job.next<VerdictMessage>(a).cause.empty());
   }
 }
@@ -147,7 +147,7 @@ TEST_CASE("an agent that is slow to read reports is not sent more than the trans
   job.joins("c");
   job.goes_silent(a);
   const std::string large(3UL << 20U, 'w');
-  std::size_t told = 0;
+  std::size_t with_workers = 0;
   std::size_t left_out = 0;
   const auto round = [&] {
     job.opens();
@@ -155,17 +155,17 @@ TEST_CASE("an agent that is slow to read reports is not sent more than the trans
     for (LinkId link = 1; link <= 3; ++link) job.stops(link, "", large);
     for (const auto& message : job.received(a)) {
       const auto* report = std::get_if<NodeReport>(&message);
-      if (report != nullptr) ++(report->workers.empty() ? left_out : told);
+      if (report != nullptr) ++(report->workers.empty() ? left_out : with_workers);
     }
   };
   for (int i = 0; i < 6; ++i) round();
-  CHECK(told == 10);
+  CHECK(with_workers == 10);
   CHECK(left_out == 8);
   // It answers a ping, so it has read all that was sent before.
   job.answers_again(a);
   job.wait(Milliseconds{1'000});
   round();
-  CHECK(told == 13);
+  CHECK(with_workers == 13);
 }
 
 TEST_CASE("a host name that is not UTF-8 does no harm") {

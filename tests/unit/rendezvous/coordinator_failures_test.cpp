@@ -70,7 +70,7 @@ TEST_CASE("output of a stopped worker gives way to an explained failure on anoth
   const std::string ended = R"({"rank":0,"evidence":{"own":true,"stopped":false,"time_us":10}})";
   const std::string words = R"({"rank":1,"evidence":{"own":true,"stopped":true,"time_us":20}})";
   const std::string explained = R"({"rank":2,"evidence":{"own":true,"explained":true,"time_us":30}})";
-  const auto told = [&](const std::string& cause, bool with_explained) {
+  const auto cause_for = [&](const std::string& cause, bool with_explained) {
     ScriptedJob job(3, 3, {{"max_restarts", "0"}});
     for (const char* host : {"a", "b", "c"}) job.joins(host);
     job.opens();
@@ -81,9 +81,9 @@ TEST_CASE("output of a stopped worker gives way to an explained failure on anoth
     if (!with_explained) job.stops(3);
     return job.next<VerdictMessage>(1).cause;
   };
-  CHECK(told(stopped, true).find(R"("failed_first":{"rank":2,)") != std::string::npos);
-  CHECK(told(stopped, false) == stopped);
-  CHECK(told(ended, true) == ended);
+  CHECK(cause_for(stopped, true).find(R"("failed_first":{"rank":2,)") != std::string::npos);
+  CHECK(cause_for(stopped, false) == stopped);
+  CHECK(cause_for(ended, true) == ended);
 }
 
 TEST_CASE("failures in a row with one known cause end the job") {
@@ -146,7 +146,7 @@ TEST_CASE("a reason on another node is added to a cause that only complains abou
   const std::string explained = R"({"rank":0,"evidence":{"own":true,"time_us":50}})";
   const std::string late = R"({"rank":1,"evidence":{"own":true,"time_us":40}})";
   const std::string early = R"({"rank":2,"evidence":{"own":true,"time_us":30},"failed_first":{"rank":7}})";
-  const auto told = [&](const std::string& cause) {
+  const auto verdict_for = [&](const std::string& cause) {
     ScriptedJob job(3, 3, {{"max_restarts", "0"}});
     for (const char* host : {"a", "b", "c"}) job.joins(host);
     job.opens();
@@ -156,14 +156,14 @@ TEST_CASE("a reason on another node is added to a cause that only complains abou
     job.stops(3, early);
     return job.next<VerdictMessage>(2);
   };
-  const VerdictMessage verdict = told(complains);
+  const VerdictMessage verdict = verdict_for(complains);
   CHECK(verdict.rank == 0);
   CHECK(verdict.exit_code == 1);
   CHECK(verdict.cause ==
         R"({"rank":0,"evidence":{"own":false,"time_us":50},"failed_first":{"rank":7,"host":"c","node_rank":2}})");
-  CHECK(told(explained).cause == explained);
+  CHECK(verdict_for(explained).cause == explained);
   for (const char* odd : {"", "of a", "[]", R"({"evidence":3})", R"({"evidence":{"own":1,"time_us":"x"}})"}) {
-    CHECK(told(odd).cause == odd);
+    CHECK(verdict_for(odd).cause == odd);
   }
 }
 
@@ -331,7 +331,7 @@ TEST_CASE("a node that is lost while others make room for a newcomer costs a res
   }
 }
 
-TEST_CASE("a node that answers pings but never says that it has stopped is lost after its time") {
+TEST_CASE("a node that answers pings but never sends STOPPED is lost after its time") {
   Pair pair = running_pair({{"grace_ms", "5000"}}, 1, 2);
   pair.job.fails(pair.a, 0, 1);
   pair.job.stops(pair.a);

@@ -58,7 +58,7 @@ TEST_CASE("workers of a silent node have their time to end before the next round
   CHECK(three.job.next<Start>(three.b).ranks.node_count == 2);
 }
 
-TEST_CASE("workers of a node that answers but stands still have as long, from when it is given up") {
+TEST_CASE("workers of a node with a blocked main thread have as long, from its loss") {
   Fenced three;
   three.job.stalls(three.c);
   three.job.wait(Milliseconds{2'000});
@@ -82,7 +82,7 @@ TEST_CASE("nothing is waited for where nothing can run any more") {
     three.others_stop();
     CHECK(three.round() == 2);
   }
-  SECTION("the node had said that its workers are gone") {
+  SECTION("the node had sent STOPPED") {
     Fenced three;
     three.job.goes_silent(three.c);
     three.job.fails(three.a, 0, 1);
@@ -118,7 +118,7 @@ TEST_CASE("nothing is waited for where nothing can run any more") {
   }
 }
 
-TEST_CASE("how long the fence stands can be said") {
+TEST_CASE("the fence time is configurable") {
   SECTION("not at all") {
     Fenced three(Settings{{"fence_ms", "0"}});
     three.job.goes_silent(three.c);

@@ -142,10 +142,10 @@ TEST_CASE("a node rank or an agent id that a member has is refused until that me
   job.opens();
   const auto refused = [&](const Join& join) {
     const LinkId link = job.joins(join);
-    const auto said = job.next<Refused>(link);
-    CHECK(said.kind == RefusalKind::taken);
+    const auto refused = job.next<Refused>(link);
+    CHECK(refused.kind == RefusalKind::taken);
     CHECK(job.closed(link));
-    return said.why;
+    return refused.why;
   };
   Join same_rank = job.join_of("b");
   same_rank.node_rank = 1;

@@ -169,7 +169,7 @@ TEST_CASE("another machine leads: members look for it") {
   CHECK(leader.job.events().back().find(R"("event":"moved")") != std::string::npos);
 }
 
-TEST_CASE("a restart of which no START has told is paid for under the next coordinator") {
+TEST_CASE("a restart that no START has carried is counted by the next coordinator") {
   Leader leader;
   auto& job = leader.job;
   SECTION("a worker failed, and workers are being stopped") { job.fails(leader.b, 1, 1); }
@@ -213,7 +213,7 @@ TEST_CASE("the agent of the coordinator's machine leaves, and the job goes on un
     Leader leader;
     auto& job = leader.job;
     leader.suspend();
-    SECTION("which are a restart, so far told to nobody") {
+    SECTION("with a restart that is not announced yet") {
       job.fails(leader.b, 1, 1);
       leader.all_stop();
       job.leaves(leader.a, SIGTERM);
@@ -237,7 +237,7 @@ TEST_CASE("the agent of the coordinator's machine leaves, and the job goes on un
   }
 }
 
-TEST_CASE("a coordinator whose own agent waits for a disk for too long leaves the job to another one") {
+TEST_CASE("a coordinator whose own agent waits for a disk for too long hands the job over") {
   Leader leader;
   auto& job = leader.job;
   job.stalls(leader.a);
@@ -260,7 +260,7 @@ TEST_CASE("a coordinator whose own agent waits for a disk for too long leaves th
   CHECK_FALSE(job.coordinator().verdict());
 }
 
-TEST_CASE("a coordinator whose own agent is gone leaves the job to another one, and gives no verdict") {
+TEST_CASE("a coordinator whose own agent is lost hands the job to another one, without a verdict") {
   Leader leader;
   auto& job = leader.job;
   SECTION("in a round") {}
@@ -302,7 +302,7 @@ TEST_CASE("a verdict is sent once it is recorded") {
       CHECK(job.next<VerdictMessage>(link).kind == VerdictKind::success);
     }
   }
-  SECTION("who comes meanwhile hears it, too") {
+  SECTION("an agent that joins meanwhile gets it, too") {
     const LinkId late = job.joins("d");
     CHECK(job.has<Waiting>(late));
     leader.recorded();

@@ -29,7 +29,7 @@ struct Three {
 
 }  // namespace
 
-TEST_CASE("an elastic job goes on without one that leaves, which uses up nothing") {
+TEST_CASE("an elastic job continues without a node that leaves, at no restart") {
   Three three(2, {{"max_restarts", "0"}});
   three.job.leaves(three.c, SIGINT);
   CHECK(three.job.next<Stop>(three.a) == Stop{1, true, "stopped by SIGINT on c (from pid 7)", 0});

@@ -10,7 +10,7 @@ using ddrun::test::ScriptedJob;
 namespace {
 
 /// All stopped members reply, and stores are opened, until nothing more follows.
-void go_on(ScriptedJob& job) {
+void run_to_idle(ScriptedJob& job) {
   for (bool more = true; more;) {
     more = false;
     for (const auto& member : job.coordinator().members()) {
@@ -30,7 +30,7 @@ struct Running {
       : job(1, max_nodes, {{"last_call_ms", last_call_ms}, {"max_restarts", "0"}}) {
     a = job.joins(job.own_join_of("a"));
     job.wait(Milliseconds{std::stoi(last_call_ms)});
-    go_on(job);
+    run_to_idle(job);
     REQUIRE(job.coordinator().round() == 1);
     job.forget_all();
   }
@@ -46,9 +46,9 @@ TEST_CASE("ten newcomers cost one new round") {
   Running running("5000");
   running.job.wait(Milliseconds{1'000});
   const LinkId first = running.job.joins("b0");
-  const Waiting told = running.job.next<Waiting>(first);
-  CHECK_FALSE(told.spare);
-  CHECK(told.waiting_for == "the round that runs to have lasted 5 s, in case more nodes come (--last-call)");
+  const Waiting waiting = running.job.next<Waiting>(first);
+  CHECK_FALSE(waiting.spare);
+  CHECK(waiting.waiting_for == "the round that runs to have lasted 5 s, in case more nodes come (--last-call)");
   for (int i = 1; i < 10; ++i) {
     running.job.wait(Milliseconds{300});
     running.job.joins("b" + std::to_string(i));

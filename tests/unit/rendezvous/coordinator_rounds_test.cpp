@@ -120,9 +120,9 @@ TEST_CASE("MAX nodes need no last call, and one of no length is none") {
   full.joins("a");
   full.joins("b");
   CHECK(full.coordinator().round() == 1);
-  ScriptedJob hasty(1, 2, {{"last_call_ms", "0"}});
-  hasty.joins("a");
-  CHECK(hasty.coordinator().round() == 1);
+  ScriptedJob no_last_call(1, 2, {{"last_call_ms", "0"}});
+  no_last_call.joins("a");
+  CHECK(no_last_call.coordinator().round() == 1);
 }
 
 TEST_CASE("the join timeout names the members") {
@@ -261,7 +261,7 @@ TEST_CASE("MASTER_ADDR is an address by which peers reach node rank 0") {
     job.joins(job.join_of("b"), LinkFacts{ip("fd00::2"), ip("fd00::1")});
     CHECK(job.next<Open>(a).address == "172.16.0.1");
   }
-  SECTION("workers may come from every address that an agent's machine says it has, whatever else it says") {
+  SECTION("workers may connect from every address of an agent's machine") {
     const LinkId a = job.joins(own, LinkFacts{ip("127.0.0.1"), ip("127.0.0.1")});
     Join other = job.join_of("b");
     other.own_addresses = {"10.8.0.2", "192.168.0.2", "::ffff:10.9.0.2", "fd00::2", "a name",
@@ -289,7 +289,7 @@ TEST_CASE("MASTER_ADDR is an address by which peers reach node rank 0") {
     CHECK(open.address == "a.example");
     CHECK(open.addresses == std::vector<std::string>{"192.168.0.1", "192.168.0.2"});
   }
-  SECTION("all on one machine meet on the loopback") {
+  SECTION("all on one machine use loopback") {
     const LinkId a = job.joins(own, LinkFacts{ip("127.0.0.1"), ip("127.0.0.1")});
     job.joins(job.join_of("b"), LinkFacts{ip("127.0.0.1"), ip("127.0.0.1")});
     CHECK(job.next<Open>(a).address == "127.0.0.1");

@@ -205,10 +205,10 @@ TEST_CASE("a coordinator that hands over in order costs no restart") {
   const Changed none{{"max_restarts", "0"}};
   Before before(none);
   auto claims = claims_of(before);
-  SECTION("as all have heard from it") {
+  SECTION("all have been notified") {
     for (auto& [link, claim] : claims) claim.moved = true;
   }
-  SECTION("as one has, and the others were faster to hear of the next one") { claims[2].moved = true; }
+  SECTION("one has been notified, and the others found the next coordinator first") { claims[2].moved = true; }
   After after(none);
   for (const LinkId link : {1U, 2U, 3U}) after.claims(std::string(1, "-abc"[link]), claims[link]);
   CHECK(after.job.coordinator().round() == 2);
@@ -249,7 +249,7 @@ TEST_CASE("a claim that makes no sense harms nothing") {
   CHECK(after.job.coordinator().restarts() == 1);
 }
 
-TEST_CASE("a coordinator that meets the claim of a higher term leads no more") {
+TEST_CASE("a coordinator that gets the claim of a higher term refuses") {
   After after;
   const LinkId a = after.claims("a", {10, 1, 0, 1, "{}", false, false});
   CHECK(after.job.next<Refused>(a).kind == RefusalKind::moved);
@@ -269,7 +269,7 @@ TEST_CASE("members of a round that the coordinator does not know are waited for,
     for (const char* host : {"a", "b", "c", "d"}) after.claims(host, {});
     CHECK(after.job.coordinator().round() == 1);
   }
-  SECTION("one that has waited beside a round says that there was one") {
+  SECTION("a member that waited beside a round claims its term") {
     Join spare = after.job.join_of("a");
     spare.claim.term = 7;
     after.job.joins(spare);

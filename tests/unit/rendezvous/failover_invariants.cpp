@@ -25,9 +25,9 @@ void require(bool held, const Parts&... parts) {
 }
 
 /// Agents get the recorded verdict; the record has less of the cause.
-bool same_end(const VerdictMessage& told, const VerdictMessage& recorded) {
-  return told.kind == recorded.kind && told.exit_code == recorded.exit_code && told.signal == recorded.signal &&
-         told.rank == recorded.rank && told.restarts == recorded.restarts;
+bool same_end(const VerdictMessage& sent, const VerdictMessage& recorded) {
+  return sent.kind == recorded.kind && sent.exit_code == recorded.exit_code && sent.signal == recorded.signal &&
+         sent.rank == recorded.rank && sent.restarts == recorded.restarts;
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ void SimulatedLease::tick_now() {
   });
 }
 
-Clock::duration SimulatedLease::travel() {
+Clock::duration SimulatedLease::draw_latency() {
   const FailoverScenario& scenario = place_.scenario;
   if (place_.random.chance(scenario.late_requests)) return place_.random.time({}, Clock::duration(scenario.ttl));
   return place_.random.time(Clock::duration{1}, scenario.max_latency / (scenario.quick_lease ? 10 : 1));
@@ -69,7 +69,7 @@ Clock::duration SimulatedLease::travel() {
 /// The engine acts on it even if this process is suspended, or ends, meanwhile.
 void SimulatedLease::request(std::function<void()> at_engine) {
   if (place_.random.chance(place_.scenario.lost_requests)) return;
-  last_ask_ = std::max(last_ask_, place_.timeline.now() + travel());
+  last_ask_ = std::max(last_ask_, place_.timeline.now() + draw_latency());
   place_.timeline.at(last_ask_, [self = shared_from_this(), at_engine = std::move(at_engine)] {
     if (self->place_.engine.is_available() && self->place_.reaches_engine()) at_engine();
   });
@@ -77,7 +77,7 @@ void SimulatedLease::request(std::function<void()> at_engine) {
 
 void SimulatedLease::respond(std::function<void()> on_response) {
   if (place_.random.chance(place_.scenario.lost_requests)) return;
-  last_answer_ = std::max(last_answer_, place_.timeline.now() + travel());
+  last_answer_ = std::max(last_answer_, place_.timeline.now() + draw_latency());
   later(last_answer_ - place_.timeline.now(), [this, on_response = std::move(on_response)] {
     if (place_.reaches_engine()) on_response();
   });

@@ -57,7 +57,7 @@ class SimulatedLease : public std::enable_shared_from_this<SimulatedLease> {
   void step_down();
   void post_leader(const lease::Leader& leader);
   void post_no_leader();
-  [[nodiscard]] Clock::duration travel();
+  [[nodiscard]] Clock::duration draw_latency();
   template <class Action>
   void later(Clock::duration time, Action action);
 

@@ -105,7 +105,7 @@ TEST_CASE("a name that is this machine's and another's is refused, as each would
   }
 }
 
-TEST_CASE("our own name is another machine if a name server says so, and ours without an address") {
+TEST_CASE("our own name is another machine if it resolves to one, and this machine without an address") {
   for (const char* name : {"node3", "node3.cluster"}) {
     INFO(name);
     const auto looked_up = [&](std::vector<std::string> addresses) {

@@ -45,7 +45,7 @@ TEST_CASE("frames come out in order, however they were cut") {
   }
 }
 
-TEST_CASE("a frame is laid out as the page of the protocol says") {
+TEST_CASE("a frame has the layout of PROTOCOL.md") {
   FrameSealer open(std::nullopt);
   CHECK(hex(frame(open, 8, "abcd")) ==
         "04000000"

@@ -37,21 +37,21 @@ struct TwoSides {
 
  private:
   template <class Side>
-  bool pass(Side& side, const std::string& said, std::size_t& heard, std::string& answer, std::size_t step) {
-    if (side.state() != HandshakeState::in_progress || heard == said.size()) return false;
-    const auto piece = said.substr(heard, step);
+  bool pass(Side& side, const std::string& sent, std::size_t& received, std::string& answer, std::size_t step) {
+    if (side.state() != HandshakeState::in_progress || received == sent.size()) return false;
+    const auto piece = sent.substr(received, step);
     std::string_view left = piece;
     side.feed(left, answer);
-    heard += piece.size() - left.size();
+    received += piece.size() - left.size();
     return true;
   }
 };
 
 /// The handshake ends without keys, and does not wait for more.
 template <class Side>
-void check_refused(Side& side, std::string_view said) {
+void check_refused(Side& side, std::string_view sent) {
   std::string answer;
-  const auto state = side.feed(said, answer);
+  const auto state = side.feed(sent, answer);
   CHECK(state != HandshakeState::done);
   CHECK(state != HandshakeState::in_progress);
 }
@@ -88,7 +88,7 @@ TEST_CASE("both sides agree, however the bytes are cut") {
   }
 }
 
-TEST_CASE("the greeting is laid out as the page of the protocol says") {
+TEST_CASE("the handshake has the layout of PROTOCOL.md") {
   TwoSides sides(&secret, &secret);
   sides.run();
   const auto hello = [](const char* numbers, std::uint8_t fill) {
@@ -169,7 +169,7 @@ TEST_CASE("another version of the protocol is named on both sides") {
   CHECK(sides.to_agent.size() == hello_size);
 }
 
-TEST_CASE("a coordinator that has no room says so") {
+TEST_CASE("a coordinator at its limit replies busy") {
   AgentHandshake agent(&secret, nonce(1));
   const auto reply = CoordinatorHandshake::busy_reply();
   std::string_view bytes = reply;
@@ -179,16 +179,16 @@ TEST_CASE("a coordinator that has no room says so") {
 }
 
 TEST_CASE("another protocol is detected by its first wrong byte") {
-  for (const auto& said : {std::string("GET / HTTP/1.1\r\n"), std::string("\x16\x03\x01"), std::string("DDRUN-RW"),
+  for (const auto& sent : {std::string("GET / HTTP/1.1\r\n"), std::string("\x16\x03\x01"), std::string("DDRUN-RW"),
                            std::string(1, '\0'), std::string("X")}) {
-    CAPTURE(said);
+    CAPTURE(sent);
     CoordinatorHandshake coordinator(&secret, nonce(2));
-    std::string_view bytes = said;
+    std::string_view bytes = sent;
     std::string out;
     CHECK(coordinator.feed(bytes, out) == HandshakeState::foreign_protocol);
     CHECK(out.empty());
     AgentHandshake agent(&secret, nonce(1));
-    bytes = said;
+    bytes = sent;
     CHECK(agent.feed(bytes, out) == HandshakeState::foreign_protocol);
     CHECK(out.empty());
   }
@@ -202,22 +202,22 @@ TEST_CASE("another protocol is detected by its first wrong byte") {
   CHECK(coordinator.feed(byte, out) == HandshakeState::foreign_protocol);
 }
 
-TEST_CASE("a flipped bit anywhere in the greeting ends it") {
+TEST_CASE("a flipped bit anywhere in the handshake ends it") {
   TwoSides good(&secret, &secret);
   good.run();
   for (std::size_t bit = 0; bit < good.to_coordinator.size() * 8; ++bit) {
-    auto said = good.to_coordinator;
-    said[bit / 8] = static_cast<char>(said[bit / 8] ^ (1 << bit % 8));
+    auto sent = good.to_coordinator;
+    sent[bit / 8] = static_cast<char>(sent[bit / 8] ^ (1 << bit % 8));
     CAPTURE(bit);
     CoordinatorHandshake coordinator(&secret, nonce(2));
-    check_refused(coordinator, said);
+    check_refused(coordinator, sent);
   }
   for (std::size_t bit = 0; bit < good.to_agent.size() * 8; ++bit) {
-    auto said = good.to_agent;
-    said[bit / 8] = static_cast<char>(said[bit / 8] ^ (1 << bit % 8));
+    auto sent = good.to_agent;
+    sent[bit / 8] = static_cast<char>(sent[bit / 8] ^ (1 << bit % 8));
     CAPTURE(bit);
     AgentHandshake agent(&secret, nonce(1));
-    check_refused(agent, said);
+    check_refused(agent, sent);
   }
 }
 

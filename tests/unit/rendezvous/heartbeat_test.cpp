@@ -42,16 +42,16 @@ TEST_CASE("each member is pinged once per interval, and one that is gone no more
 TEST_CASE("silence is noticed half an interval after the heartbeat time and not before, whatever the phase") {
   for (int phase = 0; phase < 1000; phase += 37) {
     Heartbeat heartbeat(Milliseconds{1000}, 3);
-    const auto heard = start + Milliseconds{5000 + phase};
+    const auto last_heard = start + Milliseconds{5000 + phase};
     heartbeat.add(1, start);
     Clock::time_point now = start;
     for (;;) {
       now = *heartbeat.next();
-      const auto due = heartbeat.due(now, [&](LinkId) { return std::optional(std::min(now, heard)); });
+      const auto due = heartbeat.due(now, [&](LinkId) { return std::optional(std::min(now, last_heard)); });
       if (!due.silent.empty()) break;
       REQUIRE(now < start + std::chrono::seconds(60));
     }
-    CHECK(now == heard + Milliseconds{3500});
+    CHECK(now == last_heard + Milliseconds{3500});
   }
 }
 

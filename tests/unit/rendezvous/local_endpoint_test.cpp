@@ -30,7 +30,7 @@ bool is_uuid(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("without options the workers meet on the loopback at a free port") {
+TEST_CASE("without options the workers use loopback at a free port") {
   const LocalEndpoint place = chosen({});
   CHECK(place.advertised == "127.0.0.1");
   CHECK(place.listen_on == loopback);
@@ -110,7 +110,7 @@ TEST_CASE("master address and port mean the same as a static endpoint") {
   CHECK(chosen(spec).port == 5000);
 }
 
-TEST_CASE("standalone and c10d take a port of their own whatever the endpoint says") {
+TEST_CASE("standalone and c10d choose a free port whatever the endpoint is") {
   RendezvousSpec spec = at("10.1.2.3:29500");
   SECTION("standalone") { spec.standalone = true; }
   SECTION("c10d") { spec.backend = "c10d"; }
@@ -123,7 +123,7 @@ TEST_CASE("standalone and c10d take a port of their own whatever the endpoint sa
   else CHECK(place.run_id == "none");
 }
 
-TEST_CASE("the local address is where workers meet when no endpoint is named") {
+TEST_CASE("the local address is advertised if no endpoint is named") {
   RendezvousSpec spec;
   spec.local_addr = "10.1.2.3";
   CHECK(chosen(spec).advertised == "10.1.2.3");

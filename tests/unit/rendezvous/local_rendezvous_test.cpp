@@ -26,15 +26,15 @@ using namespace std::chrono_literals;
 
 namespace {
 
-std::unique_ptr<store::TcpClient> meet(const RankAssignment& ranks) {
+std::unique_ptr<store::TcpClient> connect_store(const RankAssignment& ranks) {
   auto client = store::TcpClient::connect(ranks.master_addr, static_cast<std::uint16_t>(ranks.master_port), soon());
   if (!client) FAIL(client.error().message);
   return std::move(*client);
 }
 
 /// Another process's listener on loopback; its port.
-struct Occupied {
-  Occupied() : fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+struct OccupiedPort {
+  OccupiedPort() : fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -70,8 +70,8 @@ struct Member {
       number_ = number;
       round = ranks;
     };
-    listener.stop = [this](const Stop& heard) { stop = heard; };
-    listener.verdict = [this](const VerdictMessage& heard) { verdict = heard; };
+    listener.stop = [this](const Stop& message) { stop = message; };
+    listener.verdict = [this](const VerdictMessage& message) { verdict = message; };
     rendezvous = make_rendezvous(io.get_executor(), std::move(options), std::move(listener));
   }
   void fail(int code) {
@@ -111,7 +111,7 @@ TEST_CASE("every round has an empty store at the same place") {
       CHECK_FALSE(old->add("late", 1, soon()));  // a client of the last round has no access
     }
     port = member.round->master_port;
-    old = meet(*member.round);
+    old = connect_store(*member.round);
     CHECK(old->num_keys(soon()).value_or(-1) == 0);
     REQUIRE(old->add("stale", 1, soon()));
   }
@@ -150,7 +150,7 @@ TEST_CASE("a member of this very process may take what time it needs") {
   CHECK(member.verdict->kind == VerdictKind::stopped_by_signal);
 }
 
-TEST_CASE("no time passes for the pause before a restart while the agent stands still") {
+TEST_CASE("the pause before a restart does not elapse while the agent is paused") {
   LaunchSpec spec;
   spec.restart.max_restarts = 1;
   spec.restart.backoff = Milliseconds{50};
@@ -177,7 +177,7 @@ TEST_CASE("the advertised address is one that is listened on") {
 }
 
 TEST_CASE("a port in use is an error that names it") {
-  const Occupied other;
+  const OccupiedPort other;
   LaunchSpec spec;
   SECTION("as an endpoint") { spec.rendezvous.endpoint = "127.0.0.1:" + std::to_string(other.port); }
   SECTION("as a master port") { spec.rendezvous.master_port = other.port; }

@@ -75,25 +75,26 @@ namespace {
 ddrun::IpAddress address(const std::string& text) { return *ddrun::IpAddress::parse(text); }
 
 /// MASTER_ADDR for two members, of which the first is on the coordinator's machine or not.
-std::string reached(bool here, const std::string& by, const std::vector<std::string>& first_has) {
+std::string reached(bool on_coordinator_machine, const std::string& by, const std::vector<std::string>& first_has) {
   std::vector<Member> members{member("a", 1), member("b", 2)};
   std::vector<ddrun::IpAddress> own{address("127.0.0.1"), address("172.17.0.1"), address("fe80::9")};
-  for (const std::string& text : first_has) (here ? own : members[0].own_addresses).push_back(address(text));
+  for (const std::string& text : first_has)
+    (on_coordinator_machine ? own : members[0].own_addresses).push_back(address(text));
   members[1].own_addresses = {address("172.17.0.1"), address("fe80::2")};
-  members[0].peer_address = here ? address("127.0.0.1") : address(by);
+  members[0].peer_address = on_coordinator_machine ? address("127.0.0.1") : address(by);
   members[1].peer_address = address("fe80::2");
-  members[1].local_address = here ? address(by) : address("fe80::9");
+  members[1].local_address = on_coordinator_machine ? address(by) : address("fe80::9");
   return address_of_node_rank_0({&members[0], &members[1]}, own);
 }
 
 }  // namespace
 
-TEST_CASE("a link-local address is told to no other machine while another is known") {
-  for (const bool here : {true, false}) {
-    CAPTURE(here);
-    CHECK(reached(here, "10.0.0.1", {"10.0.0.1", "fe80::1"}) == "10.0.0.1");
-    CHECK(reached(here, "fe80::1", {"fe80::1", "10.0.0.1"}) == "10.0.0.1");
-    CHECK(reached(here, "fe80::1", {"fe80::1", "172.17.0.1", "fd00::1"}) == "fd00::1");
-    CHECK(reached(here, "fe80::1", {"fe80::1", "172.17.0.1"}) == "fe80::1");
+TEST_CASE("a link-local address is advertised only if no other is known") {
+  for (const bool on_coordinator_machine : {true, false}) {
+    CAPTURE(on_coordinator_machine);
+    CHECK(reached(on_coordinator_machine, "10.0.0.1", {"10.0.0.1", "fe80::1"}) == "10.0.0.1");
+    CHECK(reached(on_coordinator_machine, "fe80::1", {"fe80::1", "10.0.0.1"}) == "10.0.0.1");
+    CHECK(reached(on_coordinator_machine, "fe80::1", {"fe80::1", "172.17.0.1", "fd00::1"}) == "fd00::1");
+    CHECK(reached(on_coordinator_machine, "fe80::1", {"fe80::1", "172.17.0.1"}) == "fe80::1");
   }
 }

@@ -153,7 +153,7 @@ TEST_CASE("Of many processes that need a secret at once one makes it, and all ha
   }
 }
 
-TEST_CASE("Where no secret can be made the message says how to give one") {
+TEST_CASE("Where no secret can be made the message shows how to give one") {
   const TemporaryDirectory dir;
   const auto refusal = [](const Variables& variables) {
     const auto secret = find_or_make_secret({}, lookup(variables));
@@ -252,7 +252,7 @@ TEST_CASE("A file of another user is refused") {
   CHECK(contains(found(from_file(path), {}), "belongs to user 65534, not to user 0"));
 }
 
-TEST_CASE("A Secret as Kubernetes mounts it is taken, whatever its mode says") {
+TEST_CASE("A Secret as mounted by Kubernetes is accepted, whatever its mode") {
   if (::geteuid() != 0) ddrun::test::skip("needs root to mount a file system");
   const TemporaryDirectory dir;
   const std::string mount = dir.path() + "/mount";
