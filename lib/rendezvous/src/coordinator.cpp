@@ -74,7 +74,7 @@ class Coordinator::State {
  public:
   explicit State(CoordinatorOptions options);
 
-  void join(LinkId link, const Join& join, const LinkFacts& facts);
+  void join(LinkId link, const Join& join, const LinkAddresses& addresses);
   void receive(LinkId link, const FromAgent& message);
   void note_activity(LinkId link);
   void connection_broken(LinkId link, const std::string& how);
@@ -134,7 +134,7 @@ class Coordinator::State {
   // Joining.
   [[nodiscard]] std::optional<Refused> rejection(const Join& join);
   [[nodiscard]] const std::string& job_id(const Join& join) const;
-  void admit(LinkId link, const Join& join, const LinkFacts& facts);
+  void admit(LinkId link, const Join& join, const LinkAddresses& addresses);
   void send_waiting(Member& member, bool spare, const std::string& waiting_for);
   [[nodiscard]] std::string wait_reason() const;
   [[nodiscard]] bool has_free_place() const;
@@ -260,7 +260,7 @@ Coordinator::State::State(CoordinatorOptions options)
 
 // ---- joining
 
-void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& facts) {
+void Coordinator::State::join(LinkId link, const Join& join, const LinkAddresses& addresses) {
   if (members_.find(link) != nullptr) {
     out_.close(link);
     lost(link, "it sent a second JOIN");
@@ -278,14 +278,14 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& fa
     recovered_ = false;
   }
   if (const auto refused = rejection(join)) {
-    event(event_text::refused, job_.round, join.host, facts.peer_address.text(), refused->why);
+    event(event_text::refused, job_.round, join.host, addresses.peer_address.text(), refused->why);
     out_.refuse(link, refused->kind, refused->why);
   } else if (phase_ == Phase::ended) {
     reply_job_ended(link);
   } else if (const Member* rival = members_.conflicting_member(join)) {
     out_.refuse(link, RefusalKind::taken, conflict_text(join, *rival));
   } else {
-    admit(link, join, facts);
+    admit(link, join, addresses);
   }
 }
 
@@ -346,10 +346,10 @@ std::optional<Refused> Coordinator::State::rejection(const Join& join) {
   return std::nullopt;
 }
 
-void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& facts) {
+void Coordinator::State::admit(LinkId link, const Join& join, const LinkAddresses& addresses) {
   const JobSettings& job = job_.settings;
   const bool is_own = options_.single_member || (options_.own_join && options_.own_join->agent_id == join.agent_id);
-  Member& member = members_.add(link, join, facts, is_own, now);
+  Member& member = members_.add(link, join, addresses, is_own, now);
   if (!options_.single_member) heartbeat_.add(link, now);
   const bool may_recover = options_.term != 0 && !job_.started && !job_.verdict && !recovery_;
   // An earlier coordinator is recovered from once: its members have had their time to rejoin.
@@ -1393,9 +1393,9 @@ Coordinator::~Coordinator() = default;
 Coordinator::Coordinator(Coordinator&&) noexcept = default;
 Coordinator& Coordinator::operator=(Coordinator&&) noexcept = default;
 
-void Coordinator::join(LinkId link, const Join& join, const LinkFacts& facts, Clock::time_point now) {
+void Coordinator::join(LinkId link, const Join& join, const LinkAddresses& addresses, Clock::time_point now) {
   state_->now = now;
-  state_->join(link, join, facts);
+  state_->join(link, join, addresses);
 }
 
 void Coordinator::receive(LinkId link, const FromAgent& message, Clock::time_point now) {

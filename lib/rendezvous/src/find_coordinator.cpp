@@ -40,12 +40,12 @@ struct EndpointTarget {
   }
 };
 
-bool is_local_address(const std::optional<IpAddress>& address, const MachineFacts& machine) {
+bool is_local_address(const std::optional<IpAddress>& address, const LocalMachine& machine) {
   return address && (address->is_loopback() || std::find(machine.addresses.begin(), machine.addresses.end(),
                                                          *address) != machine.addresses.end());
 }
 
-EndpointTarget resolve_endpoint(const std::string& host, const MachineFacts& machine) {
+EndpointTarget resolve_endpoint(const std::string& host, const LocalMachine& machine) {
   using Kind = EndpointTarget::Kind;
   if (host == "localhost") return {Kind::self, {}, true};
   if (const auto address = IpAddress::parse(host))
@@ -126,13 +126,13 @@ Result<std::vector<Endpoint>> endpoints_of(const RendezvousSpec& spec) {
 
 }  // namespace
 
-MachineFacts this_machine() {
-  MachineFacts facts;
+LocalMachine this_machine() {
+  LocalMachine machine;
   utsname name{};
-  if (::uname(&name) == 0) facts.host_name = name.nodename;
-  facts.addresses = own_addresses();
-  facts.resolve = resolve_name;
-  return facts;
+  if (::uname(&name) == 0) machine.host_name = name.nodename;
+  machine.addresses = own_addresses();
+  machine.resolve = resolve_name;
+  return machine;
 }
 
 void nearest_first(std::vector<Endpoint>& endpoints, const std::vector<IpAddress>& own_addresses) {
@@ -148,7 +148,7 @@ void nearest_first(std::vector<Endpoint>& endpoints, const std::vector<IpAddress
                    [&](const Endpoint& a, const Endpoint& b) { return common_bits(a) > common_bits(b); });
 }
 
-Result<CoordinatorLocation> find_coordinator(const RendezvousSpec& spec, const MachineFacts& machine) {
+Result<CoordinatorLocation> find_coordinator(const RendezvousSpec& spec, const LocalMachine& machine) {
   auto endpoints = endpoints_of(spec);
   if (!endpoints) return tl::unexpected(endpoints.error());
   CoordinatorLocation location;

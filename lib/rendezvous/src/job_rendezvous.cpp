@@ -71,7 +71,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   void pass_signal(int signal) override { send(PassSignal{started_, signal}); }
   void abort(const Abort& why) override;
   void abandon(const std::string& why) override;
-  void stand_still(bool /*still*/) override {}  // time goes on for the other machines
+  void stand_still(bool /*paused*/) override {}  // time goes on for the other machines
   void async_close(std::function<void()> done) override;
 
  private:
@@ -162,7 +162,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   RendezvousListener listener_;
   std::string agent_id_ = random_id();
   CoordinatorLocation location_;
-  MachineFacts machine_;
+  LocalMachine machine_;
   std::unique_ptr<Leadership> leadership_;  ///< outlives the servers, which use it
   std::unique_ptr<CoordinatorServer> server_;
   std::unique_ptr<CoordinatorServer> former_server_;  ///< has stepped down, and is still telling its agents
@@ -336,7 +336,7 @@ void JobRendezvous::recheck_location(const std::vector<std::string>& addresses, 
   if (is_member_ || server_ || location_.is_explicit) return;
   // The lost coordinator may still run: a second one would start the job anew.
   if (!rejoin_reason_.empty()) return;
-  MachineFacts machine = machine_;
+  LocalMachine machine = machine_;
   machine.resolve = [&](const std::string&) { return addresses; };
   const auto location = find_coordinator(options_.spec->rendezvous, machine);
   if (!location) return on_link_lost({location.error(), false});

@@ -114,7 +114,7 @@ class LocalRendezvous final : public Rendezvous {
     send(why);
   }
   void abandon(const std::string& why) override { abort({AbortKind::cannot_go_on, exit_codes::launcher_failed, why}); }
-  void stand_still(bool still) override;
+  void stand_still(bool paused) override;
   void async_close(std::function<void()> done) override {
     alarm_.cancel();
     done();
@@ -206,8 +206,8 @@ void LocalRendezvous::join() {
     if (key == "min_nodes" || key == "max_nodes") value = "1";
     if (key == "node_max_failures") value = "0";  // no other machine to continue on
   }
-  const LinkFacts facts{*IpAddress::parse("127.0.0.1"), *IpAddress::parse("127.0.0.1")};
-  coordinator_.join(own_link, join, facts, now());
+  const LinkAddresses addresses{*IpAddress::parse("127.0.0.1"), *IpAddress::parse("127.0.0.1")};
+  coordinator_.join(own_link, join, addresses, now());
   process_outputs();
 }
 
@@ -269,11 +269,11 @@ void LocalRendezvous::on(VerdictMessage verdict) {
   listener_.verdict(verdict);
 }
 
-void LocalRendezvous::stand_still(bool still) {
-  if (still == paused_since_.has_value()) return;
-  if (still) paused_since_ = Clock::now();
+void LocalRendezvous::stand_still(bool paused) {
+  if (paused == paused_since_.has_value()) return;
+  if (paused) paused_since_ = Clock::now();
   else paused_time_ += Clock::now() - *std::exchange(paused_since_, std::nullopt);
-  alarm_.stand_still(still);
+  alarm_.stand_still(paused);
 }
 
 }  // namespace

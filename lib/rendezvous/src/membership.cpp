@@ -32,7 +32,8 @@ void Membership::assign_labels() {
   }
 }
 
-Member& Membership::add(LinkId link, const Join& join, const LinkFacts& facts, bool is_own, Clock::time_point now) {
+Member& Membership::add(LinkId link, const Join& join, const LinkAddresses& addresses, bool is_own,
+                        Clock::time_point now) {
   Member& member = members_[link];
   member.link = link;
   member.arrival = ++arrivals_;
@@ -42,8 +43,8 @@ Member& Membership::add(LinkId link, const Join& join, const LinkFacts& facts, b
   const std::string label(short_host_name(join.host));
   member.host = name_of_label_.emplace(label, join.host).first->second == join.host ? label : join.host;
   member.role = join.role;
-  member.peer_address = facts.peer_address;
-  member.local_address = facts.local_address;
+  member.peer_address = addresses.peer_address;
+  member.local_address = addresses.local_address;
   member.advertised = join.address;
   for (const std::string& text : join.own_addresses) {
     if (member.own_addresses.size() == max_own_addresses) break;

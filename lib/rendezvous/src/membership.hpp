@@ -71,7 +71,7 @@ struct Member {
 class Membership {
  public:
   /// `is_own`: its process runs the coordinator.
-  Member& add(LinkId link, const Join& join, const LinkFacts& facts, bool is_own, Clock::time_point now);
+  Member& add(LinkId link, const Join& join, const LinkAddresses& addresses, bool is_own, Clock::time_point now);
   void remove(LinkId link);
   [[nodiscard]] Member* find(LinkId link);
   [[nodiscard]] const Member* find(LinkId link) const;

@@ -55,7 +55,7 @@ class Candidate {
       verdict = text;
       log.push_back(concat("verdict: ", text));
     };
-    callbacks.on_status = [this](std::string_view text) { log.push_back(concat("trouble: ", text)); };
+    callbacks.on_status = [this](std::string_view text) { log.push_back(concat("status: ", text)); };
     callbacks.on_unusable = [this](const Error& error) {
       unusable = error.message;
       log.push_back(concat("unusable: ", error.message));

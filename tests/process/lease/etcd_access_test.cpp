@@ -101,7 +101,7 @@ TEST_CASE("TLS: with certificates on both sides, and each invalid one is reporte
   {
     Candidates candidates;
     Candidate& one = candidates.add("one", by_etcd(etcd));
-    REQUIRE(candidates.run_until([&] { return one.has_logged("trouble: "); }));
+    REQUIRE(candidates.run_until([&] { return one.has_logged("status: "); }));
     CHECK_THAT(one.log[0], test::contains("https"));
   }
   etcd.tls = true;

@@ -207,12 +207,12 @@ TEST_CASE("all of etcd away for longer than a lease lives: the leader steps down
   // Reported once, to each.
   for (const auto& one : candidates.all()) {
     CHECK(std::count_if(one->log.begin(), one->log.end(), [](const std::string& line) {
-            return line.starts_with("trouble: etcd cannot be asked: 127.0.0.1:");
+            return line.starts_with("status: etcd cannot be asked: 127.0.0.1:");
           }) == 1);
   }
   for (std::size_t i = 0; i < cluster.size(); ++i) cluster.resume(i);
   REQUIRE(candidates.run_until([&] { return candidates.agreed(); }, 60s));
-  CHECK(first.has_logged("trouble: etcd answers again (127.0.0.1:"));
+  CHECK(first.has_logged("status: etcd answers again (127.0.0.1:"));
 }
 
 TEST_CASE("members of etcd and leaders are suspended at random: never two lead", "[full]") {

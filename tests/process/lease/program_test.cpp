@@ -269,7 +269,7 @@ TEST_CASE(
   one.lease->campaign("one:1");
   REQUIRE(candidates.run_until([&] { return one.is_leader() && one.leader; }));
   write_file(bad, "");
-  REQUIRE(candidates.run_until([&] { return one.has_logged("trouble: the lease's program is started again: "); }));
+  REQUIRE(candidates.run_until([&] { return one.has_logged("status: the lease's program is started again: "); }));
   CHECK(one.has_logged("lost: the lease is lost: "));
   CHECK(one.has_logged(way.output));
   REQUIRE(candidates.run_until([&] { return one.is_leader() && one.leader; }));
@@ -302,8 +302,8 @@ TEST_CASE("the lines of a program are reported: leaders, none, troubles, verdict
                 "4) echo leader 4 old;; 5) echo trouble no $a way;; 6) echo verdict exit%200;; esac; echo done $a;;"));
   REQUIRE(candidates.run_until([&] { return one.verdict.has_value(); }));
   CHECK(one.log == std::vector<std::string>{"follow 5 n0:1", "follow 5 ", "no leader",
-                                            "trouble: a leader of term 4 is not obeyed after one of term 5",
-                                            "trouble: no 5 way", "verdict: exit 0"});
+                                            "status: a leader of term 4 is not obeyed after one of term 5",
+                                            "status: no 5 way", "verdict: exit 0"});
 }
 
 TEST_CASE("a verdict is recorded again after a lost answer, or a refusal despite success") {

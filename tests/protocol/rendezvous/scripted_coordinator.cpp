@@ -69,13 +69,13 @@ Coordinator::~Coordinator() = default;
 Coordinator::Coordinator(Coordinator&&) noexcept = default;
 Coordinator& Coordinator::operator=(Coordinator&&) noexcept = default;
 
-void Coordinator::join(LinkId link, const Join& join, const LinkFacts& facts, Clock::time_point now) {
+void Coordinator::join(LinkId link, const Join& join, const LinkAddresses& addresses, Clock::time_point now) {
   if (join.job_id == "elsewhere" && state_->options.job_id != "elsewhere") {
     state_->send(link, Refused{RefusalKind::other_job, "another job is served here"});
     state_->outputs.push_back({link, std::nullopt});
     return;
   }
-  log(concat("join ", join.host, " ", facts.peer_address.text(), " ", state_->options.job_id));
+  log(concat("join ", join.host, " ", addresses.peer_address.text(), " ", state_->options.job_id));
   state_->peers[link] = {join.host, now};
   const auto& options = state_->options;
   Welcome welcome;

@@ -249,24 +249,24 @@ TEST_CASE("MASTER_ADDR is an address by which peers reach node rank 0") {
   ScriptedJob job(2, 2);
   Join own = job.own_join_of("a");
   SECTION("a member on the coordinator's machine is reached as the others reached the coordinator") {
-    const LinkId a = job.joins(own, LinkFacts{ip("127.0.0.1"), ip("127.0.0.1")});
-    job.joins(job.join_of("b"), LinkFacts{ip("::ffff:192.168.0.2"), ip("::ffff:192.168.0.1")});
+    const LinkId a = job.joins(own, LinkAddresses{ip("127.0.0.1"), ip("127.0.0.1")});
+    job.joins(job.join_of("b"), LinkAddresses{ip("::ffff:192.168.0.2"), ip("::ffff:192.168.0.1")});
     const Open open = job.next<Open>(a);
     CHECK(open.address == "192.168.0.1");
     CHECK(open.addresses == std::vector<std::string>{"10.0.0.1", "127.0.0.1", "192.168.0.1", "192.168.0.2"});
   }
   SECTION("one that advertises an address is reached there") {
     own.address = "172.16.0.1";
-    const LinkId a = job.joins(own, LinkFacts{ip("127.0.0.1"), ip("127.0.0.1")});
-    job.joins(job.join_of("b"), LinkFacts{ip("fd00::2"), ip("fd00::1")});
+    const LinkId a = job.joins(own, LinkAddresses{ip("127.0.0.1"), ip("127.0.0.1")});
+    job.joins(job.join_of("b"), LinkAddresses{ip("fd00::2"), ip("fd00::1")});
     CHECK(job.next<Open>(a).address == "172.16.0.1");
   }
   SECTION("workers may connect from every address of an agent's machine") {
-    const LinkId a = job.joins(own, LinkFacts{ip("127.0.0.1"), ip("127.0.0.1")});
+    const LinkId a = job.joins(own, LinkAddresses{ip("127.0.0.1"), ip("127.0.0.1")});
     Join other = job.join_of("b");
     other.own_addresses = {"10.8.0.2", "192.168.0.2", "::ffff:10.9.0.2", "fd00::2", "a name",
                            "",         "0.0.0.0",     "10.8.0.2"};
-    job.joins(other, LinkFacts{ip("192.168.0.2"), ip("192.168.0.1")});
+    job.joins(other, LinkAddresses{ip("192.168.0.2"), ip("192.168.0.1")});
     CHECK(job.next<Open>(a).addresses == std::vector<std::string>{"10.0.0.1", "10.8.0.2", "10.9.0.2", "127.0.0.1",
                                                                   "192.168.0.1", "192.168.0.2", "fd00::2"});
   }
@@ -274,8 +274,8 @@ TEST_CASE("MASTER_ADDR is an address by which peers reach node rank 0") {
     own.own_addresses.clear();
     for (int i = 0; i < 1000; ++i)
       own.own_addresses.push_back("10.7." + std::to_string(i / 250) + "." + std::to_string(i % 250));
-    const LinkId a = job.joins(own, LinkFacts{ip("192.168.0.1"), ip("192.168.0.1")});
-    job.joins(job.join_of("b"), LinkFacts{ip("192.168.0.2"), ip("192.168.0.1")});
+    const LinkId a = job.joins(own, LinkAddresses{ip("192.168.0.1"), ip("192.168.0.1")});
+    job.joins(job.join_of("b"), LinkAddresses{ip("192.168.0.2"), ip("192.168.0.1")});
     const auto addresses = job.next<Open>(a).addresses;
     CHECK(addresses.size() == 64 + 2);
     CHECK(addresses.front() == "10.7.0.0");
@@ -283,15 +283,15 @@ TEST_CASE("MASTER_ADDR is an address by which peers reach node rank 0") {
   }
   SECTION("a name that one advertises is for workers only: a connection comes from an address") {
     own.address = "a.example";
-    const LinkId a = job.joins(own, LinkFacts{ip("192.168.0.1"), ip("192.168.0.1")});
-    job.joins(job.join_of("b"), LinkFacts{ip("192.168.0.2"), ip("192.168.0.1")});
+    const LinkId a = job.joins(own, LinkAddresses{ip("192.168.0.1"), ip("192.168.0.1")});
+    job.joins(job.join_of("b"), LinkAddresses{ip("192.168.0.2"), ip("192.168.0.1")});
     const Open open = job.next<Open>(a);
     CHECK(open.address == "a.example");
     CHECK(open.addresses == std::vector<std::string>{"192.168.0.1", "192.168.0.2"});
   }
   SECTION("all on one machine use loopback") {
-    const LinkId a = job.joins(own, LinkFacts{ip("127.0.0.1"), ip("127.0.0.1")});
-    job.joins(job.join_of("b"), LinkFacts{ip("127.0.0.1"), ip("127.0.0.1")});
+    const LinkId a = job.joins(own, LinkAddresses{ip("127.0.0.1"), ip("127.0.0.1")});
+    job.joins(job.join_of("b"), LinkAddresses{ip("127.0.0.1"), ip("127.0.0.1")});
     CHECK(job.next<Open>(a).address == "127.0.0.1");
   }
 }

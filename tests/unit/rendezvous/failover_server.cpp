@@ -78,7 +78,7 @@ void SimulatedServer::schedule_tick() {
   });
 }
 
-void SimulatedServer::receives(LinkId link, const FromAgent& message, const LinkFacts& facts) {
+void SimulatedServer::receives(LinkId link, const FromAgent& message, const LinkAddresses& addresses) {
   const auto* join = std::get_if<Join>(&message);
   if (join == nullptr) {
     return acts([&] {
@@ -96,7 +96,7 @@ void SimulatedServer::receives(LinkId link, const FromAgent& message, const Link
       return concat("hears JOIN of ", join->host, ", which claims round ", join->claim.round, " of term ",
                     join->claim.term);
     });
-    coordinator_.join(link, *join, facts, now());
+    coordinator_.join(link, *join, addresses, now());
   });
 }
 

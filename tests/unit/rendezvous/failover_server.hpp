@@ -35,7 +35,8 @@ class SimulatedServer : public std::enable_shared_from_this<SimulatedServer> {
   };
   SimulatedServer(Place place, rendezvous::CoordinatorOptions options);
 
-  void receives(rendezvous::LinkId link, const rendezvous::FromAgent& message, const rendezvous::LinkFacts& facts);
+  void receives(rendezvous::LinkId link, const rendezvous::FromAgent& message,
+                const rendezvous::LinkAddresses& addresses);
   void disconnected(rendezvous::LinkId link, const std::string& how);
   void suspend();
   void lead(rendezvous::Term term);

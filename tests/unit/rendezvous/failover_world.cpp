@@ -39,8 +39,8 @@ FailoverWorld::FailoverWorld(FailoverScenario drawn, bool tracing)
                                    const auto server = server_at(link);
                                    if (!server) return;
                                    const Connection& at = connections_.at(link);
-                                   nodes_[at.coordinator]->turn([server, link, message, facts = at.facts] {
-                                     server->receives(link, message, facts);
+                                   nodes_[at.coordinator]->turn([server, link, message, addresses = at.addresses] {
+                                     server->receives(link, message, addresses);
                                    });
                                  },
                                  [this](LinkId link, const std::string& how) {

@@ -78,7 +78,7 @@ class FailoverWorld {
     std::size_t node = 0;         ///< the agent
     std::size_t coordinator = 0;  ///< the node that runs the coordinator
     std::uint64_t server = 0;
-    LinkFacts facts;
+    LinkAddresses addresses;
   };
   std::size_t add_machine(Clock::duration when);
   void add_node(std::size_t machine, Clock::duration when);

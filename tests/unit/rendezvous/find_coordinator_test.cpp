@@ -12,13 +12,13 @@ namespace {
 
 /// A machine of the name "node3.cluster" with three addresses, and a name server that knows a few names.
 struct Machine {
-  MachineFacts facts;
+  LocalMachine local;
   int questions = 0;
 
   Machine() {
-    facts.host_name = "node3.cluster";
-    for (const char* text : {"127.0.0.1", "10.0.0.3", "fd00::3"}) facts.addresses.push_back(*IpAddress::parse(text));
-    facts.resolve = [this](const std::string& name) {
+    local.host_name = "node3.cluster";
+    for (const char* text : {"127.0.0.1", "10.0.0.3", "fd00::3"}) local.addresses.push_back(*IpAddress::parse(text));
+    local.resolve = [this](const std::string& name) {
       ++questions;
       static const std::map<std::string, std::vector<std::string>> known{
           {"node3-ib", {"fd00::3", "10.0.0.3"}},
@@ -44,14 +44,14 @@ RendezvousSpec at(const std::string& endpoint, const std::string& backend = "c10
 
 CoordinatorLocation found(const RendezvousSpec& spec) {
   const Machine machine;
-  auto place = find_coordinator(spec, machine.facts);
+  auto place = find_coordinator(spec, machine.local);
   if (!place) FAIL(place.error().message);
   return *place;
 }
 
 std::string refusal(const RendezvousSpec& spec) {
   const Machine machine;
-  const auto place = find_coordinator(spec, machine.facts);
+  const auto place = find_coordinator(spec, machine.local);
   return place ? "" : place.error().message;
 }
 
@@ -74,12 +74,12 @@ TEST_CASE("the agent whose machine the endpoint names runs the coordinator") {
 
 TEST_CASE("an address is compared without asking for a name, and a name is asked for once") {
   Machine machine;
-  CHECK(find_coordinator(at("10.0.0.9:1"), machine.facts));
-  CHECK(find_coordinator(at("localhost:1"), machine.facts));
+  CHECK(find_coordinator(at("10.0.0.9:1"), machine.local));
+  CHECK(find_coordinator(at("localhost:1"), machine.local));
   CHECK(machine.questions == 0);
   RendezvousSpec spec;
   spec.coordinators = {{"node4", 1}, {"node4", 2}, {"node4", 3}};
-  const auto place = find_coordinator(spec, machine.facts);
+  const auto place = find_coordinator(spec, machine.local);
   REQUIRE(place);
   CHECK(machine.questions == 1);
   CHECK(place->ports == std::vector<std::uint16_t>{1, 2, 3});
@@ -110,8 +110,8 @@ TEST_CASE("our own name is another machine if it resolves to one, and this machi
     INFO(name);
     const auto looked_up = [&](std::vector<std::string> addresses) {
       Machine machine;
-      machine.facts.resolve = [&](const std::string&) { return addresses; };
-      return find_coordinator(at(std::string(name) + ":1"), machine.facts);
+      machine.local.resolve = [&](const std::string&) { return addresses; };
+      return find_coordinator(at(std::string(name) + ":1"), machine.local);
     };
     CHECK(looked_up({})->is_local);
     CHECK(looked_up({"127.0.1.1"})->is_local);

@@ -53,13 +53,13 @@ LinkId ScriptedJob::joins(const std::string& host, int node_rank) {
   return joins(join);
 }
 
-LinkId ScriptedJob::joins(const Join& join, LinkFacts facts) {
+LinkId ScriptedJob::joins(const Join& join, LinkAddresses addresses) {
   const LinkId link = ++links_;
-  if (facts.peer_address.is_unspecified()) {
-    facts.peer_address = ip("10.0." + std::to_string(link / 256) + "." + std::to_string(link % 256));
+  if (addresses.peer_address.is_unspecified()) {
+    addresses.peer_address = ip("10.0." + std::to_string(link / 256) + "." + std::to_string(link % 256));
   }
-  if (facts.local_address.is_unspecified()) facts.local_address = ip("10.0.0.1");
-  coordinator().join(link, join, facts, now);
+  if (addresses.local_address.is_unspecified()) addresses.local_address = ip("10.0.0.1");
+  coordinator().join(link, join, addresses, now);
   deliver();
   return link;
 }

@@ -31,7 +31,7 @@ class ScriptedJob {
   Join own_join_of(const std::string& host);
   /// Joins from 10.0.0.<number>, number counted from 1, as link `number`; returns the link.
   LinkId joins(const std::string& host, int node_rank = -1);
-  LinkId joins(const Join& join, LinkFacts facts = {});
+  LinkId joins(const Join& join, LinkAddresses addresses = {});
   void sends(LinkId link, const FromAgent& message);
   void disconnects(LinkId link, const std::string& how = "connection reset by peer");
   void goes_silent(LinkId link) { silent_[link] = true; }

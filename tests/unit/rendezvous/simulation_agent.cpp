@@ -45,7 +45,7 @@ void World::connect(std::size_t index) {
   agent.link = network_.connect(index);
   note([&] { return concat(agent.host, " dials, link ", agent.link); });
   const std::string address = concat("10.0.", agent.number / 250, ".", agent.number % 250);
-  facts_[agent.link] = LinkFacts{*IpAddress::parse(address), *IpAddress::parse("10.0.0.0")};
+  addresses_[agent.link] = LinkAddresses{*IpAddress::parse(address), *IpAddress::parse("10.0.0.0")};
   if (agent.disturbed > 0) invariants_.note_fault(agent.link);
   Join join;
   join.version = "1.0";

@@ -117,7 +117,7 @@ void World::coordinator_receives(LinkId link, const FromAgent& message) {
         }
         if (const auto* join = std::get_if<Join>(&message)) {
           invariants_.joins(link, *join, timeline_.now());
-          coordinator_.join(link, *join, facts_.at(link), timeline_.now());
+          coordinator_.join(link, *join, addresses_.at(link), timeline_.now());
         } else {
           invariants_.receives(link, message, timeline_.now());
           coordinator_.receive(link, message, timeline_.now());

@@ -87,7 +87,7 @@ class World {
   Coordinator coordinator_;
   Invariants invariants_;
   std::deque<Agent> agents_;
-  std::map<LinkId, LinkFacts> facts_;
+  std::map<LinkId, LinkAddresses> addresses_;
   std::optional<Clock::time_point> tick_at_;
   Clock::time_point blocked_until_;
   Clock::time_point start_;

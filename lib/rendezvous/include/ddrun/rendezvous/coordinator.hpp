@@ -41,7 +41,7 @@ struct CoordinatorOptions {
 };
 
 /// Addresses of a connection, known to the transport.
-struct LinkFacts {
+struct LinkAddresses {
   IpAddress peer_address;   ///< remote
   IpAddress local_address;  ///< local
 };
@@ -58,7 +58,7 @@ class Coordinator {
   Coordinator& operator=(Coordinator&&) noexcept;
 
   /// The first message of a link.
-  void join(LinkId link, const Join& join, const LinkFacts& facts, Clock::time_point now);
+  void join(LinkId link, const Join& join, const LinkAddresses& addresses, Clock::time_point now);
   /// Any later message. One that does not fit the phase is ignored; a second Join closes the link.
   void receive(LinkId link, const FromAgent& message, Clock::time_point now);
   /// Part of a message arrived: counts as a sign of life.

@@ -12,7 +12,7 @@
 namespace ddrun::rendezvous {
 
 /// Identity of a machine, to decide whether an endpoint names it.
-struct MachineFacts {
+struct LocalMachine {
   std::string host_name;             ///< from uname
   std::vector<IpAddress> addresses;  ///< of all interfaces, including loopback
   /// Addresses of a name, empty if it has none. May block for some seconds.
@@ -20,7 +20,7 @@ struct MachineFacts {
 };
 
 /// Of the machine this process runs on.
-[[nodiscard]] MachineFacts this_machine();
+[[nodiscard]] LocalMachine this_machine();
 
 /// Where the coordinator of a job on several machines is, known before any contact.
 struct CoordinatorLocation {
@@ -37,7 +37,7 @@ struct CoordinatorLocation {
 /// machine: localhost, an address of its interfaces, a name with only such addresses, or its own name without any
 /// address. May block in `machine.resolve`. Errors: `invalid_argument` without an endpoint, or for a name with
 /// addresses of this and another machine, as each would run a coordinator.
-[[nodiscard]] Result<CoordinatorLocation> find_coordinator(const RendezvousSpec& spec, const MachineFacts& machine);
+[[nodiscard]] Result<CoordinatorLocation> find_coordinator(const RendezvousSpec& spec, const LocalMachine& machine);
 
 /// Sorts addresses of one machine by longest common prefix with an address of this machine.
 void nearest_first(std::vector<Endpoint>& endpoints, const std::vector<IpAddress>& own_addresses);
