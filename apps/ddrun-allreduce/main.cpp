@@ -26,7 +26,7 @@ int status_of(const Error& error) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  hold_standard_streams();
+  fill_closed_standard_streams();
   // A closed pipe is reported as a write error.
   std::signal(SIGPIPE, SIG_IGN);
   const Parsed parsed = parse_options(argc, argv);

@@ -103,7 +103,7 @@ std::variant<etcd::EtcdOptions, int> parse(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  hold_standard_streams();
+  fill_closed_standard_streams();
   // Who speaks to us says when it is over: a signal that meets the whole job meets it too, and it still needs its
   // lease.
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) std::signal(signal, SIG_IGN);

@@ -326,11 +326,11 @@ void Agent::suspend(bool still) {
   // A read that Ctrl-Z interrupted must not go on in the background.
   if (!still) hold_readers();
   group_->signal(still ? SIGSTOP : SIGCONT, held_);
-  if (command_) command_->stand_still(still);
-  for (Alarm* alarm : {&time_limit_, &skew_}) alarm->stand_still(still);
-  takedown_->stand_still(still);
-  member_->stand_still(still);
-  if (watchdog_) watchdog_->stand_still(still);
+  if (command_) command_->set_paused(still);
+  for (Alarm* alarm : {&time_limit_, &skew_}) alarm->set_paused(still);
+  takedown_->set_paused(still);
+  member_->set_paused(still);
+  if (watchdog_) watchdog_->set_paused(still);
   shared_.shared->set_suspended(still);
 }
 
@@ -536,7 +536,7 @@ Result<void> Agent::start_command(std::string_view name, const std::string& comm
   say(Level::info, concat("running --", name));
   auto started =
       command_->start(std::move(label), command, prepared_.directory, std::move(*environment), std::move(on_end));
-  if (started && suspended_) command_->stand_still(true);
+  if (started && suspended_) command_->set_paused(true);
   return started;
 }
 

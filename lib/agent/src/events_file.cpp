@@ -172,7 +172,7 @@ Result<void> EventsFile::open(const std::string& path) {
 }
 
 Result<void> EventsFile::start_feed(std::shared_ptr<Feed> feed) {
-  auto thread = start_quiet_thread("ddrun-events", [feed] { feed->run(); });
+  auto thread = start_thread_signals_blocked("ddrun-events", [feed] { feed->run(); });
   if (!thread) return tl::unexpected(thread.error());
   thread->detach();
   feed_ = std::move(feed);

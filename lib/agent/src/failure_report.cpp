@@ -31,12 +31,13 @@ class Lines {
   explicit Lines(bool color) : color_(color) {}
 
   void error(std::string_view headline) {
-    text_ += concat("ddrun: ", color_ ? "\033[1;31merror: \033[0m" : "error: ", fit_for_terminal(headline), "\n");
+    text_ += concat("ddrun: ", color_ ? "\033[1;31merror: \033[0m" : "error: ", sanitize_for_terminal(headline), "\n");
   }
   void warning(std::string_view headline) {
-    text_ += concat("ddrun: ", color_ ? "\033[1;33mwarning: \033[0m" : "warning: ", fit_for_terminal(headline), "\n");
+    text_ +=
+        concat("ddrun: ", color_ ? "\033[1;33mwarning: \033[0m" : "warning: ", sanitize_for_terminal(headline), "\n");
   }
-  void notice(std::string_view headline) { text_ += concat("ddrun: ", fit_for_terminal(headline), "\n"); }
+  void notice(std::string_view headline) { text_ += concat("ddrun: ", sanitize_for_terminal(headline), "\n"); }
 
   /// "  label:   line" with further lines below it. An empty label goes on with the one above.
   void block(std::string_view label, const std::vector<std::string>& lines) {
@@ -44,7 +45,7 @@ class Lines {
       std::string start = label.empty() ? std::string() : concat("  ", label, ":");
       start.resize(std::max(start.size(), indent), ' ');
       text_ += color_ && !label.empty() ? concat("\033[2m", start, "\033[0m") : start;
-      text_ += fit_for_terminal(line) + "\n";
+      text_ += sanitize_for_terminal(line) + "\n";
       label = {};
     }
   }

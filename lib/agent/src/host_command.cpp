@@ -74,15 +74,15 @@ void HostCommand::stop(int signal) {
     say(Level::warning, "a process of the command cannot be killed: it hangs in the kernel or is another user's");
     return finish();
   }
-  timer_.stand_still(false);
+  timer_.set_paused(false);
   signal_all(signal);
   signal_all(SIGCONT);
   timer_.set(Clock::now() + (signal == SIGKILL ? resweep : grace_), [this] { stop(SIGKILL); });
 }
 
-void HostCommand::stand_still(bool still) {
+void HostCommand::set_paused(bool still) {
   if (!is_running() || kill_deadline_) return;
-  timer_.stand_still(still);
+  timer_.set_paused(still);
   signal_all(still ? SIGSTOP : SIGCONT);
 }
 

@@ -37,7 +37,7 @@ class HostCommand {
 
   /// SIGTERM, and after the grace time SIGKILL; it is sent again until nothing is left. A second SIGTERM is not sent.
   void stop(int signal);
-  void stand_still(bool still);
+  void set_paused(bool still);
 
  private:
   void finish();

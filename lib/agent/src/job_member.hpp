@@ -56,7 +56,7 @@ class JobMember {
   void tell(const action::TellAbort& abort);
   void abandon(const std::string& why);
   void pass_signal(int signal) { rendezvous_->pass_signal(signal); }
-  void stand_still(bool still) { rendezvous_->stand_still(still); }
+  void set_paused(bool still) { rendezvous_->set_paused(still); }
   void async_close(std::function<void()> done) { rendezvous_->async_close(std::move(done)); }
 
  private:

@@ -22,7 +22,7 @@ bool is_in_hosts_file(const std::string& name) {
     std::vector<std::string> words = split(trim(text), ' ');
     const auto address = IpAddress::parse(words.front());
     if (std::find(words.begin() + 1, words.end(), name) != words.end() && address && !address->is_loopback() &&
-        !interface_with(*address).empty()) {
+        !interface_of(*address).empty()) {
       return true;
     }
   }
@@ -58,12 +58,12 @@ std::vector<std::pair<std::string, std::string>> interface_variables(const Launc
     return {{"GLOO_SOCKET_IFNAME", named}, {"NCCL_SOCKET_IFNAME", named}, {"UCX_NET_DEVICES", named}};
   }
   const auto there = SocketAddress::parse(master_addr, 1);
-  if (!spec.rendezvous.several_machines() || !there || there->stands_for_family() ||
+  if (!spec.rendezvous.several_machines() || !there || there->is_wildcard_or_loopback() ||
       IpAddress::parse(master_addr)->is_loopback() || is_in_hosts_file(host_name)) {
     return {};
   }
   const auto here = source_address_to(*there);
-  const std::string found = here ? interface_with(*here) : "";
+  const std::string found = here ? interface_of(*here) : "";
   if (found.empty()) return {};
   return {{"GLOO_SOCKET_IFNAME", found}};
 }

@@ -55,7 +55,7 @@ void Takedown::signal(int number) {
 }
 
 void Takedown::start_grace(Milliseconds grace) {
-  stand_still(false);  // they have just been continued, to hear it
+  set_paused(false);  // they have just been continued, to hear it
   grace_ends_ = Clock::now() + grace;
   timer_.set(Clock::now() + grace, [this, grace] {
     if (group_.living() > 0) {
@@ -77,7 +77,7 @@ void Takedown::look_for_strays_at(Deadline time) {
 }
 
 void Takedown::kill() {
-  stand_still(false);
+  set_paused(false);
   take_those_who_died_unasked();
   sent_.insert(SIGKILL);
   kill_everything();

@@ -46,11 +46,11 @@ class Takedown {
   /// A worker has ended, or an orphan was reaped.
   void somebody_ended();
   /// The grace time does not pass while the workers are stopped. What is killed is killed all the same.
-  void stand_still(bool still) {
+  void set_paused(bool still) {
     if (still && machine_.state() != State::stopping) return;
-    timer_.stand_still(still);
-    naming_.stand_still(still);
-    strays_timer_.stand_still(still);
+    timer_.set_paused(still);
+    naming_.set_paused(still);
+    strays_timer_.set_paused(still);
   }
   /// No time is counted any more.
   void cancel() {

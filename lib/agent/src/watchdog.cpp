@@ -130,7 +130,7 @@ std::string random_name() {
 /// When the process was born, in clock ticks since the machine's start; 0 if it is gone or a zombie.
 std::uint64_t birth_of(pid_t pid) {
   const auto stat = read_process_stat(pid);
-  return stat && stat->state != 'Z' ? stat->born : 0;
+  return stat && stat->state != 'Z' ? stat->start_time : 0;
 }
 
 double seconds_since_epoch() {
@@ -274,7 +274,7 @@ void FileTimer::wait_for_expiry() {
   });
 }
 
-void FileTimer::stand_still(bool still) {
+void FileTimer::set_paused(bool still) {
   if (still == still_since_.has_value()) return;
   (void)read_requests();
   if (still) {

@@ -88,7 +88,7 @@ class FileTimer {
   /// `open` does.
   Result<void> renew();
   /// While it stands still no timer expires; afterwards each has as much time left as before.
-  void stand_still(bool still);
+  void set_paused(bool still);
   /// Removes the FIFO, unless another one was put there.
   void close();
 
@@ -128,7 +128,7 @@ class Watchdog {
   Result<void> renew() { return timer_.renew(); }
   void close() { timer_.close(); }
   /// While the workers are stopped none is late.
-  void stand_still(bool still) { timer_.stand_still(still); }
+  void set_paused(bool still) { timer_.set_paused(still); }
 
  private:
   void expired(const std::vector<TimerRequest>& timers);

@@ -43,7 +43,7 @@ void SocketAddress::set_port(std::uint16_t port) {
   std::memcpy(&storage, &address, sizeof address);
 }
 
-bool SocketAddress::stands_for_family() const {
+bool SocketAddress::is_wildcard_or_loopback() const {
   if (family() == AF_INET6) {
     const auto address = load<sockaddr_in6>(*this).sin6_addr;
     return IN6_IS_ADDR_LOOPBACK(&address) || IN6_IS_ADDR_UNSPECIFIED(&address);
@@ -121,8 +121,8 @@ std::optional<HostPort> split_host_port(std::string_view text) {
     return HostPort{host, std::string(rest.substr(1))};
   }
   const std::size_t colon = text.find(':');
-  const bool alone = colon == std::string_view::npos || text.find(':', colon + 1) != std::string_view::npos;
-  if (alone) return HostPort{std::string(text), std::nullopt};
+  const bool is_host_only = colon == std::string_view::npos || text.find(':', colon + 1) != std::string_view::npos;
+  if (is_host_only) return HostPort{std::string(text), std::nullopt};
   return HostPort{std::string(text.substr(0, colon)), std::string(text.substr(colon + 1))};
 }
 
@@ -222,7 +222,7 @@ void for_each_address(Visit visit) {
 
 }  // namespace
 
-std::string interface_with(const IpAddress& address) {
+std::string interface_of(const IpAddress& address) {
   std::string found;
   for_each_address([&](const char* name, const IpAddress& one) {
     if (found.empty() && one == address) found = name;

@@ -13,7 +13,7 @@
 
 namespace ddrun {
 
-Result<std::thread> start_quiet_thread(const char* name, std::function<void()> run) {
+Result<std::thread> start_thread_signals_blocked(const char* name, std::function<void()> run) {
   // The new thread has the mask of the one that makes it.
   sigset_t all, before;
   ::sigfillset(&all);
@@ -34,26 +34,26 @@ Result<std::thread> start_quiet_thread(const char* name, std::function<void()> r
 
 Result<void> EventThread::open(const char* what) {
   epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
-  bell_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (epoll_ && bell_ && watch(EPOLL_CTL_ADD, bell_.get(), EPOLLIN, token)) return {};
+  wakeup_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (epoll_ && wakeup_ && watch(EPOLL_CTL_ADD, wakeup_.get(), EPOLLIN, wakeup_token)) return {};
   return fail_errno(Errc::unavailable, what, errno);
 }
 
 Result<void> EventThread::start(const char* name, std::function<void()> run) {
-  auto thread = start_quiet_thread(name, std::move(run));
+  auto thread = start_thread_signals_blocked(name, std::move(run));
   if (!thread) return tl::unexpected(std::move(thread.error()));
   thread_ = std::move(*thread);
   return {};
 }
 
-void EventThread::ask(const std::function<void()>& what) {
-  const std::lock_guard caller(callers_);
+void EventThread::call(const std::function<void()>& what) {
+  const std::lock_guard caller(call_mutex_);
   std::unique_lock lock(mutex_);
-  asked_ = &what;
+  pending_ = &what;
   const std::uint64_t one = 1;
-  while (::write(bell_.get(), &one, sizeof one) < 0 && errno == EINTR) {
+  while (::write(wakeup_.get(), &one, sizeof one) < 0 && errno == EINTR) {
   }
-  done_.wait(lock, [this] { return asked_ == nullptr; });
+  done_.wait(lock, [this] { return pending_ == nullptr; });
 }
 
 bool EventThread::watch(int operation, int fd, std::uint32_t events, std::uint64_t token) const {
@@ -69,13 +69,13 @@ int EventThread::wait(std::span<epoll_event> events, int timeout) const {
   return ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout);
 }
 
-void EventThread::answer() {
+void EventThread::run_pending_call() {
   std::uint64_t count = 0;
-  (void)!::read(bell_.get(), &count, sizeof count);
+  (void)!::read(wakeup_.get(), &count, sizeof count);
   const std::lock_guard lock(mutex_);
-  if (asked_ == nullptr) return;
-  (*asked_)();
-  asked_ = nullptr;
+  if (pending_ == nullptr) return;
+  (*pending_)();
+  pending_ = nullptr;
   done_.notify_all();
 }
 

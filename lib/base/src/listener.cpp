@@ -15,8 +15,8 @@ namespace {
 
 /// An address that stands for its whole family, on a machine that was booted without that family. Any other one that is
 /// not this machine's is a mistake of the user.
-bool lacks_family(const SocketAddress& at, int error) {
-  return error == EAFNOSUPPORT || error == EPROTONOSUPPORT || (error == EADDRNOTAVAIL && at.stands_for_family());
+bool is_family_unavailable(const SocketAddress& at, int error) {
+  return error == EAFNOSUPPORT || error == EPROTONOSUPPORT || (error == EADDRNOTAVAIL && at.is_wildcard_or_loopback());
 }
 
 tl::unexpected<Error> cannot_listen(const SocketAddress& at, int error) {
@@ -59,19 +59,19 @@ Result<std::uint16_t> free_port(SocketAddress at) {
 /// One attempt on a given port.
 Result<std::vector<Listener>> listen_on_all(std::vector<SocketAddress> endpoints, std::uint16_t port) {
   std::vector<Listener> listeners;
-  std::optional<Error> lacking;
+  std::optional<Error> family_error;
   for (auto& endpoint : endpoints) {
     endpoint.set_port(port);
     auto listener = listen_on(endpoint);
     if (listener) {
       listeners.push_back(std::move(*listener));
-    } else if (lacks_family(endpoint, listener.error().cause.value())) {
-      lacking = std::move(listener.error());
+    } else if (is_family_unavailable(endpoint, listener.error().cause.value())) {
+      family_error = std::move(listener.error());
     } else {
       return tl::unexpected(std::move(listener.error()));
     }
   }
-  if (listeners.empty() && lacking) return tl::unexpected(std::move(*lacking));
+  if (listeners.empty() && family_error) return tl::unexpected(std::move(*family_error));
   return listeners;
 }
 
@@ -128,7 +128,7 @@ Result<void> Listener::restart() {
   return {};
 }
 
-std::vector<std::string> texts_of(const std::vector<Listener>& listeners) {
+std::vector<std::string> listener_addresses(const std::vector<Listener>& listeners) {
   std::vector<std::string> texts;
   for (const auto& listener : listeners) texts.push_back(listener.at.text());
   return texts;
@@ -152,12 +152,12 @@ Result<std::vector<Listener>> open_listeners(const std::vector<std::string>& add
     Result<std::uint16_t> chosen = fail(Errc::unavailable, "");
     for (const auto& endpoint : endpoints) {
       chosen = free_port(endpoint);
-      if (chosen || !lacks_family(endpoint, chosen.error().cause.value())) break;
+      if (chosen || !is_family_unavailable(endpoint, chosen.error().cause.value())) break;
     }
     if (!chosen) return tl::unexpected(std::move(chosen.error()));
     auto listeners = listen_on_all(endpoints, *chosen);
-    const bool taken = !listeners && listeners.error().cause == std::errc::address_in_use;
-    if (!taken || attempt == attempts) return listeners;
+    const bool in_use = !listeners && listeners.error().cause == std::errc::address_in_use;
+    if (!in_use || attempt == attempts) return listeners;
   }
 }
 
@@ -170,9 +170,9 @@ Acceptor::Outcome Acceptor::next(const Listener& listener, UniqueFd& connection,
   if (connection) return Outcome::accepted;
   switch (errno) {
     case EMFILE:
-    case ENFILE: return turn_one_away(listener.fd.get());
+    case ENFILE: return reject_one(listener.fd.get());
     case ENOBUFS:
-    case ENOMEM: return Outcome::no_room;
+    case ENOMEM: return Outcome::exhausted;
     case EAGAIN:
     case EBADF:
     case EINVAL: return Outcome::none;
@@ -180,13 +180,13 @@ Acceptor::Outcome Acceptor::next(const Listener& listener, UniqueFd& connection,
   }
 }
 
-Acceptor::Outcome Acceptor::turn_one_away(int listener) {
+Acceptor::Outcome Acceptor::reject_one(int listener) {
   if (!reserve_) reserve_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!reserve_) return Outcome::no_room;
+  if (!reserve_) return Outcome::exhausted;
   reserve_.reset();
   UniqueFd connection(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
   // The system finds out that there is no descriptor before it looks whether a caller waits.
-  const Outcome outcome = connection ? Outcome::turned_away : errno == EAGAIN ? Outcome::none : Outcome::no_room;
+  const Outcome outcome = connection ? Outcome::rejected : errno == EAGAIN ? Outcome::none : Outcome::exhausted;
   connection.reset();
   reserve_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   return outcome;

@@ -17,18 +17,18 @@ MessageSettings settings_;
 std::function<void(std::string_view)> sink_;  // touched by its owner only
 
 /// Tells threads apart: each has one of its own, at an address of its own.
-thread_local char here;
+thread_local char thread_tag;
 /// The `here` of the thread that owns the sink; null: there is none.
 std::atomic<const char*> sink_owner{nullptr};
-std::atomic<bool> in_torn_line{false};
+std::atomic<bool> in_partial_line{false};
 
 bool write_to_stderr(std::string_view text) {
-  if (in_torn_line.exchange(false)) write_all(STDERR_FILENO, "\n", 1);
+  if (in_partial_line.exchange(false)) write_all(STDERR_FILENO, "\n", 1);
   return write_all(STDERR_FILENO, text.data(), text.size());
 }
 
 /// Another thread owns the sink, which is not safe to use here.
-void said_on_wrong_thread(std::string_view text) {
+void report_wrong_thread(std::string_view text) {
   write_to_stderr(text);
 #ifndef NDEBUG
   write_to_stderr("ddrun: error: the line above was said on a thread that may not (base/messages.hpp)\n");
@@ -54,7 +54,7 @@ Style style_of(Level level) {
 
 }  // namespace
 
-std::string fit_for_terminal(std::string_view text) {
+std::string sanitize_for_terminal(std::string_view text) {
   std::string fit;
   fit.reserve(text.size());
   for (std::size_t at = 0; at < text.size(); ++at) {
@@ -73,9 +73,10 @@ void set_message_settings(MessageSettings settings) { settings_ = settings; }
 
 void set_message_sink(std::function<void(std::string_view)> sink) {
   const char* const owner = sink_owner.load();
-  if (owner != nullptr && owner != &here) return said_on_wrong_thread("ddrun: error: another thread owns the sink\n");
+  if (owner != nullptr && owner != &thread_tag)
+    return report_wrong_thread("ddrun: error: another thread owns the sink\n");
   sink_ = std::move(sink);
-  sink_owner = sink_ ? &here : nullptr;
+  sink_owner = sink_ ? &thread_tag : nullptr;
 }
 
 void say(Level level, std::string_view message) {
@@ -84,18 +85,18 @@ void say(Level level, std::string_view message) {
   std::string line = "ddrun: ";
   if (settings_.color && *style.color != '\0') line += std::string(style.color) + style.word + "\033[0m";
   else line += style.word;
-  line += fit_for_terminal(message);
+  line += sanitize_for_terminal(message);
   line += '\n';
   say_text(line);
 }
 
-void begin_new_line() { in_torn_line = true; }
+void begin_new_line() { in_partial_line = true; }
 
 bool say_text(std::string_view text) {
   const char* const owner = sink_owner.load(std::memory_order_relaxed);
   if (owner == nullptr) return write_to_stderr(text);
-  if (owner == &here) sink_(text);
-  else said_on_wrong_thread(text);
+  if (owner == &thread_tag) sink_(text);
+  else report_wrong_thread(text);
   return true;
 }
 

@@ -69,13 +69,13 @@ std::optional<ProcessStat> read_process_stat(pid_t pid) {
   const std::size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return std::nullopt;
   ProcessStat stat;
-  unsigned long long born = 0;
+  unsigned long long start_time = 0;
   if (std::sscanf(text.c_str() + name_end + 1,
                   " %c %d %d %d %*d %d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &stat.state,
-                  &stat.parent, &stat.group, &stat.session, &stat.foreground, &born) != 6) {
+                  &stat.parent, &stat.group, &stat.session, &stat.foreground, &start_time) != 6) {
     return std::nullopt;
   }
-  stat.born = born;
+  stat.start_time = start_time;
   return stat;
 }
 

@@ -29,15 +29,15 @@ Result<UniqueFd> duplicate(int fd, int lowest) {
 namespace {
 
 /// How long a reader may take nothing where another program has made the descriptor non-blocking.
-constexpr int patience_ms = 10'000;
+constexpr int write_stall_ms = 10'000;
 
 /// Waits until `fd` can be written to; false, with errno set, if it takes nothing for too long.
-bool takes_more(int fd) noexcept {
+bool wait_writable(int fd) noexcept {
   struct pollfd room {
     fd, POLLOUT, 0
   };
   int ready = 0;
-  do ready = ::poll(&room, 1, patience_ms);
+  do ready = ::poll(&room, 1, write_stall_ms);
   while (ready < 0 && errno == EINTR);
   if (ready == 0) errno = EAGAIN;
   return ready > 0;
@@ -50,7 +50,7 @@ bool write_all(int fd, const void* data, std::size_t size) noexcept {
   while (size > 0) {
     const ssize_t n = ::write(fd, at, size);
     if (n < 0) {
-      if (errno == EINTR || (errno == EAGAIN && takes_more(fd))) continue;
+      if (errno == EINTR || (errno == EAGAIN && wait_writable(fd))) continue;
       return false;
     }
     at += n;
@@ -59,7 +59,7 @@ bool write_all(int fd, const void* data, std::size_t size) noexcept {
   return true;
 }
 
-void hold_standard_streams() noexcept {
+void fill_closed_standard_streams() noexcept {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(fd, F_GETFD) < 0) [[maybe_unused]]
       const int opened = ::open("/dev/null", O_RDONLY);

@@ -91,7 +91,7 @@ Result<UniqueFd> read_by_thread(int file) {
     return fail_errno(Errc::unavailable, "cannot change a pipe", errno);
   }
   auto end = std::make_shared<UniqueFd>(std::move(pipe->write));
-  auto thread = start_quiet_thread("ddrun-input", [end, file] {
+  auto thread = start_thread_signals_blocked("ddrun-input", [end, file] {
     read_into(end->get(), file);
     end->reset();
   });
@@ -193,7 +193,7 @@ std::unique_ptr<DiskWriter> DiskWriter::start(int file) {
   UniqueFd last(::eventfd(0, EFD_CLOEXEC));
   if (!pipe || !last) return nullptr;
   auto work = std::make_shared<Work>(std::move(pipe->read), std::move(last), file);
-  auto thread = start_quiet_thread("ddrun-disk", [work] { work->run(); });
+  auto thread = start_thread_signals_blocked("ddrun-disk", [work] { work->run(); });
   if (!thread) return nullptr;
   thread->detach();
   return std::unique_ptr<DiskWriter>(new DiskWriter(std::move(pipe->write), std::move(work)));

@@ -834,7 +834,7 @@ AgentLink::~AgentLink() {
 }
 
 Result<void> AgentLink::start() {
-  auto thread = start_quiet_thread("ddrun-link", [context = context_.get()] {
+  auto thread = start_thread_signals_blocked("ddrun-link", [context = context_.get()] {
     const auto work = asio::make_work_guard(*context);
     context->run();
   });

@@ -69,14 +69,14 @@ class CoordinatorServer::Loop {
 
   Result<void> start();
   [[nodiscard]] std::uint16_t port() const { return port_; }
-  [[nodiscard]] std::vector<std::string> addresses() const { return texts_of(listeners_); }
+  [[nodiscard]] std::vector<std::string> addresses() const { return listener_addresses(listeners_); }
   [[nodiscard]] bool wait_done(Deadline deadline);
   [[nodiscard]] CoordinatorServerStats stats();
   [[nodiscard]] bool holds_lease() const { return !options_.holds_lease || options_.holds_lease(); }
   /// From other threads: runs `what` with the only job's coordinator before it returns.
   template <class Action>
   void run_on_coordinator(Action what) {
-    thread_.ask([&] {
+    thread_.call([&] {
       Coordinator& coordinator = jobs_.begin()->second.coordinator;
       what(coordinator, now());
       apply_outputs(coordinator);
@@ -134,7 +134,7 @@ class CoordinatorServer::Loop {
     Outbox outbox;
   };
 
-  static constexpr std::uint64_t first_listener_token = EventThread::token + 1;
+  static constexpr std::uint64_t first_listener_token = EventThread::wakeup_token + 1;
   /// PROTOCOL.md, section 1.
   static constexpr std::size_t max_newcomers = 512;
 
@@ -237,13 +237,13 @@ Result<void> CoordinatorServer::Loop::start() {
 
 CoordinatorServer::Loop::~Loop() {
   if (!thread_.started()) return;
-  thread_.ask([this] { stop(); });
+  thread_.call([this] { stop(); });
   thread_.join();
 }
 
 CoordinatorServerStats CoordinatorServer::Loop::stats() {
   CoordinatorServerStats stats;
-  thread_.ask([&] { stats = collect(); });
+  thread_.call([&] { stats = collect(); });
   return stats;
 }
 
@@ -264,8 +264,8 @@ CoordinatorServerStats CoordinatorServer::Loop::collect() const {
 }
 
 void CoordinatorServer::Loop::notice(std::uint64_t number, const std::string& text) const {
-  if (!options_.on_notice || !worth_telling(number)) return;
-  options_.on_notice(number > all_told ? concat(text, " (number ", number, "; not all are shown)") : text);
+  if (!options_.on_notice || !should_log(number)) return;
+  options_.on_notice(number > log_limit ? concat(text, " (number ", number, "; not all are shown)") : text);
 }
 
 void CoordinatorServer::Loop::run() {
@@ -326,7 +326,7 @@ Deadline CoordinatorServer::Loop::next_deadline() const {
 
 void CoordinatorServer::Loop::on_event(const epoll_event& event) {
   const std::uint64_t token = event.data.u64;
-  if (token == EventThread::token) return thread_.answer();
+  if (token == EventThread::wakeup_token) return thread_.run_pending_call();
   if (token < first_listener_token + listeners_.size()) return accept_from(listeners_[token - first_listener_token]);
   const LinkId id = token - token_of(0);
   if (const auto found = links_.find(id); found != links_.end()) return on_link(id, found->second, event.events);
@@ -418,10 +418,10 @@ void CoordinatorServer::Loop::accept_from(Listener& listener) {
     sockaddr_storage peer{};
     switch (acceptor_.next(listener, fd, peer)) {
       case Acceptor::Outcome::accepted: add_newcomer(std::move(fd), peer); break;
-      case Acceptor::Outcome::turned_away: ++stats_.rejected; break;  // closed; the agent retries
+      case Acceptor::Outcome::rejected: ++stats_.rejected; break;  // closed; the agent retries
       case Acceptor::Outcome::failed: break;
       case Acceptor::Outcome::none: return;
-      case Acceptor::Outcome::no_room: out_of_descriptors_ = true; return;
+      case Acceptor::Outcome::exhausted: out_of_descriptors_ = true; return;
     }
   }
 }

@@ -71,7 +71,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   void pass_signal(int signal) override { send(PassSignal{started_, signal}); }
   void abort(const Abort& why) override;
   void abandon(const std::string& why) override;
-  void stand_still(bool /*paused*/) override {}  // time goes on for the other machines
+  void set_paused(bool /*paused*/) override {}  // time goes on for the other machines
   void async_close(std::function<void()> done) override;
 
  private:

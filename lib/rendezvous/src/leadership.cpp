@@ -122,7 +122,7 @@ Leadership::~Leadership() {
 }
 
 Result<void> Leadership::start() {
-  auto thread = start_quiet_thread("ddrun-lease", [this] {
+  auto thread = start_thread_signals_blocked("ddrun-lease", [this] {
     const auto work = asio::make_work_guard(context_);
     context_.run();
   });

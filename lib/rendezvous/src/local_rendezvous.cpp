@@ -114,7 +114,7 @@ class LocalRendezvous final : public Rendezvous {
     send(why);
   }
   void abandon(const std::string& why) override { abort({AbortKind::cannot_go_on, exit_codes::launcher_failed, why}); }
-  void stand_still(bool paused) override;
+  void set_paused(bool paused) override;
   void async_close(std::function<void()> done) override {
     alarm_.cancel();
     done();
@@ -269,11 +269,11 @@ void LocalRendezvous::on(VerdictMessage verdict) {
   listener_.verdict(verdict);
 }
 
-void LocalRendezvous::stand_still(bool paused) {
+void LocalRendezvous::set_paused(bool paused) {
   if (paused == paused_since_.has_value()) return;
   if (paused) paused_since_ = Clock::now();
   else paused_time_ += Clock::now() - *std::exchange(paused_since_, std::nullopt);
-  alarm_.stand_still(paused);
+  alarm_.set_paused(paused);
 }
 
 }  // namespace

@@ -74,14 +74,14 @@ class TcpServer::Loop {
 
   Result<void> start();
   [[nodiscard]] std::uint16_t port() const { return port_; }
-  [[nodiscard]] std::vector<std::string> addresses() const { return texts_of(listeners_); }
+  [[nodiscard]] std::vector<std::string> addresses() const { return listener_addresses(listeners_); }
   Result<void> new_round();
   Result<void> new_round(AllowedPeers peers);
   TcpServerStats stats();
 
  private:
   // epoll's user data: these small numbers, else the address of a Connection.
-  static constexpr std::uint64_t first_listener_token = EventThread::token + 1;
+  static constexpr std::uint64_t first_listener_token = EventThread::wakeup_token + 1;
 
   void run();
   int wait_for_events();
@@ -135,7 +135,7 @@ Result<void> TcpServer::Loop::start() {
 
 TcpServer::Loop::~Loop() {
   if (thread_.started()) {
-    thread_.ask([this] {
+    thread_.call([this] {
       while (!connections_.empty()) close(*connections_.back());
       stopping_ = true;
     });
@@ -147,13 +147,13 @@ TcpServer::Loop::~Loop() {
 
 Result<void> TcpServer::Loop::new_round() {
   Result<void> outcome;
-  thread_.ask([&] { outcome = clear(); });
+  thread_.call([&] { outcome = clear(); });
   return outcome;
 }
 
 Result<void> TcpServer::Loop::new_round(AllowedPeers peers) {
   Result<void> outcome;
-  thread_.ask([&] {
+  thread_.call([&] {
     peers_ = std::move(peers);
     outcome = clear();
   });
@@ -162,7 +162,7 @@ Result<void> TcpServer::Loop::new_round(AllowedPeers peers) {
 
 TcpServerStats TcpServer::Loop::stats() {
   TcpServerStats stats;
-  thread_.ask([&] { stats = collect(); });
+  thread_.call([&] { stats = collect(); });
   return stats;
 }
 
@@ -225,7 +225,7 @@ int TcpServer::Loop::wait_for_events() {
 
 void TcpServer::Loop::on_event(const epoll_event& event) {
   const std::uint64_t token = event.data.u64;
-  if (token == EventThread::token) return thread_.answer();
+  if (token == EventThread::wakeup_token) return thread_.run_pending_call();
   if (token < first_listener_token + listeners_.size()) return accept_from(listeners_[token - first_listener_token]);
 
   auto& connection = *reinterpret_cast<Connection*>(static_cast<std::uintptr_t>(token));
@@ -248,11 +248,11 @@ void TcpServer::Loop::update_watch(Connection& connection, bool keep) {
 /// Closes a connection, and reports the reason if the client was refused.
 void TcpServer::Loop::refuse(Connection& connection) {
   std::string refusal_reason = std::exchange(shared_.state.refusal_reason, {});
-  if (!refusal_reason.empty() && on_refusal_ && worth_telling(++reported_refusals_)) {
+  if (!refusal_reason.empty() && on_refusal_ && should_log(++reported_refusals_)) {
     const auto peer = peer_socket_address(connection.fd());
     on_refusal_(
         concat("the store has cut off its client ", peer ? peer->text() : "(gone)", ": ", refusal_reason,
-               reported_refusals_ > all_told ? concat(" (number ", reported_refusals_, "; not all are shown)") : ""));
+               reported_refusals_ > log_limit ? concat(" (number ", reported_refusals_, "; not all are shown)") : ""));
   }
   close(connection);
 }
@@ -290,10 +290,10 @@ void TcpServer::Loop::accept_from(Listener& listener) {
       case Acceptor::Outcome::accepted:
         if (is_allowed(peer)) add_connection(std::move(fd));
         break;
-      case Acceptor::Outcome::turned_away:  // closed, so that the client gets an error
+      case Acceptor::Outcome::rejected:  // closed, so that the client gets an error
       case Acceptor::Outcome::failed: break;
       case Acceptor::Outcome::none: return;
-      case Acceptor::Outcome::no_room: return pause_listening(true);
+      case Acceptor::Outcome::exhausted: return pause_listening(true);
     }
   }
 }
@@ -303,10 +303,10 @@ bool TcpServer::Loop::is_allowed(const sockaddr_storage& peer) {
   const auto address = IpAddress::of(peer);
   if (address && peers_.allow(*address)) return true;
   ++rejected_peers_;
-  if (on_refusal_ && worth_telling(rejected_peers_)) {
+  if (on_refusal_ && should_log(rejected_peers_)) {
     on_refusal_(concat("the store has cut off a client from ", address ? address->text() : "an unknown address",
                        ", which is not the address of a node of this round",
-                       rejected_peers_ > all_told ? concat(" (number ", rejected_peers_, "; not all are shown)") : ""));
+                       rejected_peers_ > log_limit ? concat(" (number ", rejected_peers_, "; not all are shown)") : ""));
   }
   return false;
 }

@@ -21,12 +21,12 @@ TEST_CASE("messages go to the sink of the thread that set it, and to stderr with
 }
 
 TEST_CASE("nothing that is said can write to the terminal but letters") {
-  CHECK(fit_for_terminal("two\nlines, a\ttab, caf\xC3\xA9 \xE2\x82\xAC") ==
+  CHECK(sanitize_for_terminal("two\nlines, a\ttab, caf\xC3\xA9 \xE2\x82\xAC") ==
         "two\n  lines, a\ttab, caf\xC3\xA9 \xE2\x82\xAC");
-  CHECK(fit_for_terminal("\033]0;title\a b\b\r\x7F") == "?]0;title? b???");
-  CHECK(fit_for_terminal("eight bits: \xC2\x9B"
-                         "2J, and \xC2\xA0") == "eight bits: ?2J, and \xC2\xA0");
-  CHECK(fit_for_terminal("\xC2") == "\xC2");
+  CHECK(sanitize_for_terminal("\033]0;title\a b\b\r\x7F") == "?]0;title? b???");
+  CHECK(sanitize_for_terminal("eight bits: \xC2\x9B"
+                              "2J, and \xC2\xA0") == "eight bits: ?2J, and \xC2\xA0");
+  CHECK(sanitize_for_terminal("\xC2") == "\xC2");
   std::string said;
   set_message_sink([&](std::string_view line) { said += line; });
   say(Level::notice, "waiting for \033[2Jnode7");
@@ -40,7 +40,7 @@ TEST_CASE("a name with line ends in it cannot write a message of its own") {
   say(Level::notice, "waiting for node7\nddrun: error: rank 0 failed\n\nddrun: warning: 2\n");
   set_message_sink({});
   CHECK(said == "ddrun: waiting for node7\n  ddrun: error: rank 0 failed\n\n  ddrun: warning: 2\n\n");
-  CHECK(fit_for_terminal("a\n b\n") == "a\n b\n");
+  CHECK(sanitize_for_terminal("a\n b\n") == "a\n b\n");
 }
 
 TEST_CASE("a thread that does not own the sink never touches it") {

@@ -40,10 +40,10 @@ TEST_CASE("localhost stands for the loopback of both families") {
 TEST_CASE("only addresses that every machine has stand for their family") {
   for (const auto* address : {"127.0.0.1", "0.0.0.0", "::1", "::"}) {
     CAPTURE(address);
-    CHECK(SocketAddress::parse(address, 0)->stands_for_family());
+    CHECK(SocketAddress::parse(address, 0)->is_wildcard_or_loopback());
   }
   for (const auto* address : {"10.0.0.1", "2001:db8::1"}) {
     CAPTURE(address);
-    CHECK_FALSE(SocketAddress::parse(address, 0)->stands_for_family());
+    CHECK_FALSE(SocketAddress::parse(address, 0)->is_wildcard_or_loopback());
   }
 }

@@ -159,10 +159,10 @@ TEST_CASE("the pause before a restart does not elapse while the agent is paused"
   member.rendezvous->join();
   member.fail(1);
   CHECK_FALSE(member.round);
-  member.rendezvous->stand_still(true);
+  member.rendezvous->set_paused(true);
   CHECK(member.io.run_for(std::chrono::milliseconds(100)) == 1);  // the cancelled timer
   CHECK_FALSE(member.round);
-  member.rendezvous->stand_still(false);
+  member.rendezvous->set_paused(false);
   member.io.restart();
   // A timer that fires early is rearmed.
   while (!member.round) REQUIRE(member.io.run_one_for(std::chrono::seconds(20)) == 1);

@@ -226,7 +226,7 @@ bool NcclSession::finish() {
 bool NcclSession::run_with_timeout(nccl::CommDestroy* last) {
   auto returned = std::make_shared<std::promise<void>>();
   auto future = returned->get_future();
-  auto thread = start_quiet_thread("nccl-end", [returned, last, comm = comm_, device = parts_.device] {
+  auto thread = start_thread_signals_blocked("nccl-end", [returned, last, comm = comm_, device = parts_.device] {
     if (device->use()) (void)last(comm);
     returned->set_value();
   });

@@ -26,7 +26,7 @@ struct SocketAddress {
   [[nodiscard]] std::uint16_t port() const;
   void set_port(std::uint16_t port);
   /// The loopback or "any" address: every machine that has the family has it.
-  [[nodiscard]] bool stands_for_family() const;
+  [[nodiscard]] bool is_wildcard_or_loopback() const;
   /// "127.0.0.1:29500", "[::1]:29500"
   [[nodiscard]] std::string text() const;
 };
@@ -84,6 +84,6 @@ class IpAddress {
 /// tell. Looks at interfaces only and does not wait.
 [[nodiscard]] std::vector<IpAddress> own_addresses();
 /// The name of the interface that is up and has this address; empty if none has.
-[[nodiscard]] std::string interface_with(const IpAddress& address);
+[[nodiscard]] std::string interface_of(const IpAddress& address);
 
 }  // namespace ddrun

@@ -16,22 +16,22 @@ class Alarm {
 
   void set(Deadline at, std::function<void()> on_expiry) {
     on_expiry_ = std::move(on_expiry);
-    waits_ = true;
-    if (still_) left_ = at - Clock::now();
+    armed_ = true;
+    if (paused_) remaining_ = at - Clock::now();
     else start(at);
   }
   void cancel() {
-    waits_ = false;
+    armed_ = false;
     timer_.cancel();
   }
   /// While it stands still no time passes for it.
-  void stand_still(bool still) {
-    if (std::exchange(still_, still) == still || !waits_) return;
-    if (still) {
-      left_ = timer_.expiry() - Clock::now();
+  void set_paused(bool paused) {
+    if (std::exchange(paused_, paused) == paused || !armed_) return;
+    if (paused) {
+      remaining_ = timer_.expiry() - Clock::now();
       timer_.cancel();
     } else {
-      start(Clock::now() + left_);
+      start(Clock::now() + remaining_);
     }
   }
 
@@ -40,17 +40,17 @@ class Alarm {
     timer_.expires_at(at);
     timer_.async_wait([this](const boost::system::error_code& ec) {
       // One that was on its way when the timer was set anew is not the one that is waited for.
-      if (ec || !waits_ || still_ || Clock::now() < timer_.expiry()) return;
-      waits_ = false;
+      if (ec || !armed_ || paused_ || Clock::now() < timer_.expiry()) return;
+      armed_ = false;
       std::exchange(on_expiry_, nullptr)();
     });
   }
 
   boost::asio::steady_timer timer_;
   std::function<void()> on_expiry_;
-  bool waits_ = false;
-  bool still_ = false;
-  Clock::duration left_{};
+  bool armed_ = false;
+  bool paused_ = false;
+  Clock::duration remaining_{};
 };
 
 }  // namespace ddrun

@@ -32,7 +32,7 @@ struct Listener {
 };
 
 /// Where they listen, as text: "127.0.0.1:29500", "[::1]:29500".
-[[nodiscard]] std::vector<std::string> texts_of(const std::vector<Listener>& listeners);
+[[nodiscard]] std::vector<std::string> listener_addresses(const std::vector<Listener>& listeners);
 
 /// All addresses on one port; 0 chooses one that is free on each. A family that this machine lacks is left out as long
 /// as one address remains. Does not block. Fails with `unavailable` for a port in use (the cause is then
@@ -49,16 +49,16 @@ class Acceptor {
 
   enum class Outcome {
     accepted,
-    turned_away,  ///< cut off for want of a descriptor
-    failed,       ///< that one's trouble; the next may be well
-    none,         ///< no caller waits, or the listener is shut
-    no_room,      ///< and nothing to be done about it: better not to look for a while
+    rejected,   ///< cut off for want of a descriptor
+    failed,     ///< that one's trouble; the next may be well
+    none,       ///< no caller waits, or the listener is shut
+    exhausted,  ///< and nothing to be done about it: better not to look for a while
   };
   /// The next connection, non-blocking and close-on-exec, and where it comes from. Does not block.
   [[nodiscard]] Outcome next(const Listener& listener, UniqueFd& connection, sockaddr_storage& peer);
 
  private:
-  [[nodiscard]] Outcome turn_one_away(int listener);
+  [[nodiscard]] Outcome reject_one(int listener);
 
   UniqueFd reserve_;
 };

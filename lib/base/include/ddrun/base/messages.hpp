@@ -29,7 +29,7 @@ void set_message_sink(std::function<void(std::string_view line)> sink);
 
 /// `text` with '?' for each control character but tabs and line ends, behind which it is indented: a name that comes
 /// from another machine is not to move the cursor or to pass for a message. Whatever is said goes through it.
-[[nodiscard]] std::string fit_for_terminal(std::string_view text);
+[[nodiscard]] std::string sanitize_for_terminal(std::string_view text);
 
 void say(Level level, std::string_view message);
 inline void say_error(std::string_view message) { say(Level::error, message); }
@@ -43,9 +43,9 @@ bool say_text(std::string_view text);
 
 /// Strangers that try the same again and again are not to fill the user's screen: so many are told, then fewer and
 /// fewer.
-inline constexpr std::uint64_t all_told = 10;
-[[nodiscard]] constexpr bool worth_telling(std::uint64_t number) {
-  return number <= all_told || std::has_single_bit(number);
+inline constexpr std::uint64_t log_limit = 10;
+[[nodiscard]] constexpr bool should_log(std::uint64_t number) {
+  return number <= log_limit || std::has_single_bit(number);
 }
 
 }  // namespace ddrun

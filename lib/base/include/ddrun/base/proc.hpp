@@ -36,8 +36,8 @@ struct ProcessStat {
   pid_t parent = 0;
   pid_t group = 0;
   pid_t session = 0;
-  pid_t foreground = 0;    ///< the group that its terminal belongs to now; -1: it has no terminal
-  std::uint64_t born = 0;  ///< clock ticks since the machine's start: no two processes have both this and the id
+  pid_t foreground = 0;          ///< the group that its terminal belongs to now; -1: it has no terminal
+  std::uint64_t start_time = 0;  ///< clock ticks since the machine's start: no two processes have both this and the id
 };
 
 /// Nothing if there is no such process, or /proc cannot be read.

@@ -47,6 +47,6 @@ bool write_all(int fd, const void* data, std::size_t size) noexcept;
 
 /// Puts /dev/null where a standard stream was closed by the caller: what is opened later must not become one, or our
 /// words would go there.
-void hold_standard_streams() noexcept;
+void fill_closed_standard_streams() noexcept;
 
 }  // namespace ddrun

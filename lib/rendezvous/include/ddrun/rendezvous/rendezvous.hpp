@@ -88,7 +88,7 @@ class Rendezvous {
   virtual void abandon(const std::string& why) = 0;
 
   /// Ctrl-Z: a coordinator of this machine alone does not count the time while paused.
-  virtual void stand_still(bool paused) = 0;
+  virtual void set_paused(bool paused) = 0;
 
   /// Delivers what is queued; a coordinator here waits until all agents have the verdict; a few seconds at most. Then
   /// calls `done`.
