@@ -18,7 +18,7 @@
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
-#include "ddrun/helper/conversation.hpp"
+#include "ddrun/helper/coprocess.hpp"
 #include "ddrun/lease/lease.hpp"
 #include "ddrun/lease/program_lines.hpp"
 #include "held_lease.hpp"
@@ -37,7 +37,7 @@ using boost::system::error_code;
 using lease::FenceClock;
 using lease::percent_encode;
 
-constexpr std::size_t max_line_bytes = helper::Conversation::longest_line;
+constexpr std::size_t max_line_bytes = helper::Coprocess::max_line_bytes;
 /// Limit of unread output.
 constexpr std::size_t max_unread_bytes = 16 * max_line_bytes;
 /// One more may be in flight when the line that names a tick is read.

@@ -21,7 +21,7 @@ namespace {
 
 std::mutex mutex;
 /// The helpers that run, with their wait status if take_end() was first.
-std::map<pid_t, std::optional<int>> running;
+std::map<pid_t, std::optional<int>> running_children;
 
 }  // namespace
 
@@ -34,9 +34,9 @@ Result<pid_t> spawn(const std::vector<std::string>& argv, const std::array<int, 
   }
   if (!variable.empty()) variables.push_back(const_cast<char*>(variable.c_str()));
   variables.push_back(nullptr);
-  std::vector<char*> words;
-  for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
-  words.push_back(nullptr);
+  std::vector<char*> args;
+  for (const std::string& word : argv) args.push_back(const_cast<char*>(word.c_str()));
+  args.push_back(nullptr);
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
   ::posix_spawn_file_actions_init(&files);
@@ -52,19 +52,19 @@ Result<pid_t> spawn(const std::vector<std::string>& argv, const std::array<int, 
   ::posix_spawnattr_setflags(&attributes, static_cast<short>(flags));
   pid_t pid = -1;
   const std::lock_guard lock(mutex);  // take_end() may be asked for it at once
-  const int error = ::posix_spawnp(&pid, words[0], &files, &attributes, words.data(), variables.data());
+  const int error = ::posix_spawnp(&pid, args[0], &files, &attributes, args.data(), variables.data());
   ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&files);
   if (error != 0) {
     return fail_errno(error == ENOENT ? Errc::not_found : Errc::unavailable, concat("cannot start ", argv[0]), error);
   }
-  running[pid];
+  running_children[pid];
   return pid;
 }
 
-std::optional<int> forget(pid_t pid) {
+std::optional<int> unregister(pid_t pid) {
   const std::lock_guard lock(mutex);
-  return running.extract(pid).mapped();
+  return running_children.extract(pid).mapped();
 }
 
 int open_pidfd(pid_t pid) {
@@ -75,14 +75,14 @@ int open_pidfd(pid_t pid) {
 std::vector<pid_t> running_helpers() {
   const std::lock_guard lock(mutex);
   std::vector<pid_t> pids;
-  for (const auto& [pid, status] : running) pids.push_back(pid);
+  for (const auto& [pid, status] : running_children) pids.push_back(pid);
   return pids;
 }
 
-bool take_end(pid_t pid) {
+bool reap(pid_t pid) {
   const std::lock_guard lock(mutex);
-  const auto found = running.find(pid);
-  if (found == running.end()) return false;
+  const auto found = running_children.find(pid);
+  if (found == running_children.end()) return false;
   int status = 0;
   if (::waitpid(pid, &status, WNOHANG) == pid) found->second = status;
   return true;

@@ -20,7 +20,7 @@ namespace ddrun::helper {
                                   bool own_group, const std::string& variable = "");
 
 /// The helper is of the past; gives back its wait status if take_end() was first.
-std::optional<int> forget(pid_t pid);
+std::optional<int> unregister(pid_t pid);
 
 /// Its pidfd; -1 where there is none to be had.
 [[nodiscard]] int open_pidfd(pid_t pid);

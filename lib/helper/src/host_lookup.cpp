@@ -11,7 +11,7 @@ namespace ddrun::helper {
 namespace {
 
 /// No more addresses than a host can have.
-constexpr std::size_t longest_answer = 64 * 1024;
+constexpr std::size_t max_output_bytes = 64 * 1024;
 
 /// The first words of the lines, without doubles.
 std::vector<std::string> addresses_in(const std::string& text) {
@@ -24,14 +24,14 @@ std::vector<std::string> addresses_in(const std::string& text) {
   return addresses;
 }
 
-Result<std::vector<std::string>> addresses_of(const std::string& host, Clock::duration patience,
+Result<std::vector<std::string>> addresses_of(const std::string& host, Clock::duration timeout,
                                               const Result<Output>& answer) {
   if (!answer) {
     const Error& error = answer.error();
     return fail(Errc::unavailable,
                 concat("cannot find the address of host '", host, "': ",
                        error.code == Errc::timeout
-                           ? concat("no answer from the system's resolver within ", format_duration(patience))
+                           ? concat("no answer from the system's resolver within ", format_duration(timeout))
                            : concat("the program getent, which asks the system, cannot be started (",
                                     error.cause.message(), "); give an IP address")));
   }
@@ -40,20 +40,20 @@ Result<std::vector<std::string>> addresses_of(const std::string& host, Clock::du
   return addresses;
 }
 
-std::vector<std::string> question(const std::string& host) { return {"getent", "ahosts", "--", host}; }
+std::vector<std::string> getent_command(const std::string& host) { return {"getent", "ahosts", "--", host}; }
 
 }  // namespace
 
-Running look_up_host(boost::asio::any_io_executor executor, const std::string& host, Clock::duration patience,
+Running look_up_host(boost::asio::any_io_executor executor, const std::string& host, Clock::duration timeout,
                      OnFound on_found) {
-  return start(std::move(executor), question(host), {patience, longest_answer},
-               [host, patience, on_found = std::move(on_found)](const Result<Output>& answer) {
-                 on_found(addresses_of(host, patience, answer));
+  return start(std::move(executor), getent_command(host), {timeout, max_output_bytes},
+               [host, timeout, on_found = std::move(on_found)](const Result<Output>& answer) {
+                 on_found(addresses_of(host, timeout, answer));
                });
 }
 
-Result<std::vector<std::string>> look_up_host(const std::string& host, Clock::duration patience) {
-  return addresses_of(host, patience, run(question(host), {patience, longest_answer}));
+Result<std::vector<std::string>> look_up_host(const std::string& host, Clock::duration timeout) {
+  return addresses_of(host, timeout, run(getent_command(host), {timeout, max_output_bytes}));
 }
 
 }  // namespace ddrun::helper

@@ -34,11 +34,11 @@ namespace {
 using boost::system::error_code;
 
 /// Where there are no pidfds a helper's end is looked for so often.
-constexpr Milliseconds look_again{5};
+constexpr Milliseconds poll_interval{5};
 
 /// A standard stream: a file without a name, so that none can fill up as a pipe does, and nothing can be left behind.
 /// Not 0, 1 or 2 if those are closed: that is what it becomes.
-Result<UniqueFd> nameless_file() {
+Result<UniqueFd> make_stream_file() {
   if (const UniqueFd file(::memfd_create("ddrun helper", MFD_CLOEXEC)); file) return duplicate(file.get());
   // A kernel before 3.17, or one that allows no file in memory that could be executed.
   const std::unique_ptr<FILE, int (*)(FILE*)> temporary(::tmpfile(), ::fclose);
@@ -68,25 +68,25 @@ class Helper : public std::enable_shared_from_this<Helper> {
       });
     }
     deadline_ = Clock::now() + limits_.time;
-    await_deadline();
+    arm_timer();
     if (!process_) return;
     process_->async_wait([self = shared_from_this()](const error_code& ec, int) {
       if (self->pid_ <= 0) return;
-      if (ec) self->ended(std::nullopt);
-      else self->ended(self->process_->native_exit_code());
+      if (ec) self->on_exited(std::nullopt);
+      else self->on_exited(self->process_->native_exit_code());
     });
   }
 
   /// Kills it if it still runs. Nothing is called any more.
-  void give_up() {
+  void cancel() {
     on_end_ = nullptr;
-    if (pid_ > 0) end();
+    if (pid_ > 0) kill_and_reap();
   }
 
  private:
   Result<void> try_start(const std::vector<std::string>& argv, const std::string& input) {
     for (UniqueFd& stream : streams_) {
-      auto file = nameless_file();
+      auto file = make_stream_file();
       if (!file) return tl::unexpected(file.error());
       stream = std::move(*file);
     }
@@ -108,43 +108,43 @@ class Helper : public std::enable_shared_from_this<Helper> {
     return {};
   }
 
-  void await_deadline() {
-    timer_.expires_at(process_ ? deadline_ : std::min(deadline_, Clock::now() + look_again));
+  void arm_timer() {
+    timer_.expires_at(process_ ? deadline_ : std::min(deadline_, Clock::now() + poll_interval));
     timer_.async_wait([self = shared_from_this()](const error_code& ec) {
       if (ec || self->pid_ <= 0) return;
       int status = 0;
       const pid_t got = self->process_ ? 0 : ::waitpid(self->pid_, &status, WNOHANG);
-      if (got != 0) return self->ended(got > 0 ? std::optional(status) : std::nullopt);
-      if (Clock::now() < self->deadline_) return self->await_deadline();
-      self->end();
+      if (got != 0) return self->on_exited(got > 0 ? std::optional(status) : std::nullopt);
+      if (Clock::now() < self->deadline_) return self->arm_timer();
+      self->kill_and_reap();
       self->finish(
           fail(Errc::timeout, concat(self->name_, " did not end within ", format_duration(self->limits_.time))));
     });
   }
 
   /// `status`: nothing if it was waited for elsewhere.
-  void ended(std::optional<int> status) {
-    const auto told = forget();
+  void on_exited(std::optional<int> status) {
+    const auto early_status = unregister();
     // Where this process ignores SIGCHLD the kernel tells no status: what the helper has printed has to do.
-    if (!status) status = told.value_or(0);
+    if (!status) status = early_status.value_or(0);
     finish(Output{exit_status_from_wait(*status), content_of(streams_[1], limits_.output),
                   content_of(streams_[2], limits_.output)});
   }
 
-  void end() {
+  void kill_and_reap() {
     const pid_t pid = pid_;
     // Once it was waited for, the number may be another's.
-    if (forget() || ::waitpid(pid, nullptr, WNOHANG) != 0) return;
+    if (unregister() || ::waitpid(pid, nullptr, WNOHANG) != 0) return;
     ::kill(pid, SIGKILL);
     while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
     }
   }
 
   /// The helper is of the past; gives back its wait status if take_end() was first.
-  std::optional<int> forget() {
+  std::optional<int> unregister() {
     timer_.cancel();
     if (process_) process_->detach();  // else Boost's destructor would kill whatever has the number by then
-    return helper::forget(std::exchange(pid_, -1));
+    return helper::unregister(std::exchange(pid_, -1));
   }
 
   void finish(Result<Output> result) {
@@ -167,7 +167,7 @@ Running start(boost::asio::any_io_executor executor, const std::vector<std::stri
               const std::string& input) {
   auto helper = std::make_shared<Helper>(executor, limits, std::move(on_end));
   helper->start(argv, input);
-  return {helper.get(), [helper](void*) { helper->give_up(); }};
+  return {helper.get(), [helper](void*) { helper->cancel(); }};
 }
 
 Result<Output> run(const std::vector<std::string>& argv, Limits limits, const std::string& input) {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "ddrun/base/text.hpp"
-#include "ddrun/helper/conversation.hpp"
+#include "ddrun/helper/coprocess.hpp"
 #include "ddrun/lease/callback_queue.hpp"
 #include "ddrun/lease/fence.hpp"
 #include "ddrun/lease/lease.hpp"
@@ -115,7 +115,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
   // ---- the program ----
 
   void start_program() {
-    auto started = helper::Conversation::start(
+    auto started = helper::Coprocess::start(
         executor_, argv_, environment_, [this](std::string_view text) { on_line(text); },
         [this](std::string why) { on_program_ended(why); });
     if (!started) return on_program_ended(started.error().message);
@@ -294,7 +294,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
   Milliseconds ttl_, tick_interval_;
   CallbackQueue callbacks_;
   std::unique_ptr<Fence> fence_;
-  std::unique_ptr<helper::Conversation> coprocess_;
+  std::unique_ptr<helper::Coprocess> coprocess_;
   asio::steady_timer tick_timer_, done_timer_, resign_timer_, record_timer_;
   std::minstd_rand random_{std::random_device()()};
   std::deque<Tick> ticks_;

@@ -72,7 +72,7 @@ void ChildWatcher::reap(pid_t first) {
     if (info.si_pid == 0) break;
     const auto found = watched_.find(info.si_pid);
     if (found == watched_.end()) {
-      if (!helper::take_end(info.si_pid)) ::waitpid(info.si_pid, nullptr, WNOHANG);
+      if (!helper::reap(info.si_pid)) ::waitpid(info.si_pid, nullptr, WNOHANG);
       orphans = true;
       continue;
     }

@@ -19,9 +19,9 @@ using OnFound = std::function<void(const Result<std::vector<std::string>>&)>;
 
 /// Calls `on_found` once, later, on the executor, unless what it returns has been dropped by then. Does not block.
 [[nodiscard]] Running look_up_host(boost::asio::any_io_executor executor, const std::string& host,
-                                   Clock::duration patience, OnFound on_found);
+                                   Clock::duration timeout, OnFound on_found);
 
 /// The same, waiting for it.
-[[nodiscard]] Result<std::vector<std::string>> look_up_host(const std::string& host, Clock::duration patience);
+[[nodiscard]] Result<std::vector<std::string>> look_up_host(const std::string& host, Clock::duration timeout);
 
 }  // namespace ddrun::helper

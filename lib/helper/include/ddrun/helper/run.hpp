@@ -47,9 +47,9 @@ using Running = std::shared_ptr<void>;
 
 /// True if `pid`, a child of this process that has ended and was not waited for, is a helper: its end has been taken
 /// then, and its `on_end` will tell it.
-bool take_end(pid_t pid);
+bool reap(pid_t pid);
 
-/// The helpers that run now, conversations (conversation.hpp) among them.
+/// The helpers that run now, conversations (coprocess.hpp) among them.
 [[nodiscard]] std::vector<pid_t> running_helpers();
 
 }  // namespace ddrun::helper

@@ -1,4 +1,4 @@
-#include "ddrun/helper/conversation.hpp"
+#include "ddrun/helper/coprocess.hpp"
 
 #include <signal.h>
 #include <sys/socket.h>
@@ -29,16 +29,16 @@ namespace asio = boost::asio;
 using boost::system::error_code;
 
 /// Where there are no pidfds its end is looked for so often.
-constexpr Milliseconds look_for_end{20};
+constexpr Milliseconds exit_poll_interval{20};
 /// One that has closed its stdout has so long to end, so that its status can be told.
-constexpr Milliseconds time_to_end{1000};
+constexpr Milliseconds exit_timeout{1000};
 /// Said, but not read by it.
-constexpr std::size_t most_unread = 4 * Conversation::longest_line;
-constexpr std::size_t longest_last_words = 500;
+constexpr std::size_t max_unread_bytes = 4 * Coprocess::max_line_bytes;
+constexpr std::size_t max_stderr_line_bytes = 500;
 
 }  // namespace
 
-class Conversation::Impl : public std::enable_shared_from_this<Impl> {
+class Coprocess::Impl : public std::enable_shared_from_this<Impl> {
  public:
   Impl(const asio::any_io_executor& executor, OnLine on_line, OnEnd on_end)
       : in_(executor),
@@ -80,7 +80,7 @@ class Conversation::Impl : public std::enable_shared_from_this<Impl> {
     if (!ec) out_.non_blocking(true, ec);
     if (!ec) err_.non_blocking(true, ec);
     if (ec) {
-      (void)kill_it();
+      (void)kill_and_reap();
       return fail(Errc::unavailable, concat("cannot talk to ", name_, ": ", ec.message()), ec);
     }
     if (UniqueFd fd(open_pidfd(pid_)); fd) {
@@ -90,56 +90,56 @@ class Conversation::Impl : public std::enable_shared_from_this<Impl> {
     }
     read_out();
     read_err();
-    await_end();
+    watch_exit();
     return {};
   }
 
-  void say(std::string_view line) {
-    if (pid_ <= 0 || hanging_up_) return;
-    if (waiting_.size() + line.size() > most_unread) {
-      asio::post(timer_.get_executor(), [self = shared_from_this()] { self->finish("does not read its stdin"); });
+  void send_line(std::string_view line) {
+    if (pid_ <= 0 || closing_stdin_) return;
+    if (write_queue_.size() + line.size() > max_unread_bytes) {
+      asio::post(timer_.get_executor(),
+                 [self = shared_from_this()] { self->kill_with_reason("does not read its stdin"); });
       return;
     }
-    waiting_.append(line).push_back('\n');
+    write_queue_.append(line).push_back('\n');
     write();
   }
 
-  void hang_up() {
-    hanging_up_ = true;
+  void close_stdin() {
+    closing_stdin_ = true;
     write();
   }
 
-  void drop() {
+  void cancel() {
     on_end_ = nullptr;
     on_line_ = nullptr;
     close();
-    if (pid_ > 0) (void)kill_it();
+    if (pid_ > 0) (void)kill_and_reap();
   }
 
  private:
   void write() {
     if (writing_ || pid_ <= 0) return;
-    if (waiting_.empty()) {
+    if (write_queue_.empty()) {
       error_code ignored;
-      if (hanging_up_) in_.shutdown(asio::socket_base::shutdown_send, ignored);
+      if (closing_stdin_) in_.shutdown(asio::socket_base::shutdown_send, ignored);
       return;
     }
     writing_ = true;
-    being_written_ = std::exchange(waiting_, {});
-    asio::async_write(in_, asio::buffer(being_written_),
-                      [self = shared_from_this()](const error_code& ec, std::size_t) {
-                        self->writing_ = false;
-                        // One that has closed its stdin will end, or say nothing any more: both are seen elsewhere.
-                        if (!ec) self->write();
-                      });
+    write_buffer_ = std::exchange(write_queue_, {});
+    asio::async_write(in_, asio::buffer(write_buffer_), [self = shared_from_this()](const error_code& ec, std::size_t) {
+      self->writing_ = false;
+      // One that has closed its stdin will end, or say nothing any more: both are seen elsewhere.
+      if (!ec) self->write();
+    });
   }
 
   void read_out() {
     out_.async_read_some(asio::buffer(out_buffer_),
                          [self = shared_from_this()](const error_code& ec, std::size_t size) {
                            if (self->pid_ <= 0) return;
-                           if (ec) return self->out_closed();
-                           if (self->take(size)) self->read_out();
+                           if (ec) return self->on_stdout_closed();
+                           if (self->read_lines(size)) self->read_out();
                          });
   }
 
@@ -147,18 +147,18 @@ class Conversation::Impl : public std::enable_shared_from_this<Impl> {
     err_.async_read_some(asio::buffer(err_buffer_),
                          [self = shared_from_this()](const error_code& ec, std::size_t size) {
                            if (self->pid_ <= 0 || ec) return;
-                           self->take_err(size);
+                           self->read_stderr(size);
                            self->read_err();
                          });
   }
 
   /// False if the conversation is over.
-  bool take(std::size_t size) {
+  bool read_lines(std::size_t size) {
     for (const char c : std::string_view(out_buffer_.data(), size)) {
       if (c != '\n') {
         line_ += c;
-        if (line_.size() <= longest_line) continue;
-        finish("printed a line that is too long");
+        if (line_.size() <= max_line_bytes) continue;
+        kill_with_reason("printed a line that is too long");
         return false;
       }
       const std::string line = std::exchange(line_, {});
@@ -170,54 +170,54 @@ class Conversation::Impl : public std::enable_shared_from_this<Impl> {
     return true;
   }
 
-  void take_err(std::size_t size) {
+  void read_stderr(std::size_t size) {
     for (const char c : std::string_view(err_buffer_.data(), size)) {
       if (c == '\n') {
-        if (!trim(err_line_).empty()) last_words_ = err_line_;
-        err_line_.clear();
-      } else if (err_line_.size() < longest_last_words) {
-        err_line_ += c;
+        if (!trim(stderr_line_).empty()) last_stderr_line_ = stderr_line_;
+        stderr_line_.clear();
+      } else if (stderr_line_.size() < max_stderr_line_bytes) {
+        stderr_line_ += c;
       }
     }
   }
 
-  void out_closed() {
+  void on_stdout_closed() {
     error_code ignored;
     out_.close(ignored);
     if (!closed_at_) closed_at_ = Clock::now();
-    look(!pidfd_.is_open());
+    poll_exit(!pidfd_.is_open());
   }
 
-  void await_end() {
-    if (!pidfd_.is_open()) return look(true);
+  void watch_exit() {
+    if (!pidfd_.is_open()) return poll_exit(true);
     pidfd_.async_wait(asio::posix::stream_descriptor::wait_read, [self = shared_from_this()](const error_code& ec) {
-      if (!ec && self->pid_ > 0) self->ended();
+      if (!ec && self->pid_ > 0) self->on_exited();
     });
   }
 
   /// By and by, for its end where there are no pidfds, and for one that has closed its stdout and goes on.
-  void look(bool for_end) {
-    timer_.expires_after(closed_at_ && !for_end ? time_to_end : look_for_end);
-    timer_.async_wait([self = shared_from_this(), for_end](const error_code& ec) {
+  void poll_exit(bool for_exit) {
+    timer_.expires_after(closed_at_ && !for_exit ? exit_timeout : exit_poll_interval);
+    timer_.async_wait([self = shared_from_this(), for_exit](const error_code& ec) {
       if (ec || self->pid_ <= 0) return;
-      if (for_end) {
+      if (for_exit) {
         siginfo_t info{};
         const auto got = ::waitid(P_PID, static_cast<id_t>(self->pid_), &info, WEXITED | WNOHANG | WNOWAIT);
-        if (got != 0 || info.si_pid != 0) return self->ended();
+        if (got != 0 || info.si_pid != 0) return self->on_exited();
       }
-      if (self->closed_at_ && Clock::now() - *self->closed_at_ >= time_to_end) {
-        return self->finish("has closed its stdout");
+      if (self->closed_at_ && Clock::now() - *self->closed_at_ >= exit_timeout) {
+        return self->kill_with_reason("has closed its stdout");
       }
-      self->look(for_end);
+      self->poll_exit(for_exit);
     });
   }
 
-  void ended() {
+  void on_exited() {
     drain();
     if (pid_ <= 0) return;
     // Where this process ignores SIGCHLD the kernel tells no status.
-    const auto status = kill_it();
-    tell(status ? describe(exit_status_from_wait(*status)) : "has ended");
+    const auto status = kill_and_reap();
+    report_end(status ? describe(exit_status_from_wait(*status)) : "has ended");
   }
 
   /// What it had printed before its end counts.
@@ -226,32 +226,32 @@ class Conversation::Impl : public std::enable_shared_from_this<Impl> {
     while (err_.is_open()) {
       const std::size_t size = err_.read_some(asio::buffer(err_buffer_), ec);
       if (ec) break;
-      take_err(size);
+      read_stderr(size);
     }
     while (out_.is_open()) {
       const std::size_t size = out_.read_some(asio::buffer(out_buffer_), ec);
-      if (ec || !take(size)) break;
+      if (ec || !read_lines(size)) break;
     }
   }
 
-  void finish(std::string_view what) {
+  void kill_with_reason(std::string_view what) {
     if (pid_ <= 0) return;
-    (void)kill_it();
-    tell(what);
+    (void)kill_and_reap();
+    report_end(what);
   }
 
-  void tell(std::string_view what) {
+  void report_end(std::string_view what) {
     close();
     const auto on_end = std::exchange(on_end_, nullptr);
     on_line_ = nullptr;
     if (!on_end) return;
-    if (!trim(err_line_).empty()) last_words_ = err_line_;
-    const std::string words = plain_line(last_words_);
-    on_end(concat(name_, " ", what, words.empty() ? "" : ": ", words));
+    if (!trim(stderr_line_).empty()) last_stderr_line_ = stderr_line_;
+    const std::string stderr_line = plain_line(last_stderr_line_);
+    on_end(concat(name_, " ", what, stderr_line.empty() ? "" : ": ", stderr_line));
   }
 
   /// With what it has started. Gives back its wait status if the kernel has told it.
-  std::optional<int> kill_it() {
+  std::optional<int> kill_and_reap() {
     const pid_t pid = std::exchange(pid_, -1);
     siginfo_t info{};
     int status = 0;
@@ -262,8 +262,8 @@ class Conversation::Impl : public std::enable_shared_from_this<Impl> {
       while (!(waited = ::waitpid(pid, &status, 0) == pid) && errno == EINTR) {
       }
     }
-    const auto told = forget(pid);
-    return waited ? std::optional(status) : told;
+    const auto early_status = unregister(pid);
+    return waited ? std::optional(status) : early_status;
   }
 
   void close() {
@@ -280,25 +280,25 @@ class Conversation::Impl : public std::enable_shared_from_this<Impl> {
   asio::steady_timer timer_;
   OnLine on_line_;
   OnEnd on_end_;
-  std::string name_, waiting_, being_written_, line_, err_line_, last_words_;
+  std::string name_, write_queue_, write_buffer_, line_, stderr_line_, last_stderr_line_;
   std::array<char, 4096> out_buffer_{}, err_buffer_{};
   std::optional<Deadline> closed_at_;
   pid_t pid_ = -1;
-  bool writing_ = false, hanging_up_ = false;
+  bool writing_ = false, closing_stdin_ = false;
 };
 
-Conversation::Conversation(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Conversation::~Conversation() { impl_->drop(); }
-void Conversation::say(std::string_view line) { impl_->say(line); }
-pid_t Conversation::pid() const { return impl_->pid(); }
-void Conversation::hang_up() { impl_->hang_up(); }
+Coprocess::Coprocess(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Coprocess::~Coprocess() { impl_->cancel(); }
+void Coprocess::send_line(std::string_view line) { impl_->send_line(line); }
+pid_t Coprocess::pid() const { return impl_->pid(); }
+void Coprocess::close_stdin() { impl_->close_stdin(); }
 
-Result<std::unique_ptr<Conversation>> Conversation::start(const asio::any_io_executor& executor,
-                                                          const std::vector<std::string>& argv,
-                                                          const std::string& variable, OnLine on_line, OnEnd on_end) {
+Result<std::unique_ptr<Coprocess>> Coprocess::start(const asio::any_io_executor& executor,
+                                                    const std::vector<std::string>& argv, const std::string& variable,
+                                                    OnLine on_line, OnEnd on_end) {
   auto impl = std::make_shared<Impl>(executor, std::move(on_line), std::move(on_end));
   if (auto started = impl->start(argv, variable); !started) return tl::unexpected(started.error());
-  return std::unique_ptr<Conversation>(new Conversation(std::move(impl)));
+  return std::unique_ptr<Coprocess>(new Coprocess(std::move(impl)));
 }
 
 }  // namespace ddrun::helper

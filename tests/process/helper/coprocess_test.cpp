@@ -1,6 +1,6 @@
 // Programs that are talked to: lines both ways, ends, and that none is left.
 
-#include "ddrun/helper/conversation.hpp"
+#include "ddrun/helper/coprocess.hpp"
 
 #include <stdlib.h>
 
@@ -19,14 +19,14 @@ using namespace std::chrono_literals;
 namespace {
 
 /// Talks to a script, until its end if nothing is said.
-struct Talk {
-  explicit Talk(const std::string& script) {
-    auto started = helper::Conversation::start(
+struct Talker {
+  explicit Talker(const std::string& script) {
+    auto started = helper::Coprocess::start(
         io.get_executor(), {"sh", "-c", script}, "GREETING=it is",
         [this](std::string_view line) { lines.emplace_back(line); },
         [this](std::string text) { why = std::move(text); });
     REQUIRE(started);
-    with = std::move(*started);
+    coprocess = std::move(*started);
   }
   bool run_until(const std::function<bool()>& condition) {
     const auto end = test::soon();
@@ -41,7 +41,7 @@ struct Talk {
   boost::asio::io_context io{1};
   std::vector<std::string> lines;
   std::optional<std::string> why;
-  std::unique_ptr<helper::Conversation> with;
+  std::unique_ptr<helper::Coprocess> coprocess;
 };
 
 /// As on a kernel that has no pidfds, or as on one that has.
@@ -56,7 +56,7 @@ class WithPidfds {
 }  // namespace
 
 TEST_CASE("a conversation's program has a variable that this process has not") {
-  Talk talk("echo $GREETING $HOME");
+  Talker talk("echo $GREETING $HOME");
   (void)talk.end();
   CHECK(talk.lines == std::vector<std::string>{std::string("it is ") + ::getenv("HOME")});
   CHECK(::getenv("GREETING") == nullptr);
@@ -66,12 +66,12 @@ TEST_CASE("lines go both ways, and a program's end is told with its status and i
   const bool pidfd = GENERATE(true, false);
   CAPTURE(pidfd);
   const WithPidfds pidfds(pidfd);
-  Talk talk("while read -r line; do echo \"you said $line\"; done; echo bye; echo one >&2; echo two >&2; exit 3");
-  talk.with->say("hello world");
+  Talker talk("while read -r line; do echo \"you said $line\"; done; echo bye; echo one >&2; echo two >&2; exit 3");
+  talk.coprocess->send_line("hello world");
   REQUIRE(talk.run_until([&] { return talk.lines == std::vector<std::string>{"you said hello world"}; }));
-  talk.with->say("a");
-  talk.with->say("b");
-  talk.with->hang_up();
+  talk.coprocess->send_line("a");
+  talk.coprocess->send_line("b");
+  talk.coprocess->close_stdin();
   CHECK(talk.end() == "sh exited with code 3: two");
   CHECK(talk.lines == std::vector<std::string>{"you said hello world", "you said a", "you said b", "bye"});
   CHECK_FALSE(process::has_children());
@@ -80,26 +80,26 @@ TEST_CASE("lines go both ways, and a program's end is told with its status and i
 TEST_CASE("what a program leaves behind goes with it, though it holds its stdout") {
   const bool pidfd = GENERATE(true, false);
   const WithPidfds pidfds(pidfd);
-  Talk talk("sleep 1000 & echo started");
+  Talker talk("sleep 1000 & echo started");
   CHECK(talk.end() == "sh exited with code 0");
   CHECK(talk.lines == std::vector<std::string>{"started"});
   CHECK(test::wait_until([] { return test::descendants_of(::getpid()).empty(); }));
 }
 
 TEST_CASE("a program that reads nothing, or has closed its stdout, is ended") {
-  Talk deaf("sleep 1000");
-  for (int i = 0; i < 40; ++i) deaf.with->say(std::string(60'000, 'x'));
-  CHECK(deaf.end() == "sh does not read its stdin");
-  Talk mute("exec >&-; sleep 1000");
-  CHECK(mute.end() == "sh has closed its stdout");
-  Talk endless("yes | tr -d '\\n'");
+  Talker reads_nothing("sleep 1000");
+  for (int i = 0; i < 40; ++i) reads_nothing.coprocess->send_line(std::string(60'000, 'x'));
+  CHECK(reads_nothing.end() == "sh does not read its stdin");
+  Talker closes_stdout("exec >&-; sleep 1000");
+  CHECK(closes_stdout.end() == "sh has closed its stdout");
+  Talker endless("yes | tr -d '\\n'");
   CHECK(endless.end() == "sh printed a line that is too long");
   CHECK(test::wait_until([] { return test::descendants_of(::getpid()).empty(); }));
 }
 
 TEST_CASE("one that is dropped is killed, also at a line of its own, and tells nothing more") {
-  Talk talk("echo one; sleep 1000");
-  talk.with.reset();
+  Talker talk("echo one; sleep 1000");
+  talk.coprocess.reset();
   CHECK_FALSE(process::has_children());
   CHECK_FALSE(talk.run_until([&] { return talk.io.poll(), talk.io.stopped(); }) == false);
   CHECK(talk.lines.empty());
@@ -107,14 +107,14 @@ TEST_CASE("one that is dropped is killed, also at a line of its own, and tells n
 }
 
 TEST_CASE("its end may be taken by who waits for all children") {
-  Talk talk("read -r line; exit 5");
+  Talker talk("read -r line; exit 5");
   const auto pid = test::descendants_of(::getpid());
   REQUIRE(pid.size() == 1);
-  talk.with->hang_up();
+  talk.coprocess->close_stdin();
   // Its end is looked at by the other one first.
   REQUIRE(test::wait_until([&] {
     talk.io.poll();
-    return helper::take_end(pid[0]) == false || test::descendants_of(::getpid()).empty();
+    return helper::reap(pid[0]) == false || test::descendants_of(::getpid()).empty();
   }));
   CHECK(talk.end() == "sh exited with code 5");
 }
