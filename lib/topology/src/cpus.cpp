@@ -16,7 +16,7 @@ namespace ddrun::topology {
 namespace {
 
 constexpr std::size_t word_bits = sizeof(unsigned long) * 8;
-constexpr int most_cpus = 1 << 20;  // far above what any kernel is built for; a bound for memory
+constexpr int max_cpus = 1 << 20;  // far above what any kernel is built for; a bound for memory
 
 }  // namespace
 
@@ -33,9 +33,9 @@ Result<CpuSet> CpuSet::parse(std::string_view text) {
   };
   for (const std::string& part : split(text, ',')) {
     const std::size_t dash = part.find('-');
-    const auto low = parse_integer(std::string_view(part).substr(0, dash), 0, most_cpus);
+    const auto low = parse_integer(std::string_view(part).substr(0, dash), 0, max_cpus);
     const auto high =
-        dash == std::string::npos ? low : parse_integer(std::string_view(part).substr(dash + 1), 0, most_cpus);
+        dash == std::string::npos ? low : parse_integer(std::string_view(part).substr(dash + 1), 0, max_cpus);
     if (!low || !high || *low > *high) return bad();
     for (long long cpu = *low; cpu <= *high; ++cpu) set.add(static_cast<int>(cpu));
   }
@@ -92,7 +92,7 @@ std::string CpuSet::to_string() const { return fold_ranks(cpus()); }
 
 Result<CpuSet> allowed_cpus() {
   // The mask has to be as large as the kernel's own, whatever that is: 1024 CPUs, or 8192, or more.
-  for (std::size_t bits = 1024; bits <= static_cast<std::size_t>(most_cpus); bits *= 2) {
+  for (std::size_t bits = 1024; bits <= static_cast<std::size_t>(max_cpus); bits *= 2) {
     std::vector<unsigned long> words(bits / word_bits);
     if (::sched_getaffinity(0, words.size() * sizeof(unsigned long), reinterpret_cast<cpu_set_t*>(words.data())) == 0) {
       CpuSet set;

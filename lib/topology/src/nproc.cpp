@@ -155,10 +155,10 @@ Result<int> resolve_nproc(const NprocSpec& nproc, const SystemRoots& roots) {
   return resolve_nproc(nproc, allowed, gpus);
 }
 
-void limit_gpus(NprocSpec& nproc, int given, const Gpus& here) {
+void limit_gpus(NprocSpec& nproc, int allocated, const Gpus& visible) {
   using Kind = NprocSpec::Kind;
   const bool asked = nproc.kind == Kind::gpu || nproc.kind == Kind::automatic;
-  if (asked && here.count > given) nproc = {Kind::count, given};
+  if (asked && visible.count > allocated) nproc = {Kind::count, allocated};
 }
 
 }  // namespace ddrun::topology

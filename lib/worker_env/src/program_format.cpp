@@ -54,7 +54,7 @@ std::string machine_name(unsigned machine) {
 }
 
 /// Whether the kernel hands foreign formats to an interpreter (qemu, wine …): then only trying can tell.
-bool foreign_formats_are_handled() {
+bool has_foreign_format_handlers() {
   DIR* dir = ::opendir("/proc/sys/fs/binfmt_misc");
   if (dir == nullptr) return false;
   bool found = false;
@@ -105,9 +105,9 @@ Result<void> check_script(std::string_view name, std::string_view head, std::str
 }
 
 // More than any program has; a file that claims more is not read to the end.
-constexpr std::size_t most_headers = 128;
-constexpr std::size_t most_entries = 4096;
-constexpr std::size_t longest_name = 255;
+constexpr std::size_t max_headers = 128;
+constexpr std::size_t max_entries = 4096;
+constexpr std::size_t max_name_bytes = 255;
 
 /// All of `size` bytes, or false.
 bool read_at(int fd, std::uint64_t at, void* to, std::size_t size) {
@@ -122,7 +122,7 @@ std::vector<Elf64_Phdr> read_headers(int fd) {
   constexpr unsigned char own_order = std::endian::native == std::endian::little ? ELFDATA2LSB : ELFDATA2MSB;
   if (head.e_ident[EI_CLASS] != ELFCLASS64 || head.e_ident[EI_DATA] != own_order) return {};
   if (head.e_phentsize != sizeof(Elf64_Phdr)) return {};
-  std::vector<Elf64_Phdr> headers(std::min<std::size_t>(head.e_phnum, most_headers));
+  std::vector<Elf64_Phdr> headers(std::min<std::size_t>(head.e_phnum, max_headers));
   if (!read_at(fd, head.e_phoff, headers.data(), headers.size() * sizeof(Elf64_Phdr))) return {};
   return headers;
 }
@@ -151,9 +151,9 @@ Result<void> check_elf(std::string_view name, int fd, std::string_view head) {
     return cannot_run(name, type == ET_REL ? "an object file, not a program: link it first" : "not a program");
   }
   const bool own_order = little == (std::endian::native == std::endian::little);
-  const bool ours = own_order && (machine == own_machine || machine == own_machine_32);
-  if (own_machine != EM_NONE && !ours) {
-    if (foreign_formats_are_handled()) return {};
+  const bool runs_here = own_order && (machine == own_machine || machine == own_machine_32);
+  if (own_machine != EM_NONE && !runs_here) {
+    if (has_foreign_format_handlers()) return {};
     return cannot_run(name,
                       concat("built for ", machine_name(machine), ", but this machine is ", machine_name(own_machine)));
   }
@@ -217,7 +217,7 @@ Result<void> check_program_format(std::string_view name, const std::string& file
                                 : "exec format error: a script without a '#!' line; make '#!/bin/sh', or what runs "
                                   "it, its first line; for a Python program give --run-path");
   }
-  if (foreign_formats_are_handled()) return {};
+  if (has_foreign_format_handlers()) return {};
   return cannot_run(name, "exec format error: neither a program for this machine nor a script");
 }
 
@@ -253,7 +253,7 @@ std::string linked_mpi(const std::string& file) {
   const auto dynamic =
       std::find_if(headers.begin(), headers.end(), [](const Elf64_Phdr& part) { return part.p_type == PT_DYNAMIC; });
   if (dynamic == headers.end()) return {};
-  std::vector<Elf64_Dyn> entries(std::min<std::uint64_t>(dynamic->p_filesz / sizeof(Elf64_Dyn), most_entries));
+  std::vector<Elf64_Dyn> entries(std::min<std::uint64_t>(dynamic->p_filesz / sizeof(Elf64_Dyn), max_entries));
   if (!read_at(fd.get(), dynamic->p_offset, entries.data(), entries.size() * sizeof(Elf64_Dyn))) return {};
   entries.erase(
       std::find_if(entries.begin(), entries.end(), [](const Elf64_Dyn& entry) { return entry.d_tag == DT_NULL; }),
@@ -268,8 +268,8 @@ std::string linked_mpi(const std::string& file) {
   if (!names || *names > std::numeric_limits<std::uint64_t>::max() - names_size) return {};
   for (const Elf64_Dyn& entry : entries) {
     if (entry.d_tag != DT_NEEDED || entry.d_un.d_val >= names_size) continue;
-    char name[longest_name + 1] = {};
-    const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(longest_name, names_size - entry.d_un.d_val));
+    char name[max_name_bytes + 1] = {};
+    const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(max_name_bytes, names_size - entry.d_un.d_val));
     if (read_at(fd.get(), *names + entry.d_un.d_val, name, size) && is_mpi(name)) return name;
   }
   return {};

@@ -24,10 +24,10 @@ namespace {
 
 // ---- what the user most likely meant by a program that is not there or cannot be run; what is suggested exists
 
-enum class Sought { program, python_script };
+enum class TargetKind { program, python_script };
 
 /// The same but for one letter more, less, other, or two letters swapped.
-bool one_slip_apart(std::string_view a, std::string_view b) {
+bool is_one_typo_apart(std::string_view a, std::string_view b) {
   if (a.size() > b.size()) std::swap(a, b);
   if (b.size() - a.size() > 1) return false;
   std::size_t at = 0;
@@ -51,7 +51,7 @@ void add_names(const std::string& directory, std::string_view wanted, std::strin
     if (entry->d_name[0] == '.' || entry->d_type == DT_DIR) continue;
     if (!std::string_view(entry->d_name).ends_with(ending)) continue;
     // Any two short names are near each other: there only a slip of the finger counts.
-    if (wanted.size() < 5 && !one_slip_apart(wanted, entry->d_name)) continue;
+    if (wanted.size() < 5 && !is_one_typo_apart(wanted, entry->d_name)) continue;
     names.emplace_back(entry->d_name);
   }
   ::closedir(dir);
@@ -89,7 +89,7 @@ std::string near_program(const std::vector<std::string>& directories, const std:
   std::vector<std::string> names;
   for (const std::string& directory : directories) add_names(directory, wanted, "", names);
   std::erase_if(names, [&](const std::string& name) {
-    return name.front() != wanted.front() || (wanted.size() < 8 && !one_slip_apart(wanted, name));
+    return name.front() != wanted.front() || (wanted.size() < 8 && !is_one_typo_apart(wanted, name));
   });
   return near_name(directories, wanted, std::move(names), is_program);
 }
@@ -108,11 +108,11 @@ bool is_assignment(std::string_view word) {
                      [&](char c) { return letters.find(c) != std::string_view::npos || (c >= '0' && c <= '9'); });
 }
 
-std::string assignment_hint(std::string_view name) {
+std::string env_option_hint(std::string_view name) {
   return concat("; to set a variable for the workers write --env ", shell_quote(name), " before the program");
 }
 
-std::string one_word_hint(std::string_view name) {
+std::string quoted_command_hint(std::string_view name) {
   return concat("; it is one word with blanks in it: leave out the quotes, or write: bash -c ", shell_quote(name));
 }
 
@@ -144,49 +144,49 @@ std::string hint_for_file_here(std::string_view name, const std::string& cwd) {
   return {};
 }
 
-constexpr std::string_view shell_words =
+constexpr std::string_view shell_keywords =
     ". : alias bg bind break builtin case cd command continue declare dirs disown do done elif else enable esac eval "
     "exec exit export fc fg fi for function getopts hash history if jobs let local logout mapfile popd pushd read "
     "readonly return select set shift shopt source suspend then time times trap type typeset ulimit umask unalias "
     "unset "
     "until wait while";
 /// First words of other launchers and tools.
-constexpr std::string_view launcher_words = "help launch list logs ps run start status stop submit";
+constexpr std::string_view launcher_subcommands = "help launch list logs ps run start status stop submit";
 
 // The ends of a message, " (did you mean ...?)" or "; ...", empty if nothing comes to mind.
 
 /// For a name with a '/', whose file would have been `file`.
-std::string hint_for_path(std::string_view name, const std::string& file, Sought what) {
-  if (is_assignment(name)) return assignment_hint(name);
+std::string hint_for_path(std::string_view name, const std::string& file, TargetKind what) {
+  if (is_assignment(name)) return env_option_hint(name);
   const std::size_t slash = file.rfind('/');
   const std::string directory = file.substr(0, slash + 1);
   const std::string wanted = file.substr(slash + 1);
   std::vector<std::string> names;
-  add_names(directory, wanted, what == Sought::python_script ? ".py" : "", names);
+  add_names(directory, wanted, what == TargetKind::python_script ? ".py" : "", names);
   const std::string near =
-      near_name({directory}, wanted, std::move(names), what == Sought::python_script ? is_file : is_program);
+      near_name({directory}, wanted, std::move(names), what == TargetKind::python_script ? is_file : is_program);
   if (!near.empty()) {
     const std::size_t own_slash = name.rfind('/');
     return concat(" (did you mean ", name.substr(0, own_slash == std::string_view::npos ? 0 : own_slash + 1), near,
                   "?)");
   }
   if (const std::size_t blank = file.find(' '); blank != std::string::npos && is_file(file.substr(0, blank))) {
-    return one_word_hint(name);
+    return quoted_command_hint(name);
   }
-  if (what == Sought::program && is_file(file + ".py")) return concat(" (did you mean ", name, ".py?)");
+  if (what == TargetKind::program && is_file(file + ".py")) return concat(" (did you mean ", name, ".py?)");
   return {};
 }
 
 /// For a name that was searched in `directories`, those of PATH. A file in `cwd` comes first.
 std::string hint_for_name(std::string_view name, const std::vector<std::string>& directories, const std::string& cwd) {
-  if (is_assignment(name)) return assignment_hint(name);
+  if (is_assignment(name)) return env_option_hint(name);
   if (name.starts_with('-')) return "; behind -- stands the program, and options of ddrun before it";
   if (std::string here = hint_for_file_here(name, cwd); !here.empty()) return here;
-  if (name.find_first_of(" \t\n") != std::string_view::npos) return one_word_hint(name);
-  if (is_listed(shell_words, name)) {
+  if (name.find_first_of(" \t\n") != std::string_view::npos) return quoted_command_hint(name);
+  if (is_listed(shell_keywords, name)) {
     return concat("; it is a word of the shell, not a program; write: bash -c '", name, " ...'");
   }
-  if (is_listed(launcher_words, name)) {
+  if (is_listed(launcher_subcommands, name)) {
     return concat("; ddrun has no word ", name, ": its options and the program follow at once, see 'ddrun --help'");
   }
   struct stat info {};
@@ -199,7 +199,7 @@ std::string hint_for_name(std::string_view name, const std::vector<std::string>&
 
 // ---- finding it
 
-tl::unexpected<Error> not_there(std::string_view name, const std::string& file, int err, Sought what) {
+tl::unexpected<Error> missing_file_error(std::string_view name, const std::string& file, int err, TargetKind what) {
   const std::error_code cause(err, std::generic_category());
   if (err == EACCES) {
     return fail(Errc::not_executable, concat(name, ": permission denied: a directory on the way may not be entered"),
@@ -247,7 +247,7 @@ Result<std::string> find_program(std::string_view name, std::string_view path, c
   struct stat info {};
   if (name.find('/') != std::string_view::npos) {
     std::string file = from_directory(name, cwd);
-    if (::stat(file.c_str(), &info) != 0) return not_there(name, file, errno, Sought::program);
+    if (::stat(file.c_str(), &info) != 0) return missing_file_error(name, file, errno, TargetKind::program);
     return checked(name, std::move(file), info, path, cwd);
   }
 
@@ -285,7 +285,7 @@ bool is_python_program(std::string_view name, const std::string& cwd) {
 Result<std::string> find_script(std::string_view name, const std::string& cwd) {
   if (name.empty()) return fail(Errc::not_found, "the name of the script is empty");
   std::string file = from_directory(name, cwd);
-  if (::access(file.c_str(), F_OK) != 0) return not_there(name, file, errno, Sought::python_script);
+  if (::access(file.c_str(), F_OK) != 0) return missing_file_error(name, file, errno, TargetKind::python_script);
   if (::faccessat(AT_FDCWD, file.c_str(), R_OK, AT_EACCESS) != 0) {
     return fail_errno(Errc::not_executable, concat(name, ": cannot be read"), errno);
   }

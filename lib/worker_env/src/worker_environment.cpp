@@ -69,7 +69,7 @@ constexpr std::array<OwnVariable, 23> own_variables{{
 
 /// Options of ddrun that say which machines this job is on and where they meet. A ddrun that a worker starts is another
 /// job, and would join this one if it had them. docs/environment.md has the same list.
-constexpr std::array<std::string_view, 12> places_of_this_job{
+constexpr std::array<std::string_view, 12> job_location_variables{
     "DDRUN_HOSTFILE",    "DDRUN_HOSTS",         "DDRUN_LOCAL_ADDR", "DDRUN_MASTER_ADDR",
     "DDRUN_MASTER_PORT", "DDRUN_NNODES",        "DDRUN_NODE_RANK",  "DDRUN_RDZV_BACKEND",
     "DDRUN_RDZV_CONF",   "DDRUN_RDZV_ENDPOINT", "DDRUN_RDZV_ID",    "DDRUN_RDZV_LEASE"};
@@ -102,8 +102,8 @@ Result<void> check_env_options(const LaunchSpec& spec) {
 }
 
 /// The value a variable has before ddrun adds its own: the last --env of that name, else what was inherited.
-std::optional<std::string_view> value_before_ours(const LaunchSpec& spec, const Environment& parent,
-                                                  std::string_view name) {
+std::optional<std::string_view> value_without_ddrun(const LaunchSpec& spec, const Environment& parent,
+                                                    std::string_view name) {
   for (auto it = spec.env.rbegin(); it != spec.env.rend(); ++it) {
     if (it->first == name) return it->second;
   }
@@ -149,7 +149,7 @@ bool uses_agent_store(const LaunchSpec& spec, const Environment& parent) {
   // torchrun turns a static rendezvous that names no meeting point into a standalone c10d one.
   const bool really_static = rendezvous.backend == "static" && !rendezvous.standalone &&
                              (!rendezvous.endpoint.empty() || rendezvous.master_port || rendezvous.max_nodes > 1);
-  return really_static || value_before_ours(spec, parent, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1";
+  return really_static || value_without_ddrun(spec, parent, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1";
 }
 
 Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, const RankAssignment& ranks,
@@ -164,10 +164,10 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
 
   if (spec.virtual_local_rank) {
     // HIP looks at its own variable first, so a worker that is to see one device needs both.
-    const auto hip = value_before_ours(spec, parent, hip_devices);
+    const auto hip = value_without_ddrun(spec, parent, hip_devices);
     result.hip_ = hip && !hip->empty();
     const std::string_view source = result.hip_ ? hip_devices : cuda_devices;
-    if (const auto visible = value_before_ours(spec, parent, source)) {
+    if (const auto visible = value_without_ddrun(spec, parent, source)) {
       for (const std::string& device : split(*visible, ',')) result.visible_devices_.emplace_back(trim(device));
       const auto count = static_cast<int>(result.visible_devices_.size());
       if (count < ranks.local_world_size) {
@@ -181,7 +181,7 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
   }
 
   // Ours, the same for all workers.
-  std::vector<std::pair<std::string, std::string>> ours = {
+  std::vector<std::pair<std::string, std::string>> common = {
       {"WORLD_SIZE", std::to_string(ranks.world_size)},
       {"LOCAL_WORLD_SIZE", std::to_string(ranks.local_world_size)},
       {"GROUP_RANK", std::to_string(ranks.node_rank)},
@@ -198,18 +198,18 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
       {"DDRUN_VERSION", facts.version},
       {"DDRUN_ROUND", std::to_string(ranks.round)},
   };
-  const auto unset = [&](std::string_view name) { return !value_before_ours(spec, parent, name).has_value(); };
-  if (unset("TORCH_NCCL_ASYNC_ERROR_HANDLING")) ours.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
-  if (runs_python(spec.program) && unset("PYTHONFAULTHANDLER")) ours.emplace_back("PYTHONFAULTHANDLER", "1");
-  if (unset("OMP_NUM_THREADS") && ranks.local_world_size > 1) ours.emplace_back("OMP_NUM_THREADS", "1");
+  const auto unset = [&](std::string_view name) { return !value_without_ddrun(spec, parent, name).has_value(); };
+  if (unset("TORCH_NCCL_ASYNC_ERROR_HANDLING")) common.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  if (runs_python(spec.program) && unset("PYTHONFAULTHANDLER")) common.emplace_back("PYTHONFAULTHANDLER", "1");
+  if (unset("OMP_NUM_THREADS") && ranks.local_world_size > 1) common.emplace_back("OMP_NUM_THREADS", "1");
   // Through a pipe Python would keep back up to 8 KiB, and lose it when the worker is killed.
-  if (unset("PYTHONUNBUFFERED")) ours.emplace_back("PYTHONUNBUFFERED", "1");
+  if (unset("PYTHONUNBUFFERED")) common.emplace_back("PYTHONUNBUFFERED", "1");
   for (const auto& [name, value] : facts.network) {
-    if (unset(name)) ours.emplace_back(name, value);
+    if (unset(name)) common.emplace_back(name, value);
   }
-  if (!facts.attempt_dir.empty()) ours.emplace_back("DDRUN_ATTEMPT_DIR", facts.attempt_dir);
-  if (!facts.timer_file.empty()) ours.emplace_back("TORCHELASTIC_TIMER_FILE", facts.timer_file);
-  if (!facts.job_tag.empty()) ours.emplace_back("DDRUN_JOB_TAG", facts.job_tag);
+  if (!facts.attempt_dir.empty()) common.emplace_back("DDRUN_ATTEMPT_DIR", facts.attempt_dir);
+  if (!facts.timer_file.empty()) common.emplace_back("TORCHELASTIC_TIMER_FILE", facts.timer_file);
+  if (!facts.job_tag.empty()) common.emplace_back("DDRUN_JOB_TAG", facts.job_tag);
 
   // Names that must not be inherited: they are set below, or would speak of another job (a ddrun started by a worker
   // of another ddrun). The secret is between agents.
@@ -226,10 +226,10 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
                                             "DDRUN_BEFORE",
                                             "DDRUN_AFTER",
                                             "DDRUN_CI"};
-  replaced.insert(replaced.end(), places_of_this_job.begin(), places_of_this_job.end());
+  replaced.insert(replaced.end(), job_location_variables.begin(), job_location_variables.end());
   if (spec.virtual_local_rank) replaced.emplace_back(cuda_devices);
   if (result.hip_) replaced.emplace_back(hip_devices);
-  for (const auto& entry : ours) replaced.emplace_back(entry.first);
+  for (const auto& entry : common) replaced.emplace_back(entry.first);
   for (const auto& entry : spec.env) replaced.emplace_back(entry.first);
   std::sort(replaced.begin(), replaced.end());
 
@@ -253,7 +253,7 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
     if (again || chosen) continue;  // the last one counts
     add(it->first, it->second);
   }
-  for (const auto& [name, value] : ours) add(name, value);
+  for (const auto& [name, value] : common) add(name, value);
 
   result.first_own_ = result.pointers_.size();
   result.own_count_ = 4U + (spec.virtual_local_rank ? 1U : 0U) + (result.hip_ ? 1U : 0U) + (spec.seed ? 1U : 0U);
@@ -359,8 +359,8 @@ except Exception as error:
 wait_for_all()
 )";
 
-constexpr std::string_view rank_mark = "${rank}";
-constexpr std::string_view local_rank_mark = "${local_rank}";
+constexpr std::string_view rank_placeholder = "${rank}";
+constexpr std::string_view local_rank_placeholder = "${local_rank}";
 
 std::string substitute(std::string_view text, int rank, int local_rank) {
   std::string result;
@@ -369,12 +369,12 @@ std::string substitute(std::string_view text, int rank, int local_rank) {
     if (at == std::string_view::npos) return result.append(text);
     result.append(text.substr(0, at));
     text.remove_prefix(at);
-    if (text.starts_with(rank_mark)) {
+    if (text.starts_with(rank_placeholder)) {
       result += std::to_string(rank);
-      text.remove_prefix(rank_mark.size());
-    } else if (text.starts_with(local_rank_mark)) {
+      text.remove_prefix(rank_placeholder.size());
+    } else if (text.starts_with(local_rank_placeholder)) {
       result += std::to_string(local_rank);
-      text.remove_prefix(local_rank_mark.size());
+      text.remove_prefix(local_rank_placeholder.size());
     } else {
       result += "${";
       text.remove_prefix(2);
@@ -400,7 +400,7 @@ std::vector<std::string> worker_argv(const ProgramSpec& program, int rank, int l
 
 bool argv_depends_on_rank(const ProgramSpec& program) {
   return std::any_of(program.args.begin(), program.args.end(), [](const std::string& arg) {
-    return arg.find(rank_mark) != std::string::npos || arg.find(local_rank_mark) != std::string::npos;
+    return arg.find(rank_placeholder) != std::string::npos || arg.find(local_rank_placeholder) != std::string::npos;
   });
 }
 

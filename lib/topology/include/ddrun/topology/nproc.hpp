@@ -41,6 +41,6 @@ struct Gpus {
 
 /// Where a scheduler gives this job `given` GPUs of a machine that shows `here`, `gpu` and `auto` mean no more than
 /// that.
-void limit_gpus(NprocSpec& nproc, int given, const Gpus& here);
+void limit_gpus(NprocSpec& nproc, int allocated, const Gpus& visible);
 
 }  // namespace ddrun::topology
