@@ -64,13 +64,13 @@ int wrong_usage(std::string_view why) {
 /// The options, or the exit status of a program that has nothing to do.
 std::variant<etcd::EtcdOptions, int> parse(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
-  const auto typed = argv::read({known, argv::Words::anywhere, "ddrun-etcd --help"}, arguments);
+  const auto typed = argv::read({known, argv::Positionals::anywhere, "ddrun-etcd --help"}, arguments);
   if (!typed) return wrong_usage(typed.error().message);
   if (typed->action != nullptr) {
     const std::string text = typed->action->name == "help" ? help() : concat("ddrun-etcd ", build_info().version, '\n');
     return write_all(STDOUT_FILENO, text.data(), text.size()) ? 0 : 1;
   }
-  if (!typed->words.empty()) return wrong_usage(concat("unknown word '", typed->words.front(), "'"));
+  if (!typed->positionals.empty()) return wrong_usage(concat("unknown word '", typed->positionals.front(), "'"));
   etcd::EtcdOptions options;
   for (const std::string& list : typed->values("endpoints")) {
     for (std::string& one : split(list, ',')) {

@@ -23,7 +23,7 @@ struct AgentContext;
 }
 namespace ddrun::remote {
 struct Bootstrap;
-class Home;
+class HeadConnection;
 }  // namespace ddrun::remote
 
 // What the first word of a command line may be, but a program. Each has a file of its name, with its options, its help
@@ -41,9 +41,9 @@ struct StoreServe {
 };
 
 /// `ddrun store get KEY` and the like: ask a store that is running.
-struct StoreAsk {
-  enum class What { get, set, add, wait, list, del };
-  What what = What::get;
+struct StoreRequest {
+  enum class Operation { get, set, add, wait, list, del };
+  Operation operation = Operation::get;
   std::string host;  ///< a name or an address
   std::uint16_t port = 0;
   std::vector<std::string> keys;  ///< none for `list`
@@ -72,17 +72,17 @@ struct SecretNew {
 };
 
 /// `ddrun env`: show what is known about this machine's place in a job. The program may be missing in `launch`.
-struct ShowPlace {
+struct ShowEnv {
   cli::Launch launch;
 };
 
 using Parsed =
-    std::variant<cli::Launch, cli::PrintAndExit, StoreServe, StoreAsk, RendezvousServe, SecretNew, ShowPlace>;
+    std::variant<cli::Launch, cli::PrintAndExit, StoreServe, StoreRequest, RendezvousServe, SecretNew, ShowEnv>;
 
 struct Command {
-  std::string_view word;
+  std::string_view name;
   /// What stands behind the word.
-  Parsed (*parse)(std::span<const std::string> rest, const cli::Asking& asking);
+  Parsed (*parse)(std::span<const std::string> rest, const cli::ParseContext& context);
   /// Does what was asked for, if that is not a text, and returns the program's exit code. None of them starts a
   /// process, so that nothing needs to be guarded. Null: the answer is always a text.
   int (*run)(const Parsed& parsed) = nullptr;
@@ -100,22 +100,22 @@ struct Command {
 int say_failure(const Error& error, std::optional<int> code = std::nullopt);
 
 /// "ddrun: error: … (see 'ddrun WORD --help')"
-[[nodiscard]] cli::PrintAndExit wrong_usage(std::string_view word, std::string_view message);
+[[nodiscard]] cli::PrintAndExit wrong_usage(std::string_view name, std::string_view message);
 [[nodiscard]] Result<std::uint16_t> parse_port(std::string_view text, int lowest);
 
 inline constexpr argv::Option help_option{"help", "h", "", "Print this help", true};
 
 /// Reads what stands behind `ddrun WORD`, with help_option among the options; or what is to be answered: the help,
 /// or what is wrong.
-[[nodiscard]] tl::expected<argv::CommandLine, cli::PrintAndExit> read_words(std::string_view word,
-                                                                            std::span<const argv::Option> options,
-                                                                            std::string (*help)(),
-                                                                            std::span<const std::string> rest);
+[[nodiscard]] tl::expected<argv::CommandLine, cli::PrintAndExit> read_arguments(std::string_view name,
+                                                                                std::span<const argv::Option> options,
+                                                                                std::string (*help)(),
+                                                                                std::span<const std::string> rest);
 
-Parsed parse_env(std::span<const std::string> rest, const cli::Asking& asking);
-Parsed parse_rendezvous(std::span<const std::string> rest, const cli::Asking& asking);
-Parsed parse_secret(std::span<const std::string> rest, const cli::Asking& asking);
-Parsed parse_store(std::span<const std::string> rest, const cli::Asking& asking);
+Parsed parse_env(std::span<const std::string> rest, const cli::ParseContext& context);
+Parsed parse_rendezvous(std::span<const std::string> rest, const cli::ParseContext& context);
+Parsed parse_secret(std::span<const std::string> rest, const cli::ParseContext& context);
+Parsed parse_store(std::span<const std::string> rest, const cli::ParseContext& context);
 int run_env(const Parsed& parsed);
 int run_rendezvous(const Parsed& parsed);
 int run_secret(const Parsed& parsed);
@@ -123,17 +123,17 @@ int run_store(const Parsed& parsed);
 
 /// Whether `ddrun env WORD ...` is the program env(1), which starts workers, and not `ddrun env`: WORD is an
 /// assignment, a program, or an option that only env(1) has. Empty: there is none.
-[[nodiscard]] bool starts_env_program(std::string_view word);
+[[nodiscard]] bool starts_env_program(std::string_view name);
 
 /// What this machine's environment says about the job (env.cpp).
-struct ClusterPlace {
+struct DetectedCluster {
   cluster::Detected detected;
   cluster::Completion completion;
 };
 
 /// Looks at this process's environment and fills in `launch` what the user did not say. `started_pid` is the process
 /// that was started as ddrun. Does not block, costs nothing worth mentioning where no scheduler is.
-[[nodiscard]] Result<ClusterPlace> find_place(cli::Launch& launch, pid_t started_pid);
+[[nodiscard]] Result<DetectedCluster> detect_cluster(cli::Launch& launch, pid_t started_pid);
 
 /// Says that this machine has GPUs for more than the one worker it gets because nothing was said of their number.
 /// `most`: GPUs that the scheduler gives.
@@ -145,11 +145,11 @@ void note_unused_gpus(const cli::Launch& launch, int most = std::numeric_limits<
 int run_on_hosts(const cli::Launch& launch, process::AgentContext& context);
 
 /// How a host's ddrun runs its part of a job that was decided elsewhere.
-using RunLaunch =
-    std::function<int(const cli::Launch&, process::AgentContext&, const remote::Bootstrap&, const remote::Home&)>;
+using RunLaunch = std::function<int(const cli::Launch&, process::AgentContext&, const remote::Bootstrap&,
+                                    const remote::HeadConnection&)>;
 
 /// What stands behind `ddrun` on a host of --hosts: relay, or as it was called first, agent.
-[[nodiscard]] bool is_relay_word(std::string_view word);
+[[nodiscard]] bool is_relay_command(std::string_view name);
 /// `ddrun relay`, on each of the hosts. Not for people.
 int serve_host(int argc, char** argv, const cli::VersionInfo& version, const RunLaunch& run);
 

@@ -23,19 +23,19 @@ namespace ddrun {
 namespace {
 
 /// The scheduler ends the job, whatever ddrun does: workers should have had their grace time by then.
-void heed_end(LaunchSpec& spec, const cluster::Fact<std::int64_t>& end) {
+void limit_to_job_end(LaunchSpec& spec, const cluster::Fact<std::int64_t>& end) {
   const auto left = cluster::time_before_end(end.value, ::time(nullptr), spec.stop.grace);
   if (!left || (spec.timeout && *spec.timeout <= *left)) return;
   spec.timeout = left;
   const auto& rank = spec.rendezvous.node_rank;
-  const bool says_it = !rank || *rank == 0;
-  say(says_it ? Level::notice : Level::info,
+  const bool is_first_node = !rank || *rank == 0;
+  say(is_first_node ? Level::notice : Level::info,
       concat("the scheduler ends this job soon after ", format_duration(*left), " (", end.variable,
              "): workers are stopped then, as with --timeout"));
 }
 
 /// What was detected, filled in. `gpu` and `auto` mean no more GPUs than the scheduler gives.
-Result<cluster::Completion> complete_place(cli::Launch& launch, const cluster::Detected& detected) {
+Result<cluster::Completion> complete_launch(cli::Launch& launch, const cluster::Detected& detected) {
   auto completion = cluster::complete(launch.spec, launch.given, detected);
   if (completion && detected.gpus && launch.spec.nproc.kind != NprocSpec::Kind::count) {
     topology::limit_gpus(launch.spec.nproc, detected.gpus->value,
@@ -45,10 +45,10 @@ Result<cluster::Completion> complete_place(cli::Launch& launch, const cluster::D
 }
 
 /// `started_pid` is the process that was started as ddrun.
-Result<cluster::Detected> detect_place(const cli::Launch& launch, pid_t started_pid) {
+Result<cluster::Detected> detect_environment(const cli::Launch& launch, pid_t started_pid) {
   const Environment variables(environ);
   if (launch.env_detect == "none") return cluster::Detected{};
-  if (launch.env_detect == "auto" && !cluster::worth_looking(variables)) return cluster::Detected{};
+  if (launch.env_detect == "auto" && !cluster::has_scheduler_variables(variables)) return cluster::Detected{};
   cluster::Machine machine = cluster::this_machine();
   machine.pid = started_pid;
   return cluster::detect(variables, cluster::read_text_file, machine, launch.env_detect);
@@ -66,14 +66,14 @@ void note_unused_gpus(const cli::Launch& launch, int most) {
   say(Level::notice, concat("1 worker is started, ", gpus, " GPUs are visible: --nproc-per-node=gpu uses all"));
 }
 
-Result<ClusterPlace> find_place(cli::Launch& launch, pid_t started_pid) {
-  auto detected = detect_place(launch, started_pid);
+Result<DetectedCluster> detect_cluster(cli::Launch& launch, pid_t started_pid) {
+  auto detected = detect_environment(launch, started_pid);
   if (!detected) return tl::unexpected(detected.error());
-  auto completion = complete_place(launch, *detected);
+  auto completion = complete_launch(launch, *detected);
   if (!completion) return tl::unexpected(completion.error());
   for (const std::string& remark : completion->remarks) say(Level::info, remark);
-  if (detected->end_time && !completion->start_agents) heed_end(launch.spec, *detected->end_time);
-  return ClusterPlace{std::move(*detected), std::move(*completion)};
+  if (detected->end_time && !completion->start_agents) limit_to_job_end(launch.spec, *detected->end_time);
+  return DetectedCluster{std::move(*detected), std::move(*completion)};
 }
 
 namespace {
@@ -127,18 +127,18 @@ std::vector<Row> evidence_rows(const std::vector<cluster::Evidence>& evidence) {
   return rows;
 }
 
-struct Meaning {
+struct JobView {
   const LaunchSpec& spec;
   const cluster::Completion& completion;
   [[nodiscard]] const RendezvousSpec& rendezvous() const { return spec.rendezvous; }
-  [[nodiscard]] bool alone() const { return !rendezvous().several_machines(); }
+  [[nodiscard]] bool is_single_node() const { return !rendezvous().several_machines(); }
 };
 
-std::vector<Row> job_rows(const Meaning& job) {
+std::vector<Row> job_rows(const JobView& job) {
   const RendezvousSpec& rendezvous = job.rendezvous();
   std::vector<Row> rows;
-  rows.push_back({"nodes", job.alone() ? "1: this machine alone" : nodes_text(rendezvous)});
-  if (!job.alone()) {
+  rows.push_back({"nodes", job.is_single_node() ? "1: this machine alone" : nodes_text(rendezvous)});
+  if (!job.is_single_node()) {
     if (job.completion.start_agents) {
       rows.push_back({"agents", concat("started here through srun on ", job.completion.start_agents->nodes, " nodes")});
     }
@@ -154,7 +154,7 @@ std::vector<Row> job_rows(const Meaning& job) {
   return rows;
 }
 
-std::string as_text(const cluster::Detected& detected, const Meaning& job) {
+std::string as_text(const cluster::Detected& detected, const JobView& job) {
   std::string text = concat("Found: ", detected.scheme.empty() ? "no scheduler" : detected.scheme, "\n");
   text += table(evidence_rows(job.completion.evidence));
   return text + "\nThis job:\n" + table(job_rows(job));
@@ -172,16 +172,16 @@ Json evidence_json(const std::vector<cluster::Evidence>& evidence) {
   return list;
 }
 
-std::string as_json(const cluster::Detected& detected, const Meaning& job) {
+std::string as_json(const cluster::Detected& detected, const JobView& job) {
   const RendezvousSpec& rendezvous = job.rendezvous();
   Json json;
   json["scheme"] = detected.scheme.empty() ? Json(nullptr) : Json(detected.scheme);
   json["evidence"] = evidence_json(job.completion.evidence);
   Json& out = json["job"];
-  out["min_nodes"] = job.alone() ? 1 : rendezvous.min_nodes;
-  out["max_nodes"] = job.alone() ? 1 : rendezvous.max_nodes;
+  out["min_nodes"] = job.is_single_node() ? 1 : rendezvous.min_nodes;
+  out["max_nodes"] = job.is_single_node() ? 1 : rendezvous.max_nodes;
   out["node_rank"] = rendezvous.node_rank ? Json(*rendezvous.node_rank) : Json(nullptr);
-  out["coordinators"] = job.alone() ? std::vector<std::string>{} : coordinators_of(rendezvous);
+  out["coordinators"] = job.is_single_node() ? std::vector<std::string>{} : coordinators_of(rendezvous);
   out["coordinator_is_here"] = rendezvous.is_host ? Json(*rendezvous.is_host) : Json(nullptr);
   out["id"] = rendezvous.id;
   out["workers_per_node"] = nproc_text(job.spec.nproc);
@@ -189,7 +189,7 @@ std::string as_json(const cluster::Detected& detected, const Meaning& job) {
   return json.dump(2) + "\n";
 }
 
-int say_text_or_fail(const std::string& text, int code) {
+int print_or_fail(const std::string& text, int code) {
   return write_all(STDOUT_FILENO, text.data(), text.size()) ? code : exit_codes::launcher_failed;
 }
 
@@ -207,8 +207,8 @@ bool starts_env_program(std::string_view word) {
 }
 
 /// `ddrun env`, with the options of a launch, whose program may be there or not. It is not started.
-Parsed parse_env(std::span<const std::string> rest, const cli::Asking& asking) {
-  auto parsed = cli::parse_place(rest, asking);
+Parsed parse_env(std::span<const std::string> rest, const cli::ParseContext& context) {
+  auto parsed = cli::parse_env_command(rest, context);
   if (const auto* text = std::get_if<cli::PrintAndExit>(&parsed)) return *text;
   auto& launch = std::get<cli::Launch>(parsed);
   const std::string& program = launch.spec.program.name;
@@ -216,25 +216,25 @@ Parsed parse_env(std::span<const std::string> rest, const cli::Asking& asking) {
     return cli::usage_error(concat("'ddrun env' starts nothing; for env(1) with ", program,
                                    " write its options first: ddrun [options] -- env ", program, " ..."));
   }
-  return ShowPlace{std::move(launch)};
+  return ShowEnv{std::move(launch)};
 }
 
 int run_env(const Parsed& parsed) {
-  ShowPlace command = std::get<ShowPlace>(parsed);
+  ShowEnv command = std::get<ShowEnv>(parsed);
   cli::Launch& launch = command.launch;
   set_message_settings(launch.messages);
-  const auto detected = detect_place(launch, ::getpid());
+  const auto detected = detect_environment(launch, ::getpid());
   if (!detected) return say_failure(detected.error(), exit_codes::usage);
-  const auto completion = complete_place(launch, *detected);
+  const auto completion = complete_launch(launch, *detected);
   if (!completion) {
     // What was seen helps to understand the refusal.
     const std::string seen = concat("Found: ", detected->scheme, "\n", table(evidence_rows(detected->evidence)));
-    const int code = launch.json ? exit_codes::usage : say_text_or_fail(seen, exit_codes::usage);
+    const int code = launch.json ? exit_codes::usage : print_or_fail(seen, exit_codes::usage);
     say_error(completion.error().message);
     return code;
   }
-  const Meaning job{launch.spec, *completion};
-  return say_text_or_fail(launch.json ? as_json(*detected, job) : as_text(*detected, job), 0);
+  const JobView job{launch.spec, *completion};
+  return print_or_fail(launch.json ? as_json(*detected, job) : as_text(*detected, job), 0);
 }
 
 }  // namespace ddrun

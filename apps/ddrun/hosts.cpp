@@ -57,9 +57,9 @@ Result<std::vector<std::pair<std::string, std::string>>> exported_of(const Remot
     const auto equals = one.find('=');
     const std::string name = one.substr(0, equals);
     if (name == "DDRUN_SECRET") return fail(Errc::invalid_argument, "-x DDRUN_SECRET: workers do not get it");
-    const char* here = ::getenv(name.c_str());
+    const char* value = ::getenv(name.c_str());
     if (equals != std::string::npos) variables.emplace_back(name, one.substr(equals + 1));
-    else if (here != nullptr) variables.emplace_back(name, here);
+    else if (value != nullptr) variables.emplace_back(name, value);
     else say(Level::warning, concat("-x ", name, ": there is no such variable here"));
   }
   return variables;
@@ -73,7 +73,7 @@ bool is_this_machine(std::string_view name) {
 
 /// Of the signals that end a job in order, the one that workers least likely ignore: those that ignore SIGHUP
 /// use up all of the grace time when the connection is lost, and no user sees why.
-int signal_for_lost(const std::set<int>& ending) {
+int signal_on_lost_connection(const std::set<int>& ending) {
   for (const int signal : {SIGTERM, SIGHUP, SIGINT}) {
     if (ending.count(signal) != 0) return signal;
   }
@@ -91,8 +91,8 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   auto secret = rendezvous::new_secret_text();
   auto random = rendezvous::new_secret_text();
   if (!secret || !random) return tl::unexpected((secret ? random : secret).error());
-  std::array<char, PATH_MAX> here{};
-  if (::getcwd(here.data(), here.size()) == nullptr) {
+  std::array<char, PATH_MAX> directory{};
+  if (::getcwd(directory.data(), directory.size()) == nullptr) {
     return fail_errno(Errc::unavailable, "the current directory cannot be read (was it removed?)", errno);
   }
 
@@ -108,8 +108,8 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   options.job.max_nodes = said ? std::min(spec.rendezvous.max_nodes, count) : count;
 
   for (const cluster::Host& host : *hosts) {
-    const bool here = !launch.given.contains("ssh") && is_this_machine(host.name);
-    options.hosts.push_back({host.name, here, host.slots > 0 ? std::optional<int>(host.slots) : std::nullopt});
+    const bool is_local = !launch.given.contains("ssh") && is_this_machine(host.name);
+    options.hosts.push_back({host.name, is_local, host.slots > 0 ? std::optional<int>(host.slots) : std::nullopt});
   }
   options.coordinator_port = static_cast<std::uint16_t>(spec.rendezvous.master_port.value_or(0));
   const BuildInfo& build = build_info();
@@ -125,8 +125,8 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
     options.width = static_cast<std::size_t>(parse_integer(width, 1, 32).value_or(32));
   }
   options.start_limit = std::min(spec.rendezvous.join_timeout, options.start_limit);
-  options.job.words = launch.words_for_hosts;
-  options.job.directory = here.data();
+  options.job.args = launch.forwarded_args;
+  options.job.directory = directory.data();
   options.job.directory_needed = !spec.chdir || !spec.chdir->starts_with('/');
   options.job.started_as = worker_env::start_path(spec.started_as);
   options.job.variables = std::move(*variables);
@@ -134,7 +134,7 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
       spec.rendezvous.id == "none" || spec.rendezvous.id.empty() ? random->substr(0, 16) : spec.rendezvous.id;
   options.secret = std::move(*secret);
   options.job.color = launch.messages.color;
-  options.job.ending_signal = signal_for_lost(spec.stop.ending_signals);
+  options.job.ending_signal = signal_on_lost_connection(spec.stop.ending_signals);
   options.job.grace = spec.stop.grace;
   return options;
 }
@@ -162,9 +162,9 @@ int run_on_hosts(const cli::Launch& launch, process::AgentContext& context) {
   if (!options) return say_failure(options.error());
   // The first host folds its output; what is shown beside it is shown here, and needs the report.
   const agent::CiService ci = agent::find_ci(launch.ci, Environment(environ));
-  auto& words = options->job.words;
-  words.insert(words.begin(), concat("--ci=", agent::ci_word(ci)));
-  if (ci == agent::CiService::github && !launch.spec.report_file) words.insert(words.begin(), "--report=/dev/null");
+  auto& args = options->job.args;
+  args.insert(args.begin(), concat("--ci=", agent::ci_word(ci)));
+  if (ci == agent::CiService::github && !launch.spec.report_file) args.insert(args.begin(), "--report=/dev/null");
   agent::EventsFile events;
   if (auto ready = launch.spec.dry_run ? Result<void>() : open_files(launch.spec, ci, events, *options); !ready)
     return say_failure(ready.error());
@@ -177,7 +177,7 @@ int run_on_hosts(const cli::Launch& launch, process::AgentContext& context) {
 
 namespace {
 
-Result<void> go_to(const remote::Bootstrap& part) {
+Result<void> change_directory(const remote::Bootstrap& part) {
   if (::chdir(part.directory.c_str()) == 0 || !part.directory_needed) return {};
   return fail_errno(
       Errc::unavailable,
@@ -185,17 +185,17 @@ Result<void> go_to(const remote::Bootstrap& part) {
 }
 
 /// What the user's ddrun has decided, as this one would have understood it from a command line.
-Result<cli::Launch> launch_of(const remote::Bootstrap& part, const remote::Home& home,
+Result<cli::Launch> launch_of(const remote::Bootstrap& part, const remote::HeadConnection& head,
                               const cli::VersionInfo& version) {
-  auto parsed = cli::parse_launch(part.words, {Environment(), version});
+  auto parsed = cli::parse_launch(part.args, {Environment(), version});
   auto* launch = std::get_if<cli::Launch>(&parsed);
   if (launch == nullptr) {
     const auto* text = std::get_if<cli::PrintAndExit>(&parsed);
     return fail(Errc::protocol, concat("cannot read its part of the job: ", text != nullptr ? text->text : ""));
   }
   LaunchSpec& spec = launch->spec;
-  const bool count_given = std::any_of(part.words.begin(), part.words.end(),
-                                       [](const std::string& word) { return word.starts_with("--nproc-per-node="); });
+  const bool count_given = std::any_of(part.args.begin(), part.args.end(),
+                                       [](const std::string& arg) { return arg.starts_with("--nproc-per-node="); });
   if (!count_given && part.slots) spec.nproc = {NprocSpec::Kind::count, *part.slots};
   if (!part.reads_input) spec.stdin_.kind = StdinSpec::Kind::none;
   spec.started_as = part.started_as;
@@ -212,53 +212,54 @@ Result<cli::Launch> launch_of(const remote::Bootstrap& part, const remote::Home&
   }
   // The files are the whole job's, and what is in them is the coordinator's, at home; the others only have to know that
   // they are wanted.
-  if (spec.report_file) spec.report_file = part.node_rank == 0 ? home.report_path() : "/dev/null";
+  if (spec.report_file) spec.report_file = part.node_rank == 0 ? head.report_path() : "/dev/null";
   if (part.node_rank != 0) launch->ci = "none";
   if (part.node_rank != 0) spec.events_file.reset();
-  else if (spec.events_file) spec.events_file = home.events_path();
+  else if (spec.events_file) spec.events_file = head.events_path();
   launch->messages.color = part.color;
   // What happens to all of them is said once.
   if (part.node_rank != 0 && launch->messages.shown == Level::notice) launch->messages.shown = Level::warning;
   return std::move(*launch);
 }
 
-int run_part(const remote::Bootstrap& part, const remote::Home& home, const cli::VersionInfo& version,
+int run_part(const remote::Bootstrap& part, const remote::HeadConnection& head, const cli::VersionInfo& version,
              const RunLaunch& run, process::AgentContext& context) {
-  auto launch = launch_of(part, home, version);
+  auto launch = launch_of(part, head, version);
   if (!launch) return say_failure(launch.error(), exit_codes::launcher_failed);
   set_message_settings(launch->messages);
-  if (auto there = go_to(part); !there) return say_failure(there.error(), exit_codes::launcher_failed);
+  if (auto there = change_directory(part); !there) return say_failure(there.error(), exit_codes::launcher_failed);
   if (!part.slots) note_unused_gpus(*launch);
-  return run(*launch, context, part, home);
+  return run(*launch, context, part, head);
 }
 
 }  // namespace
 
-bool is_relay_word(std::string_view word) { return word == "relay" || word == "agent"; }
+bool is_relay_command(std::string_view name) { return name == "relay" || name == "agent"; }
 
 int serve_host(int argc, char** argv, const cli::VersionInfo& version, const RunLaunch& run) {
   const BuildInfo& build = build_info();
   remote::RelayOptions options;
   options.build_id = remote::build_id(build.version, build.commit);
   options.portable = std::string_view(build.link) == "static";
-  bool foreign_word = false;
+  bool unknown_argument = false;
   for (int i = 2; i < argc; ++i) {
-    const std::string_view word = argv[i];
-    if (word.starts_with("--check=")) return word.substr(8) == options.build_id ? 0 : 1;
-    if (word == "--private") options.private_copy = true;
-    else foreign_word = true;
+    const std::string_view argument = argv[i];
+    if (argument.starts_with("--check=")) return argument.substr(8) == options.build_id ? 0 : 1;
+    if (argument == "--private") options.private_copy = true;
+    else unknown_argument = true;
   }
   // Between machines it is a pipe or a socket, on this one too.
   struct stat input {};
-  if (foreign_word || ::fstat(STDIN_FILENO, &input) != 0 || (!S_ISFIFO(input.st_mode) && !S_ISSOCK(input.st_mode))) {
+  if (unknown_argument || ::fstat(STDIN_FILENO, &input) != 0 ||
+      (!S_ISFIFO(input.st_mode) && !S_ISSOCK(input.st_mode))) {
     say_error(concat("'ddrun ", argv[1],
                      "' is what --hosts starts on other machines; for a program of that name write: ddrun -- ",
                      argv[1]));
     return exit_codes::usage;
   }
-  return remote::run_relay(options, [&](const remote::Bootstrap& part, const remote::Home& home) {
+  return remote::run_relay(options, [&](const remote::Bootstrap& part, const remote::HeadConnection& head) {
     for (const auto& [name, value] : part.variables) ::setenv(name.c_str(), value.c_str(), 1);
-    const auto agent = [&](process::AgentContext& context) { return run_part(part, home, version, run, context); };
+    const auto agent = [&](process::AgentContext& context) { return run_part(part, head, version, run, context); };
     return process::run_guarded(argc, argv, agent).code;
   });
 }

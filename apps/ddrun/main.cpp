@@ -66,13 +66,13 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
   }
   const agent::CiService ci = agent::find_ci(launch.ci, Environment(environ));
   hooks.fold = agent::ci_fold(ci, spec.program.name);
-  std::optional<Error> no_report;
+  std::optional<Error> report_error;
   if (spec.report_file) {
     hooks.on_result = [&](const agent::JobResult& result) {
       // A job that was never started may have been refused just because of this file.
       const bool refused = result.verdict == agent::Verdict::launcher_failed && result.attempts.empty();
       auto written = agent::write_report(*spec.report_file, agent::json_report(result));
-      if (!written && !refused) no_report = written.error();
+      if (!written && !refused) report_error = written.error();
     };
   }
   const agent::JobResult result = agent::run_job(spec, context, environ, build_info().version, std::move(hooks));
@@ -90,8 +90,8 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
   if (ci == agent::CiService::github && result.is_whole_job && part == nullptr) {
     agent::show_in_github(agent::json_report(result));
   }
-  if (no_report) {
-    say_error(no_report->message);
+  if (report_error) {
+    say_error(report_error->message);
     if (code == 0) code = exit_codes::launcher_failed;
   }
   return code;
@@ -99,14 +99,14 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
 
 /// On a host that another ddrun has reached through ssh.
 int run_part_of_job(const cli::Launch& launch, process::AgentContext& context, const remote::Bootstrap& part,
-                    const remote::Home& home) {
+                    const remote::HeadConnection& head) {
   agent::JobHooks hooks;
-  std::string text = home.read_secret();
+  std::string text = head.read_secret();
   auto secret = rendezvous::Secret::from_text(text);
   rendezvous::wipe(text);
   if (!secret) return say_failure(secret.error(), exit_codes::launcher_failed);
   hooks.secret = std::move(*secret);
-  hooks.on_listening = [&home](std::uint16_t port) { home.coordinator_listens(port); };
+  hooks.on_listening = [&head](std::uint16_t port) { head.report_coordinator_port(port); };
   return run(launch, context, std::move(hooks), &part);
 }
 
@@ -132,53 +132,53 @@ int start_agents(const LaunchSpec& spec, const cluster::SlurmScript& script, std
   if (const std::string self = worker_env::start_path(spec.started_as); !self.empty()) {
     ::setenv("DDRUN_STARTED_BY_SRUN", self.c_str(), 1);
   }
-  cluster::Starting starting;
-  starting.arguments = std::move(arguments);
-  starting.stdin_ = spec.stdin_;
-  starting.stdin_usable = context.stdin_usable;
-  starting.ending_signals = spec.stop.ending_signals;
-  starting.begin_to_listen = [&](std::chrono::milliseconds margin) {
+  cluster::AgentStart start;
+  start.arguments = std::move(arguments);
+  start.stdin_ = spec.stdin_;
+  start.stdin_usable = context.stdin_usable;
+  start.ending_signals = spec.stop.ending_signals;
+  start.on_started = [&](std::chrono::milliseconds margin) {
     context.shared->begin_signal_handling(spec.stop.ending_signals, spec.stop.grace + margin);
   };
-  starting.guard_messages = context.guard_messages.get();
-  starting.hear = [&context](bool& gone) -> std::optional<cluster::SignalHeard> {
+  start.guard_messages = context.guard_messages.get();
+  start.read_guard_message = [&context](bool& gone) -> std::optional<cluster::ForwardedSignal> {
     process::SignalMessage message;
     const ssize_t n = ::read(context.guard_messages.get(), &message, sizeof message);
     gone = n == 0;
     if (n != static_cast<ssize_t>(sizeof message)) return std::nullopt;
-    return cluster::SignalHeard{message.signal, message.sender, message.at_once};
+    return cluster::ForwardedSignal{message.signal, message.sender, message.at_once};
   };
-  starting.sweeper_liveness = context.sweeper_liveness.get();
-  starting.repetition_pause = process::RepeatedSignal::duplicate_window;
-  return starter.run(script, starting);
+  start.sweeper_liveness = context.sweeper_liveness.get();
+  start.repeat_interval = process::RepeatedSignal::duplicate_window;
+  return starter.run(script, start);
 }
 
-Parsed parse_here(const std::vector<std::string>& arguments) {
+Parsed parse_arguments(const std::vector<std::string>& arguments) {
   return parse(arguments, Environment(environ), version_info(), ::isatty(STDERR_FILENO) != 0);
 }
 
 /// Words of ddrun that start no process, so that nothing needs to be guarded.
-int plain_main(const Command& command, const std::vector<std::string>& arguments) {
-  const auto parsed = parse_here(arguments);
+int command_main(const Command& command, const std::vector<std::string>& arguments) {
+  const auto parsed = parse_arguments(arguments);
   if (const auto* text = std::get_if<cli::PrintAndExit>(&parsed)) return print(text->text, text->to_stderr, text->code);
   return command.run(parsed);
 }
 
 int agent_main(std::string_view started_as, const std::vector<std::string>& arguments, process::AgentContext& context,
                cluster::AgentStarter& starter) {
-  const auto parsed = parse_here(arguments);
+  const auto parsed = parse_arguments(arguments);
   if (const auto* text = std::get_if<cli::PrintAndExit>(&parsed)) return print(text->text, text->to_stderr, text->code);
   auto launch = std::get<cli::Launch>(parsed);
   launch.spec.started_as = variable("DDRUN_STARTED_BY_SRUN").value_or(started_as);
   set_message_settings(launch.messages);
   for (const auto& warning : launch.warnings) say(Level::warning, warning);
   if (launch.spec.remote.asked_for()) return run_on_hosts(launch, context);
-  const auto place = find_place(launch, context.shared->started_pid);
-  if (!place) return say_failure(place.error(), exit_codes::usage);
-  if (const auto& script = place->completion.start_agents; script && !launch.spec.dry_run) {
+  const auto found = detect_cluster(launch, context.shared->started_pid);
+  if (!found) return say_failure(found.error(), exit_codes::usage);
+  if (const auto& script = found->completion.start_agents; script && !launch.spec.dry_run) {
     return start_agents(launch.spec, *script, arguments, context, starter);
   }
-  const auto& gpus = place->detected.gpus;
+  const auto& gpus = found->detected.gpus;
   if (gpus) note_unused_gpus(launch, gpus->value);
   else note_unused_gpus(launch);
   return launch.spec.dry_run ? dry_run(launch.spec) : run(launch, context);
@@ -187,7 +187,7 @@ int agent_main(std::string_view started_as, const std::vector<std::string>& argu
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 1 && is_relay_word(argv[1])) {
+  if (argc > 1 && is_relay_command(argv[1])) {
     ::_exit(serve_host(argc, argv, version_info(), run_part_of_job));
   }
   // Only the agent needs all of them: the guard stays small.
@@ -195,13 +195,13 @@ int main(int argc, char** argv) {
     return std::vector<std::string>(argv + std::min(argc, 1), argv + std::min(argc, most));
   };
   if (const Command* const command = find_command(arguments(3)); command != nullptr && command->run != nullptr) {
-    ::_exit(plain_main(*command, arguments(argc)));
+    ::_exit(command_main(*command, arguments(argc)));
   }
   const std::string started_as = argc > 0 ? argv[0] : "";
   const auto starter = cluster::make_agent_starter();
   const process::ProgramEnd end = process::run_guarded(argc, argv, [&](process::AgentContext& context) {
     return agent_main(started_as, arguments(argc), context, *starter);
   });
-  starter->end_forgotten();
+  starter->stop_orphaned_agents();
   process::end_program(end);
 }

@@ -63,11 +63,11 @@ std::string stats_text(const rendezvous::CoordinatorServerStats& stats) {
 
 }  // namespace
 
-Parsed parse_rendezvous(std::span<const std::string> rest, const cli::Asking& asking) {
-  const auto typed = read_words("rendezvous", rendezvous_options, rendezvous_help, rest);
+Parsed parse_rendezvous(std::span<const std::string> rest, const cli::ParseContext& context) {
+  const auto typed = read_arguments("rendezvous", rendezvous_options, rendezvous_help, rest);
   if (!typed) return typed.error();
-  if (!typed->words.empty()) {
-    return wrong_usage("rendezvous", concat("ddrun rendezvous does not know '", typed->words.front(),
+  if (!typed->positionals.empty()) {
+    return wrong_usage("rendezvous", concat("ddrun rendezvous does not know '", typed->positionals.front(),
                                             "'; for a program called rendezvous write: ddrun -- rendezvous"));
   }
   RendezvousServe serve;
@@ -84,7 +84,7 @@ Parsed parse_rendezvous(std::span<const std::string> rest, const cli::Asking& as
   serve.stats = typed->has("stats");
   if (typed->has("secret-file")) {
     serve.secret_file = typed->last("secret-file");
-  } else if (const auto file = asking.environment.get("DDRUN_SECRET_FILE")) {
+  } else if (const auto file = context.environment.get("DDRUN_SECRET_FILE")) {
     if (!serve.insecure) serve.secret_file = std::string(*file);
   }
   if (serve.insecure && serve.secret_file)

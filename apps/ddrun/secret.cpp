@@ -35,7 +35,7 @@ written. A program called secret: ddrun -- secret
 }
 
 /// No signal may leave half a file.
-void hold_signals() {
+void block_signals() {
   ::signal(SIGXFSZ, SIG_IGN);
   ::signal(SIGPIPE, SIG_IGN);
   sigset_t all;
@@ -51,10 +51,10 @@ bool print_and_wipe(std::string text) {
 
 }  // namespace
 
-Parsed parse_secret(std::span<const std::string> rest, const cli::Asking& /*asking*/) {
-  const auto typed = read_words("secret", secret_options, secret_help, rest);
+Parsed parse_secret(std::span<const std::string> rest, const cli::ParseContext& /*asking*/) {
+  const auto typed = read_arguments("secret", secret_options, secret_help, rest);
   if (!typed) return typed.error();
-  if (typed->words.size() != 1 || typed->words.front() != "new") {
+  if (typed->positionals.size() != 1 || typed->positionals.front() != "new") {
     return wrong_usage("secret",
                        "usage: ddrun secret new [--print]; for a program called secret write: ddrun -- secret");
   }
@@ -71,7 +71,7 @@ int run_secret(const Parsed& parsed) {
     say_error("neither XDG_CONFIG_HOME nor HOME says where to write it; see 'ddrun secret new --print'");
     return exit_codes::launcher_failed;
   }
-  hold_signals();
+  block_signals();
   if (auto written = rendezvous::write_new_secret(*path, *text); !written) return say_failure(written.error());
   rendezvous::wipe(*text);
   print_and_wipe(

@@ -36,9 +36,9 @@ int next_signal(int signals) {
 }
 
 /// This thread's messages, on a stderr that is never waited for.
-class PatientMessages {
+class NonBlockingMessages {
  public:
-  explicit PatientMessages(const asio::any_io_executor& executor)
+  explicit NonBlockingMessages(const asio::any_io_executor& executor)
       : console_(std::make_shared<logs::Console>(executor, STDERR_FILENO, warnings_high)) {
     set_message_sink([console = console_](std::string_view line) {
       if (console->has_back_pressure()) return;
@@ -46,12 +46,12 @@ class PatientMessages {
       console->flush();
     });
   }
-  ~PatientMessages() {
+  ~NonBlockingMessages() {
     set_message_sink({});
     console_->close();
   }
-  PatientMessages(const PatientMessages&) = delete;
-  PatientMessages& operator=(const PatientMessages&) = delete;
+  NonBlockingMessages(const NonBlockingMessages&) = delete;
+  NonBlockingMessages& operator=(const NonBlockingMessages&) = delete;
 
  private:
   std::shared_ptr<logs::Console> console_;
@@ -97,7 +97,7 @@ bool Serving::serve(int signal_fd, const std::function<std::string()>& stats) {
 }
 
 int Serving::run(const std::vector<std::string>& addresses, const std::function<std::string()>& stats) {
-  const PatientMessages messages(io_.get_executor());
+  const NonBlockingMessages messages(io_.get_executor());
   UniqueFd signals(::signalfd(-1, &signals_, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals) {
     say_error(concat("cannot receive signals: ", std::strerror(errno)));

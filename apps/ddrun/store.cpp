@@ -24,7 +24,7 @@ namespace ddrun {
 
 namespace {
 
-using What = StoreAsk::What;
+using Operation = StoreRequest::Operation;
 
 constexpr argv::Option serve_options[] = {
     {"port", "", "N", "Port; 0 takes a free one (default: 29500)"},
@@ -34,7 +34,7 @@ constexpr argv::Option serve_options[] = {
      "What keys, values and clients may take together; a client that wants more is cut off; 0: no limit (default: 4G)"},
     {"stats", "", "", "Print what was served at the end, and for each SIGUSR1"}};
 
-constexpr argv::Option ask_options[] = {
+constexpr argv::Option request_options[] = {
     {"server", "", "HOST:PORT", "Which store (default: $MASTER_ADDR:$MASTER_PORT, else 127.0.0.1:29500)"},
     {"timeout", "", "TIME", "How long to wait for the store, and then for keys (default: 5s)"},
     {"prefix", "", "TEXT", "What all keys begin with, as under PyTorch's PrefixStore"},
@@ -61,7 +61,7 @@ With a word, asks a store that is running, such as the one of a ddrun job.
       list                    Print all keys that programs set, in order
       del KEY...              Delete them
 )",
-                argv::describe(ask_options), R"(
+                argv::describe(request_options), R"(
 Exit status: 0; 1 a key was not there in time; 2 wrong usage; 125 there was no
 store, or it went away. A program called store: ddrun -- store
 
@@ -73,18 +73,18 @@ Examples:
 }
 
 /// "host:port", "[::1]:port".
-Result<void> take_server(StoreAsk& ask, const std::string& text) {
+Result<void> parse_server(StoreRequest& request, const std::string& text) {
   const auto colon = text.rfind(':');
   if (colon == std::string::npos || colon == 0) {
     return fail(Errc::invalid_argument, concat("'", text, "' has no port; write HOST:PORT"));
   }
-  ask.host = text.substr(0, colon);
-  if (ask.host.size() > 2 && ask.host.front() == '[' && ask.host.back() == ']') {
-    ask.host = ask.host.substr(1, ask.host.size() - 2);
+  request.host = text.substr(0, colon);
+  if (request.host.size() > 2 && request.host.front() == '[' && request.host.back() == ']') {
+    request.host = request.host.substr(1, request.host.size() - 2);
   }
   const auto port = parse_port(text.substr(colon + 1), 1);
   if (!port) return tl::unexpected<Error>(port.error());
-  ask.port = *port;
+  request.port = *port;
   return {};
 }
 
@@ -103,37 +103,38 @@ Parsed read_serve(const argv::CommandLine& typed) {
   return serve;
 }
 
-Parsed read_ask(const argv::CommandLine& typed, const Environment& environment) {
+Parsed read_request(const argv::CommandLine& typed, const Environment& environment) {
   struct Verb {
-    What what;
+    Operation operation;
     std::size_t least, most;  ///< words behind it
     std::string_view usage;
   };
   static const std::map<std::string_view, Verb> verbs = {
-      {"get", {What::get, 1, 1, "get KEY"}},     {"set", {What::set, 2, 2, "set KEY VALUE"}},
-      {"add", {What::add, 1, 2, "add KEY [N]"}}, {"wait", {What::wait, 1, 100'000, "wait KEY..."}},
-      {"list", {What::list, 0, 0, "list"}},      {"del", {What::del, 1, 100'000, "del KEY..."}},
+      {"get", {Operation::get, 1, 1, "get KEY"}},     {"set", {Operation::set, 2, 2, "set KEY VALUE"}},
+      {"add", {Operation::add, 1, 2, "add KEY [N]"}}, {"wait", {Operation::wait, 1, 100'000, "wait KEY..."}},
+      {"list", {Operation::list, 0, 0, "list"}},      {"del", {Operation::del, 1, 100'000, "del KEY..."}},
   };
-  const auto verb = verbs.find(typed.words.front());
+  const auto verb = verbs.find(typed.positionals.front());
   if (verb == verbs.end()) {
-    return wrong_usage("store", concat("ddrun store does not know '", typed.words.front(),
-                                       "'; it knows get, set, add, wait, list and ",
-                                       "del; for a program called store write: ddrun -- store ", typed.words.front()));
+    return wrong_usage(
+        "store",
+        concat("ddrun store does not know '", typed.positionals.front(), "'; it knows get, set, add, wait, list and ",
+               "del; for a program called store write: ddrun -- store ", typed.positionals.front()));
   }
   if (typed.has("port") || typed.has("bind") || typed.has("max-memory") || typed.has("stats")) {
     return wrong_usage("store",
                        "--port, --bind, --max-memory and --stats are for running a store; give --server=HOST:PORT");
   }
-  std::vector<std::string> words(typed.words.begin() + 1, typed.words.end());
-  if (words.size() < verb->second.least || words.size() > verb->second.most) {
+  std::vector<std::string> args(typed.positionals.begin() + 1, typed.positionals.end());
+  if (args.size() < verb->second.least || args.size() > verb->second.most) {
     return wrong_usage("store", concat("usage: ddrun store ", verb->second.usage));
   }
-  StoreAsk ask;
-  ask.what = verb->second.what;
-  ask.prefix = typed.last("prefix");
-  if (!ask.prefix.empty() && !ask.prefix.ends_with('/')) ask.prefix += '/';
-  ask.raw = typed.has("raw");
-  if (const auto read = typed.read("timeout", ask.timeout, cli::parse_time); !read) {
+  StoreRequest request;
+  request.operation = verb->second.operation;
+  request.prefix = typed.last("prefix");
+  if (!request.prefix.empty() && !request.prefix.ends_with('/')) request.prefix += '/';
+  request.raw = typed.has("raw");
+  if (const auto read = typed.read("timeout", request.timeout, cli::parse_time); !read) {
     return wrong_usage("store", read.error().message);
   }
   std::string server = typed.last("server");
@@ -143,28 +144,28 @@ Parsed read_ask(const argv::CommandLine& typed, const Environment& environment) 
                     environment.get("MASTER_PORT").value_or("29500"));
     source = "$MASTER_ADDR:$MASTER_PORT: ";
   }
-  if (const auto taken = take_server(ask, server); !taken) return wrong_usage("store", source + taken.error().message);
-  if (ask.what == What::set) {
-    ask.value_from_stdin = words[1] == "-";
-    ask.value = std::move(words[1]);
-    words.pop_back();
-  } else if (ask.what == What::add && words.size() == 2) {
-    const auto delta = parse_integer(words[1], INT64_MIN, INT64_MAX);
+  if (const auto ok = parse_server(request, server); !ok) return wrong_usage("store", source + ok.error().message);
+  if (request.operation == Operation::set) {
+    request.value_from_stdin = args[1] == "-";
+    request.value = std::move(args[1]);
+    args.pop_back();
+  } else if (request.operation == Operation::add && args.size() == 2) {
+    const auto delta = parse_integer(args[1], INT64_MIN, INT64_MAX);
     if (!delta) return wrong_usage("store", concat("the number to add: ", delta.error().message));
-    ask.delta = *delta;
-    words.pop_back();
+    request.delta = *delta;
+    args.pop_back();
   }
-  ask.keys = std::move(words);
-  for (std::string& key : ask.keys) key.insert(0, ask.prefix);
-  return ask;
+  request.keys = std::move(args);
+  for (std::string& key : request.keys) key.insert(0, request.prefix);
+  return request;
 }
 
-constexpr int not_there = 1;
+constexpr int key_missing = 1;
 
-int complain(const Error& error) {
+int report_error(const Error& error) {
   say_error(error.message);
   switch (error.code) {
-    case Errc::timeout: return not_there;
+    case Errc::timeout: return key_missing;
     case Errc::invalid_argument: return exit_codes::usage;
     default: return exit_codes::launcher_failed;
   }
@@ -193,7 +194,7 @@ int print(const std::string& text) {
   return exit_codes::launcher_failed;
 }
 
-int print(const StoreAsk& command, const std::string& value) {
+int print(const StoreRequest& command, const std::string& value) {
   return print(command.raw ? value : shown(value) + "\n");
 }
 
@@ -215,36 +216,36 @@ Result<std::string> read_stdin() {
   }
 }
 
-int ask(const StoreAsk& command, store::TcpClient& asked) {
+int run_request(const StoreRequest& command, store::TcpClient& client) {
   const Deadline deadline = Clock::now() + command.timeout;
-  switch (command.what) {
-    case What::get: {
-      const auto value = asked.get(command.keys[0], deadline);
-      return value ? print(command, *value) : complain(value.error());
+  switch (command.operation) {
+    case Operation::get: {
+      const auto value = client.get(command.keys[0], deadline);
+      return value ? print(command, *value) : report_error(value.error());
     }
-    case What::set: {
+    case Operation::set: {
       std::string value = command.value;
       if (command.value_from_stdin) {
         auto read = read_stdin();
-        if (!read) return complain(read.error());
+        if (!read) return report_error(read.error());
         value = std::move(*read);
       }
-      if (const auto set = asked.set(command.keys[0], value, deadline); !set) return complain(set.error());
+      if (const auto set = client.set(command.keys[0], value, deadline); !set) return report_error(set.error());
       // An answer shows that the store has it.
-      const auto there = asked.check(command.keys, deadline);
-      return there ? 0 : complain(there.error());
+      const auto confirmed = client.check(command.keys, deadline);
+      return confirmed ? 0 : report_error(confirmed.error());
     }
-    case What::add: {
-      const auto sum = asked.add(command.keys[0], command.delta, deadline);
-      return sum ? print(concat(*sum, '\n')) : complain(sum.error());
+    case Operation::add: {
+      const auto sum = client.add(command.keys[0], command.delta, deadline);
+      return sum ? print(concat(*sum, '\n')) : report_error(sum.error());
     }
-    case What::wait: {
-      const auto waited = asked.wait(command.keys, deadline);
-      return waited ? 0 : complain(waited.error());
+    case Operation::wait: {
+      const auto waited = client.wait(command.keys, deadline);
+      return waited ? 0 : report_error(waited.error());
     }
-    case What::list: {
-      auto keys = asked.list_keys(deadline);
-      if (!keys) return complain(keys.error());
+    case Operation::list: {
+      auto keys = client.list_keys(deadline);
+      if (!keys) return report_error(keys.error());
       std::sort(keys->begin(), keys->end());
       std::string text;
       for (std::string_view key : *keys) {
@@ -254,14 +255,14 @@ int ask(const StoreAsk& command, store::TcpClient& asked) {
       }
       return print(text);
     }
-    case What::del: {
+    case Operation::del: {
       int code = 0;
       for (const auto& key : command.keys) {
-        const auto deleted = asked.delete_key(key, deadline);
-        if (!deleted) return complain(deleted.error());
+        const auto deleted = client.delete_key(key, deadline);
+        if (!deleted) return report_error(deleted.error());
         if (*deleted) continue;
         say_error(concat("there is no key ", shown(std::string_view(key).substr(command.prefix.size()))));
-        code = not_there;
+        code = key_missing;
       }
       return code;
     }
@@ -290,12 +291,12 @@ std::string stats_text(const store::TcpServerStats& stats) {
 }
 
 /// One question; the answer goes to stdout.
-int ask_store(const StoreAsk& command) {
+int run_store_request(const StoreRequest& command) {
   // A store that does not answer is not the same as a key that is not there.
-  const auto patience = std::max(command.timeout, Milliseconds(1000));
-  auto client = store::connect_by_name(command.host, command.port, Clock::now() + patience);
+  const auto connect_timeout = std::max(command.timeout, Milliseconds(1000));
+  auto client = store::connect_by_name(command.host, command.port, Clock::now() + connect_timeout);
   if (!client) return say_failure(client.error(), exit_codes::launcher_failed);
-  return ask(command, **client);
+  return run_request(command, **client);
 }
 
 /// Serves until a signal comes. Says on stdout where it listens; blocks.
@@ -319,17 +320,17 @@ int serve_store(const StoreServe& command) {
 
 }  // namespace
 
-Parsed parse_store(std::span<const std::string> rest, const cli::Asking& asking) {
+Parsed parse_store(std::span<const std::string> rest, const cli::ParseContext& context) {
   std::vector<argv::Option> options(std::begin(serve_options), std::end(serve_options));
-  options.insert(options.end(), std::begin(ask_options), std::end(ask_options));
-  const auto typed = read_words("store", options, store_help, rest);
+  options.insert(options.end(), std::begin(request_options), std::end(request_options));
+  const auto typed = read_arguments("store", options, store_help, rest);
   if (!typed) return typed.error();
-  return typed->words.empty() ? read_serve(*typed) : read_ask(*typed, asking.environment);
+  return typed->positionals.empty() ? read_serve(*typed) : read_request(*typed, context.environment);
 }
 
 int run_store(const Parsed& parsed) {
   if (const auto* serve = std::get_if<StoreServe>(&parsed)) return serve_store(*serve);
-  return ask_store(std::get<StoreAsk>(parsed));
+  return run_store_request(std::get<StoreRequest>(parsed));
 }
 
 }  // namespace ddrun

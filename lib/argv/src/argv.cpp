@@ -11,9 +11,9 @@ namespace ddrun::argv {
 namespace {
 
 /// Stands before each value: CLI11 takes an empty one behind "=" for none.
-constexpr char mark = '\1';
+constexpr char value_mark = '\1';
 /// Begins what CLI11 sees of a long name that was typed with one dash. No option's name begins so.
-constexpr std::string_view one_dash = "--@";
+constexpr std::string_view single_dash_prefix = "--@";
 
 [[nodiscard]] tl::unexpected<Error> bad(std::string message) {
   return fail(Errc::invalid_argument, std::move(message));
@@ -29,16 +29,16 @@ class Reader {
   Reader(const Grammar& grammar, std::span<const std::string> arguments) : grammar_(grammar), arguments_(arguments) {}
 
   Result<CommandLine> run() {
-    cut_words();
+    split_arguments();
     CLI::App app;
     app.set_help_flag();
     app.allow_extras();
     std::vector<std::pair<const Option*, CLI::Option*>> added;
     for (const Option& option : grammar_.options) {
-      if (may_occur(option)) added.emplace_back(&option, add(app, option));
+      if (is_mentioned(option)) added.emplace_back(&option, add(app, option));
     }
     try {
-      app.parse(std::vector<std::string>(seen_.rbegin(), seen_.rend()));
+      app.parse(std::vector<std::string>(tokens_.rbegin(), tokens_.rend()));
     } catch (const CLI::Error& error) {
       return bad(error.what());
     }
@@ -46,80 +46,83 @@ class Reader {
     for (const auto& [option, found] : added) {
       if (found->count() == 0) continue;
       line_.options.push_back({option, found->results()});
-      if (auto taken = take(line_.options.back()); !taken) return tl::unexpected(std::move(taken.error()));
+      if (auto checked = check_values(line_.options.back()); !checked)
+        return tl::unexpected(std::move(checked.error()));
     }
-    if (!missing_.empty()) return bad(std::move(missing_));
+    if (!missing_value_error_.empty()) return bad(std::move(missing_value_error_));
     return std::move(line_);
   }
 
  private:
   /// Finds the words, which CLI11 need not see, and rewrites the options before them.
-  void cut_words() {
-    const Option* wanting = nullptr;
+  void split_arguments() {
+    const Option* pending = nullptr;
     std::size_t at = 0;
     for (; at < arguments_.size() && line_.action == nullptr; ++at) {
       const std::string& word = arguments_[at];
-      if (wanting != nullptr) {
+      if (pending != nullptr) {
         if (!can_be_value(word)) break;
-        seen_.push_back(mark + word);
-        wanting = nullptr;
+        tokens_.push_back(value_mark + word);
+        pending = nullptr;
         continue;
       }
-      line_.separated = word == "--";
-      if (line_.separated || (grammar_.words == Words::program && !is_option(word))) break;
-      if (can_be_value(word) && grammar_.words == Words::anywhere) {
-        line_.words.push_back(word);
+      line_.has_separator = word == "--";
+      if (line_.has_separator || (grammar_.positionals == Positionals::program && !is_option(word))) break;
+      if (can_be_value(word) && grammar_.positionals == Positionals::anywhere) {
+        line_.positionals.push_back(word);
         continue;
       }
-      wanting = see(word);
+      pending = add_option(word);
     }
-    if (wanting != nullptr) return miss(*wanting, at);
+    if (pending != nullptr) return set_missing_value(*pending, at);
     if (line_.action != nullptr) return;
-    line_.words.insert(line_.words.end(),
-                       arguments_.begin() + static_cast<std::ptrdiff_t>(at + (line_.separated ? 1 : 0)),
-                       arguments_.end());
+    line_.positionals.insert(line_.positionals.end(),
+                             arguments_.begin() + static_cast<std::ptrdiff_t>(at + (line_.has_separator ? 1 : 0)),
+                             arguments_.end());
   }
 
   /// What comes at `at` is not the value of `option`. Said when nothing before it is wrong.
-  void miss(const Option& option, std::size_t at) {
-    const std::string& typed = seen_.back();
-    missing_ = concat(typed[1] == '-' ? typed : concat('-', typed.back()), " needs a value (", option.metavar, ")");
+  void set_missing_value(const Option& option, std::size_t at) {
+    const std::string& typed = tokens_.back();
+    missing_value_error_ =
+        concat(typed[1] == '-' ? typed : concat('-', typed.back()), " needs a value (", option.metavar, ")");
     if (at < arguments_.size()) {
-      missing_ += concat("; if it is to be '", arguments_[at], "', write --", option.name, "=", arguments_[at]);
+      missing_value_error_ +=
+          concat("; if it is to be '", arguments_[at], "', write --", option.name, "=", arguments_[at]);
     }
-    seen_.emplace_back();  // so that CLI11 finds one
+    tokens_.emplace_back();  // so that CLI11 finds one
   }
 
   /// Adds an option as CLI11 shall see it. Returns it if its value must come next.
-  const Option* see(std::string word) {
+  const Option* add_option(std::string word) {
     const std::size_t equals = word.find('=');
-    if (word[1] != '-' && !is_long_name(word.substr(1, equals - 1))) return see_letters(std::move(word));
-    const std::string value = equals == std::string::npos ? "" : concat('=', mark, word.substr(equals + 1));
+    if (word[1] != '-' && !is_long_name(word.substr(1, equals - 1))) return add_short_options(std::move(word));
+    const std::string value = equals == std::string::npos ? "" : concat('=', value_mark, word.substr(equals + 1));
     const std::string name = with_dashes(word.substr(0, equals));
-    seen_.push_back(concat(word[1] == '-' ? name : concat(one_dash, name.substr(1)), value));
+    tokens_.push_back(concat(word[1] == '-' ? name : concat(single_dash_prefix, name.substr(1)), value));
     const Option* const option = word[1] == '-' ? find(std::string_view(name).substr(2)) : nullptr;
     if (option != nullptr && option->action) line_.action = option;
     return option != nullptr && value.empty() && !option->metavar.empty() ? option : nullptr;
   }
 
-  const Option* see_letters(std::string word) {
+  const Option* add_short_options(std::string word) {
     if (!grammar_.alias.empty() && std::string_view(word).substr(1).starts_with(grammar_.alias)) {
       const std::size_t end = 1 + grammar_.alias.size();
       if (end == word.size() || word[end] == '=' || is_digit(word[end])) word.erase(2, end - 2);
     }
-    const Option* wanting = nullptr;
+    const Option* pending = nullptr;
     for (std::size_t i = 1; i < word.size(); ++i) {
       const Option* const option = find(word[i]);
       if (option == nullptr) break;
       if (option->action) line_.action = option;
       if (option->metavar.empty()) continue;
-      if (i + 1 == word.size()) wanting = option;
-      else if (word[i + 1] == '=') word[i + 1] = mark;
-      else word.insert(i + 1, 1, mark);
+      if (i + 1 == word.size()) pending = option;
+      else if (word[i + 1] == '=') word[i + 1] = value_mark;
+      else word.insert(i + 1, 1, value_mark);
       break;
     }
-    seen_.push_back(std::move(word));
-    return wanting;
+    tokens_.push_back(std::move(word));
+    return pending;
   }
 
   /// Whether what stands behind one dash was meant as a long option: mpirun and its like write them so.
@@ -129,8 +132,8 @@ class Reader {
   }
 
   /// CLI11 compares each option with each other one: a large table would take longer than all else at a start.
-  [[nodiscard]] bool may_occur(const Option& option) const {
-    return std::any_of(seen_.begin(), seen_.end(), [&](std::string_view word) {
+  [[nodiscard]] bool is_mentioned(const Option& option) const {
+    return std::any_of(tokens_.begin(), tokens_.end(), [&](std::string_view word) {
       if (!is_option(word)) return false;
       if (word[1] == '-') return word.substr(2, word.find('=') - 2) == option.name;
       return word.find_first_of(option.shorts, 1) != std::string_view::npos;
@@ -146,13 +149,14 @@ class Reader {
   }
 
   /// What was typed, without the mark.
-  [[nodiscard]] Result<void> take(Given& given) const {
+  [[nodiscard]] Result<void> check_values(OptionValues& given) const {
     const Option& option = *given.option;
-    const bool takes_none = option.action || (option.metavar.empty() && grammar_.words == Words::anywhere);
+    const bool value_forbidden =
+        option.action || (option.metavar.empty() && grammar_.positionals == Positionals::anywhere);
     for (std::string& value : given.values) {
-      const bool marked = value.starts_with(mark);
-      if (marked) value.erase(0, 1);
-      if (marked && takes_none) return bad(concat("--", option.name, " takes no value"));
+      const bool has_value = value.starts_with(value_mark);
+      if (has_value) value.erase(0, 1);
+      if (has_value && value_forbidden) return bad(concat("--", option.name, " takes no value"));
       if (value.empty() && option.metavar.empty()) {
         return bad(concat("--", option.name, "= has no value; give 0 or 1, or leave out the ="));
       }
@@ -188,12 +192,12 @@ class Reader {
       if (what.empty() && other != letter && find(other) != nullptr) what = concat("; did you mean '-", other, "'?");
       return is(concat('-', letter), what);
     }
-    const auto typed_so = [&](std::string_view word) {
+    const auto matches_token = [&](std::string_view word) {
       const std::string name = with_dashes(word.substr(0, word.find('=')));
       return is_option(word) &&
-             seen.substr(0, seen.find('=')) == (word[1] == '-' ? name : concat(one_dash, name.substr(1)));
+             seen.substr(0, seen.find('=')) == (word[1] == '-' ? name : concat(single_dash_prefix, name.substr(1)));
     };
-    const std::string& word = *std::find_if(arguments_.begin(), arguments_.end(), typed_so);
+    const std::string& word = *std::find_if(arguments_.begin(), arguments_.end(), matches_token);
     const std::string typed = word.substr(0, word.find('='));
     const std::string name = with_dashes(typed.substr(word[1] == '-' ? 2 : 1));
     if (word[1] != '-' && find(name) != nullptr) return is(typed, concat("; did you mean '--", name, "'?"));
@@ -206,9 +210,9 @@ class Reader {
 
   const Grammar& grammar_;
   const std::span<const std::string> arguments_;
-  std::vector<std::string> seen_;  ///< options and their values, as CLI11 sees them
+  std::vector<std::string> tokens_;  ///< options and their values, as CLI11 sees them
   CommandLine line_;
-  std::string missing_;  ///< the error of the last option, if it has no value
+  std::string missing_value_error_;  ///< the error of the last option, if it has no value
 };
 
 constexpr std::size_t columns = 79;
@@ -242,7 +246,7 @@ std::string with_dashes(std::string_view name) {
 
 const std::vector<std::string>& CommandLine::values(std::string_view name) const {
   static const std::vector<std::string> none;
-  for (const Given& given : options) {
+  for (const OptionValues& given : options) {
     if (given.option->name == name) return given.values;
   }
   return none;

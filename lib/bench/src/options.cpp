@@ -106,12 +106,12 @@ Result<std::optional<std::string>> OptionTable::parse(int argc, char** argv) con
                                     {"version", "", "", "Print the version", true}};
   for (const Row& row : rows_) options.push_back({row.name, row.option.shorts, row.option.metavar});
   const std::vector<std::string> args(argv + 1, argv + argc);
-  const auto line = argv::read({options, argv::Words::anywhere, "ddrun-allreduce --help"}, args);
+  const auto line = argv::read({options, argv::Positionals::anywhere, "ddrun-allreduce --help"}, args);
   if (!line) return tl::unexpected(line.error());
   if (line->action == &options[1]) return "ddrun-allreduce " DDRUN_ALLREDUCE_VERSION "\n";
   if (line->action != nullptr) return help_text(std::span(options).first(2));
   if (!line->words.empty()) return fail(Errc::invalid_argument, concat("unknown word '", line->words.front(), "'"));
-  for (const argv::Given& given : line->options) {
+  for (const argv::OptionValues& given : line->options) {
     const Row& row = rows_[static_cast<std::size_t>(given.option - &options[2])];
     if (auto read = row.read(given.values.back()); !read) {
       return fail(read.error().code, concat("--", row.option.name, ": ", read.error().message));

@@ -15,12 +15,12 @@ namespace {
 using Warnings = std::vector<std::string>;
 
 /// Variables and files are often set once for many jobs: only what was typed now is worth a warning.
-bool typed(const Settings& settings, std::string_view name) {
+bool is_typed(const Settings& settings, std::string_view name) {
   return settings.of(name).source == Source::command_line && settings.is_on(name);
 }
 
-Result<void> check_restart(const Draft& draft, const Settings& settings, Warnings& warnings) {
-  const RestartPolicy& policy = draft.spec.restart;
+Result<void> check_restart(const ParsedOptions& parsed, const Settings& settings, Warnings& warnings) {
+  const RestartPolicy& policy = parsed.spec.restart;
   CodeSet both;
   std::set_intersection(policy.success_on.begin(), policy.success_on.end(), policy.no_restart_on.begin(),
                         policy.no_restart_on.end(), std::inserter(both, both.begin()));
@@ -29,31 +29,31 @@ Result<void> check_restart(const Draft& draft, const Settings& settings, Warning
                 concat("exit code ", *both.begin(),
                        " is in --success-on and in --no-restart-on; a code is either a success or a failure"));
   }
-  if (draft.spec.commands.before.empty() && typed(settings, "before-each")) {
+  if (parsed.spec.commands.before.empty() && is_typed(settings, "before-each")) {
     warnings.emplace_back("--before-each has no effect without --before");
   }
   if (policy.max_restarts == 0) {
     for (const std::string_view name : {"restart-backoff", "restart-window", "same-cause", "no-restart-on"}) {
-      if (typed(settings, name)) warnings.push_back(concat("--", name, " has no effect without --max-restarts"));
+      if (is_typed(settings, name)) warnings.push_back(concat("--", name, " has no effect without --max-restarts"));
     }
   }
   return {};
 }
 
-Result<void> check_ranks(const Draft& draft, const Settings& settings, Warnings& warnings) {
-  if (draft.spec.nproc.kind != NprocSpec::Kind::count) return {};
-  const int count = draft.spec.nproc.count;
+Result<void> check_ranks(const ParsedOptions& parsed, const Settings& settings, Warnings& warnings) {
+  if (parsed.spec.nproc.kind != NprocSpec::Kind::count) return {};
+  const int count = parsed.spec.nproc.count;
   const auto warn = [&](std::string_view name, int rank) {
-    if (rank >= count && typed(settings, name)) {
+    if (rank >= count && is_typed(settings, name)) {
       warnings.push_back(concat("--", name, " names local rank ", rank, ", but there ",
                                 count == 1 ? "is only local rank 0" : concat("are only 0 to ", count - 1)));
     }
   };
-  const LogSpec& log = draft.spec.log;
+  const LogSpec& log = parsed.spec.log;
   if (!log.redirects.by_local_rank.empty()) warn("redirects", log.redirects.by_local_rank.rbegin()->first);
   if (!log.tee.by_local_rank.empty()) warn("tee", log.tee.by_local_rank.rbegin()->first);
   if (log.local_ranks_filter) warn("local-ranks-filter", *log.local_ranks_filter->rbegin());
-  const StdinSpec& input = draft.spec.stdin_;
+  const StdinSpec& input = parsed.spec.stdin_;
   if (input.kind == StdinSpec::Kind::rank && input.rank >= count) {
     return fail(Errc::invalid_argument,
                 concat("--stdin=", input.rank, ": there is no such rank, the highest is ", count - 1));
@@ -61,20 +61,20 @@ Result<void> check_ranks(const Draft& draft, const Settings& settings, Warnings&
   return {};
 }
 
-Result<void> check_remote(const Draft& draft, const Settings& settings, Warnings& warnings) {
-  const RemoteSpec& remote = draft.spec.remote;
+Result<void> check_remote(const ParsedOptions& parsed, const Settings& settings, Warnings& warnings) {
+  const RemoteSpec& remote = parsed.spec.remote;
   if (!remote.asked_for()) {
-    if (typed(settings, "ssh")) warnings.emplace_back("--ssh has no effect without --hosts or --hostfile");
+    if (is_typed(settings, "ssh")) warnings.emplace_back("--ssh has no effect without --hosts or --hostfile");
     return {};
   }
   for (const std::string_view name :
        {"standalone", "node-rank", "rdzv-endpoint", "rdzv-lease", "local-addr", "master-addr"}) {
-    if (!typed(settings, name)) continue;
+    if (!is_typed(settings, name)) continue;
     return fail(Errc::invalid_argument, concat("--", name,
                                                " cannot be given with --hosts: ddrun tells every host what "
                                                "it has to know"));
   }
-  if (typed(settings, "rdzv-backend") && draft.spec.rendezvous.is_etcd()) {
+  if (is_typed(settings, "rdzv-backend") && parsed.spec.rendezvous.is_etcd()) {
     return fail(
         Errc::invalid_argument,
         "--rdzv-backend=etcd cannot be given with --hosts, where the first host runs the coordinator and no other "
@@ -83,15 +83,15 @@ Result<void> check_remote(const Draft& draft, const Settings& settings, Warnings
   return {};
 }
 
-void check_filters(const Draft& draft, const Settings& settings, Warnings& warnings) {
-  if (draft.spec.log.dir != "/dev/null") return;
+void check_filters(const ParsedOptions& parsed, const Settings& settings, Warnings& warnings) {
+  if (parsed.spec.log.dir != "/dev/null") return;
   for (const std::string_view name : {"duplicate-stdout-filters", "duplicate-stderr-filters"}) {
-    if (typed(settings, name)) warnings.push_back(concat("--", name, " has no effect with --log-dir=/dev/null"));
+    if (is_typed(settings, name)) warnings.push_back(concat("--", name, " has no effect with --log-dir=/dev/null"));
   }
 }
 
 /// torchrun's c10d can meet in a file. A job of one machine needs no rendezvous; several machines need a port.
-Result<void> settle_rendezvous_file(RendezvousSpec& rendezvous, const Settings& settings) {
+Result<void> resolve_rendezvous_file(RendezvousSpec& rendezvous, const Settings& settings) {
   if (rendezvous.backend != "c10d" || rendezvous.conf_value("store_type") != "file") {
     if (rendezvous.endpoint.find('/') == std::string::npos) return {};
     const auto wrong = parse_endpoint(rendezvous.endpoint);
@@ -171,7 +171,7 @@ Result<void> check_lease(RendezvousSpec& rendezvous, const Settings& settings, W
                          ": only etcd has several endpoints; name one machine, or add --rdzv-backend=etcd (these are "
                          "its members) or --rdzv-lease=COMMAND (a program says which machine runs the coordinator)"));
     }
-    if (typed(settings, "lease-ttl")) {
+    if (is_typed(settings, "lease-ttl")) {
       warnings.emplace_back("--lease-ttl has no effect without --rdzv-backend=etcd or --rdzv-lease");
     }
     return {};
@@ -180,7 +180,7 @@ Result<void> check_lease(RendezvousSpec& rendezvous, const Settings& settings, W
     return fail(Errc::invalid_argument,
                 "--rdzv-backend=etcd and --rdzv-lease both say who leads; leave one of them out");
   }
-  if (!rendezvous.is_etcd() && typed(settings, "rdzv-endpoint")) {
+  if (!rendezvous.is_etcd() && is_typed(settings, "rdzv-endpoint")) {
     warnings.emplace_back("--rdzv-endpoint has no effect with --rdzv-lease, which says where the coordinator is");
   }
   if (const std::string protocol = conf("protocol"); !protocol.empty() && protocol != "http" && protocol != "https") {
@@ -206,63 +206,63 @@ Result<void> check_link_local(const RendezvousSpec& rendezvous, const Settings& 
   if (rendezvous.local_addr && is_link_local(*rendezvous.local_addr)) {
     return wrong("local-addr", "leads nowhere from other machines; give another one of this machine");
   }
-  const auto lacks_zone = [&](const std::string& host) {
+  const auto needs_zone = [&](const std::string& host) {
     return is_link_local(host) && host.find('%') == std::string::npos;
   };
   constexpr std::string_view how = "needs the interface that leads to it: fe80::1%eth0";
   for (const std::string& one : split(rendezvous.endpoint, ',')) {
     const auto endpoint = split_host_port(one);
-    if (endpoint && lacks_zone(endpoint->host)) return wrong("rdzv-endpoint", how);
+    if (endpoint && needs_zone(endpoint->host)) return wrong("rdzv-endpoint", how);
   }
-  if (rendezvous.master_addr && lacks_zone(*rendezvous.master_addr)) return wrong("master-addr", how);
+  if (rendezvous.master_addr && needs_zone(*rendezvous.master_addr)) return wrong("master-addr", how);
   return {};
 }
 
-Result<void> check_rendezvous(Draft& draft, const Settings& settings, Warnings& warnings) {
-  RendezvousSpec& rendezvous = draft.spec.rendezvous;
+Result<void> check_rendezvous(ParsedOptions& parsed, const Settings& settings, Warnings& warnings) {
+  RendezvousSpec& rendezvous = parsed.spec.rendezvous;
   if (rendezvous.standalone) {
-    if (typed(settings, "standalone") && typed(settings, "nnodes") && rendezvous.min_nodes > 1) {
+    if (is_typed(settings, "standalone") && is_typed(settings, "nnodes") && rendezvous.min_nodes > 1) {
       return fail(Errc::invalid_argument, concat("--standalone is for this machine alone, but --nnodes wants ",
                                                  rendezvous.min_nodes, "; leave one of them out"));
     }
     for (const std::string_view name : {"rdzv-backend", "rdzv-endpoint", "rdzv-id", "master-addr", "master-port"}) {
-      if (typed(settings, name)) warnings.push_back(concat("--standalone replaces --", name));
+      if (is_typed(settings, name)) warnings.push_back(concat("--standalone replaces --", name));
     }
   }
-  if (auto settled = settle_rendezvous_file(rendezvous, settings); !settled) return settled;
+  if (auto resolved = resolve_rendezvous_file(rendezvous, settings); !resolved) return resolved;
   if (auto checked = check_lease(rendezvous, settings, warnings); !checked) return checked;
-  const bool alone = !rendezvous.several_machines();
-  if (alone && rendezvous.node_rank.value_or(0) != 0 && typed(settings, "node-rank")) {
+  const bool single_node = !rendezvous.several_machines();
+  if (single_node && rendezvous.node_rank.value_or(0) != 0 && is_typed(settings, "node-rank")) {
     warnings.push_back(concat("--node-rank=", *rendezvous.node_rank, " is ignored: with one machine its rank is 0"));
   }
-  if (!alone && rendezvous.node_rank && rendezvous.min_nodes == rendezvous.max_nodes &&
+  if (!single_node && rendezvous.node_rank && rendezvous.min_nodes == rendezvous.max_nodes &&
       *rendezvous.node_rank >= rendezvous.max_nodes) {
     return fail(Errc::invalid_argument,
                 concat("--node-rank=", *rendezvous.node_rank, " with --nnodes=", rendezvous.max_nodes,
                        ": node ranks are 0 to ", rendezvous.max_nodes - 1));
   }
-  if (!alone) {
+  if (!single_node) {
     if (auto reached = check_link_local(rendezvous, settings); !reached) return reached;
   }
   return apply_rendezvous_conf(rendezvous, settings, warnings);
 }
 
 /// torchrun's names for binding, with the nearest that ddrun has.
-void translate_numa_binding(Draft& draft, Settings& settings, Warnings& warnings) {
-  const std::string how = std::exchange(draft.numa_binding, "");
+void translate_numa_binding(ParsedOptions& parsed, Settings& settings, Warnings& warnings) {
+  const std::string how = std::exchange(parsed.numa_binding, "");
   if (how.empty()) return;
   const bool whole_node = how == "node" || how == "socket";
-  const std::string ours = whole_node ? "numa" : "cores";
-  if ((how == "socket" || how == "core-complex") && typed(settings, "numa-binding")) {
-    warnings.push_back(concat("--numa-binding=", how, " is done as --bind=", ours));
+  const std::string bind = whole_node ? "numa" : "cores";
+  if ((how == "socket" || how == "core-complex") && is_typed(settings, "numa-binding")) {
+    warnings.push_back(concat("--numa-binding=", how, " is done as --bind=", bind));
   }
-  draft.spec.bind = whole_node ? BindMode::numa : BindMode::cores;
-  settings.move("numa-binding", "bind", ours);
+  parsed.spec.bind = whole_node ? BindMode::numa : BindMode::cores;
+  settings.move("numa-binding", "bind", bind);
 }
 
 }  // namespace
 
-void export_here(LaunchSpec& spec, const Environment& environment, Warnings& warnings) {
+void apply_exports(LaunchSpec& spec, const Environment& environment, Warnings& warnings) {
   // From the last one on, as the last one counts, and what --env says before it.
   for (auto it = spec.remote.exported.rbegin(); it != spec.remote.exported.rend(); ++it) {
     const std::size_t equals = it->find('=');
@@ -271,60 +271,61 @@ void export_here(LaunchSpec& spec, const Environment& environment, Warnings& war
       if (!environment.has(name)) warnings.push_back(concat("-x ", name, ": there is no such variable here"));
       continue;
     }
-    const bool said = std::any_of(spec.env.begin(), spec.env.end(), [&](const auto& one) { return one.first == name; });
-    if (!said) spec.env.emplace_back(name, it->substr(equals + 1));
+    const bool already_set =
+        std::any_of(spec.env.begin(), spec.env.end(), [&](const auto& one) { return one.first == name; });
+    if (!already_set) spec.env.emplace_back(name, it->substr(equals + 1));
   }
 }
 
-Result<void> settle_exclusions(Settings& settings) {
+Result<void> resolve_exclusions(Settings& settings) {
   constexpr std::pair<std::string_view, std::string_view> pairs[] = {{"verbose", "quiet"},
                                                                      {"hosts", "hostfile"},
                                                                      {"secret-file", "insecure"},
                                                                      {"label", "log-line-prefix-template"},
                                                                      {"bind", "numa-binding"}};
   for (const auto& [one, other] : pairs) {
-    if (auto settled = settings.exclude(one, other); !settled) return settled;
+    if (auto resolved = settings.exclude(one, other); !resolved) return resolved;
   }
   if (!settings.is_on("run-path")) return settings.exclude("no-python", "module");
   return {};
 }
 
-Result<void> check_together(Draft& draft, Settings& settings, Warnings& warnings) {
-  if (auto done = check_restart(draft, settings, warnings); !done) return done;
-  if (auto done = check_ranks(draft, settings, warnings); !done) return done;
-  if (auto done = check_remote(draft, settings, warnings); !done) return done;
-  check_filters(draft, settings, warnings);
-  if (auto done = check_rendezvous(draft, settings, warnings); !done) return done;
-  translate_numa_binding(draft, settings, warnings);
-  if (typed(settings, "start-method")) {
+Result<void> check_combinations(ParsedOptions& parsed, Settings& settings, Warnings& warnings) {
+  if (auto done = check_restart(parsed, settings, warnings); !done) return done;
+  if (auto done = check_ranks(parsed, settings, warnings); !done) return done;
+  if (auto done = check_remote(parsed, settings, warnings); !done) return done;
+  check_filters(parsed, settings, warnings);
+  if (auto done = check_rendezvous(parsed, settings, warnings); !done) return done;
+  translate_numa_binding(parsed, settings, warnings);
+  if (is_typed(settings, "start-method")) {
     warnings.emplace_back("--start-method has no effect: ddrun has one way to start a process");
   }
-  if (typed(settings, "monitor-interval")) {
+  if (is_typed(settings, "monitor-interval")) {
     warnings.emplace_back("--monitor-interval has no effect: ddrun is told at once when a worker ends");
   }
   return {};
 }
 
-void choose_program_kind(Draft& draft, const Settings& settings, Warnings& warnings) {
-  ProgramSpec& program = draft.spec.program;
-  if (draft.run_path) {
+void choose_program_kind(ParsedOptions& parsed, const Settings& settings, Warnings& warnings) {
+  ProgramSpec& program = parsed.spec.program;
+  if (parsed.run_path) {
     program.kind = ProgramKind::python_function;
     for (const std::string_view name : {"module", "no-python"}) {
-      if (typed(settings, name)) warnings.push_back(concat("--run-path wins over --", name));
+      if (is_typed(settings, name)) warnings.push_back(concat("--run-path wins over --", name));
     }
-  } else if (draft.module) {
+  } else if (parsed.module) {
     program.kind = ProgramKind::python_module;
-  } else if (!draft.no_python && (program.name.ends_with(".py") || program.name.ends_with(".pyz"))) {
+  } else if (!parsed.no_python && (program.name.ends_with(".py") || program.name.ends_with(".pyz"))) {
     program.kind = ProgramKind::python_script;
   } else {
     program.kind = ProgramKind::executable;
-    program.no_python = draft.no_python;
+    program.no_python = parsed.no_python;
   }
 }
 
-void drop_separator(Draft& draft) {
-  ProgramSpec& program = draft.spec.program;
-  const bool as_torchrun = program.kind != ProgramKind::executable || draft.no_python;
+void drop_separator(ParsedOptions& parsed) {
+  ProgramSpec& program = parsed.spec.program;
+  const bool as_torchrun = program.kind != ProgramKind::executable || parsed.no_python;
   if (as_torchrun && !program.args.empty() && program.args.front() == "--") program.args.erase(program.args.begin());
 }
 

@@ -10,14 +10,14 @@ namespace ddrun::cli {
 
 namespace {
 
-struct OwnWord {
-  std::string_view word;
-  std::string_view next{};   ///< what may stand directly behind it
-  std::string_view later{};  ///< what may stand anywhere behind it
+struct Subcommand {
+  std::string_view name;
+  std::string_view first_args{};  ///< what may stand directly behind it
+  std::string_view later_args{};  ///< what may stand anywhere behind it
 };
 
 /// `config show` and `env` have the options of a launch too, and --json.
-constexpr OwnWord own_words[] = {
+constexpr Subcommand subcommands[] = {
     {"completion", "", "bash zsh fish"},
     {"config", "show"},
     {"env"},
@@ -31,14 +31,14 @@ constexpr OwnWord own_words[] = {
 };
 
 /// "completion config …"
-std::string own_word_list() {
+std::string subcommand_list() {
   std::string text;
-  for (const OwnWord& own : own_words) text += concat(text.empty() ? "" : " ", own.word);
+  for (const Subcommand& subcommand : subcommands) text += concat(text.empty() ? "" : " ", subcommand.name);
   return text;
 }
 
 /// What is offered for --signals-to-handle; it takes others too.
-constexpr std::string_view signal_words = "SIGALRM SIGHUP SIGINT SIGQUIT SIGTERM SIGUSR1 SIGUSR2 SIGWINCH";
+constexpr std::string_view signal_names = "SIGALRM SIGHUP SIGINT SIGQUIT SIGTERM SIGUSR1 SIGUSR2 SIGWINCH";
 
 /// The first part of an option's help: what fits beside a name in a menu.
 std::string short_help(const Option& option) {
@@ -177,16 +177,16 @@ std::string bash_completion() {
   text += concat(
       "        ", patterns_of([](const Option& option) { return option.name == "export"; }),
       ") mapfile -t COMPREPLY < <(compgen -e -- \"$2\") ;;\n        --signals-to-handle) mapfile -t COMPREPLY < <(",
-      "compgen -P \"${2%\"${2##*,}\"}\" -W '", signal_words, "' -- \"${2##*,}\") ;;\n");
+      "compgen -P \"${2%\"${2##*,}\"}\" -W '", signal_names, "' -- \"${2##*,}\") ;;\n");
   text += concat("        ", patterns_of([](const Option& option) { return option.kind == Kind::file; }),
                  ") _ddrun_files -f \"$2\" ;;\n");
   text += concat("        ", patterns_of([](const Option& option) { return option.kind == Kind::directory; }),
                  ") _ddrun_files -d \"$2\" ;;\n    esac\n}\n");
-  text += concat("\n_ddrun_words='", own_word_list(), "'\n\n_ddrun_behind() {\n    case $1 in\n");
-  for (const OwnWord& own : own_words) {
-    if (own.word == "env") continue;
-    text += concat("        ", own.word, ") ((COMP_CWORD == 2)) && printf '%s ' '", own.next, "'; printf '%s' '",
-                   own.later, "' ;;\n");
+  text += concat("\n_ddrun_words='", subcommand_list(), "'\n\n_ddrun_behind() {\n    case $1 in\n");
+  for (const Subcommand& subcommand : subcommands) {
+    if (subcommand.name == "env") continue;
+    text += concat("        ", subcommand.name, ") ((COMP_CWORD == 2)) && printf '%s ' '", subcommand.first_args,
+                   "'; printf '%s' '", subcommand.later_args, "' ;;\n");
   }
   text += concat("    esac\n}\n", bash_walk);
   return text + "\ncomplete -F _ddrun ddrun\ncomplete -F _ddrun_by_help ddrun-allreduce ddrun-etcd\n";
@@ -202,7 +202,7 @@ std::string fish_line(const Option& option) {
   else if (option.kind == Kind::directory) text += " -x -a '(__fish_complete_directories (commandline -ct))'";
   else if (option.takes_value()) text += " -x";
   if (option.name == "export") text += " -a '(set -xn)'";
-  if (option.name == "signals-to-handle") text += concat(" -a '(__fish_append , ", signal_words, ")'");
+  if (option.name == "signals-to-handle") text += concat(" -a '(__fish_append , ", signal_names, ")'");
   if (!option.choices.empty()) text += concat(" -a '", option.choices, "'");
   return text + concat(" -d ", single_quoted(escaped(short_help(option), "\\"), "\\'"), "\n");
 }
@@ -255,11 +255,12 @@ complete -c ddrun -n __ddrun_own_part -a '(__fish_complete_command)'
 complete -c ddrun -n '__ddrun_behind config' -n __ddrun_own_part -l json
 complete -c ddrun -n '__ddrun_behind env' -n __ddrun_own_part -l json
 complete -c ddrun -n __ddrun_first_word -a ')",
-                            own_word_list(), "'\n");
-  for (const OwnWord& own : own_words) {
-    if (own.word == "env") continue;
-    text += concat("complete -c ddrun -n '__ddrun_behind ", own.word, "'", own.word == "config" ? "" : " -f", " -a '",
-                   own.next, " ", own.later, "'\n");
+                            subcommand_list(), "'\n");
+  for (const Subcommand& subcommand : subcommands) {
+    if (subcommand.name == "env") continue;
+    text +=
+        concat("complete -c ddrun -n '__ddrun_behind ", subcommand.name, "'", subcommand.name == "config" ? "" : " -f",
+               " -a '", subcommand.first_args, " ", subcommand.later_args, "'\n");
   }
   for (const Option* option : all_options()) text += fish_line(*option);
   return text;
@@ -269,7 +270,7 @@ complete -c ddrun -n __ddrun_first_word -a ')",
 
 std::string zsh_action(const Option& option) {
   if (option.name == "export") return "_parameters -g '*export*'";
-  if (option.name == "signals-to-handle") return concat("_values -s , signal ", signal_words);
+  if (option.name == "signals-to-handle") return concat("_values -s , signal ", signal_names);
   switch (option.kind) {
     case Kind::file: return "_files";
     case Kind::directory: return "_files -/";
@@ -305,7 +306,7 @@ _ddrun() {
   if [[ $service == ddrun-* ]]; then _gnu_generic; return; fi
   if (( CURRENT == 2 )) && [[ $PREFIX != -* ]]; then
     compadd -- )",
-                            own_word_list(), R"(
+                            subcommand_list(), R"(
     _ddrun_program
     return
   fi
@@ -320,11 +321,11 @@ _ddrun() {
       shift 1 words
       (( CURRENT -= 1 )) ;;
 )");
-  for (const OwnWord& own : own_words) {
-    if (own.word == "config" || own.word == "env") continue;
-    text += concat("    ", own.word, ") ");
-    if (!own.next.empty()) text += concat("((CURRENT == 3)) && compadd -- ", own.next, "; ");
-    if (!own.later.empty()) text += concat("compadd -- ", own.later, "; ");
+  for (const Subcommand& subcommand : subcommands) {
+    if (subcommand.name == "config" || subcommand.name == "env") continue;
+    text += concat("    ", subcommand.name, ") ");
+    if (!subcommand.first_args.empty()) text += concat("((CURRENT == 3)) && compadd -- ", subcommand.first_args, "; ");
+    if (!subcommand.later_args.empty()) text += concat("compadd -- ", subcommand.later_args, "; ");
     text += "return ;;\n";
   }
   text += R"(  esac
@@ -347,9 +348,9 @@ fi
 }  // namespace
 
 PrintAndExit completion(std::string_view shell) {
-  if (shell == "bash") return answer(bash_completion());
-  if (shell == "zsh") return answer(zsh_completion());
-  if (shell == "fish") return answer(fish_completion());
+  if (shell == "bash") return stdout_text(bash_completion());
+  if (shell == "zsh") return stdout_text(zsh_completion());
+  if (shell == "fish") return stdout_text(fish_completion());
   return usage_error(concat("no completion for '", shell, "'; there is one for bash, zsh and fish"));
 }
 

@@ -33,7 +33,7 @@ namespace ddrun::cli {
 
 namespace {
 
-constexpr std::size_t largest_file = std::size_t{1} << 20;
+constexpr std::size_t max_file_bytes = std::size_t{1} << 20;
 
 Result<std::string> read_all(const std::string& path) {
   const auto failed = [&](int err) {
@@ -49,7 +49,7 @@ Result<std::string> read_all(const std::string& path) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return failed(errno);
     text.append(buffer, static_cast<std::size_t>(got));
-    if (text.size() > largest_file) {
+    if (text.size() > max_file_bytes) {
       return fail(Errc::invalid_argument, concat("the settings file '", path, "' is larger than 1 MiB"));
     }
   }
@@ -72,20 +72,20 @@ namespace types {
 constexpr unsigned yes_no = 1, whole = 2, fraction = 4, text = 8, list = 16, table = 32;
 }
 
-struct Fit {
+struct AcceptedTypes {
   Kind kind;
   unsigned types;
   std::string_view wanted;  ///< for messages
 };
 
-constexpr Fit fits[] = {
+constexpr AcceptedTypes accepted_types[] = {
     {Kind::flag, types::yes_no, "true or false"},
     {Kind::count, types::yes_no | types::whole, "a whole number or true or false"},
     {Kind::integer, types::whole, "a whole number"},
     {Kind::number, types::whole | types::fraction, "a number"},
     {Kind::duration, types::whole | types::fraction | types::text, "a number of seconds or a text such as \"90s\""},
     {Kind::size, types::whole | types::text, "a whole number or a text"},
-    {Kind::word_or_int, types::whole | types::text, "a whole number or a text"},
+    {Kind::choice_or_int, types::whole | types::text, "a whole number or a text"},
     {Kind::streams, types::whole | types::text | types::table, "a whole number, a text or a table"},
     {Kind::numbers, types::whole | types::text | types::list, "a whole number, a text or a list of them"},
     {Kind::names, types::text | types::list, "a text or a list of texts"},
@@ -94,11 +94,11 @@ constexpr Fit fits[] = {
     {Kind::text, types::whole | types::text, "a text"},
 };
 
-const Fit& fit_of(Kind kind) {
-  static constexpr Fit text_only{Kind::choice, types::text, "a text"};
-  const auto* const found =
-      std::find_if(std::begin(fits), std::end(fits), [&](const Fit& f) { return f.kind == kind; });
-  return found == std::end(fits) ? text_only : *found;
+const AcceptedTypes& accepted_types_of(Kind kind) {
+  static constexpr AcceptedTypes text_only{Kind::choice, types::text, "a text"};
+  const auto* const found = std::find_if(std::begin(accepted_types), std::end(accepted_types),
+                                         [&](const AcceptedTypes& f) { return f.kind == kind; });
+  return found == std::end(accepted_types) ? text_only : *found;
 }
 
 /// A number or text as one would type it; nothing for other types.
@@ -137,7 +137,7 @@ std::optional<std::vector<std::string>> table_of(const toml::node& node, std::st
 /// The values that the option would have been given on a command line; nothing if the type does not fit.
 std::optional<std::vector<std::string>> values_of(Kind kind, const toml::node& node) {
   using Values = std::vector<std::string>;
-  const unsigned wanted = fit_of(kind).types;
+  const unsigned wanted = accepted_types_of(kind).types;
   const unsigned type = node.is_boolean()          ? types::yes_no
                         : node.is_integer()        ? types::whole
                         : node.is_floating_point() ? types::fraction
@@ -166,7 +166,7 @@ class Reader {
       return wrong(where(error.source().begin), std::string(error.description()));
     }
     for (const Entry& entry : entries(parsed.table())) {
-      if (const auto taken = take(entry); !taken) return tl::unexpected<Error>(taken.error());
+      if (const auto checked = read_entry(entry); !checked) return tl::unexpected<Error>(checked.error());
     }
     file_.program.insert(file_.program.end(), args_.begin(), args_.end());
     if (!args_.empty() && file_.program_where.empty()) {
@@ -205,9 +205,9 @@ class Reader {
                                                         : type_name(entry.node->type())));
   }
 
-  Result<void> take(const Entry& entry) {
+  Result<void> read_entry(const Entry& entry) {
     const std::string at = where(entry.position);
-    if (entry.key == "program" || entry.key == "args") return take_program(entry, at);
+    if (entry.key == "program" || entry.key == "args") return read_program(entry, at);
     const Option* option = find_option(entry.key);
     if (option == nullptr) return unknown(entry, at);
     if (!option->is_setting()) return wrong(at, concat("'", entry.key, "' is only for the command line"));
@@ -217,12 +217,12 @@ class Reader {
       }
     }
     auto values = values_of(option->kind, *entry.node);
-    if (!values) return wrong_type(entry, at, fit_of(option->kind).wanted);
+    if (!values) return wrong_type(entry, at, accepted_types_of(option->kind).wanted);
     file_.values.push_back({option, std::move(*values), entry.key, at});
     return {};
   }
 
-  Result<void> take_program(const Entry& entry, const std::string& at) {
+  Result<void> read_program(const Entry& entry, const std::string& at) {
     auto words = list_of(*entry.node);
     const bool is_program = entry.key == "program";
     if (is_program && entry.node->is_string()) words.emplace({*scalar(*entry.node)});
@@ -263,7 +263,7 @@ Result<ConfigFile> read_config(const std::string& path) { return Reader(path).re
 
 namespace {
 
-std::string in_quotes(std::string_view text) {
+std::string toml_string(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
@@ -282,7 +282,7 @@ std::string in_quotes(std::string_view text) {
 
 std::string quoted_list(const std::vector<std::string>& items) {
   std::string out = "[";
-  for (const std::string& item : items) out += concat(out.size() == 1 ? "" : ", ", in_quotes(item));
+  for (const std::string& item : items) out += concat(out.size() == 1 ? "" : ", ", toml_string(item));
   return out + "]";
 }
 
@@ -300,9 +300,9 @@ bool is_plain_number(std::string_view text) {
 std::string toml_value(const Option& option, const std::vector<std::string>& values) {
   if (option.kind == Kind::assignments) return quoted_list(values);
   const bool is_number =
-      (fit_of(option.kind).types & (types::whole | types::fraction)) != 0 && option.kind != Kind::text;
+      (accepted_types_of(option.kind).types & (types::whole | types::fraction)) != 0 && option.kind != Kind::text;
   if (option.kind == Kind::flag || (is_number && is_plain_number(values.front()))) return values.front();
-  return in_quotes(values.front());
+  return toml_string(values.front());
 }
 
 std::string line(std::string setting, std::string_view origin) {
@@ -315,33 +315,33 @@ std::string_view origin_of(const Settings& settings, const Option& option) {
   return given.source == Source::standard ? std::string_view("default") : given.where;
 }
 
-std::vector<std::string> program_words(const Draft& draft) {
-  std::vector<std::string> words{draft.spec.program.name};
-  words.insert(words.end(), draft.spec.program.args.begin(), draft.spec.program.args.end());
+std::vector<std::string> program_argv(const ParsedOptions& parsed) {
+  std::vector<std::string> words{parsed.spec.program.name};
+  words.insert(words.end(), parsed.spec.program.args.begin(), parsed.spec.program.args.end());
   return words;
 }
 
 }  // namespace
 
-std::string config_text(const Draft& draft, const Settings& settings, std::string_view program_origin) {
+std::string config_text(const ParsedOptions& parsed, const Settings& settings, std::string_view program_origin) {
   std::string text;
   for (const Option* option : all_options()) {
     if (!option->is_setting()) continue;
-    const auto values = option->show(draft);
+    const auto values = option->show(parsed);
     const std::string_view origin = origin_of(settings, *option);
     text += values.empty() ? line(concat("# ", option->name, " is not set"), origin)
                            : line(concat(option->name, " = ", toml_value(*option, values)), origin);
   }
   if (program_origin.empty()) return text + line("# program is not set", "default");
-  return text + line(concat("program = ", quoted_list(program_words(draft))), program_origin);
+  return text + line(concat("program = ", quoted_list(program_argv(parsed))), program_origin);
 }
 
-std::string config_json(const Draft& draft, const Settings& settings, std::string_view program_origin) {
+std::string config_json(const ParsedOptions& parsed, const Settings& settings, std::string_view program_origin) {
   nlohmann::ordered_json json;
   for (const Option* option : all_options()) {
     if (!option->is_setting()) continue;
     auto& out = json[std::string(option->name)];
-    const auto values = option->show(draft);
+    const auto values = option->show(parsed);
     if (option->kind == Kind::assignments) out["value"] = values;
     else if (values.empty()) out["value"] = nullptr;
     else if (option->kind == Kind::flag) out["value"] = values.front() == "true";
@@ -349,7 +349,7 @@ std::string config_json(const Draft& draft, const Settings& settings, std::strin
     out["from"] = origin_of(settings, *option);
   }
   auto& program = json["program"];
-  program["value"] = program_origin.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(program_words(draft));
+  program["value"] = program_origin.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(program_argv(parsed));
   program["from"] = program_origin.empty() ? std::string_view("default") : program_origin;
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }

@@ -20,7 +20,7 @@ constexpr std::string_view by_scheduler =
 constexpr std::string_view in_the_script =
     "not needed: it is about the training, not the start; say it in the script, or to its own configuration";
 
-constexpr ForeignOption of_others[] = {
+constexpr ForeignOption foreign_option_table[] = {
     // How many, and where
     {"np", mpi, "in ddrun: -n N"},
     {"npernode ppn perhost ranks-per-proc N", "mpirun and srun",
@@ -107,15 +107,15 @@ constexpr ForeignOption of_others[] = {
 
 }  // namespace
 
-std::span<const ForeignOption> foreign_options() { return of_others; }
+std::span<const ForeignOption> foreign_options() { return foreign_option_table; }
 
 const ForeignOption* find_foreign_option(std::string_view name) {
   const std::string wanted = concat(' ', with_dashes(name), ' ');
   const auto has = [&](const ForeignOption& option) {
     return concat(' ', option.names, ' ').find(wanted) != std::string::npos;
   };
-  const auto* const found = std::find_if(std::begin(of_others), std::end(of_others), has);
-  return found == std::end(of_others) ? nullptr : found;
+  const auto* const found = std::find_if(std::begin(foreign_option_table), std::end(foreign_option_table), has);
+  return found == std::end(foreign_option_table) ? nullptr : found;
 }
 
 }  // namespace ddrun::cli

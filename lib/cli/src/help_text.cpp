@@ -50,7 +50,7 @@ Examples:
       show what a settings file would start
 )";
 
-std::string explanation(const Option& option, const Draft& defaults) {
+std::string explanation(const Option& option, const ParsedOptions& defaults) {
   std::string text(option.help);
   if (!option.is_setting() || !option.takes_value()) return text;
   const auto values = option.show(defaults);
@@ -85,7 +85,7 @@ start ./p as 'ddrun -- env ...' does.
 )";
 
 std::string help_text() {
-  const Draft defaults;
+  const ParsedOptions defaults;
   std::string text(opening);
   for (const OptionGroup& group : option_groups()) {
     text += concat("\n", group.title, ":\n");

@@ -86,10 +86,10 @@ Result<Milliseconds> parse_lease_ttl(std::string_view value) {
   return time;
 }
 
-Result<void> set_nodes(Draft& draft, std::string_view value) {
+Result<void> set_nodes(ParsedOptions& parsed, std::string_view value) {
   const auto nodes = parse_nnodes(value);
   if (!nodes) return tl::unexpected<Error>(nodes.error());
-  std::tie(draft.spec.rendezvous.min_nodes, draft.spec.rendezvous.max_nodes) = *nodes;
+  std::tie(parsed.spec.rendezvous.min_nodes, parsed.spec.rendezvous.max_nodes) = *nodes;
   return {};
 }
 
@@ -98,10 +98,10 @@ std::string nodes_text(const RendezvousSpec& spec) {
   return concat(spec.min_nodes, ":", spec.max_nodes);
 }
 
-Result<void> add_variable(Draft& draft, std::string_view value) {
+Result<void> add_variable(ParsedOptions& parsed, std::string_view value) {
   auto pair = parse_assignment(value);
   if (!pair) return tl::unexpected<Error>(std::move(pair.error()));
-  auto& all = draft.spec.env;
+  auto& all = parsed.spec.env;
   const auto same = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.first == pair->first; });
   if (same == all.end()) all.push_back(std::move(*pair));
   else same->second = std::move(pair->second);
@@ -109,9 +109,9 @@ Result<void> add_variable(Draft& draft, std::string_view value) {
 }
 
 /// NAME, or NAME=VALUE.
-Result<void> add_exported(Draft& draft, std::string_view value) {
+Result<void> add_exported(ParsedOptions& parsed, std::string_view value) {
   if (value.empty() || value[0] == '=') return bad(concat("'", value, "' is neither NAME nor NAME=VALUE"));
-  draft.spec.remote.exported.emplace_back(value);
+  parsed.spec.remote.exported.emplace_back(value);
   return {};
 }
 
@@ -138,9 +138,9 @@ template <class Value>
 Shown shown(const std::optional<Value>& value) {
   return value ? shown(*value) : Shown{};
 }
-Shown shown_variables(const Draft& draft) {
+Shown shown_variables(const ParsedOptions& parsed) {
   Shown all;
-  for (const auto& [name, value] : draft.spec.env) all.push_back(concat(name, "=", value));
+  for (const auto& [name, value] : parsed.spec.env) all.push_back(concat(name, "=", value));
   return all;
 }
 
@@ -154,7 +154,7 @@ Result<void> assign(To& to, Result<From> from) {
 
 /// An enumeration whose values are called by `words`, in their order.
 template <class Enum>
-Result<void> assign_word(Enum& to, std::string_view value, std::string_view words) {
+Result<void> assign_enum(Enum& to, std::string_view value, std::string_view words) {
   if (auto known = parse_choice(value, words); !known) return tl::unexpected<Error>(std::move(known.error()));
   const auto all = split(words, ' ');
   to = static_cast<Enum>(std::find(all.begin(), all.end(), value) - all.begin());
@@ -167,32 +167,32 @@ constexpr bool pet = true;
 constexpr bool own = false;
 
 // What sets a field of the draft, `v` being the text, and what shows it.
-#define SET(field, value) [](Draft& d, std::string_view v) { return assign(d.field, value); }
-#define SHOW(value) [](const Draft& d) { return shown(value); }
+#define SET(field, value) [](ParsedOptions& d, std::string_view v) { return assign(d.field, value); }
+#define SHOW(value) [](const ParsedOptions& d) { return shown(value); }
 #define SETTING(field, value) SET(field, value), SHOW(d.field)
 #define CHOICE(field, words) SETTING(field, parse_choice(v, words)), words
-#define WORDS(field, words)                                                    \
-  [](Draft& d, std::string_view v) { return assign_word(d.field, v, words); }, \
+#define ENUM(field, words)                                                             \
+  [](ParsedOptions& d, std::string_view v) { return assign_enum(d.field, v, words); }, \
       SHOW(split(words, ' ')[static_cast<std::size_t>(d.field)]), words
 
 constexpr Option workers_table[] = {
-    {"nproc-per-node", "n", "N", Kind::word_or_int, pet,
+    {"nproc-per-node", "n", "N", Kind::choice_or_int, pet,
      "Workers on this machine: a number, cpu (one per usable CPU), gpu (one per GPU), or auto (gpu if there is one, "
      "else cpu). -np is the same",
      SETTING(spec.nproc, parse_nproc(v)), "auto cpu gpu"},
     {"role", "", "NAME", Kind::text, pet, "Name of the workers' role, for ROLE_NAME and log prefixes",
-     SET(spec.role, text(v)), [](const Draft& d) { return Shown{d.spec.role}; }},
-    {"stdin", "", "RANK", Kind::word_or_int, own,
+     SET(spec.role, text(v)), [](const ParsedOptions& d) { return Shown{d.spec.role}; }},
+    {"stdin", "", "RANK", Kind::choice_or_int, own,
      "Who reads ddrun's standard input: one rank, all or none; the others read end of file",
      SETTING(spec.stdin_, parse_stdin(v)), "all none"},
     {"env", "", "NAME=VALUE", Kind::assignments, own, "Set a variable for the workers; may be repeated", add_variable,
      shown_variables},
     {"chdir", "", "DIR", Kind::directory, own, "Start the workers in DIR", SETTING(spec.chdir, parse_non_empty(v))},
-    {"seed", "", "N", Kind::word_or_int, own, "Give each worker DDRUN_SEED, a number mixed from N and its rank",
+    {"seed", "", "N", Kind::choice_or_int, own, "Give each worker DDRUN_SEED, a number mixed from N and its rank",
      SETTING(spec.seed, parse_seed(v))},
     {"bind", "", "HOW", Kind::choice, own,
      "Bind workers to CPUs: none, cores (an equal share of the cores each) or numa (the CPUs of one NUMA node each)",
-     WORDS(spec.bind, "none cores numa")},
+     ENUM(spec.bind, "none cores numa")},
     {"report-bindings", "", "", Kind::flag, own, "Say which CPUs each worker was bound to",
      SETTING(spec.report_bindings, parse_bool(v))},
     {"virtual-local-rank", "", "", Kind::flag, pet, "Every worker sees LOCAL_RANK=0 and only its own GPU",
@@ -235,7 +235,7 @@ constexpr Option failure_table[] = {
     {"signals-to-handle", "", "NAMES", Kind::names, pet,
      "Signals that end the job in order; others are passed on to the workers and the job goes on",
      SET(spec.stop.ending_signals, parse_signals(v)),
-     [](const Draft& d) { return Shown{signals_text(d.spec.stop.ending_signals)}; }},
+     [](const ParsedOptions& d) { return Shown{signals_text(d.spec.stop.ending_signals)}; }},
     {"exit-skew", "", "TIME", Kind::duration, own,
      "Workers may run so long after the first has ended well, then the job ends with status 124",
      SETTING(spec.exit_skew, parse_positive_time(v))},
@@ -243,7 +243,7 @@ constexpr Option failure_table[] = {
      "Run this command of the shell once on each machine before its first workers; if it fails, so does the job",
      SETTING(spec.commands.before, text(v))},
     {"before-each", "", "WHAT", Kind::choice, own, "Run --before once for the job, or for each attempt",
-     WORDS(spec.commands.before_each, "job attempt")},
+     ENUM(spec.commands.before_each, "job attempt")},
     {"after", "", "COMMAND", Kind::text, own,
      "Run this command of the shell on each machine after its last workers, with DDRUN_EXIT_CODE and DDRUN_REPORT",
      SETTING(spec.commands.after, text(v))},
@@ -270,13 +270,13 @@ constexpr Option output_table[] = {
     {"label", "", "WHAT", Kind::choice, own,
      "What stands before each line on the console: rank, local (rank), host (and rank) or none; auto: the rank if "
      "there is more than one worker",
-     WORDS(spec.log.label, "auto rank local host none")},
+     ENUM(spec.log.label, "auto rank local host none")},
     {"log-line-prefix-template", "", "TEXT", Kind::text, pet,
      "Own text instead of a label; ${role_name}, ${local_rank}, ${rank} and ${hostname} are replaced",
      SETTING(spec.log.line_prefix_template, text(v)), "", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"},
     {"pty", "", "WHEN", Kind::choice, own,
      "Give workers pseudo-terminals instead of pipes: always, never, or auto: if the console is a terminal",
-     WORDS(spec.log.pty, "auto always never")},
+     ENUM(spec.log.pty, "auto always never")},
     {"timestamps", "", "", Kind::flag, own, "Put the time before each line on the console",
      SETTING(spec.log.timestamps, parse_bool(v))},
     {"local-ranks-filter", "", "RANKS", Kind::numbers, pet,
@@ -299,7 +299,7 @@ constexpr Option launcher_table[] = {
      SETTING(quiet, parse_count(v))},
     {"color", "", "WHEN", Kind::choice, own,
      "Colour ddrun's own lines: auto (on a terminal, unless NO_COLOR is set), always or never",
-     WORDS(color, "auto always never")},
+     ENUM(color, "auto always never")},
     {"ci", "", "WHERE", Kind::choice, own,
      "Fold the output and mark the failure as github or gitlab show it; auto: where GITHUB_ACTIONS or GITLAB_CI is "
      "true",
@@ -316,7 +316,7 @@ constexpr Option launcher_table[] = {
 const Option rendezvous_table[] = {
     {"standalone", "", "", Kind::flag, pet, "This machine alone, on a free port, with a new job id",
      SETTING(spec.rendezvous.standalone, parse_bool(v))},
-    {"nnodes", "", "N", Kind::word_or_int, pet, "Machines, as N or MIN:MAX", set_nodes,
+    {"nnodes", "", "N", Kind::choice_or_int, pet, "Machines, as N or MIN:MAX", set_nodes,
      SHOW(nodes_text(d.spec.rendezvous))},
     {"node-rank", "", "N", Kind::integer, pet, "Rank of this machine",
      SETTING(spec.rendezvous.node_rank, parse_int(v, 0, 1'000'000))},
@@ -340,7 +340,7 @@ const Option rendezvous_table[] = {
      SETTING(spec.rendezvous.local_addr, or_unset(v, parse_host))},
     {"env-detect", "", "SCHEME", Kind::choice, own,
      "Whose variables say which machine of which job this is; what is given otherwise always counts",
-     CHOICE(env_detect, cluster::detect_words)},
+     CHOICE(env_detect, cluster::detect_schemes)},
     {"keep-scheduler-env", "", "", Kind::flag, own,
      "Leave the ranks that srun or mpirun gave to ddrun in the environment of workers",
      SETTING(spec.keep_scheduler_env, parse_bool(v))},
@@ -401,7 +401,7 @@ constexpr Option remote_table[] = {
      SETTING(spec.remote.hostfile, parse_non_empty(v))},
     {"export", "x", "NAME[=VALUE]", Kind::assignments, own,
      "Set a variable for the workers, on all hosts, to VALUE or to what it is here; may be repeated", add_exported,
-     [](const Draft& d) { return d.spec.remote.exported; }},
+     [](const ParsedOptions& d) { return d.spec.remote.exported; }},
     {"ssh", "", "COMMAND", Kind::text, own, "Reach the hosts by this command, such as 'ssh -F file'",
      SETTING(spec.remote.ssh, parse_non_empty(v))},
 };
@@ -425,7 +425,7 @@ constexpr Option torchrun_table[] = {
 #undef SHOW
 #undef SETTING
 #undef CHOICE
-#undef WORDS
+#undef ENUM
 
 constexpr OptionGroup groups[] = {
     {"Workers", workers_table},

@@ -14,7 +14,7 @@ namespace ddrun::cli {
 enum class ColorMode { automatic, always, never };
 
 /// A LaunchSpec in the making, with what options say beside it.
-struct Draft {
+struct ParsedOptions {
   LaunchSpec spec;
   bool module = false;
   bool no_python = false;
@@ -28,7 +28,7 @@ struct Draft {
   std::string logs_specs = "default";
   bool use_env = false;
   std::string numa_binding;
-  std::string env_detect = "auto";  ///< one of cluster::detect_words
+  std::string env_detect = "auto";  ///< one of cluster::detect_schemes
   std::string ci = "auto";
 };
 
@@ -37,23 +37,23 @@ struct Draft {
 
 /// What a value looks like: decides which TOML types fit and how it is completed.
 enum class Kind {
-  flag,         ///< no value; 0 or 1 in variables
-  count,        ///< a flag that may be repeated
-  integer,      ///< whole number
-  number,       ///< number with a fraction
-  duration,     ///< parse_duration()
-  size,         ///< parse_size()
-  text,         ///< anything
-  choice,       ///< one of `choices`
-  file,         ///< path of a file
-  directory,    ///< path of a directory
-  word_or_int,  ///< whole number or a word of `choices`
-  streams,      ///< torchrun's 0..3, or RANK:0..3,…
-  numbers,      ///< list of numbers and ranges
-  names,        ///< comma list
-  pairs,        ///< KEY=VALUE,KEY=VALUE
-  assignments,  ///< NAME=VALUE, repeatable
-  action,       ///< ends parsing: --help, --version
+  flag,           ///< no value; 0 or 1 in variables
+  count,          ///< a flag that may be repeated
+  integer,        ///< whole number
+  number,         ///< number with a fraction
+  duration,       ///< parse_duration()
+  size,           ///< parse_size()
+  text,           ///< anything
+  choice,         ///< one of `choices`
+  file,           ///< path of a file
+  directory,      ///< path of a directory
+  choice_or_int,  ///< whole number or a word of `choices`
+  streams,        ///< torchrun's 0..3, or RANK:0..3,…
+  numbers,        ///< list of numbers and ranges
+  names,          ///< comma list
+  pairs,          ///< KEY=VALUE,KEY=VALUE
+  assignments,    ///< NAME=VALUE, repeatable
+  action,         ///< ends parsing: --help, --version
 };
 
 struct Option {
@@ -64,9 +64,9 @@ struct Option {
   bool pet = false;  ///< read from PET_<NAME>, as torchrun does
   std::string_view help{};
   /// Takes one value, or says what is allowed. Null for --config, --help and their like, which are no settings.
-  Result<void> (*set)(Draft&, std::string_view) = nullptr;
+  Result<void> (*set)(ParsedOptions&, std::string_view) = nullptr;
   /// The value as `set` would take it; empty: not set. Several only for Kind::assignments.
-  std::vector<std::string> (*show)(const Draft&) = nullptr;
+  std::vector<std::string> (*show)(const ParsedOptions&) = nullptr;
   std::string_view choices{};         ///< words, separated by blanks
   std::string_view other_variable{};  ///< a further variable, after DDRUN_ and PET_
 

@@ -9,7 +9,7 @@ namespace ddrun::cli {
 
 namespace {
 
-const Given nothing{};
+const Given not_given{};
 
 struct Variable {
   std::string_view name;
@@ -100,21 +100,21 @@ void Settings::add_command_line(const argv::CommandLine& line) {
 
 const Given& Settings::of(const Option& option) const {
   for (const Entry& entry : entries_) {
-    if (entry.option == &option) return entry.given.empty() ? nothing : entry.given.back();
+    if (entry.option == &option) return entry.given.empty() ? not_given : entry.given.back();
   }
-  return nothing;
+  return not_given;
 }
 
 const Given& Settings::of(std::string_view name) const {
   const Option* option = find_option(name);
-  return option == nullptr ? nothing : of(*option);
+  return option == nullptr ? not_given : of(*option);
 }
 
 bool Settings::is_on(std::string_view name) const {
   const Option* option = find_option(name);
   if (option == nullptr) return false;
   const Given& given = of(*option);
-  if (given.source == Source::standard || given.values == option->show(Draft{})) return false;
+  if (given.source == Source::standard || given.values == option->show(ParsedOptions{})) return false;
   const std::string_view value = given.values.empty() ? std::string_view() : given.values.back();
   if (option->takes_value() && value.empty()) return false;
   const bool is_switch = option->kind == Kind::flag || option->kind == Kind::count;
@@ -157,13 +157,13 @@ cluster::Given Settings::given() const {
   return all;
 }
 
-Result<void> Settings::apply_to(Draft& draft) const {
+Result<void> Settings::apply_to(ParsedOptions& parsed) const {
   for (const auto& [option, given] : entries_) {
     if (given.empty()) continue;
     const bool all = option->kind == Kind::assignments;
     for (std::size_t i = all ? 0 : given.size() - 1; i < given.size(); ++i) {
       for (const std::string& value : given[i].values) {
-        if (const auto done = option->set(draft, value); !done) {
+        if (const auto done = option->set(parsed, value); !done) {
           return fail(Errc::invalid_argument, concat(given[i].prefix, ": ", done.error().message));
         }
       }

@@ -68,7 +68,7 @@ class Settings {
   [[nodiscard]] cluster::Given given() const;
 
   /// Gives every value to its option.
-  [[nodiscard]] Result<void> apply_to(Draft& draft) const;
+  [[nodiscard]] Result<void> apply_to(ParsedOptions& parsed) const;
 
  private:
   struct Entry {
@@ -82,25 +82,28 @@ class Settings {
 };
 
 /// `ddrun config show`: a TOML file that would give the same settings, with the origin of each value as a comment.
-[[nodiscard]] std::string config_text(const Draft& draft, const Settings& settings, std::string_view program_origin);
+[[nodiscard]] std::string config_text(const ParsedOptions& parsed, const Settings& settings,
+                                      std::string_view program_origin);
 /// `ddrun config show --json`: by option "value", null if it is not set, and "from".
-[[nodiscard]] std::string config_json(const Draft& draft, const Settings& settings, std::string_view program_origin);
+[[nodiscard]] std::string config_json(const ParsedOptions& parsed, const Settings& settings,
+                                      std::string_view program_origin);
 
 /// Settles options that exclude each other; before values are applied.
-[[nodiscard]] Result<void> settle_exclusions(Settings& settings);
+[[nodiscard]] Result<void> resolve_exclusions(Settings& settings);
 
 /// Looks at the options together: what contradicts is refused, what has no effect is said in `warnings`, and options
 /// that torchrun names otherwise are translated into ddrun's.
-[[nodiscard]] Result<void> check_together(Draft& draft, Settings& settings, std::vector<std::string>& warnings);
+[[nodiscard]] Result<void> check_combinations(ParsedOptions& parsed, Settings& settings,
+                                              std::vector<std::string>& warnings);
 
 /// For a job without hosts: what -x sets is set for the workers here, as on hosts.
-void export_here(LaunchSpec& spec, const Environment& environment, std::vector<std::string>& warnings);
+void apply_exports(LaunchSpec& spec, const Environment& environment, std::vector<std::string>& warnings);
 
 /// What kind of program it is: a Python script, a module, or something to execute.
-void choose_program_kind(Draft& draft, const Settings& settings, std::vector<std::string>& warnings);
+void choose_program_kind(ParsedOptions& parsed, const Settings& settings, std::vector<std::string>& warnings);
 
 /// Takes a "--" directly behind the program away, as torchrun's parser does where none stood before it; the caller has
 /// seen to that. Behind a program that torchrun would not have executed it is the program's.
-void drop_separator(Draft& draft);
+void drop_separator(ParsedOptions& parsed);
 
 }  // namespace ddrun::cli

@@ -2,7 +2,7 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
-#include "findings.hpp"
+#include "schemes.hpp"
 
 // PBS, LSF and SGE run a script on the first machine and say in a file which others there are; Flux starts tasks.
 
@@ -21,8 +21,8 @@ std::vector<std::vector<std::string>> lines_of(std::string_view text) {
   return lines;
 }
 
-Result<std::vector<std::string>> hosts_in(const Surroundings& around, const Fact<std::string>& file) {
-  const auto text = around.read_file(file.value);
+Result<std::vector<std::string>> hosts_in(const DetectContext& context, const Fact<std::string>& file) {
+  const auto text = context.read_file(file.value);
   if (!text) {
     return fail(Errc::not_found, concat(file.variable, ": cannot read ", file.value, "; give --env-detect=none"));
   }
@@ -38,59 +38,59 @@ Result<std::vector<std::string>> hosts_in(const Surroundings& around, const Fact
 
 /// A script on the first of `hosts`, or on all of them if something started it there. `all_of_them`: the option with
 /// which one ddrun uses all. `starter`: what starts a program on each.
-Detected script_on(const Surroundings& around, std::string_view scheme, Fact<std::vector<std::string>> hosts,
+Detected script_on(const DetectContext& context, std::string_view scheme, Fact<std::vector<std::string>> hosts,
                    const std::string& id, const std::string& id_variable, std::string_view all_of_them,
                    std::string_view starter) {
-  Detected said;
-  said.scheme = scheme;
-  said.shape = Shape::script;
+  Detected detected;
+  detected.scheme = scheme;
+  detected.shape = Shape::script;
   const int count = static_cast<int>(hosts.value.size());
-  said.nodes = {{{count, count}, hosts.variable}};
-  if (const auto at = position_of(around.machine, hosts.value)) {
-    said.node_rank = {{*at, concat(hosts.variable, ", this host's place in it")}};
-    said.is_host = {{*at == 0, said.node_rank->variable}};
+  detected.nodes = {{{count, count}, hosts.variable}};
+  if (const auto at = position_of(context.machine, hosts.value)) {
+    detected.node_rank = {{*at, concat(hosts.variable, ", this host's place in it")}};
+    detected.is_host = {{*at == 0, detected.node_rank->variable}};
   }
-  said.job_id = {{as_job_id(id), id_variable}};
-  said.coordinators = {{candidates(hosts.value.front(), id), hosts.variable}};
+  detected.job_id = {{as_job_id(id), id_variable}};
+  detected.coordinators = {{candidates(hosts.value.front(), id), hosts.variable}};
   if (count > 1) {
-    said.refusal = concat("this ", scheme, " job has ", count, " machines (", hosts.variable,
-                          "), and its script runs on one of them; for all of them write: ddrun ", all_of_them,
-                          " ... (over ssh), or start one ddrun on each with --nnodes=", count, " (", starter,
-                          "), the rest is found; for this machine alone: --nnodes=1");
+    detected.refusal = concat("this ", scheme, " job has ", count, " machines (", hosts.variable,
+                              "), and its script runs on one of them; for all of them write: ddrun ", all_of_them,
+                              " ... (over ssh), or start one ddrun on each with --nnodes=", count, " (", starter,
+                              "), the rest is found; for this machine alone: --nnodes=1");
   }
-  said.hosts = std::move(hosts);
-  return said;
+  detected.hosts = std::move(hosts);
+  return detected;
 }
 
 }  // namespace
 
-Found find_pbs(const Surroundings& around) {
-  const auto job = text_of(around.variables, "PBS_JOBID");
-  const auto file = text_of(around.variables, "PBS_NODEFILE");
-  if (!job || !file || !around.variables.get("PBS_ENVIRONMENT")) return std::optional<Detected>{};
-  auto hosts = hosts_in(around, *file);
+Found find_pbs(const DetectContext& context) {
+  const auto job = text_of(context.variables, "PBS_JOBID");
+  const auto file = text_of(context.variables, "PBS_NODEFILE");
+  if (!job || !file || !context.variables.get("PBS_ENVIRONMENT")) return std::optional<Detected>{};
+  auto hosts = hosts_in(context, *file);
   if (!hosts) return tl::unexpected<Error>(hosts.error());
-  Detected said = script_on(around, "PBS", {std::move(*hosts), "PBS_NODEFILE"}, concat("pbs-", job->value), "PBS_JOBID",
-                            "--hostfile=$PBS_NODEFILE", "pbsdsh -u");
+  Detected detected = script_on(context, "PBS", {std::move(*hosts), "PBS_NODEFILE"}, concat("pbs-", job->value),
+                                "PBS_JOBID", "--hostfile=$PBS_NODEFILE", "pbsdsh -u");
   // Torque says it, whatever the host is called.
-  const auto node = number_of(around.variables, "PBS_NODENUM", 0, most_nodes);
+  const auto node = number_of(context.variables, "PBS_NODENUM", 0, node_limit);
   if (!node) return tl::unexpected<Error>(node.error());
   if (*node) {
-    if ((*node)->value >= said.nodes->value.most) {
+    if ((*node)->value >= detected.nodes->value.most) {
       return contradiction(concat("PBS_NODENUM=", (*node)->value),
-                           concat("PBS_NODEFILE with ", said.nodes->value.most, " hosts"),
+                           concat("PBS_NODEFILE with ", detected.nodes->value.most, " hosts"),
                            "unset the wrong one, or give --env-detect=none");
     }
-    said.node_rank = *node;
-    said.is_host = {{(*node)->value == 0, "PBS_NODENUM"}};
+    detected.node_rank = *node;
+    detected.is_host = {{(*node)->value == 0, "PBS_NODENUM"}};
   }
-  return said;
+  return detected;
 }
 
-Found find_lsf(const Surroundings& around) {
-  const auto job = text_of(around.variables, "LSB_JOBID");
-  const auto counts = text_of(around.variables, "LSB_MCPU_HOSTS");
-  const auto file = text_of(around.variables, "LSB_DJOB_HOSTFILE");
+Found find_lsf(const DetectContext& context) {
+  const auto job = text_of(context.variables, "LSB_JOBID");
+  const auto counts = text_of(context.variables, "LSB_MCPU_HOSTS");
+  const auto file = text_of(context.variables, "LSB_DJOB_HOSTFILE");
   if (!job || (!counts && !file)) return std::optional<Detected>{};
   Fact<std::vector<std::string>> hosts;
   if (counts) {
@@ -99,80 +99,81 @@ Found find_lsf(const Surroundings& around) {
     hosts.variable = counts->variable;
     hosts.value = unique(hosts.value);
   } else {
-    auto read = hosts_in(around, *file);
+    auto read = hosts_in(context, *file);
     if (!read) return tl::unexpected<Error>(read.error());
     hosts = {std::move(*read), file->variable};
   }
   if (hosts.value.empty()) return std::optional<Detected>{};
   // Where jsrun starts the ranks, the first host only runs the script.
-  const bool jsrun = around.variables.has("JSM_NAMESPACE_RANK") || around.variables.has("CSM_ALLOCATION_ID");
+  const bool jsrun = context.variables.has("JSM_NAMESPACE_RANK") || context.variables.has("CSM_ALLOCATION_ID");
   if (jsrun && hosts.value.size() > 1) hosts.value.erase(hosts.value.begin());
   const std::string all_of_them = file ? "--hostfile=$LSB_DJOB_HOSTFILE" : concat("--hosts=", join(hosts.value, ","));
-  Detected said =
-      script_on(around, "LSF", std::move(hosts), concat("lsf-", job->value), "LSB_JOBID", all_of_them, "blaunch");
-  const auto rank = number_of(around.variables, "JSM_NAMESPACE_RANK", 0, most_nodes);
-  const auto size = number_of(around.variables, "JSM_NAMESPACE_SIZE", 1, most_nodes);
+  Detected detected =
+      script_on(context, "LSF", std::move(hosts), concat("lsf-", job->value), "LSB_JOBID", all_of_them, "blaunch");
+  const auto rank = number_of(context.variables, "JSM_NAMESPACE_RANK", 0, node_limit);
+  const auto size = number_of(context.variables, "JSM_NAMESPACE_SIZE", 1, node_limit);
   if (!rank) return tl::unexpected<Error>(rank.error());
   if (!size) return tl::unexpected<Error>(size.error());
   if (*rank && *size) {
-    const int nodes = said.nodes->value.most;
-    said.refusal.clear();
+    const int nodes = detected.nodes->value.most;
+    detected.refusal.clear();
     if ((*size)->value > nodes) {
-      said.shape = Shape::ranks;
-      said.refusal = concat("jsrun started ", (*size)->value, " ddruns on ", counted(nodes, "node"),
-                            " (JSM_NAMESPACE_SIZE), and each would start workers of its own; write: jsrun -r 1 ddrun "
-                            "--nproc-per-node=",
-                            ((*size)->value + nodes - 1) / nodes, " ...");
-      return said;
+      detected.shape = Shape::ranks;
+      detected.refusal =
+          concat("jsrun started ", (*size)->value, " ddruns on ", counted(nodes, "node"),
+                 " (JSM_NAMESPACE_SIZE), and each would start workers of its own; write: jsrun -r 1 ddrun "
+                 "--nproc-per-node=",
+                 ((*size)->value + nodes - 1) / nodes, " ...");
+      return detected;
     }
-    said.shape = Shape::agents;
-    said.nodes = {{{(*size)->value, (*size)->value}, "JSM_NAMESPACE_SIZE"}};
-    said.node_rank = *rank;
-    said.is_host = {{(*rank)->value == 0, "JSM_NAMESPACE_RANK"}};
+    detected.shape = Shape::agents;
+    detected.nodes = {{{(*size)->value, (*size)->value}, "JSM_NAMESPACE_SIZE"}};
+    detected.node_rank = *rank;
+    detected.is_host = {{(*rank)->value == 0, "JSM_NAMESPACE_RANK"}};
   }
-  return said;
+  return detected;
 }
 
-Found find_sge(const Surroundings& around) {
-  const auto job = text_of(around.variables, "JOB_ID");
-  const auto file = text_of(around.variables, "PE_HOSTFILE");
+Found find_sge(const DetectContext& context) {
+  const auto job = text_of(context.variables, "JOB_ID");
+  const auto file = text_of(context.variables, "PE_HOSTFILE");
   if (!job || !file) return std::optional<Detected>{};
-  auto hosts = hosts_in(around, *file);
+  auto hosts = hosts_in(context, *file);
   if (!hosts) return tl::unexpected<Error>(hosts.error());
-  return script_on(around, "SGE", {std::move(*hosts), "PE_HOSTFILE"}, concat("sge-", job->value), "JOB_ID",
+  return script_on(context, "SGE", {std::move(*hosts), "PE_HOSTFILE"}, concat("sge-", job->value), "JOB_ID",
                    "--hostfile=$PE_HOSTFILE", "qrsh -inherit");
 }
 
-Found find_flux(const Surroundings& around) {
-  const auto job = text_of(around.variables, "FLUX_JOB_ID");
-  const auto rank = number_of(around.variables, "FLUX_TASK_RANK", 0, most_nodes);
-  const auto nodes = number_of(around.variables, "FLUX_JOB_NNODES", 1, most_nodes);
-  const auto size = number_of(around.variables, "FLUX_JOB_SIZE", 1, most_nodes);
+Found find_flux(const DetectContext& context) {
+  const auto job = text_of(context.variables, "FLUX_JOB_ID");
+  const auto rank = number_of(context.variables, "FLUX_TASK_RANK", 0, node_limit);
+  const auto nodes = number_of(context.variables, "FLUX_JOB_NNODES", 1, node_limit);
+  const auto size = number_of(context.variables, "FLUX_JOB_SIZE", 1, node_limit);
   for (const auto* number : {&rank, &nodes, &size}) {
     if (!*number) return tl::unexpected<Error>(number->error());
   }
   if (!job || !*rank || !*nodes) return std::optional<Detected>{};
-  Detected said;
-  said.scheme = "Flux";
-  said.shape = Shape::agents;
-  said.nodes = {{{(*nodes)->value, (*nodes)->value}, "FLUX_JOB_NNODES"}};
-  said.job_id = {{concat("flux-", as_job_id(job->value)), "FLUX_JOB_ID"}};
+  Detected detected;
+  detected.scheme = "Flux";
+  detected.shape = Shape::agents;
+  detected.nodes = {{{(*nodes)->value, (*nodes)->value}, "FLUX_JOB_NNODES"}};
+  detected.job_id = {{concat("flux-", as_job_id(job->value)), "FLUX_JOB_ID"}};
   if (*size && (*size)->value > (*nodes)->value) {
-    said.shape = Shape::ranks;
-    said.refusal = concat("flux run started ", (*size)->value, " ddruns on ", counted((*nodes)->value, "node"),
-                          " (FLUX_JOB_SIZE), and each would start workers of its own; write: flux run -N ",
-                          (*nodes)->value, " -n ", (*nodes)->value,
-                          " ddrun --nproc-per-node=", ((*size)->value + (*nodes)->value - 1) / (*nodes)->value, " ...");
-    return said;
+    detected.shape = Shape::ranks;
+    detected.refusal = concat(
+        "flux run started ", (*size)->value, " ddruns on ", counted((*nodes)->value, "node"),
+        " (FLUX_JOB_SIZE), and each would start workers of its own; write: flux run -N ", (*nodes)->value, " -n ",
+        (*nodes)->value, " ddrun --nproc-per-node=", ((*size)->value + (*nodes)->value - 1) / (*nodes)->value, " ...");
+    return detected;
   }
   if ((*rank)->value >= (*nodes)->value) {
     return contradiction(concat("FLUX_TASK_RANK=", (*rank)->value), concat("FLUX_JOB_NNODES=", (*nodes)->value),
                          "unset the wrong one, or give --env-detect=none");
   }
   // One task on each node: its rank is as good as the node's.
-  said.node_rank = *rank;
-  said.is_host = {{(*rank)->value == 0, "FLUX_TASK_RANK"}};
-  return said;
+  detected.node_rank = *rank;
+  detected.is_host = {{(*rank)->value == 0, "FLUX_TASK_RANK"}};
+  return detected;
 }
 
 }  // namespace ddrun::cluster

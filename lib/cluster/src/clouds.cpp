@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "ddrun/base/text.hpp"
-#include "findings.hpp"
+#include "schemes.hpp"
 
 // Services that start one process on each machine and say which one it is.
 
@@ -27,50 +27,50 @@ std::vector<std::string> words_of(std::string_view text) {
   return words;
 }
 
-Found find_members(const Surroundings& around, const Names& names, int fixed_port) {
-  const auto rank = first_number_of(around.variables, names.rank, 0, most_nodes);
-  const auto nodes = first_number_of(around.variables, names.nodes, 1, most_nodes);
+Found find_members(const DetectContext& context, const Names& names, int fixed_port) {
+  const auto rank = first_number_of(context.variables, names.rank, 0, node_limit);
+  const auto nodes = first_number_of(context.variables, names.nodes, 1, node_limit);
   const auto gpus =
-      names.gpus.empty() ? Maybe<int>{} : number_of(around.variables, names.gpus, 0, 1000).value_or(std::nullopt);
+      names.gpus.empty() ? Maybe<int>{} : number_of(context.variables, names.gpus, 0, 1000).value_or(std::nullopt);
   if (!rank) return tl::unexpected<Error>(rank.error());
   if (!nodes) return tl::unexpected<Error>(nodes.error());
-  Detected said;
-  said.scheme = names.scheme;
-  said.shape = Shape::agents;
-  const auto list = first_text_of(around.variables, names.hosts);
+  Detected detected;
+  detected.scheme = names.scheme;
+  detected.shape = Shape::agents;
+  const auto list = first_text_of(context.variables, names.hosts);
   std::vector<std::string> hosts = list ? words_of(list->value) : std::vector<std::string>{};
-  if (*nodes) said.nodes = {{{(*nodes)->value, (*nodes)->value}, (*nodes)->variable}};
+  if (*nodes) detected.nodes = {{{(*nodes)->value, (*nodes)->value}, (*nodes)->variable}};
   else if (!hosts.empty())
-    said.nodes = {{{static_cast<int>(hosts.size()), static_cast<int>(hosts.size())}, list->variable}};
-  if (*rank && said.nodes && (*rank)->value >= said.nodes->value.most) {
+    detected.nodes = {{{static_cast<int>(hosts.size()), static_cast<int>(hosts.size())}, list->variable}};
+  if (*rank && detected.nodes && (*rank)->value >= detected.nodes->value.most) {
     return contradiction(concat((*rank)->variable, "=", (*rank)->value),
-                         concat(said.nodes->variable, " with ", said.nodes->value.most),
+                         concat(detected.nodes->variable, " with ", detected.nodes->value.most),
                          "unset the wrong one, or give --env-detect=none");
   }
   if (*rank) {
-    said.node_rank = *rank;
-    said.is_host = {{(*rank)->value == 0, (*rank)->variable}};
+    detected.node_rank = *rank;
+    detected.is_host = {{(*rank)->value == 0, (*rank)->variable}};
   }
-  const auto id = names.id.empty() ? Maybe<std::string>{} : text_of(around.variables, names.id);
-  if (id) said.job_id = {{as_job_id(id->value), id->variable}};
+  const auto id = names.id.empty() ? Maybe<std::string>{} : text_of(context.variables, names.id);
+  if (id) detected.job_id = {{as_job_id(id->value), id->variable}};
   if (!hosts.empty()) {
     const std::string first = hosts.front();
-    said.coordinators = {{fixed_port != 0 ? std::vector<Endpoint>{{first, static_cast<std::uint16_t>(fixed_port)}}
-                                          : candidates(first, id ? id->value : first),
-                          list->variable}};
-    if (said.nodes && static_cast<int>(hosts.size()) == said.nodes->value.most) {
-      said.hosts = {{std::move(hosts), list->variable}};
+    detected.coordinators = {{fixed_port != 0 ? std::vector<Endpoint>{{first, static_cast<std::uint16_t>(fixed_port)}}
+                                              : candidates(first, id ? id->value : first),
+                              list->variable}};
+    if (detected.nodes && static_cast<int>(hosts.size()) == detected.nodes->value.most) {
+      detected.hosts = {{std::move(hosts), list->variable}};
     }
   }
-  if (gpus && gpus->value > 0) said.gpus = gpus;
-  return said;
+  if (gpus && gpus->value > 0) detected.gpus = gpus;
+  return detected;
 }
 
 }  // namespace
 
-Found find_skypilot(const Surroundings& around) {
-  if (!around.variables.get("SKYPILOT_NODE_RANK")) return std::optional<Detected>{};
-  return find_members(around,
+Found find_skypilot(const DetectContext& context) {
+  if (!context.variables.get("SKYPILOT_NODE_RANK")) return std::optional<Detected>{};
+  return find_members(context,
                       {"SkyPilot",
                        {"SKYPILOT_NODE_RANK"},
                        {"SKYPILOT_NUM_NODES"},
@@ -80,9 +80,9 @@ Found find_skypilot(const Surroundings& around) {
                       0);
 }
 
-Found find_dstack(const Surroundings& around) {
-  if (!around.variables.get("DSTACK_NODE_RANK")) return std::optional<Detected>{};
-  return find_members(around,
+Found find_dstack(const DetectContext& context) {
+  if (!context.variables.get("DSTACK_NODE_RANK")) return std::optional<Detected>{};
+  return find_members(context,
                       {"dstack",
                        {"DSTACK_NODE_RANK"},
                        {"DSTACK_NODES_NUM"},
@@ -92,21 +92,21 @@ Found find_dstack(const Surroundings& around) {
                       0);
 }
 
-Found find_volcano(const Surroundings& around) {
+Found find_volcano(const DetectContext& context) {
   // With a role for the master there are two counts of indices, and nothing says which one is ours.
-  const bool has_index = around.variables.get("VC_TASK_INDEX") || around.variables.get("VK_TASK_INDEX");
-  if (!has_index || !around.variables.get("VC_WORKER_HOSTS") || around.variables.get("VC_MASTER_HOSTS")) {
+  const bool has_index = context.variables.get("VC_TASK_INDEX") || context.variables.get("VK_TASK_INDEX");
+  if (!has_index || !context.variables.get("VC_WORKER_HOSTS") || context.variables.get("VC_MASTER_HOSTS")) {
     return std::optional<Detected>{};
   }
   return find_members(
-      around, {"Volcano", {"VC_TASK_INDEX", "VK_TASK_INDEX"}, {"VC_WORKER_NUM"}, {"VC_WORKER_HOSTS"}, "", ""}, 29400);
+      context, {"Volcano", {"VC_TASK_INDEX", "VK_TASK_INDEX"}, {"VC_WORKER_NUM"}, {"VC_WORKER_HOSTS"}, "", ""}, 29400);
 }
 
-Found find_sagemaker(const Surroundings& around) {
-  const auto hosts = text_of(around.variables, "SM_HOSTS");
-  const auto current = text_of(around.variables, "SM_CURRENT_HOST");
+Found find_sagemaker(const DetectContext& context) {
+  const auto hosts = text_of(context.variables, "SM_HOSTS");
+  const auto current = text_of(context.variables, "SM_CURRENT_HOST");
   if (!hosts || !current) return std::optional<Detected>{};
-  auto found = find_members(around, {"SageMaker", {}, {}, {"SM_HOSTS"}, "SM_NUM_GPUS", ""}, 7777);
+  auto found = find_members(context, {"SageMaker", {}, {}, {"SM_HOSTS"}, "SM_NUM_GPUS", ""}, 7777);
   if (!found) return found;
   const std::vector<std::string> list = words_of(hosts->value);
   const auto at = std::find(list.begin(), list.end(), current->value);
@@ -120,33 +120,33 @@ Found find_sagemaker(const Surroundings& around) {
   return found;
 }
 
-Found find_azureml(const Surroundings& around) {
-  if (!around.variables.get("AZUREML_NODE_COUNT") || around.variables.get("LOCAL_RANK")) {
+Found find_azureml(const DetectContext& context) {
+  if (!context.variables.get("AZUREML_NODE_COUNT") || context.variables.get("LOCAL_RANK")) {
     return std::optional<Detected>{};
   }
-  auto found =
-      find_members(around, {"Azure ML", {"NODE_RANK", "AZ_BATCHAI_TASK_INDEX"}, {"AZUREML_NODE_COUNT"}, {}, "", ""}, 0);
+  auto found = find_members(
+      context, {"Azure ML", {"NODE_RANK", "AZ_BATCHAI_TASK_INDEX"}, {"AZUREML_NODE_COUNT"}, {}, "", ""}, 0);
   if (!found) return found;
-  Detected& said = **found;
-  if (const auto address = text_of(around.variables, "MASTER_ADDR")) {
-    const auto port = number_of(around.variables, "MASTER_PORT", 1, 65535);
+  Detected& detected = **found;
+  if (const auto address = text_of(context.variables, "MASTER_ADDR")) {
+    const auto port = number_of(context.variables, "MASTER_PORT", 1, 65535);
     if (!port) return tl::unexpected<Error>(port.error());
     const int number = *port ? (*port)->value : 29500;
-    said.coordinators = {{{{address->value, static_cast<std::uint16_t>(number)}}, "MASTER_ADDR"}};
-  } else if (const auto master = text_of(around.variables, "AZ_BATCH_MASTER_NODE")) {
+    detected.coordinators = {{{{address->value, static_cast<std::uint16_t>(number)}}, "MASTER_ADDR"}};
+  } else if (const auto master = text_of(context.variables, "AZ_BATCH_MASTER_NODE")) {
     const std::string host = master->value.substr(0, master->value.find(':'));
-    said.coordinators = {{candidates(host, host), master->variable}};
+    detected.coordinators = {{candidates(host, host), master->variable}};
   }
   return found;
 }
 
 // Without parts of its own (slices) the list names all machines; with several, each part has a list and numbers its
 // own.
-Found find_tpu(const Surroundings& around) {
-  const auto list = text_of(around.variables, "TPU_WORKER_HOSTNAMES");
-  const auto id = number_of(around.variables, "TPU_WORKER_ID", 0, most_nodes);
-  const auto slices = number_of(around.variables, "MEGASCALE_NUM_SLICES", 1, 10'000);
-  const auto slice = number_of(around.variables, "MEGASCALE_SLICE_ID", 0, 10'000);
+Found find_tpu(const DetectContext& context) {
+  const auto list = text_of(context.variables, "TPU_WORKER_HOSTNAMES");
+  const auto id = number_of(context.variables, "TPU_WORKER_ID", 0, node_limit);
+  const auto slices = number_of(context.variables, "MEGASCALE_NUM_SLICES", 1, 10'000);
+  const auto slice = number_of(context.variables, "MEGASCALE_SLICE_ID", 0, 10'000);
   for (const auto* number : {&id, &slices, &slice}) {
     if (!*number) return tl::unexpected<Error>(number->error());
   }
@@ -166,39 +166,40 @@ Found find_tpu(const Surroundings& around) {
   }
   const bool several = parts > 1;
   const std::int64_t nodes = std::int64_t{each} * parts;
-  if (nodes > most_nodes) {
+  if (nodes > node_limit) {
     return fail(Errc::invalid_argument, concat("TPU_WORKER_HOSTNAMES and MEGASCALE_NUM_SLICES make ", nodes,
-                                               " machines, more than ", most_nodes, "; give --env-detect=none"));
+                                               " machines, more than ", node_limit, "; give --env-detect=none"));
   }
   const int rank = (*id)->value + part * each;
-  Detected said;
-  said.scheme = "TPU";
-  said.shape = Shape::agents;
+  Detected detected;
+  detected.scheme = "TPU";
+  detected.shape = Shape::agents;
   const std::string of_slices = several ? ", MEGASCALE_NUM_SLICES" : "";
-  said.nodes = {{{static_cast<int>(nodes), static_cast<int>(nodes)}, concat(list->variable, of_slices)}};
-  said.node_rank = {{rank, concat("TPU_WORKER_ID", several ? ", MEGASCALE_SLICE_ID" : "")}};
-  said.is_host = {{rank == 0, said.node_rank->variable}};
+  detected.nodes = {{{static_cast<int>(nodes), static_cast<int>(nodes)}, concat(list->variable, of_slices)}};
+  detected.node_rank = {{rank, concat("TPU_WORKER_ID", several ? ", MEGASCALE_SLICE_ID" : "")}};
+  detected.is_host = {{rank == 0, detected.node_rank->variable}};
   if (!several) {
-    said.coordinators = {{{{hosts.front(), 29400}}, list->variable}};
-    said.hosts = {{std::move(hosts), list->variable}};
-  } else if (const auto first = text_of(around.variables, "MEGASCALE_COORDINATOR_ADDRESS")) {
+    detected.coordinators = {{{{hosts.front(), 29400}}, list->variable}};
+    detected.hosts = {{std::move(hosts), list->variable}};
+  } else if (const auto first = text_of(context.variables, "MEGASCALE_COORDINATOR_ADDRESS")) {
     // Its port, if there is one, is another program's.
-    said.coordinators = {{{{first->value.substr(0, first->value.find(':')), 29400}}, first->variable}};
+    detected.coordinators = {{{{first->value.substr(0, first->value.find(':')), 29400}}, first->variable}};
   }
-  return said;
+  return detected;
 }
 
-Found find_torchx(const Surroundings& around) {
-  const auto host = text_of(around.variables, "TORCHX_RANK0_HOST");
+Found find_torchx(const DetectContext& context) {
+  const auto host = text_of(context.variables, "TORCHX_RANK0_HOST");
   if (!host) return std::optional<Detected>{};
-  Detected said;
-  said.scheme = "torchx";
+  Detected detected;
+  detected.scheme = "torchx";
   // With one of its schedulers this is Slurm's short form of a list, which Slurm itself says better; and a pod calls
   // itself localhost.
   const bool is_name = host->value.find_first_of("[], ") == std::string::npos;
-  if (is_name && host->value != "localhost") said.coordinators = {{{{host->value, 29400}}, host->variable}};
-  if (const auto id = text_of(around.variables, "TORCHX_JOB_ID")) said.job_id = {{as_job_id(id->value), id->variable}};
-  return said;
+  if (is_name && host->value != "localhost") detected.coordinators = {{{{host->value, 29400}}, host->variable}};
+  if (const auto id = text_of(context.variables, "TORCHX_JOB_ID"))
+    detected.job_id = {{as_job_id(id->value), id->variable}};
+  return detected;
 }
 
 }  // namespace ddrun::cluster

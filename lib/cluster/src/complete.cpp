@@ -3,25 +3,25 @@
 #include <algorithm>
 
 #include "ddrun/base/text.hpp"
-#include "findings.hpp"
+#include "schemes.hpp"
 
 namespace ddrun::cluster {
 
 namespace {
 
-class Filling {
+class Completer {
  public:
-  Filling(LaunchSpec& spec, const Given& given, const Detected& detected)
+  Completer(LaunchSpec& spec, const Given& given, const Detected& detected)
       : spec_(spec), given_(given), detected_(detected) {
     result_.evidence = detected.evidence;
   }
 
   Result<Completion> run() {
-    if (gives_up()) return std::move(result_);
+    if (resolve_standalone()) return std::move(result_);
     RendezvousSpec& rendezvous = spec_.rendezvous;
     if (auto refused = check_shape(); !refused) return tl::unexpected<Error>(refused.error());
     if (has("nnodes")) {
-      instead("nodes", "nnodes");
+      override_by_option("nodes", "nnodes");
     } else if (detected_.nodes) {
       rendezvous.min_nodes = detected_.nodes->value.least;
       rendezvous.max_nodes = detected_.nodes->value.most;
@@ -30,7 +30,7 @@ class Filling {
     if (rendezvous.max_nodes == 1) return one_machine();
     if (auto started = check_script(); !started) return tl::unexpected<Error>(started.error());
     rendezvous.agents_expected = detected_.agents;
-    fill_place();
+    fill_node_rank();
     if (auto done = fill_rendezvous(); !done) return tl::unexpected<Error>(done.error());
     fill_id();
     if (auto enough = check_lease(); !enough) return tl::unexpected<Error>(enough.error());
@@ -42,43 +42,43 @@ class Filling {
   [[nodiscard]] const std::string& where(std::string_view option) const { return given_.find(option)->second; }
 
   /// Of evidence that nothing else has overridden yet.
-  void set_instead(std::string_view what, const std::string& why) {
+  void override_evidence(std::string_view what, const std::string& why) {
     for (Evidence& one : result_.evidence) {
       if (one.what == what && one.instead.empty()) one.instead = why;
     }
   }
   /// The user's option counts, unless it is the very variable that was looked at.
-  void instead(std::string_view what, std::string_view option) {
+  void override_by_option(std::string_view what, std::string_view option) {
     for (Evidence& one : result_.evidence) {
       if (one.what == what && one.instead.empty() && one.variable.find(where(option)) == std::string::npos) {
         one.instead = where(option);
       }
     }
   }
-  void all_instead(const std::string& why) {
+  void override_all(const std::string& why) {
     for (Evidence& one : result_.evidence) {
       if (one.instead.empty()) one.instead = why;
     }
   }
 
   /// --standalone, or Kubeflow's way to say it: this machine alone.
-  bool gives_up() {
+  bool resolve_standalone() {
     if (spec_.rendezvous.standalone) {
-      all_instead(has("standalone") ? where("standalone") : "--standalone");
+      override_all(has("standalone") ? where("standalone") : "--standalone");
       return true;
     }
     if (!detected_.standalone || has("nnodes")) return false;
     spec_.rendezvous.standalone = true;
-    all_instead("PET_STANDALONE");
+    override_all("PET_STANDALONE");
     result_.remarks.emplace_back("PET_STANDALONE is set, though empty: this machine alone");
     return true;
   }
 
   Result<void> check_shape() const {
     if (detected_.refusal.empty()) return {};
-    const bool alone = has("nnodes") && spec_.rendezvous.max_nodes == 1;
-    const bool said = detected_.shape == Shape::ranks ? alone : has("nnodes");
-    if (said) return {};
+    const bool single_node = has("nnodes") && spec_.rendezvous.max_nodes == 1;
+    const bool nodes_given = detected_.shape == Shape::ranks ? single_node : has("nnodes");
+    if (nodes_given) return {};
     return fail(Errc::invalid_argument, detected_.refusal);
   }
 
@@ -86,9 +86,9 @@ class Filling {
     if (!detected_.gpus) return;
     const bool asked = spec_.nproc.kind == NprocSpec::Kind::gpu || spec_.nproc.kind == NprocSpec::Kind::automatic;
     if (has("nproc-per-node") && !asked) {
-      instead("GPUs", "nproc-per-node");
+      override_by_option("GPUs", "nproc-per-node");
     } else if (spec_.rendezvous.max_nodes == 1 && !asked) {
-      set_instead("GPUs", "one worker, as without a scheduler; --nproc-per-node=gpu for one on each");
+      override_evidence("GPUs", "one worker, as without a scheduler; --nproc-per-node=gpu for one on each");
     } else if (!asked) {
       spec_.nproc = {NprocSpec::Kind::count, detected_.gpus->value};
       result_.remarks.push_back(
@@ -99,11 +99,11 @@ class Filling {
   Result<Completion> one_machine() {
     if (!has("nnodes")) {
       for (const std::string_view what : {"node rank", "coordinator", "coordinator is here", "job", "hosts"}) {
-        set_instead(what, "nothing: the job has one machine");
+        override_evidence(what, "nothing: the job has one machine");
       }
     } else {
       for (const std::string_view what : {"node rank", "coordinator", "coordinator is here", "job", "hosts"}) {
-        set_instead(what, where("nnodes"));
+        override_evidence(what, where("nnodes"));
       }
     }
     return std::move(result_);
@@ -112,27 +112,27 @@ class Filling {
   Result<void> check_script() {
     if (detected_.shape != Shape::slurm_script || has("node-rank") || !detected_.nodes) return {};
     const RendezvousSpec& rendezvous = spec_.rendezvous;
-    const int there = detected_.nodes->value.most;
-    if (rendezvous.min_nodes > there) {
+    const int allocated = detected_.nodes->value.most;
+    if (rendezvous.min_nodes > allocated) {
       // An endpoint: others are started by other means.
       if (has("rdzv-endpoint")) return {};
       return fail(Errc::invalid_argument,
-                  concat("--nnodes asks for ", rendezvous.min_nodes, " nodes, but the Slurm job has ", there, " (",
+                  concat("--nnodes asks for ", rendezvous.min_nodes, " nodes, but the Slurm job has ", allocated, " (",
                          detected_.nodes->variable, "); ask Slurm for more, or give a smaller --nnodes"));
     }
-    result_.start_agents = SlurmScript{std::min(rendezvous.max_nodes, there), detected_.in_step};
+    result_.start_agents = SlurmScript{std::min(rendezvous.max_nodes, allocated), detected_.in_step};
     return {};
   }
 
-  void fill_place() {
+  void fill_node_rank() {
     RendezvousSpec& rendezvous = spec_.rendezvous;
     if (!detected_.node_rank) return;
     if (has("node-rank")) {
-      instead("node rank", "node-rank");
+      override_by_option("node rank", "node-rank");
     } else if (rendezvous.min_nodes != rendezvous.max_nodes) {
-      set_instead("node rank", "whoever comes first: the job is elastic");
+      override_evidence("node rank", "whoever comes first: the job is elastic");
     } else if (detected_.node_rank->value >= rendezvous.max_nodes) {
-      set_instead("node rank", concat("a spare: there are only ", rendezvous.max_nodes, " nodes in the job"));
+      override_evidence("node rank", concat("a spare: there are only ", rendezvous.max_nodes, " nodes in the job"));
     } else {
       rendezvous.node_rank = detected_.node_rank->value;
     }
@@ -143,17 +143,17 @@ class Filling {
     if (rendezvous.has_lease()) return {};
     if (has("rdzv-endpoint") || !rendezvous.coordinators.empty()) {
       if (has("rdzv-endpoint")) {
-        instead("coordinator", "rdzv-endpoint");
+        override_by_option("coordinator", "rdzv-endpoint");
         // Of a pod that the endpoint names.
         const bool same = detected_.is_host && detected_.is_host->variable.find(where("rdzv-endpoint")) == 0;
         if (same && detected_.is_host->value && !rendezvous.is_host) rendezvous.is_host = true;
-        if (!same) instead("coordinator is here", "rdzv-endpoint");
+        if (!same) override_by_option("coordinator is here", "rdzv-endpoint");
       }
       return {};
     }
     if (detected_.coordinators) {
       rendezvous.coordinators = detected_.coordinators->value;
-      if (rendezvous.is_host) set_instead("coordinator is here", "--rdzv-conf is_host");
+      if (rendezvous.is_host) override_evidence("coordinator is here", "--rdzv-conf is_host");
       else if (detected_.is_host) rendezvous.is_host = detected_.is_host->value;
       return {};
     }
@@ -168,7 +168,7 @@ class Filling {
     // Agents cannot meet under names of their own.
     if (spec_.rendezvous.id.empty()) spec_.rendezvous.id = RendezvousSpec().id;
     if (!detected_.job_id) return;
-    if (has("rdzv-id")) instead("job", "rdzv-id");
+    if (has("rdzv-id")) override_by_option("job", "rdzv-id");
     else spec_.rendezvous.id = detected_.job_id->value;
   }
 
@@ -199,12 +199,12 @@ class Filling {
 }  // namespace
 
 Result<Completion> complete(LaunchSpec& spec, const Given& given, const Detected& detected) {
-  return Filling(spec, given, detected).run();
+  return Completer(spec, given, detected).run();
 }
 
 std::optional<Milliseconds> time_before_end(std::int64_t end_time, std::int64_t now, Milliseconds grace) {
-  constexpr std::chrono::seconds patience{25};
-  const auto earlier = grace - patience;
+  constexpr std::chrono::seconds kill_wait{25};
+  const auto earlier = grace - kill_wait;
   if (earlier <= earlier.zero() || end_time <= now) return std::nullopt;
   const auto left = std::chrono::seconds(end_time - now) - earlier;
   if (left <= left.zero()) return std::nullopt;

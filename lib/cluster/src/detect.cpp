@@ -14,7 +14,7 @@
 
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
-#include "findings.hpp"
+#include "schemes.hpp"
 
 namespace ddrun::cluster {
 
@@ -22,10 +22,10 @@ namespace {
 
 /// One of those that may say something. A new one is a function and a row here.
 struct Scheme {
-  std::string_view word;  ///< of --env-detect
+  std::string_view name;  ///< of --env-detect
   /// How variables begin without which there is nothing to find.
-  std::array<std::string_view, 2> first_signs;
-  Found (*find)(const Surroundings&);
+  std::array<std::string_view, 2> variable_prefixes;
+  Found (*find)(const DetectContext&);
   int level;               ///< what the higher one says counts; equal ones must agree
   bool starts_ranks;       ///< as mpirun does: what Slurm says to such a process means something else
   std::string_view known;  ///< the variables by which it is known, for people
@@ -91,18 +91,18 @@ constexpr Scheme schemes[] = {
     {"plain", {"MASTER_ADDR="}, find_plain, plain_level, false, "MASTER_ADDR and NODE_RANK"},
 };
 
-constexpr std::string_view words_of_ours = "auto none";
-constexpr std::size_t words_size = [] {
-  std::size_t size = words_of_ours.size();
-  for (const Scheme& scheme : schemes) size += 1 + scheme.word.size();
+constexpr std::string_view builtin_schemes = "auto none";
+constexpr std::size_t scheme_names_size = [] {
+  std::size_t size = builtin_schemes.size();
+  for (const Scheme& scheme : schemes) size += 1 + scheme.name.size();
   return size;
 }();
-constexpr auto words_text = [] {
-  std::array<char, words_size> text{};
-  auto* end = std::copy(words_of_ours.begin(), words_of_ours.end(), text.begin());
+constexpr auto scheme_names = [] {
+  std::array<char, scheme_names_size> text{};
+  auto* end = std::copy(builtin_schemes.begin(), builtin_schemes.end(), text.begin());
   for (const Scheme& scheme : schemes) {
     *end++ = ' ';
-    end = std::copy(scheme.word.begin(), scheme.word.end(), end);
+    end = std::copy(scheme.name.begin(), scheme.name.end(), end);
   }
   return text;
 }();
@@ -122,16 +122,16 @@ std::string shown(const std::vector<Endpoint>& endpoints) {
 }
 
 /// What one scheme says.
-struct Findings {
+struct SchemeResult {
   int level;
-  Detected said;
+  Detected detected;
 };
 
 /// Puts together what several schemes say, the strongest first.
-class Together {
+class EvidenceMerger {
  public:
-  Result<void> add(const Findings& found) {
-    const Detected& from = found.said;
+  Result<void> add(const SchemeResult& found) {
+    const Detected& from = found.detected;
     if (!whole_.scheme.empty()) whole_.scheme += ", then ";
     whole_.scheme += from.scheme;
     if (whole_.shape == Shape::none && from.shape != Shape::none) {
@@ -144,14 +144,14 @@ class Together {
     }
     whole_.standalone = whole_.standalone || from.standalone;
     const Result<void> done[] = {
-        take("nodes", found, &Detected::nodes),
-        take("node rank", found, &Detected::node_rank),
-        take("hosts", found, &Detected::hosts),
-        take("coordinator", found, &Detected::coordinators),
-        take("coordinator is here", found, &Detected::is_host),
-        take("job", found, &Detected::job_id),
-        take("GPUs", found, &Detected::gpus),
-        take("end of the job", found, &Detected::end_time),
+        merge_field("nodes", found, &Detected::nodes),
+        merge_field("node rank", found, &Detected::node_rank),
+        merge_field("hosts", found, &Detected::hosts),
+        merge_field("coordinator", found, &Detected::coordinators),
+        merge_field("coordinator is here", found, &Detected::is_host),
+        merge_field("job", found, &Detected::job_id),
+        merge_field("GPUs", found, &Detected::gpus),
+        merge_field("end of the job", found, &Detected::end_time),
     };
     for (const auto& one : done) {
       if (!one) return one;
@@ -160,28 +160,28 @@ class Together {
     return {};
   }
 
-  Detected take_all() { return std::move(whole_); }
+  Detected take_result() { return std::move(whole_); }
 
  private:
   template <class T>
-  Result<void> take(std::string_view what, const Findings& found, Maybe<T> Detected::*field) {
-    const Maybe<T>& theirs = found.said.*field;
-    if (!theirs) return {};
-    Maybe<T>& ours = whole_.*field;
-    const std::string value = shown(theirs->value);
-    if (!ours) {
-      ours = theirs;
+  Result<void> merge_field(std::string_view what, const SchemeResult& found, Maybe<T> Detected::*field) {
+    const Maybe<T>& found_field = found.detected.*field;
+    if (!found_field) return {};
+    Maybe<T>& merged_field = whole_.*field;
+    const std::string value = shown(found_field->value);
+    if (!merged_field) {
+      merged_field = found_field;
       levels_[std::string(what)] = found.level;
-      whole_.evidence.push_back({std::string(what), value, theirs->variable, ""});
+      whole_.evidence.push_back({std::string(what), value, found_field->variable, ""});
       return {};
     }
-    const std::string our_value = shown(ours->value);
-    if (levels_[std::string(what)] == found.level && our_value != value) {
-      return contradiction(concat(ours->variable, " (", what, ": ", our_value, ")"),
-                           concat(theirs->variable, " (", what, ": ", value, ")"),
+    const std::string merged_value = shown(merged_field->value);
+    if (levels_[std::string(what)] == found.level && merged_value != value) {
+      return contradiction(concat(merged_field->variable, " (", what, ": ", merged_value, ")"),
+                           concat(found_field->variable, " (", what, ": ", value, ")"),
                            "say with --env-detect=WORD which one counts, or none");
     }
-    whole_.evidence.push_back({std::string(what), value, theirs->variable, ours->variable});
+    whole_.evidence.push_back({std::string(what), value, found_field->variable, merged_field->variable});
     return {};
   }
 
@@ -196,13 +196,13 @@ bool is_worker(const Environment& variables) {
 
 }  // namespace
 
-constinit const std::string_view detect_words(words_text.data(), words_text.size());
+constinit const std::string_view detect_schemes(scheme_names.data(), scheme_names.size());
 
-bool worth_looking(const Environment& variables) {
+bool has_scheduler_variables(const Environment& variables) {
   for (const std::string_view entry : variables.entries()) {
     for (const Scheme& scheme : schemes) {
-      for (const std::string_view sign : scheme.first_signs) {
-        if (!sign.empty() && entry.starts_with(sign)) return true;
+      for (const std::string_view prefix : scheme.variable_prefixes) {
+        if (!prefix.empty() && entry.starts_with(prefix)) return true;
       }
     }
   }
@@ -219,37 +219,38 @@ Result<Detected> detect(const Environment& variables, const ReadFile& read_file,
                                 "nothing: ddrun was started by a worker of another job"});
     return nothing;
   }
-  Surroundings around{variables, read_file, machine};
-  std::vector<Findings> all;
+  DetectContext context{variables, read_file, machine};
+  std::vector<SchemeResult> all;
   for (const Scheme& scheme : schemes) {
-    if (!scheme.starts_ranks || (!automatic && how != scheme.word)) continue;
-    auto found = scheme.find(around);
+    if (!scheme.starts_ranks || (!automatic && how != scheme.name)) continue;
+    auto found = scheme.find(context);
     if (!found) return tl::unexpected<Error>(found.error());
     if (!*found) continue;
-    around.under_mpi = true;
+    context.under_mpi = true;
     all.push_back({scheme.level, std::move(**found)});
     break;
   }
   for (const Scheme& scheme : schemes) {
-    if (scheme.starts_ranks || (!automatic && how != scheme.word)) continue;
-    auto found = scheme.find(around);
+    if (scheme.starts_ranks || (!automatic && how != scheme.name)) continue;
+    auto found = scheme.find(context);
     if (!found) return tl::unexpected<Error>(found.error());
     if (*found) all.push_back({scheme.level, std::move(**found)});
   }
   if (!automatic && all.empty()) {
     for (const Scheme& scheme : schemes) {
-      if (scheme.word != how) continue;
+      if (scheme.name != how) continue;
       return fail(Errc::not_found,
                   concat("--env-detect=", how, ": nothing of it is there; it is known by ", scheme.known));
     }
-    return fail(Errc::invalid_argument, concat("--env-detect=", how, " is not one of ", detect_words));
+    return fail(Errc::invalid_argument, concat("--env-detect=", how, " is not one of ", detect_schemes));
   }
-  std::stable_sort(all.begin(), all.end(), [](const Findings& a, const Findings& b) { return a.level > b.level; });
-  Together together;
-  for (const Findings& found : all) {
-    if (auto added = together.add(found); !added) return tl::unexpected<Error>(added.error());
+  std::stable_sort(all.begin(), all.end(),
+                   [](const SchemeResult& a, const SchemeResult& b) { return a.level > b.level; });
+  EvidenceMerger merger;
+  for (const SchemeResult& found : all) {
+    if (auto added = merger.add(found); !added) return tl::unexpected<Error>(added.error());
   }
-  return together.take_all();
+  return merger.take_result();
 }
 
 // ---- this machine

@@ -165,7 +165,7 @@ Result<void> check_name(std::string_view name, std::string_view word) {
 }
 
 /// "a", "a:4", "fd00::1", "[fd00::1]:4", "u@[fd00::1]:4", "n[1-4]:8"
-Result<std::vector<Host>> parse_word(std::string_view word) {
+Result<std::vector<Host>> parse_host_entry(std::string_view word) {
   std::string_view name = word;
   int slots = 0;
   const std::size_t user_end = word.find('@');
@@ -209,7 +209,7 @@ Result<std::vector<Host>> parse_word(std::string_view word) {
 }
 
 /// Adds hosts up by name.
-class Gathered {
+class HostList {
  public:
   Result<void> add(const Host& host) {
     const auto [at, is_new] = index_.emplace(host.name, hosts_.size());
@@ -224,7 +224,7 @@ class Gathered {
     slots = static_cast<int>(sum);
     return {};
   }
-  std::vector<Host> take() { return std::move(hosts_); }
+  std::vector<Host> take_hosts() { return std::move(hosts_); }
 
  private:
   std::map<std::string, std::size_t> index_;
@@ -266,7 +266,7 @@ std::vector<std::string> host_words(std::string_view line) {
 }
 
 /// "slots=4", "max_slots=8": what stands behind a host's name in Open MPI's form.
-Result<void> take_setting(Host& host, std::optional<int>& most, std::string_view word) {
+Result<void> parse_setting(Host& host, std::optional<int>& most, std::string_view word) {
   const std::size_t equals = word.find('=');
   if (equals == std::string_view::npos) {
     return bad(concat("'", word, "' behind ", host.name, " is not understood; one host on each line"));
@@ -289,14 +289,14 @@ Result<void> take_setting(Host& host, std::optional<int>& most, std::string_view
 }
 
 /// "a 4 all.q@a UNDEFINED": host, slots, queue and processors, as in SGE's PE_HOSTFILE.
-bool is_of_sge(const std::vector<std::string>& words) {
+bool is_sge_line(const std::vector<std::string>& words) {
   return words.size() == 4 && words[1].find_first_not_of("0123456789") == std::string::npos;
 }
 
 Result<std::vector<Host>> parse_line(const std::vector<std::string>& words) {
-  auto hosts = parse_word(words.front());
+  auto hosts = parse_host_entry(words.front());
   if (!hosts) return hosts;
-  if (is_of_sge(words)) {
+  if (is_sge_line(words)) {
     const auto slots = parse_slots(words[1], words.front());
     if (!slots) return tl::unexpected<Error>(slots.error());
     for (Host& host : *hosts) host.slots = *slots;
@@ -305,7 +305,7 @@ Result<std::vector<Host>> parse_line(const std::vector<std::string>& words) {
   for (Host& host : *hosts) {
     std::optional<int> most;
     for (std::size_t i = 1; i < words.size(); ++i) {
-      if (auto taken = take_setting(host, most, words[i]); !taken) return tl::unexpected<Error>(taken.error());
+      if (auto taken = parse_setting(host, most, words[i]); !taken) return tl::unexpected<Error>(taken.error());
     }
     if (most && host.slots > *most) {
       return bad(concat(host.name, " has slots=", host.slots, ", more than its max-slots=", *most));
@@ -317,23 +317,23 @@ Result<std::vector<Host>> parse_line(const std::vector<std::string>& words) {
 }  // namespace
 
 Result<std::vector<Host>> parse_hosts(std::string_view text) {
-  Gathered gathered;
+  HostList list;
   for (const std::string_view word : split_outside_brackets(text)) {
     if (trim(word).empty()) {
       return bad(trim(text).empty() ? std::string("no host is named; write for example a,b:4,c")
                                     : concat("'", text, "' has an empty place between its commas"));
     }
-    const auto hosts = parse_word(trim(word));
+    const auto hosts = parse_host_entry(trim(word));
     if (!hosts) return hosts;
     for (const Host& host : *hosts) {
-      if (auto added = gathered.add(host); !added) return tl::unexpected<Error>(added.error());
+      if (auto added = list.add(host); !added) return tl::unexpected<Error>(added.error());
     }
   }
-  return gathered.take();
+  return list.take_hosts();
 }
 
 Result<std::vector<Host>> parse_hostfile(std::string_view text, std::string_view file_name) {
-  Gathered gathered;
+  HostList list;
   std::size_t number = 0;
   bool any = false;
   for (const std::string& line : split(text, '\n')) {
@@ -346,11 +346,11 @@ Result<std::vector<Host>> parse_hostfile(std::string_view text, std::string_view
     const auto hosts = parse_line(host_words(content));
     if (!hosts) return at(hosts.error());
     for (const Host& host : *hosts) {
-      if (auto added = gathered.add(host); !added) return at(added.error());
+      if (auto added = list.add(host); !added) return at(added.error());
     }
   }
   if (!any) return bad(concat(file_name, ": no host is named in it"));
-  return gathered.take();
+  return list.take_hosts();
 }
 
 }  // namespace ddrun::cluster

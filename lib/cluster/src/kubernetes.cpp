@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "ddrun/base/text.hpp"
-#include "findings.hpp"
+#include "schemes.hpp"
 
 // Pods that know their place: LeaderWorkerSet says all of it, an Indexed Job (also as part of a JobSet) its index. Pods
 // of Kubeflow have torchrun's variables: torchrun.cpp.
@@ -12,26 +12,26 @@ namespace {
 
 constexpr std::uint16_t pod_port = 29400;  ///< pods have addresses of their own
 
-Found leader_worker_set(const Surroundings& around, const Fact<std::string>& leader) {
-  const auto size = number_of(around.variables, "LWS_GROUP_SIZE", 1, most_nodes);
-  const auto index = number_of(around.variables, "LWS_WORKER_INDEX", 0, most_nodes);
+Found leader_worker_set(const DetectContext& context, const Fact<std::string>& leader) {
+  const auto size = number_of(context.variables, "LWS_GROUP_SIZE", 1, node_limit);
+  const auto index = number_of(context.variables, "LWS_WORKER_INDEX", 0, node_limit);
   if (!size) return tl::unexpected<Error>(size.error());
   if (!index) return tl::unexpected<Error>(index.error());
-  Detected said;
-  said.scheme = "Kubernetes LeaderWorkerSet";
-  said.shape = Shape::agents;
-  if (*size) said.nodes = {{{(*size)->value, (*size)->value}, "LWS_GROUP_SIZE"}};
+  Detected detected;
+  detected.scheme = "Kubernetes LeaderWorkerSet";
+  detected.shape = Shape::agents;
+  if (*size) detected.nodes = {{{(*size)->value, (*size)->value}, "LWS_GROUP_SIZE"}};
   if (*size && *index && (*index)->value >= (*size)->value) {
     return contradiction(concat("LWS_WORKER_INDEX=", (*index)->value), concat("LWS_GROUP_SIZE=", (*size)->value),
                          "unset the wrong one, or give --env-detect=none");
   }
   if (*index) {
-    said.node_rank = *index;
-    said.is_host = {{(*index)->value == 0, "LWS_WORKER_INDEX"}};
+    detected.node_rank = *index;
+    detected.is_host = {{(*index)->value == 0, "LWS_WORKER_INDEX"}};
   }
-  said.coordinators = {{{{leader.value, pod_port}}, leader.variable}};
-  said.job_id = {{as_job_id(short_host_name(leader.value)), leader.variable}};
-  return said;
+  detected.coordinators = {{{{leader.value, pod_port}}, leader.variable}};
+  detected.job_id = {{as_job_id(short_host_name(leader.value)), leader.variable}};
+  return detected;
 }
 
 /// "job.default.svc.cluster.local" of a pod that has a line "10.0.0.7 name-2.job.default.svc.cluster.local name-2" in
@@ -52,27 +52,27 @@ std::string domain_of(const std::string& pod, const std::string& hosts_file) {
 
 }  // namespace
 
-Found find_kubernetes(const Surroundings& around) {
-  if (const auto leader = text_of(around.variables, "LWS_LEADER_ADDRESS")) return leader_worker_set(around, *leader);
-  const auto index = number_of(around.variables, "JOB_COMPLETION_INDEX", 0, most_nodes);
+Found find_kubernetes(const DetectContext& context) {
+  if (const auto leader = text_of(context.variables, "LWS_LEADER_ADDRESS")) return leader_worker_set(context, *leader);
+  const auto index = number_of(context.variables, "JOB_COMPLETION_INDEX", 0, node_limit);
   if (!index) return tl::unexpected<Error>(index.error());
-  if (!*index || !around.variables.get("KUBERNETES_SERVICE_HOST")) return std::optional<Detected>{};
-  Detected said;
-  said.scheme = "Kubernetes Indexed Job";
-  said.node_rank = *index;
-  said.is_host = {{(*index)->value == 0, "JOB_COMPLETION_INDEX"}};
+  if (!*index || !context.variables.get("KUBERNETES_SERVICE_HOST")) return std::optional<Detected>{};
+  Detected detected;
+  detected.scheme = "Kubernetes Indexed Job";
+  detected.node_rank = *index;
+  detected.is_host = {{(*index)->value == 0, "JOB_COMPLETION_INDEX"}};
   // The pods are called NAME-INDEX. How many there are, no variable says.
-  const std::string pod(short_host_name(around.machine.host_name));
+  const std::string pod(short_host_name(context.machine.host_name));
   const std::string ending = concat("-", (*index)->value);
   if (pod.size() > ending.size() && pod.ends_with(ending)) {
     const std::string name = pod.substr(0, pod.size() - ending.size());
-    const std::string domain = domain_of(pod, around.read_file("/etc/hosts").value_or(""));
-    said.job_id = {{as_job_id(name), "the pod's name"}};
+    const std::string domain = domain_of(pod, context.read_file("/etc/hosts").value_or(""));
+    detected.job_id = {{as_job_id(name), "the pod's name"}};
     if (!domain.empty()) {
-      said.coordinators = {{{{concat(name, "-0.", domain), pod_port}}, "the pod's name and /etc/hosts"}};
+      detected.coordinators = {{{{concat(name, "-0.", domain), pod_port}}, "the pod's name and /etc/hosts"}};
     }
   }
-  return said;
+  return detected;
 }
 
 }  // namespace ddrun::cluster

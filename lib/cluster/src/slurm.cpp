@@ -1,7 +1,7 @@
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/cluster/hosts.hpp"
-#include "findings.hpp"
+#include "schemes.hpp"
 
 // Slurm tells a process of a step and a batch script much the same, but not about the same: in a step that is smaller
 // than its job the job's list of nodes is wrong, and SLURM_NTASKS is the step's in a step and the job's in a script.
@@ -40,56 +40,57 @@ namespace {
 
 class Slurm {
  public:
-  explicit Slurm(const Surroundings& around) : variables_(around.variables), around_(around) {
+  explicit Slurm(const DetectContext& context) : variables_(context.variables), context_(context) {
     const auto step = slurm_step(variables_);
     // A shell in a terminal of its own (srun --pty bash) is a step too, but a user who types there means the job. If
     // ddrun itself is the task, that terminal is only for its output.
     const auto task = variables_.get("SLURM_TASK_PID");
-    const bool shell = variables_.get("SLURM_PTY_PORT") && task != std::to_string(around.machine.pid);
+    const bool shell = variables_.get("SLURM_PTY_PORT") && task != std::to_string(context.machine.pid);
     in_own_step_ = step.has_value();
-    in_step_ = in_own_step_ && !shell && !around.under_mpi;
+    in_step_ = in_own_step_ && !shell && !context.under_mpi;
     if (step && in_step_) step_ = step->value;
   }
 
   Found find(Fact<std::string> job) {
-    Detected said;
-    said.scheme = in_step_ ? "Slurm step" : "Slurm job";
+    Detected detected;
+    detected.scheme = in_step_ ? "Slurm step" : "Slurm job";
     if (is_heterogeneous_slurm(variables_)) return heterogeneous();
-    if (auto done = take_nodes(said); !done) return tl::unexpected<Error>(done.error());
-    if (auto done = take_shape(said); !done) return tl::unexpected<Error>(done.error());
+    if (auto done = read_nodes(detected); !done) return tl::unexpected<Error>(done.error());
+    if (auto done = read_shape(detected); !done) return tl::unexpected<Error>(done.error());
     const std::string id = slurm_id(variables_, job.value, step_);
-    said.job_id = Fact<std::string>{concat("slurm-", as_job_id(id)),
-                                    step_.empty() ? job.variable : concat(job.variable, ", SLURM_STEP_ID")};
-    if (said.hosts) said.coordinators = {{candidates(said.hosts->value.front(), id), said.hosts->variable}};
-    if (said.node_rank) said.is_host = {{said.node_rank->value == 0, said.node_rank->variable}};
+    detected.job_id = Fact<std::string>{concat("slurm-", as_job_id(id)),
+                                        step_.empty() ? job.variable : concat(job.variable, ", SLURM_STEP_ID")};
+    if (detected.hosts)
+      detected.coordinators = {{candidates(detected.hosts->value.front(), id), detected.hosts->variable}};
+    if (detected.node_rank) detected.is_host = {{detected.node_rank->value == 0, detected.node_rank->variable}};
     const auto gpus = number_of(variables_, "SLURM_GPUS_ON_NODE", 0, 1000);
     if (!gpus) return tl::unexpected<Error>(gpus.error());
-    if (*gpus && (*gpus)->value > 0) said.gpus = *gpus;
+    if (*gpus && (*gpus)->value > 0) detected.gpus = *gpus;
     if (const auto end = text_of(variables_, "SLURM_JOB_END_TIME")) {
       const auto seconds = parse_integer(end->value, 0, 1LL << 40);
-      if (seconds) said.end_time = {{*seconds, end->variable}};
+      if (seconds) detected.end_time = {{*seconds, end->variable}};
     }
-    return said;
+    return detected;
   }
 
  private:
   static Found heterogeneous() {
-    Detected said;
-    said.scheme = "heterogeneous Slurm job";
-    said.refusal =
+    Detected detected;
+    detected.scheme = "heterogeneous Slurm job";
+    detected.refusal =
         "SLURM_HET_SIZE says that this Slurm job has several parts, which ddrun does not put together; give --nnodes, "
         "--node-rank and --rdzv-endpoint, or --nnodes=1 for this machine alone";
-    return said;
+    return detected;
   }
 
-  Result<void> take_nodes(Detected& said) {
+  Result<void> read_nodes(Detected& detected) {
     using Names = std::vector<std::string_view>;
     const auto nodes = first_number_of(variables_,
                                        in_step_ ? Names{"SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"}
                                                 : Names{"SLURM_JOB_NUM_NODES", "SLURM_NNODES"},
-                                       1, most_nodes);
+                                       1, node_limit);
     if (!nodes) return tl::unexpected<Error>(nodes.error());
-    if (*nodes) said.nodes = {{{(*nodes)->value, (*nodes)->value}, (*nodes)->variable}};
+    if (*nodes) detected.nodes = {{{(*nodes)->value, (*nodes)->value}, (*nodes)->variable}};
     const auto list =
         first_text_of(variables_, in_step_ ? slurm_step_hosts_names : Names{"SLURM_JOB_NODELIST", "SLURM_NODELIST"});
     if (!list) return {};
@@ -99,41 +100,41 @@ class Slurm {
                   concat(list->variable, ": ", hosts.error().message, "; give --env-detect=none and --rdzv-endpoint"));
     }
     const int count = static_cast<int>(hosts->size());
-    if (said.nodes && said.nodes->value.most != count) {
-      return contradiction(concat(said.nodes->variable, "=", said.nodes->value.most),
+    if (detected.nodes && detected.nodes->value.most != count) {
+      return contradiction(concat(detected.nodes->variable, "=", detected.nodes->value.most),
                            concat(list->variable, "=", list->value, ", which names ", counted(count, "node"), ","),
                            "unset the wrong one, or give --nnodes, --node-rank and --rdzv-endpoint with "
                            "--env-detect=none");
     }
-    if (!said.nodes) said.nodes = {{{count, count}, list->variable}};
-    said.hosts = {{std::move(*hosts), list->variable}};
+    if (!detected.nodes) detected.nodes = {{{count, count}, list->variable}};
+    detected.hosts = {{std::move(*hosts), list->variable}};
     return {};
   }
 
-  Result<void> take_shape(Detected& said) {
-    if (around_.under_mpi) return {};
+  Result<void> read_shape(Detected& detected) {
+    if (context_.under_mpi) return {};
     if (!in_step_) {
-      said.shape = Shape::slurm_script;
-      said.in_step = in_own_step_;
+      detected.shape = Shape::slurm_script;
+      detected.in_step = in_own_step_;
       return {};
     }
     const auto tasks = first_number_of(variables_, slurm_step_tasks_names, 1, 100'000'000);
-    const auto node = number_of(variables_, "SLURM_NODEID", 0, most_nodes);
+    const auto node = number_of(variables_, "SLURM_NODEID", 0, node_limit);
     if (!tasks) return tl::unexpected<Error>(tasks.error());
     if (!node) return tl::unexpected<Error>(node.error());
-    if (*node && said.nodes && (*node)->value >= said.nodes->value.most) {
+    if (*node && detected.nodes && (*node)->value >= detected.nodes->value.most) {
       return contradiction(concat("SLURM_NODEID=", (*node)->value),
-                           concat(said.nodes->variable, "=", said.nodes->value.most),
+                           concat(detected.nodes->variable, "=", detected.nodes->value.most),
                            "unset the wrong one, or give --env-detect=none");
     }
-    said.node_rank = *node;
-    said.shape = Shape::agents;
-    if (*tasks) said.agents = (*tasks)->value;
-    if (*tasks && said.nodes && (*tasks)->value > said.nodes->value.most) {
-      const int nodes = said.nodes->value.most;
+    detected.node_rank = *node;
+    detected.shape = Shape::agents;
+    if (*tasks) detected.agents = (*tasks)->value;
+    if (*tasks && detected.nodes && (*tasks)->value > detected.nodes->value.most) {
+      const int nodes = detected.nodes->value.most;
       const int each = ((*tasks)->value + nodes - 1) / nodes;
-      said.shape = Shape::ranks;
-      said.refusal =
+      detected.shape = Shape::ranks;
+      detected.refusal =
           concat("srun started ", (*tasks)->value, " ddruns on ", counted(nodes, "node"), " (", (*tasks)->variable,
                  "), and each would start workers of its own; write: srun --nodes=", nodes,
                  " --ntasks-per-node=1 ddrun --nproc-per-node=", each,
@@ -143,7 +144,7 @@ class Slurm {
   }
 
   const Environment& variables_;
-  const Surroundings& around_;
+  const DetectContext& context_;
   bool in_step_ = false;
   bool in_own_step_ = false;
   std::string step_;
@@ -151,10 +152,10 @@ class Slurm {
 
 }  // namespace
 
-Found find_slurm(const Surroundings& around) {
-  auto job = first_text_of(around.variables, slurm_job_names);
+Found find_slurm(const DetectContext& context) {
+  auto job = first_text_of(context.variables, slurm_job_names);
   if (!job) return std::optional<Detected>{};
-  return Slurm(around).find(std::move(*job));
+  return Slurm(context).find(std::move(*job));
 }
 
 }  // namespace ddrun::cluster

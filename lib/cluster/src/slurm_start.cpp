@@ -30,45 +30,45 @@ namespace ddrun::cluster {
 
 namespace {
 
-using Words = std::vector<std::string>;
+using Args = std::vector<std::string>;
 
 /// Slurm's commands answer in milliseconds, unless its controller is down.
-constexpr std::chrono::seconds patience{10};
-constexpr std::size_t longest_answer = 16 << 20;
+constexpr std::chrono::seconds command_timeout{10};
+constexpr std::size_t max_output_bytes = 16 << 20;
 
 /// Beyond the workers' grace time: what Slurm and the agents need to end.
 constexpr std::chrono::seconds ending_margin{30};
 /// What a signal takes on its way to an agent differs by so much.
-constexpr std::chrono::milliseconds way_differs{500};
+constexpr std::chrono::milliseconds delivery_jitter{500};
 
-constexpr const char* mark = "DDRUN_STARTED_BY_SRUN";
+constexpr const char* started_by_srun = "DDRUN_STARTED_BY_SRUN";
 
 /// In a child: as if a shell had started it.
-[[noreturn]] void become(const Words& words) {
+[[noreturn]] void exec_program(const Args& args) {
   for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   std::vector<char*> argv;
-  argv.reserve(words.size() + 1);
-  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.reserve(args.size() + 1);
+  for (const std::string& word : args) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
   ::execvp(argv.front(), argv.data());
   const int error = errno;
-  say_error(concat("cannot start ", words.front(), ": ", std::error_code(error, std::generic_category()).message()));
+  say_error(concat("cannot start ", args.front(), ": ", std::error_code(error, std::generic_category()).message()));
   ::_exit(error == ENOENT ? exit_codes::not_found : exit_codes::not_executable);
 }
 
 /// What a command of Slurm prints; nothing if it fails or takes too long. Blocks for `patience` at most.
-std::optional<std::string> ask(const Words& words) {
-  auto answer = helper::run(words, {patience, longest_answer});
+std::optional<std::string> run_command(const Args& args) {
+  auto answer = helper::run(args, {command_timeout, max_output_bytes});
   if (!answer || !answer->succeeded()) return std::nullopt;
   return std::move(answer->out);
 }
 
 /// "123.4", by the name that we gave it; empty while it is not there.
 std::string step_id(const std::string& job, std::string_view name) {
-  const auto list = ask({"squeue", "--noheader", "--steps", concat("--jobs=", job), "--format=%i|%j"});
+  const auto list = run_command({"squeue", "--noheader", "--steps", concat("--jobs=", job), "--format=%i|%j"});
   for (const std::string& line : split(list.value_or(""), '\n')) {
     const auto bar = line.find('|');
     if (bar != std::string::npos && trim(std::string_view(line).substr(bar + 1)) == name) {
@@ -79,34 +79,34 @@ std::string step_id(const std::string& job, std::string_view name) {
 }
 
 /// Slurm ends the job: it tells all processes of it, the agents as well as us and srun.
-bool slurm_has_told_all(const std::string& job, pid_t sender) {
+bool slurm_signalled_job(const std::string& job, pid_t sender) {
   const auto name = sender > 0 ? read_small_file(concat("/proc/", static_cast<int>(sender), "/comm")) : std::nullopt;
   if (!name || !name->starts_with("slurm")) return false;
-  const auto state = ask({"squeue", "--noheader", concat("--jobs=", job), "--format=%T"});
+  const auto state = run_command({"squeue", "--noheader", concat("--jobs=", job), "--format=%T"});
   return state && trim(*state) != "RUNNING";
 }
 
-Words srun_words(const StdinSpec& input, const SlurmScript& script, std::string_view name) {
+Args srun_args(const StdinSpec& stdin_spec, const SlurmScript& script, std::string_view name) {
   const std::string nodes = std::to_string(script.nodes);
   // One task on each node with all that the job has there, whatever its own tasks are; none is killed because another
   // has gone: that the agents decide.
-  Words words = {"srun",
-                 concat("--nodes=", nodes),
-                 concat("--ntasks=", nodes),
-                 "--ntasks-per-node=1",
-                 "--kill-on-bad-exit=0",
-                 "--export=ALL",
-                 concat("--job-name=", name)};
+  Args args = {"srun",
+               concat("--nodes=", nodes),
+               concat("--ntasks=", nodes),
+               "--ntasks-per-node=1",
+               "--kill-on-bad-exit=0",
+               "--export=ALL",
+               concat("--job-name=", name)};
   // An agent must not be bound to the CPUs of one task; where nothing binds, srun would complain.
-  const std::string configuration = ask({"scontrol", "show", "config"}).value_or("");
+  const std::string configuration = run_command({"scontrol", "show", "config"}).value_or("");
   const auto plugin = configuration.find("TaskPlugin ");
   const std::string_view line = std::string_view(configuration).substr(std::min(plugin, configuration.size()));
-  if (line.substr(0, line.find('\n')).find("affinity") != std::string_view::npos) words.emplace_back("--cpu-bind=none");
+  if (line.substr(0, line.find('\n')).find("affinity") != std::string_view::npos) args.emplace_back("--cpu-bind=none");
   // The step that we are in holds the CPUs.
-  if (script.in_step) words.emplace_back("--overlap");
-  if (input.kind == StdinSpec::Kind::none) words.emplace_back("--input=none");
-  else if (input.kind == StdinSpec::Kind::rank && input.rank == 0) words.emplace_back("--input=0");
-  return words;
+  if (script.in_step) args.emplace_back("--overlap");
+  if (stdin_spec.kind == StdinSpec::Kind::none) args.emplace_back("--input=none");
+  else if (stdin_spec.kind == StdinSpec::Kind::rank && stdin_spec.rank == 0) args.emplace_back("--input=0");
+  return args;
 }
 
 /// What speaks of the script's tasks, or of its terminal, and would count as an option of srun.
@@ -138,111 +138,111 @@ class SlurmStarter : public AgentStarter {
   }
 
   Result<void> prepare() override {
-    if (variable(mark)) {
+    if (variable(started_by_srun)) {
       return fail(Errc::unavailable,
                   "an agent that srun started takes itself for the script of the job; give --env-detect=slurm, or "
                   "--nnodes, --node-rank and --rdzv-endpoint");
     }
-    ::setenv(mark, "1", 1);
+    ::setenv(started_by_srun, "1", 1);
     clean_environment();
     return {};
   }
 
-  int run(const SlurmScript& script, const Starting& starting) override {
-    starting_ = &starting;
+  int run(const SlurmScript& script, const AgentStart& start) override {
+    start_ = &start;
     job_ = variable("SLURM_JOB_ID").value_or(variable("SLURM_JOBID").value_or(""));
     name_ = concat("ddrun-", static_cast<int>(::getpid()), "-", Clock::now().time_since_epoch().count());
-    Words words = srun_words(starting.stdin_, script, name_);
+    Args args = srun_args(start.stdin_, script, name_);
     const std::string self = own_program();
-    if (self.empty()) return refuse("cannot find out which file ddrun is");
-    words.push_back(self);
-    words.insert(words.end(), starting.arguments.begin(), starting.arguments.end());
+    if (self.empty()) return fail_start("cannot find out which file ddrun is");
+    args.push_back(self);
+    args.insert(args.end(), start.arguments.begin(), start.arguments.end());
     say(Level::info, concat("starting an agent on each of ", script.nodes, " nodes of Slurm job ", job_));
-    sigset_t child_ends;
-    ::sigemptyset(&child_ends);
-    ::sigaddset(&child_ends, SIGCHLD);
-    ::sigprocmask(SIG_BLOCK, &child_ends, nullptr);
-    ends_.reset(::signalfd(-1, &child_ends, SFD_CLOEXEC | SFD_NONBLOCK));
-    if (!ends_) return refuse("cannot watch for srun's end");
+    sigset_t sigchld;
+    ::sigemptyset(&sigchld);
+    ::sigaddset(&sigchld, SIGCHLD);
+    ::sigprocmask(SIG_BLOCK, &sigchld, nullptr);
+    sigchld_.reset(::signalfd(-1, &sigchld, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!sigchld_) return fail_start("cannot watch for srun's end");
     srun_ = ::fork();
-    if (srun_ < 0) return refuse("cannot start srun: the limit of processes may be reached");
+    if (srun_ < 0) return fail_start("cannot start srun: the limit of processes may be reached");
     if (srun_ == 0) {
-      if (!starting.stdin_usable) {
-        const int nothing = ::open("/dev/null", O_RDONLY);
-        ::dup2(nothing, STDIN_FILENO);
+      if (!start.stdin_usable) {
+        const int null_input = ::open("/dev/null", O_RDONLY);
+        ::dup2(null_input, STDIN_FILENO);
       }
-      become(words);
+      exec_program(args);
     }
-    remember();
-    starting.begin_to_listen(ending_margin);
-    const int status = watch();
+    publish_step();
+    start.on_started(ending_margin);
+    const int status = wait_for_srun();
     if (shared_ != nullptr) shared_->name[0] = '\0';
     return WIFEXITED(status) ? WEXITSTATUS(status) : exit_codes::signal_base + WTERMSIG(status);
   }
 
-  void end_forgotten() override {
+  void stop_orphaned_agents() override {
     if (shared_ == nullptr || shared_->name[0] == '\0') return;
     const std::string id = step_id(shared_->job, shared_->name);
     if (id.empty()) return;
     say_error(concat("ending the agents of Slurm step ", id));
-    [[maybe_unused]] const auto told = ask({"scancel", "--signal=TERM", id});
+    [[maybe_unused]] const auto sent = run_command({"scancel", "--signal=TERM", id});
   }
 
  private:
-  static int refuse(std::string_view message) {
+  static int fail_start(std::string_view message) {
     say_error(message);
     return exit_codes::launcher_failed;
   }
 
-  void remember() {
+  void publish_step() {
     if (shared_ == nullptr) return;
     job_.copy(shared_->job, sizeof shared_->job - 1);
     name_.copy(shared_->name, sizeof shared_->name - 1);
   }
 
   /// Until srun has ended: its wait status.
-  int watch() {
-    std::array<pollfd, 3> waiting{
-        {{ends_.get(), POLLIN, 0}, {starting_->guard_messages, POLLIN, 0}, {starting_->sweeper_liveness, POLLIN, 0}}};
+  int wait_for_srun() {
+    std::array<pollfd, 3> polled{
+        {{sigchld_.get(), POLLIN, 0}, {start_->guard_messages, POLLIN, 0}, {start_->sweeper_liveness, POLLIN, 0}}};
     while (true) {
       int status = 0;
       if (::waitpid(srun_, &status, WNOHANG) == srun_) return status;
-      if (told_again_at_ && Clock::now() >= *told_again_at_) {
-        told_again_at_.reset();
-        end_agents(first_told_);
+      if (repeat_at_ && Clock::now() >= *repeat_at_) {
+        repeat_at_.reset();
+        signal_agents(first_signal_);
       }
-      const int timeout = told_again_at_ ? poll_timeout(*told_again_at_) : -1;
-      if (::poll(waiting.data(), waiting.size(), timeout) < 0) continue;
-      if (waiting[0].revents != 0) {
+      const int timeout = repeat_at_ ? poll_timeout(*repeat_at_) : -1;
+      if (::poll(polled.data(), polled.size(), timeout) < 0) continue;
+      if (polled[0].revents != 0) {
         signalfd_siginfo info{};
-        [[maybe_unused]] const ssize_t n = ::read(ends_.get(), &info, sizeof info);
+        [[maybe_unused]] const ssize_t n = ::read(sigchld_.get(), &info, sizeof info);
       }
-      if (waiting[1].revents != 0 && !hear_guard()) waiting[1].fd = -1;
-      if (waiting[2].revents != 0) {
-        waiting[2].fd = -1;
-        end_agents(SIGTERM);
+      if (polled[1].revents != 0 && !handle_guard_message()) polled[1].fd = -1;
+      if (polled[2].revents != 0) {
+        polled[2].fd = -1;
+        signal_agents(SIGTERM);
       }
     }
   }
 
   /// False when the guard is gone.
-  bool hear_guard() {
+  bool handle_guard_message() {
     bool gone = false;
-    const auto message = starting_->hear(gone);
-    if (gone) end_agents(SIGTERM);
-    else if (message) pass_on(*message);
+    const auto message = start_->read_guard_message(gone);
+    if (gone) signal_agents(SIGTERM);
+    else if (message) forward_signal(*message);
     return !gone;
   }
 
-  void pass_on(const SignalHeard& message) {
-    if (starting_->ending_signals.count(message.signal) != 0) {
-      if (slurm_has_told_all(job_, message.sender)) return;
-      if (first_told_ == 0) {
-        first_told_ = message.signal;
-        end_agents(message.signal);
-        first_told_at_ = Clock::now();
-      } else if (message.at_once && !told_again_at_) {
-        told_again_at_ = first_told_at_ + starting_->repetition_pause + way_differs;
+  void forward_signal(const ForwardedSignal& message) {
+    if (start_->ending_signals.count(message.signal) != 0) {
+      if (slurm_signalled_job(job_, message.sender)) return;
+      if (first_signal_ == 0) {
+        first_signal_ = message.signal;
+        signal_agents(message.signal);
+        first_signal_at_ = Clock::now();
+      } else if (message.at_once && !repeat_at_) {
+        repeat_at_ = first_signal_at_ + start_->repeat_interval + delivery_jitter;
       }
     } else if (message.signal == SIGUSR1 || message.signal == SIGUSR2 || message.signal == SIGCONT) {
       ::kill(srun_, message.signal);  // srun hands these on
@@ -250,23 +250,23 @@ class SlurmStarter : public AgentStarter {
   }
 
   /// Through Slurm: of SIGTERM and its like srun would make SIGKILL.
-  void end_agents(int signal) {
+  void signal_agents(int signal) {
     const std::string id = step_id(job_, name_);
     say(Level::info, concat("passing ", signal_name(signal), " on to the agents", id.empty() ? "" : " of step ", id));
-    const bool told =
-        !id.empty() && ask({"scancel", concat("--signal=", signal_name(signal).substr(3)), id}).has_value();
-    if (!told) ::kill(srun_, SIGTERM);  // it still waits for its nodes, or Slurm's controller does not answer
+    const bool sent =
+        !id.empty() && run_command({"scancel", concat("--signal=", signal_name(signal).substr(3)), id}).has_value();
+    if (!sent) ::kill(srun_, SIGTERM);  // it still waits for its nodes, or Slurm's controller does not answer
   }
 
   SharedStep* shared_ = nullptr;  ///< if there is memory for it
-  const Starting* starting_ = nullptr;
+  const AgentStart* start_ = nullptr;
   std::string job_;
   std::string name_;
-  UniqueFd ends_;
+  UniqueFd sigchld_;
   pid_t srun_ = -1;
-  int first_told_ = 0;  ///< the signal that ends the agents
-  Clock::time_point first_told_at_;
-  std::optional<Deadline> told_again_at_;
+  int first_signal_ = 0;  ///< the signal that ends the agents
+  Clock::time_point first_signal_at_;
+  std::optional<Deadline> repeat_at_;
 };
 
 }  // namespace

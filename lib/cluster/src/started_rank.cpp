@@ -3,13 +3,13 @@
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/cluster/hosts.hpp"
-#include "findings.hpp"
+#include "schemes.hpp"
 
 namespace ddrun::cluster {
 
 namespace {
 
-constexpr int most_ranks = 1'000'000;
+constexpr int rank_limit = 1'000'000;
 
 Result<int> number(const Fact<std::string>& fact, int low, int high) {
   const auto parsed = parse_integer(fact.value, low, high);
@@ -19,20 +19,20 @@ Result<int> number(const Fact<std::string>& fact, int low, int high) {
 }
 
 /// The four numbers, from four variables.
-Result<void> take(StartedRank& started, const Fact<std::string>& rank, const Fact<std::string>& size,
-                  const Fact<std::string>& local_rank, const Fact<std::string>& local_size) {
-  const auto all = number(size, 1, most_ranks);
-  if (!all) return tl::unexpected(all.error());
-  const auto mine = number(rank, 0, *all - 1);
-  if (!mine) return tl::unexpected(mine.error());
-  const auto here = number(local_size, 1, *all);
-  if (!here) return tl::unexpected(here.error());
-  const auto mine_here = number(local_rank, 0, *here - 1);
-  if (!mine_here) return tl::unexpected(mine_here.error());
-  started.rank = *mine;
-  started.size = *all;
-  started.local_rank = *mine_here;
-  started.local_size = *here;
+Result<void> set_ranks(StartedRank& started, const Fact<std::string>& rank, const Fact<std::string>& size,
+                       const Fact<std::string>& local_rank, const Fact<std::string>& local_size) {
+  const auto world_size = number(size, 1, rank_limit);
+  if (!world_size) return tl::unexpected(world_size.error());
+  const auto rank_number = number(rank, 0, *world_size - 1);
+  if (!rank_number) return tl::unexpected(rank_number.error());
+  const auto ranks_on_node = number(local_size, 1, *world_size);
+  if (!ranks_on_node) return tl::unexpected(ranks_on_node.error());
+  const auto local_rank_number = number(local_rank, 0, *ranks_on_node - 1);
+  if (!local_rank_number) return tl::unexpected(local_rank_number.error());
+  started.rank = *rank_number;
+  started.size = *world_size;
+  started.local_rank = *local_rank_number;
+  started.local_size = *ranks_on_node;
   return {};
 }
 
@@ -45,12 +45,13 @@ Result<std::optional<StartedRank>> find_mpi_rank(const Environment& variables, c
   StartedRank started;
   started.launcher = names.scheme;
   started.command = concat(names.scheme == open_mpi.scheme ? "mpirun " : "mpiexec ", names.pass);
-  if (auto done = take(started, *rank, *size, *local_rank, *local_size); !done) return tl::unexpected(done.error());
+  if (auto done = set_ranks(started, *rank, *size, *local_rank, *local_size); !done)
+    return tl::unexpected(done.error());
   return started;
 }
 
 /// Item `index` of "2(x3),1", which is 2, 2, 2, 1.
-Maybe<std::string> tasks_here(const Environment& variables, int index) {
+Maybe<std::string> tasks_on_node(const Environment& variables, int index) {
   const auto text = first_text_of(variables, {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"});
   if (!text) return std::nullopt;
   long long passed = 0;
@@ -58,7 +59,7 @@ Maybe<std::string> tasks_here(const Environment& variables, int index) {
     const std::size_t times_at = item.find("(x");
     long long times = 1;
     if (times_at != std::string::npos && item.back() == ')') {
-      const auto parsed = parse_integer(item.substr(times_at + 2, item.size() - times_at - 3), 1, most_nodes);
+      const auto parsed = parse_integer(item.substr(times_at + 2, item.size() - times_at - 3), 1, node_limit);
       if (!parsed) return std::nullopt;
       times = *parsed;
     }
@@ -83,10 +84,10 @@ Result<std::optional<StartedRank>> find_slurm_rank(const Environment& variables)
   StartedRank started;
   started.launcher = "srun";
   started.command = "srun --export=ALL,MASTER_ADDR=ADDRESS,MASTER_PORT=PORT";
-  const auto node = number_of(variables, "SLURM_NODEID", 0, most_nodes);
+  const auto node = number_of(variables, "SLURM_NODEID", 0, node_limit);
   if (!node) return tl::unexpected(node.error());
-  const auto here = *node ? tasks_here(variables, (*node)->value) : std::nullopt;
-  if (auto done = take(started, *rank, *size, *local_rank, here ? *here : *size); !done) {
+  const auto ranks_on_node = *node ? tasks_on_node(variables, (*node)->value) : std::nullopt;
+  if (auto done = set_ranks(started, *rank, *size, *local_rank, ranks_on_node ? *ranks_on_node : *size); !done) {
     return tl::unexpected(done.error());
   }
   return started;

@@ -1,6 +1,6 @@
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
-#include "findings.hpp"
+#include "schemes.hpp"
 
 // torchrun's variables: PET_*, which stand for its options and which Kubeflow gives to pods, and the plain ones of
 // scripts. Options are read from PET_* by lib/cli as well; here they are put together to what they mean.
@@ -13,8 +13,8 @@ Result<Maybe<NodeRange>> nodes_of(const Environment& variables, std::string_view
   const auto text = variables.get(name);
   if (!text) return Maybe<NodeRange>{};
   const std::size_t colon = text->find(':');
-  const auto least = parse_integer(text->substr(0, colon), 1, most_nodes);
-  const auto most = colon == std::string_view::npos ? least : parse_integer(text->substr(colon + 1), 1, most_nodes);
+  const auto least = parse_integer(text->substr(0, colon), 1, node_limit);
+  const auto most = colon == std::string_view::npos ? least : parse_integer(text->substr(colon + 1), 1, node_limit);
   if (!least || !most || *most < *least) {
     return fail(Errc::invalid_argument,
                 concat(name, "=", *text, " is neither N nor MIN:MAX with 0 < MIN <= MAX; unset it"));
@@ -22,31 +22,31 @@ Result<Maybe<NodeRange>> nodes_of(const Environment& variables, std::string_view
   return Maybe<NodeRange>({{static_cast<int>(*least), static_cast<int>(*most)}, std::string(name)});
 }
 
-Result<void> take_rank(Detected& said, const Environment& variables, const std::vector<std::string_view>& names) {
-  auto rank = first_number_of(variables, names, 0, most_nodes);
+Result<void> read_rank(Detected& detected, const Environment& variables, const std::vector<std::string_view>& names) {
+  auto rank = first_number_of(variables, names, 0, node_limit);
   if (!rank) return tl::unexpected<Error>(rank.error());
   if (!*rank) return {};
   // Beyond an elastic job's most it may be a spare; with one machine it means nothing.
-  if (said.nodes && said.nodes->value.most > 1 && said.nodes->value.least == said.nodes->value.most &&
-      (*rank)->value >= said.nodes->value.most) {
+  if (detected.nodes && detected.nodes->value.most > 1 && detected.nodes->value.least == detected.nodes->value.most &&
+      (*rank)->value >= detected.nodes->value.most) {
     return contradiction(concat((*rank)->variable, "=", (*rank)->value),
-                         concat(said.nodes->variable, "=", said.nodes->value.most),
+                         concat(detected.nodes->variable, "=", detected.nodes->value.most),
                          "node ranks begin with 0; correct the wrong one");
   }
-  said.is_host = {{(*rank)->value == 0, (*rank)->variable}};
-  said.node_rank = std::move(*rank);
+  detected.is_host = {{(*rank)->value == 0, (*rank)->variable}};
+  detected.node_rank = std::move(*rank);
   return {};
 }
 
-Result<void> take_master(Detected& said, const Environment& variables, std::string_view prefix, int standard_port) {
+Result<void> read_master(Detected& detected, const Environment& variables, std::string_view prefix, int standard_port) {
   const std::string port_name = concat(prefix, "MASTER_PORT");
   const auto address = text_of(variables, concat(prefix, "MASTER_ADDR"));
   if (!address) return {};
   const auto port = number_of(variables, port_name, 1, 65535);
   if (!port) return tl::unexpected<Error>(port.error());
   const int number = *port ? (*port)->value : standard_port;
-  said.coordinators = {{{{address->value, static_cast<std::uint16_t>(number)}},
-                        *port ? concat(address->variable, ", ", port_name) : address->variable}};
+  detected.coordinators = {{{{address->value, static_cast<std::uint16_t>(number)}},
+                            *port ? concat(address->variable, ", ", port_name) : address->variable}};
   return {};
 }
 
@@ -59,66 +59,66 @@ bool any_set(const Environment& variables, const std::vector<std::string_view>& 
 
 }  // namespace
 
-Found find_torchrun(const Surroundings& around) {
-  const Environment& variables = around.variables;
+Found find_torchrun(const DetectContext& context) {
+  const Environment& variables = context.variables;
   // Kubeflow writes it with no value, on which torchrun itself stumbles.
   const bool standalone = variables.has("PET_STANDALONE") && !variables.get("PET_STANDALONE");
   if (!standalone && !any_set(variables, {"PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT"})) {
     return std::optional<Detected>{};
   }
-  Detected said;
-  said.scheme = "torchrun's PET_ variables";
-  said.standalone = standalone;
+  Detected detected;
+  detected.scheme = "torchrun's PET_ variables";
+  detected.standalone = standalone;
   auto nodes = nodes_of(variables, "PET_NNODES");
   if (!nodes) return tl::unexpected<Error>(nodes.error());
-  said.nodes = std::move(*nodes);
-  if (auto done = take_rank(said, variables, {"PET_NODE_RANK"}); !done) return tl::unexpected<Error>(done.error());
-  if (auto done = take_master(said, variables, "PET_", 29500); !done) return tl::unexpected<Error>(done.error());
-  if (!variables.get("KUBERNETES_SERVICE_HOST")) return said;
-  said.shape = Shape::agents;
+  detected.nodes = std::move(*nodes);
+  if (auto done = read_rank(detected, variables, {"PET_NODE_RANK"}); !done) return tl::unexpected<Error>(done.error());
+  if (auto done = read_master(detected, variables, "PET_", 29500); !done) return tl::unexpected<Error>(done.error());
+  if (!variables.get("KUBERNETES_SERVICE_HOST")) return detected;
+  detected.shape = Shape::agents;
   // A pod of Kubeflow. Version 1 also sets MASTER_ADDR, and a RANK that is the pod's index.
   const auto master = text_of(variables, "MASTER_ADDR");
   if (master && variables.get("PET_NNODES")) {
-    said.scheme = "Kubeflow PyTorchJob";
-    if (!said.coordinators) {
-      if (auto done = take_master(said, variables, "", 23456); !done) return tl::unexpected<Error>(done.error());
+    detected.scheme = "Kubeflow PyTorchJob";
+    if (!detected.coordinators) {
+      if (auto done = read_master(detected, variables, "", 23456); !done) return tl::unexpected<Error>(done.error());
     }
     if (const auto rank = text_of(variables, "RANK")) {
-      said.evidence.push_back({"RANK", rank->value, rank->variable, "nothing: it is the pod's index here"});
+      detected.evidence.push_back({"RANK", rank->value, rank->variable, "nothing: it is the pod's index here"});
     }
     if (const auto size = text_of(variables, "WORLD_SIZE")) {
-      said.evidence.push_back({"WORLD_SIZE", size->value, size->variable, "nothing: ddrun counts workers itself"});
+      detected.evidence.push_back({"WORLD_SIZE", size->value, size->variable, "nothing: ddrun counts workers itself"});
     }
   } else if (variables.get("PET_MASTER_ADDR") && variables.get("PET_NODE_RANK")) {
-    said.scheme = "Kubeflow Trainer";
+    detected.scheme = "Kubeflow Trainer";
   }
   // Without ranks the endpoint names a pod, which knows its own name.
   const auto endpoint = text_of(variables, "PET_RDZV_ENDPOINT");
-  if (endpoint && !said.node_rank) {
+  if (endpoint && !detected.node_rank) {
     const std::string_view host = std::string_view(endpoint->value).substr(0, endpoint->value.rfind(':'));
-    const std::string_view own = around.machine.host_name;
-    said.is_host = {{!own.empty() && names_same_host(host, own), "PET_RDZV_ENDPOINT, the pod's name"}};
+    const std::string_view own = context.machine.host_name;
+    detected.is_host = {{!own.empty() && names_same_host(host, own), "PET_RDZV_ENDPOINT, the pod's name"}};
   }
-  return said;
+  return detected;
 }
 
-Found find_plain(const Surroundings& around) {
-  const Environment& variables = around.variables;
+Found find_plain(const DetectContext& context) {
+  const Environment& variables = context.variables;
   // With a local rank a launcher has started ranks, and these variables are theirs.
   if (!variables.get("MASTER_ADDR") || variables.get("LOCAL_RANK") ||
       !any_set(variables, {"NODE_RANK", "GROUP_RANK"})) {
     return std::optional<Detected>{};
   }
-  Detected said;
-  said.scheme = "MASTER_ADDR and NODE_RANK";
+  Detected detected;
+  detected.scheme = "MASTER_ADDR and NODE_RANK";
   auto nodes = nodes_of(variables, "NNODES");
   if (!nodes) return tl::unexpected<Error>(nodes.error());
-  said.nodes = std::move(*nodes);
-  if (auto done = take_rank(said, variables, {"NODE_RANK", "GROUP_RANK"}); !done) {
+  detected.nodes = std::move(*nodes);
+  if (auto done = read_rank(detected, variables, {"NODE_RANK", "GROUP_RANK"}); !done) {
     return tl::unexpected<Error>(done.error());
   }
-  if (auto done = take_master(said, variables, "", 29500); !done) return tl::unexpected<Error>(done.error());
-  return said;
+  if (auto done = read_master(detected, variables, "", 29500); !done) return tl::unexpected<Error>(done.error());
+  return detected;
 }
 
 }  // namespace ddrun::cluster

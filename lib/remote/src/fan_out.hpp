@@ -32,30 +32,30 @@ class FanOut {
   /// To those that have a link of their own, who pass it on.
   void ping();
   /// This host is not wanted any more; nothing if ddrun runs there already.
-  void give_up(std::uint32_t host);
+  void cancel_start(std::uint32_t host);
   /// All hosts end in order.
-  void hang_up();
+  void close_input();
   void kill();
   void pause(bool paused);
   void child_ended(const process::ChildEnd& end);
   [[nodiscard]] bool is_over() const;
 
  private:
-  struct Arm {
+  struct Subtree {
     Branch branch;
     std::unique_ptr<Link> link;
   };
   /// A host speaks for itself and for those behind it; the link of one that does otherwise is cut.
-  void take_frame(const Arm& arm, const Frame& frame);
-  void link_ended(const Arm& arm, const std::string& why);
+  void handle_frame(const Subtree& subtree, const Frame& frame);
+  void link_ended(const Subtree& subtree, const std::string& why);
 
   boost::asio::any_io_executor executor_;
   process::Launcher& launcher_;
   process::ChildWatcher& watcher_;
   LinkSettings settings_;
   Events events_;
-  std::vector<std::unique_ptr<Arm>> arms_;
-  std::map<std::uint32_t, Arm*> way_;  ///< to a host
+  std::vector<std::unique_ptr<Subtree>> subtrees_;
+  std::map<std::uint32_t, Subtree*> routes_;  ///< to a host
   std::set<std::uint32_t> ended_;
 };
 

@@ -54,14 +54,14 @@ constexpr std::size_t descriptors_per_host = 8;
 /// Beyond the grace time: what the other side and the network need.
 constexpr std::chrono::seconds ending_margin{25};
 /// After a second signal. The sweeper of this ddrun has 15 s of patience then.
-constexpr std::chrono::seconds killing_limit{12};
+constexpr std::chrono::seconds kill_timeout{12};
 /// For ssh to end once nothing is left to do, and for the console to take the last lines.
-constexpr std::chrono::seconds closing_limit{5};
+constexpr std::chrono::seconds close_timeout{5};
 
 // ---- disks that may hang
 
 /// At the end a disk that hangs may come back.
-constexpr std::chrono::seconds disk_patience{60};
+constexpr std::chrono::seconds disk_stall_timeout{60};
 
 void read_into(int pipe, int file) {
   std::array<char, 32 << 10> chunk;  // NOLINT: written by read
@@ -83,7 +83,7 @@ bool is_file(int fd) {
 /// the end of the file, and where it cannot be read, the pipe ends. Once the returned end is closed the thread ends;
 /// nobody waits for one in a read that hangs. `file` is borrowed and not closed, which may hang, too. Fails with
 /// `unavailable` where the system has no descriptors or threads left.
-Result<UniqueFd> read_by_thread(int file) {
+Result<UniqueFd> read_on_thread(int file) {
   auto pipe = make_pipe();
   if (!pipe) return tl::unexpected(std::move(pipe.error()));
   // Not both ends: the thread waits for room.
@@ -139,8 +139,8 @@ struct DiskWriter::Work {
   const UniqueFd pipe;
   const UniqueFd last;  ///< readable once all is in the pipe; an end-of-file would need all views of it to be closed
   const int file;
-  bool in_lost_line = false;  ///< the thread's: what is left of a line of which a part is lost is left out too
-  std::mutex mutex;           ///< of what follows
+  bool in_dropped_line = false;  ///< the thread's: what is left of a line of which a part is lost is left out too
+  std::mutex mutex;              ///< of what follows
   std::condition_variable changed;
   std::uint64_t rounds = 0;
   int error = 0;  ///< of the last bytes that were lost
@@ -148,17 +148,17 @@ struct DiskWriter::Work {
 };
 
 std::size_t DiskWriter::Work::put(std::string_view bytes) {
-  if (in_lost_line) {
+  if (in_dropped_line) {
     const std::size_t end = bytes.find('\n');
-    in_lost_line = end == std::string_view::npos;
-    bytes.remove_prefix(in_lost_line ? bytes.size() : end + 1);
+    in_dropped_line = end == std::string_view::npos;
+    bytes.remove_prefix(in_dropped_line ? bytes.size() : end + 1);
   }
   while (!bytes.empty()) {
     const ssize_t n = ::write(file, bytes.data(), bytes.size());
     if (n >= 0) bytes.remove_prefix(static_cast<std::size_t>(n));
     else if (errno != EINTR) break;
   }
-  if (!bytes.empty()) in_lost_line = bytes.back() != '\n';
+  if (!bytes.empty()) in_dropped_line = bytes.back() != '\n';
   return bytes.size();
 }
 
@@ -207,7 +207,7 @@ std::string DiskWriter::finish() {
   std::unique_lock lock(work_->mutex);
   while (!work_->done) {
     const std::uint64_t before = work_->rounds;
-    if (!work_->changed.wait_for(lock, disk_patience, [&] { return work_->done || work_->rounds != before; })) {
+    if (!work_->changed.wait_for(lock, disk_stall_timeout, [&] { return work_->done || work_->rounds != before; })) {
       return "the disk takes nothing";
     }
   }
@@ -229,7 +229,7 @@ class HeadInput {
         on_end_(std::move(on_end)) {}
 
   /// Reads one portion when there is one, and then waits to be asked again.
-  void want();
+  void request();
   void stop();
 
  private:
@@ -261,7 +261,7 @@ void HeadInput::open() {
     }
     if (watch() != EPERM) return;
   }
-  if (auto pipe = read_by_thread(STDIN_FILENO)) {
+  if (auto pipe = read_on_thread(STDIN_FILENO)) {
     input_ = std::move(*pipe);
     watch();
   } else if (auto copy = duplicate(STDIN_FILENO)) {
@@ -278,7 +278,7 @@ int HeadInput::watch() {
   return 0;
 }
 
-void HeadInput::want() {
+void HeadInput::request() {
   if (waiting_ || ended_) return;
   if (!opened_) open();
   if (!input_) return end();
@@ -301,7 +301,7 @@ void HeadInput::read_portion() {
   if (::isatty(input_.get()) != 0 && process::job_is_in_background()) {
     background_timer_.expires_after(std::chrono::milliseconds(100));
     background_timer_.async_wait([this](const boost::system::error_code& ec) {
-      if (!ec) want();
+      if (!ec) request();
     });
     return;
   }
@@ -311,7 +311,7 @@ void HeadInput::read_portion() {
     n = ::recv(input_.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
     if (n < 0 && errno == ENOTSOCK) n = ::read(input_.get(), chunk.data(), chunk.size());
   } while (n < 0 && errno == EINTR);
-  if (n < 0 && errno == EAGAIN) return want();
+  if (n < 0 && errno == EAGAIN) return request();
   if (n <= 0) return end();
   on_bytes_({chunk.data(), static_cast<std::size_t>(n)});
 }
@@ -348,14 +348,14 @@ class HeadOutput {
   HeadOutput& operator=(const HeadOutput&) = delete;
 
   /// Puts our own messages here too, until close().
-  void take_messages();
+  void redirect_messages();
   void show(HostLines& host, Stream stream, std::string_view bytes);
   /// Also the last line, if it has no newline.
   void finish(HostLines& host);
   void flush();
   [[nodiscard]] std::size_t queued() const { return out_->queued() + err_->queued(); }
   /// More should not come until some of it is written.
-  [[nodiscard]] bool crowded() const { return out_->has_back_pressure() || err_->has_back_pressure(); }
+  [[nodiscard]] bool is_congested() const { return out_->has_back_pressure() || err_->has_back_pressure(); }
   /// Drops what is still queued. Says what was lost, unless it was because the reader has seen enough.
   [[nodiscard]] std::optional<std::string> close();
 
@@ -384,7 +384,7 @@ std::shared_ptr<logs::Console> HeadOutput::console_on(const boost::asio::any_io_
 
 HeadOutput::~HeadOutput() { set_message_sink({}); }
 
-void HeadOutput::take_messages() {
+void HeadOutput::redirect_messages() {
   set_message_sink([this](std::string_view line) {
     err_->add_text(line);
     err_->flush();
@@ -451,12 +451,13 @@ class Head {
               if (fan_out_) fan_out_->child_ended(end);
             },
             [] {}),
-        signals_(io_.get_executor(), context_,
-                 {[this](const process::SignalMessage& message) { signal_arrived(message); },
-                  [this](pid_t first) { watcher_.reap(first); }, [this](const char* who, pid_t) { parent_lost(who); }}),
+        signals_(
+            io_.get_executor(), context_,
+            {[this](const process::SignalMessage& message) { on_signal(message); },
+             [this](pid_t first) { watcher_.reap(first); }, [this](const char* who, pid_t) { on_parent_lost(who); }}),
         output_(io_.get_executor(), [this] { throttle(); }),
         ping_(io_),
-        patience_(io_),
+        end_timer_(io_),
         input_(
             io_.get_executor(), [this](std::string_view bytes) { send_input(bytes); }, [this] { send_input({}); }) {}
 
@@ -484,7 +485,7 @@ class Head {
     bool lost = false;
     std::vector<std::string> addresses;
     HeadOutput::HostLines lines;
-    std::size_t input_under_way = 0;
+    std::size_t input_in_flight = 0;
     [[nodiscard]] bool over() const { return code.has_value() || lost; }
   };
 
@@ -499,7 +500,7 @@ class Head {
     if (auto opened = watcher_.open(); !opened) return opened;
     const auto orderly_end = options_.job.grace + std::chrono::milliseconds(ending_margin);
     if (auto opened = signals_.open(options_.ending_signals, orderly_end); !opened) return opened;
-    output_.take_messages();
+    output_.redirect_messages();
 
     LinkSettings settings;
     settings.ssh = std::move(*ssh);
@@ -509,14 +510,14 @@ class Head {
     settings.portable = options_.portable;
     settings.start_limit = options_.start_limit;
     FanOut::Events events;
-    events.on_frame = [this](const Frame& frame) { take_frame(frame); };
-    events.on_lost = [this](std::uint32_t host, const std::string& why) { host_lost(host, why); };
-    events.on_over = [this] { links_over(); };
+    events.on_frame = [this](const Frame& frame) { handle_frame(frame); };
+    events.on_lost = [this](std::uint32_t host, const std::string& why) { on_host_lost(host, why); };
+    events.on_over = [this] { on_links_over(); };
     fan_out_ =
         std::make_unique<FanOut>(io_.get_executor(), *launcher_, watcher_, std::move(settings), std::move(events));
     std::vector<Target> targets;
     for (const HeadHost& host : options_.hosts) {
-      targets.push_back({static_cast<std::uint32_t>(hosts_.size()), host.name, host.here});
+      targets.push_back({static_cast<std::uint32_t>(hosts_.size()), host.name, host.is_local});
       hosts_.emplace_back();
       hosts_.back().what = host;
       if (options_.hosts.size() > 1) hosts_.back().lines.own_prefix = concat("ddrun on ", host.name, ": ");
@@ -528,7 +529,7 @@ class Head {
 
   // ---- signals and the end
 
-  void signal_arrived(const process::SignalMessage& message) {
+  void on_signal(const process::SignalMessage& message) {
     const int signal = message.signal;
     if (signal == SIGSTOP || (signal == SIGCONT && suspended_)) suspend(signal == SIGSTOP);
     if (options_.ending_signals.count(signal) == 0) {
@@ -550,9 +551,9 @@ class Head {
   void suspend(bool still) {
     suspended_ = still;
     if (!still) {
-      if (const auto left = std::exchange(patience_left_, std::nullopt)) arm_patience(*left);
-    } else if (const auto left = patience_.expiry() - std::chrono::steady_clock::now(); patience_.cancel() > 0) {
-      patience_left_ = std::chrono::ceil<std::chrono::milliseconds>(left);
+      if (const auto left = std::exchange(remaining_time_, std::nullopt)) arm_end_timer(*left);
+    } else if (const auto left = end_timer_.expiry() - std::chrono::steady_clock::now(); end_timer_.cancel() > 0) {
+      remaining_time_ = std::chrono::ceil<std::chrono::milliseconds>(left);
     }
     context_.shared->set_suspended(still);
   }
@@ -566,15 +567,15 @@ class Head {
     // Where ddrun does not run yet nothing has to be stopped in order.
     if (!again) {
       for (std::uint32_t i = 0; i < hosts_.size(); ++i) {
-        if (!hosts_[i].ready) fan_out_->give_up(i);
+        if (!hosts_[i].ready) fan_out_->cancel_start(i);
       }
     }
-    arm_patience(again ? std::chrono::milliseconds(killing_limit) : options_.job.grace + ending_margin);
+    arm_end_timer(again ? std::chrono::milliseconds(kill_timeout) : options_.job.grace + ending_margin);
   }
 
-  void arm_patience(std::chrono::milliseconds from_now) {
-    patience_.expires_after(from_now);
-    patience_.async_wait([this](const boost::system::error_code& ec) {
+  void arm_end_timer(std::chrono::milliseconds from_now) {
+    end_timer_.expires_after(from_now);
+    end_timer_.async_wait([this](const boost::system::error_code& ec) {
       if (ec) return;
       for (const Host& host : hosts_) {
         if (!host.over()) say_error(concat("host ", host.what.name, " has not ended in time; its connection is cut"));
@@ -583,7 +584,7 @@ class Head {
     });
   }
 
-  void parent_lost(const char* who) {
+  void on_parent_lost(const char* who) {
     if (failure_) return;
     failure_ = true;
     say_error(concat("ddrun's own ", who, " was killed; the job was stopped"));
@@ -594,7 +595,7 @@ class Head {
     return std::count_if(hosts_.begin(), hosts_.end(), [](const Host& host) { return !host.over(); });
   }
 
-  void host_lost(std::uint32_t index, const std::string& why) {
+  void on_host_lost(std::uint32_t index, const std::string& why) {
     Host& host = hosts_[index];
     if (host.over()) return;
     host.lost = true;
@@ -610,31 +611,31 @@ class Head {
         end_all(options_.job.ending_signal);
       }
     }
-    maybe_over();
+    finish_if_over();
   }
 
   [[nodiscard]] bool all_started() const {
     return std::all_of(hosts_.begin(), hosts_.end(), [](const Host& host) { return host.started || host.over(); });
   }
 
-  void maybe_over() {
+  void finish_if_over() {
     if (running() > 0) return;
-    patience_.cancel();
+    end_timer_.cancel();
     input_.stop();
-    if (fan_out_->is_over()) return links_over();
-    fan_out_->hang_up();
-    arm_patience(closing_limit);
+    if (fan_out_->is_over()) return on_links_over();
+    fan_out_->close_input();
+    arm_end_timer(close_timeout);
   }
 
-  void links_over() {
+  void on_links_over() {
     if (running() > 0) return;
     ping_.cancel();
-    patience_.cancel();
+    end_timer_.cancel();
     output_.flush();
     if (output_.queued() == 0) return io_.stop();
     over_ = true;  // the console is what is waited for
-    patience_.expires_after(ending_ ? std::chrono::milliseconds(closing_limit) : options_.job.grace + closing_limit);
-    patience_.async_wait([this](const boost::system::error_code& ec) {
+    end_timer_.expires_after(ending_ ? std::chrono::milliseconds(close_timeout) : options_.job.grace + close_timeout);
+    end_timer_.async_wait([this](const boost::system::error_code& ec) {
       if (!ec) io_.stop();
     });
   }
@@ -650,26 +651,26 @@ class Head {
 
   // ---- hosts
 
-  void take_frame(const Frame& frame) {
+  void handle_frame(const Frame& frame) {
     Host& host = hosts_[frame.host];
     switch (frame.type) {
-      case FrameType::hello: host_ready(frame.host, frame.payload); break;
+      case FrameType::hello: on_host_ready(frame.host, frame.payload); break;
       case FrameType::out: show(host, HeadOutput::Stream::out, frame.payload); break;
       case FrameType::err: show(host, HeadOutput::Stream::err, frame.payload); break;
       case FrameType::events:
-        if (frame.host == 0) take_events(frame.payload);
+        if (frame.host == 0) handle_events(frame.payload);
         break;
       case FrameType::report:
-        if (frame.host == 0) take_report(frame.payload);
+        if (frame.host == 0) handle_report(frame.payload);
         break;
-      case FrameType::listening: coordinator_listens(frame); break;
-      case FrameType::input_taken: input_taken(host, frame.payload); break;
-      case FrameType::ended: host_ended(host, frame.payload); break;
+      case FrameType::listening: on_coordinator_listening(frame); break;
+      case FrameType::input_taken: on_input_taken(host, frame.payload); break;
+      case FrameType::ended: on_host_ended(host, frame.payload); break;
       default: break;
     }
   }
 
-  void host_ready(std::uint32_t index, std::string_view payload) {
+  void on_host_ready(std::uint32_t index, std::string_view payload) {
     Host& host = hosts_[index];
     host.ready = true;
     if (auto hello = hello_from_json(payload)) host.addresses = std::move(hello->addresses);
@@ -697,7 +698,7 @@ class Head {
     host.started = true;
     if (!all_started()) return;
     wipe(options_.secret);
-    want_input();
+    request_input();
   }
 
   /// Then no further host needs to be let in.
@@ -708,7 +709,7 @@ class Head {
     });
   }
 
-  void coordinator_listens(const Frame& frame) {
+  void on_coordinator_listening(const Frame& frame) {
     const auto port = parse_integer(frame.payload, 1, 65535);
     if (frame.host != 0 || !port || !coordinators_.empty()) return;
     const Host& host = hosts_[0];
@@ -720,14 +721,14 @@ class Head {
     }
   }
 
-  void host_ended(Host& host, std::string_view payload) {
+  void on_host_ended(Host& host, std::string_view payload) {
     const auto code = parse_integer(payload, 0, 255);
     host.code = static_cast<int>(code.value_or(exit_codes::launcher_failed));
     if (first_code_ == 0) first_code_ = *host.code;
     output_.finish(host.lines);
     // Before all have begun, one that has ended is one too few.
     if (!ending_ && *host.code != 0 && !all_started()) end_all(options_.job.ending_signal);
-    maybe_over();
+    finish_if_over();
   }
 
   void ping() {
@@ -748,18 +749,18 @@ class Head {
 
   void throttle() {
     if (over_ && output_.queued() == 0) io_.stop();
-    const bool crowded = output_.crowded();
-    if (crowded == throttled_ || !fan_out_) return;
-    throttled_ = crowded;
-    fan_out_->pause(crowded);
+    const bool congested = output_.is_congested();
+    if (congested == throttled_ || !fan_out_) return;
+    throttled_ = congested;
+    fan_out_->pause(congested);
   }
 
-  void take_events(std::string_view lines) {
+  void handle_events(std::string_view lines) {
     if (!lines.empty() && options_.on_events) options_.on_events(lines);
     if (lines.empty()) say(Level::warning, "--events: lines were lost while the output of the job had to wait");
   }
 
-  void take_report(std::string_view part) {
+  void handle_report(std::string_view part) {
     if (part.empty()) report_complete_ = true;
     else report_ += part;
   }
@@ -781,27 +782,27 @@ class Head {
     return index == 0 || options_.stdin_.kind == StdinSpec::Kind::all;
   }
 
-  void want_input() {
+  void request_input() {
     if (ending_ || !reads_input(0)) return;
     for (std::uint32_t i = 0; i < hosts_.size(); ++i) {
-      if (reads_input(i) && !hosts_[i].over() && hosts_[i].input_under_way >= input_window) return;
+      if (reads_input(i) && !hosts_[i].over() && hosts_[i].input_in_flight >= input_window) return;
     }
-    input_.want();
+    input_.request();
   }
 
   void send_input(std::string_view bytes) {
     for (std::uint32_t i = 0; i < hosts_.size(); ++i) {
       if (!reads_input(i) || hosts_[i].over()) continue;
       fan_out_->send(FrameType::input, i, bytes);
-      hosts_[i].input_under_way += bytes.size();
+      hosts_[i].input_in_flight += bytes.size();
     }
-    if (!bytes.empty()) want_input();
+    if (!bytes.empty()) request_input();
   }
 
-  void input_taken(Host& host, std::string_view payload) {
+  void on_input_taken(Host& host, std::string_view payload) {
     const auto count = parse_integer(payload, 0, INT64_MAX);
-    host.input_under_way -= std::min(host.input_under_way, static_cast<std::size_t>(count.value_or(0)));
-    want_input();
+    host.input_in_flight -= std::min(host.input_in_flight, static_cast<std::size_t>(count.value_or(0)));
+    request_input();
   }
 
   HeadOptions options_;
@@ -811,10 +812,10 @@ class Head {
   process::ChildWatcher watcher_;
   process::SignalReceiver signals_;
   bool suspended_ = false;
-  std::optional<std::chrono::milliseconds> patience_left_;  ///< while suspended
+  std::optional<std::chrono::milliseconds> remaining_time_;  ///< while suspended
   HeadOutput output_;
   boost::asio::steady_timer ping_;
-  boost::asio::steady_timer patience_;
+  boost::asio::steady_timer end_timer_;
   HeadInput input_;
   std::unique_ptr<FanOut> fan_out_;
   std::vector<Host> hosts_;
@@ -839,11 +840,11 @@ std::string describe_head(const HeadOptions& options) {
   for (std::size_t i = 0; i < options.hosts.size(); ++i) {
     text += concat("  node rank ", i, ": ", options.hosts[i].name);
     if (options.hosts[i].slots) text += concat(", ", counted(*options.hosts[i].slots, "slot"));
-    if (options.hosts[i].here) text += ", here";
+    if (options.hosts[i].is_local) text += ", here";
     text += i == 0 && options.hosts.size() > 1 ? ", coordinator\n" : "\n";
   }
   text += "\neach as:\n  ddrun";
-  for (const auto& word : options.job.words) text += " " + shell_quote(word);
+  for (const auto& arg : options.job.args) text += " " + shell_quote(arg);
   text += "\n";
   for (const auto& variable : options.job.variables)
     text += concat("  ", variable.first, "=", shell_quote(variable.second), "\n");

@@ -140,9 +140,9 @@ void ByteReader::drain() {
 namespace {
 
 /// What a login shell may say before ddrun does.
-constexpr std::size_t longest_greeting = std::size_t{1} << 20U;
-constexpr std::size_t kept_errors = 4096;
-constexpr std::size_t copy_portion = std::size_t{256} << 10U;
+constexpr std::size_t max_greeting_bytes = std::size_t{1} << 20U;
+constexpr std::size_t max_error_bytes = 4096;
+constexpr std::size_t copy_chunk_bytes = std::size_t{256} << 10U;
 
 /// This program, even if its file was removed or replaced since it was started.
 constexpr const char* own_file = "/proc/self/exe";
@@ -185,24 +185,24 @@ Link::Link(boost::asio::any_io_executor executor, const LinkSettings& settings, 
 
 void Link::start(process::Launcher& launcher, process::ChildWatcher& watcher) {
   struct stat info {};
-  if (::stat(own_file, &info) != 0) return cut("cannot find its own program");
-  std::vector<std::string> words = settings_.ssh;
+  if (::stat(own_file, &info) != 0) return disconnect("cannot find its own program");
+  std::vector<std::string> command = settings_.ssh;
   // With a terminal on the other side frames would be torn, whatever the user's settings ask for.
-  if (words[0] == "ssh" || words[0].ends_with("/ssh")) words.insert(words.begin() + 1, "-T");
-  if (target_.here) words = {"/bin/sh", "-c"};
-  else words.push_back(target_.host);
-  words.push_back(remote_command(settings_.build_id, settings_.program, static_cast<std::uint64_t>(info.st_size),
-                                 settings_.start_limit));
+  if (command[0] == "ssh" || command[0].ends_with("/ssh")) command.insert(command.begin() + 1, "-T");
+  if (target_.is_local) command = {"/bin/sh", "-c"};
+  else command.push_back(target_.host);
+  command.push_back(remote_command(settings_.build_id, settings_.program, static_cast<std::uint64_t>(info.st_size),
+                                   settings_.start_limit));
 
   auto in = make_pipe();
   auto out = make_pipe();
   auto err = make_pipe();
-  if (!in || !out || !err) return cut("there are no descriptors left");
+  if (!in || !out || !err) return disconnect("there are no descriptors left");
   std::vector<char*> argv;
-  argv.reserve(words.size() + 1);
-  for (auto& word : words) argv.push_back(word.data());
+  argv.reserve(command.size() + 1);
+  for (auto& word : command) argv.push_back(word.data());
   argv.push_back(nullptr);
-  const std::string program = program_path(words[0]);
+  const std::string program = program_path(command[0]);
   process::SpawnPlan plan;
   plan.program = program.c_str();
   plan.argv = argv.data();
@@ -211,7 +211,7 @@ void Link::start(process::Launcher& launcher, process::ChildWatcher& watcher) {
   plan.standard_out = out->write.get();
   plan.standard_err = err->write.get();
   auto spawned = launcher.spawn(plan);
-  if (!spawned) return cut(concat("cannot start ", words[0], ": ", spawned.error().message));
+  if (!spawned) return disconnect(concat("cannot start ", command[0], ": ", spawned.error().message));
   child_ = std::move(*spawned);
   watcher.watch(child_->pid, child_->pidfd.get());
 
@@ -220,23 +220,23 @@ void Link::start(process::Launcher& launcher, process::ChildWatcher& watcher) {
   });
   to_host_.open(std::move(in->write));
   from_host_.open(
-      std::move(out->read), [this](std::string_view bytes) { take_bytes(bytes); },
+      std::move(out->read), [this](std::string_view bytes) { handle_bytes(bytes); },
       [this] {
         output_ended_ = true;
-        maybe_over();
+        finish_if_over();
       });
   errors_from_host_.open(
-      std::move(err->read), [this](std::string_view bytes) { take_errors(bytes); }, [] {});
+      std::move(err->read), [this](std::string_view bytes) { handle_errors(bytes); }, [] {});
   timer_.expires_after(settings_.start_limit);
   timer_.async_wait([this](const boost::system::error_code& ec) {
     if (ec || phase_ == Phase::frames || phase_ == Phase::over) return;
-    cut(concat("no answer within ", format_duration(settings_.start_limit)));
+    disconnect(concat("no answer within ", format_duration(settings_.start_limit)));
   });
 }
 
-void Link::cut(std::string why) {
+void Link::disconnect(std::string why) {
   if (phase_ == Phase::over) return;
-  own_why_ = std::move(why);
+  disconnect_reason_ = std::move(why);
   kill();
   boost::asio::post(executor_, [this, text = end()] { events_.on_end(text); });
 }
@@ -250,20 +250,20 @@ std::string Link::end() {
   return why;
 }
 
-void Link::take_bytes(std::string_view bytes) {
-  heard_ = Clock::now();
+void Link::handle_bytes(std::string_view bytes) {
+  last_received_ = Clock::now();
   switch (phase_) {
     case Phase::greeting:
     case Phase::copying:
       greeting_ += bytes;
-      take_greeting();
+      handle_greeting();
       break;
-    case Phase::frames: take_frames(bytes); break;
+    case Phase::frames: handle_frames(bytes); break;
     case Phase::over: break;
   }
 }
 
-void Link::take_greeting() {
+void Link::handle_greeting() {
   if (const std::string marker = copy_marker(settings_.build_id); phase_ == Phase::greeting) {
     if (const auto at = greeting_.find(marker); at != std::string::npos) {
       greeting_.erase(0, at + marker.size());
@@ -278,20 +278,20 @@ void Link::take_greeting() {
     was_ready_ = true;
     program_.reset();
     timer_.cancel();
-    await_silence();
+    arm_silence_timer();
     events_.on_ready();
-    if (!rest.empty()) take_frames(rest);
-  } else if (greeting_.size() > longest_greeting) {
-    cut("its login shell writes without end");
+    if (!rest.empty()) handle_frames(rest);
+  } else if (greeting_.size() > max_greeting_bytes) {
+    disconnect("its login shell writes without end");
   }
 }
 
-void Link::take_frames(std::string_view bytes) {
+void Link::handle_frames(std::string_view bytes) {
   const auto hand_out = [this](const Frame& frame) {
     if (phase_ == Phase::frames) events_.on_frame(frame);
   };
   if (auto read = frames_.feed(bytes, hand_out); !read) {
-    cut(concat("what came from there is not what ddrun sends: ", read.error().message));
+    disconnect(concat("what came from there is not what ddrun sends: ", read.error().message));
   }
 }
 
@@ -299,40 +299,40 @@ void Link::begin_copy() {
   phase_ = Phase::copying;
   was_copied_ = true;
   program_ = UniqueFd(::open(own_file, O_RDONLY | O_CLOEXEC));
-  if (!program_) return cut("cannot read its own program");
+  if (!program_) return disconnect("cannot read its own program");
   say(Level::info, concat("copying ddrun to ", target_.host));
   copy_more();
 }
 
 void Link::copy_more() {
-  std::string chunk(copy_portion, '\0');
+  std::string chunk(copy_chunk_bytes, '\0');
   while (program_ && to_host_.is_open() && to_host_.queued() == 0) {
     const ssize_t n = ::read(program_.get(), chunk.data(), chunk.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return cut("cannot read its own program");
+    if (n < 0) return disconnect("cannot read its own program");
     if (n == 0) program_.reset();
     else to_host_.write({chunk.data(), static_cast<std::size_t>(n)});
   }
 }
 
-void Link::take_errors(std::string_view bytes) {
+void Link::handle_errors(std::string_view bytes) {
   errors_ += bytes;
-  if (errors_.size() > kept_errors) errors_.erase(0, errors_.size() - kept_errors);
+  if (errors_.size() > max_error_bytes) errors_.erase(0, errors_.size() - max_error_bytes);
 }
 
 void Link::pause(bool paused) {
   paused_ = paused;
-  heard_ = Clock::now();
+  last_received_ = Clock::now();
   from_host_.pause(paused);
 }
 
 /// A host that vanishes says nothing, and ssh may take a quarter of an hour to give up.
-void Link::await_silence() {
-  silence_.expires_at((paused_ ? Clock::now() : heard_) + longest_silence());
+void Link::arm_silence_timer() {
+  silence_.expires_at((paused_ ? Clock::now() : last_received_) + silence_timeout());
   silence_.async_wait([this](const boost::system::error_code& ec) {
     if (ec || phase_ != Phase::frames) return;
-    if (paused_ || Clock::now() < heard_ + longest_silence()) return await_silence();
-    cut(concat("nothing was heard from it for ", longest_silence().count(), " s"));
+    if (paused_ || Clock::now() < last_received_ + silence_timeout()) return arm_silence_timer();
+    disconnect(concat("nothing was heard from it for ", silence_timeout().count(), " s"));
   });
 }
 
@@ -343,7 +343,7 @@ void Link::send(FrameType type, std::uint32_t host, std::string_view payload) {
   to_host_.write(bytes);
 }
 
-void Link::hang_up() {
+void Link::close_input() {
   if (phase_ == Phase::frames) to_host_.finish();
   else kill();
 }
@@ -363,24 +363,24 @@ bool Link::child_ended(const process::ChildEnd& end) {
       if (ec) return;
       from_host_.drain();
       output_ended_ = true;
-      maybe_over();
+      finish_if_over();
     });
   }
-  maybe_over();
+  finish_if_over();
   return true;
 }
 
-void Link::maybe_over() {
+void Link::finish_if_over() {
   if (!status_ || !output_ended_ || phase_ == Phase::over) return;
   events_.on_end(end());
 }
 
 std::string Link::describe_end() const {
-  std::string detail = own_why_;
+  std::string detail = disconnect_reason_;
   const std::string errors = one_line(errors_);
   if (detail.empty() && !errors.empty()) detail = errors;
   else if (!errors.empty()) detail += concat(" (", errors, ")");
-  if (detail.empty() && status_) detail = concat(target_.here ? "sh" : settings_.ssh[0], " ", describe(*status_));
+  if (detail.empty() && status_) detail = concat(target_.is_local ? "sh" : settings_.ssh[0], " ", describe(*status_));
   if (was_ready_) return concat("lost the connection to host ", target_.host, ": ", detail);
   if (!was_copied_) return concat("cannot start ddrun on host ", target_.host, ": ", detail);
   std::string text = concat("cannot run a copy of ddrun on host ", target_.host, ": ", detail);

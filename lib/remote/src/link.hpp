@@ -106,9 +106,9 @@ class Link {
   /// Dropped unless ready.
   void send(FrameType type, std::uint32_t host, std::string_view payload);
   /// End-of-file for the other side, which ends in order then.
-  void hang_up();
+  void close_input();
   /// Ends it, with this reason in what on_end() is told; nothing that came is handed out any more.
-  void cut(std::string why);
+  void disconnect(std::string why);
   void kill();
   /// While true nothing is read from there.
   void pause(bool paused);
@@ -118,14 +118,14 @@ class Link {
  private:
   enum class Phase { greeting, copying, frames, over };
 
-  void take_bytes(std::string_view bytes);
-  void take_greeting();
-  void take_frames(std::string_view bytes);
+  void handle_bytes(std::string_view bytes);
+  void handle_greeting();
+  void handle_frames(std::string_view bytes);
   void begin_copy();
   void copy_more();
-  void take_errors(std::string_view bytes);
-  void await_silence();
-  void maybe_over();
+  void handle_errors(std::string_view bytes);
+  void arm_silence_timer();
+  void finish_if_over();
   /// Takes no part in anything from here on; why, in words.
   [[nodiscard]] std::string end();
   [[nodiscard]] std::string describe_end() const;
@@ -145,12 +145,12 @@ class Link {
   ByteReader errors_from_host_;
   std::string greeting_;
   std::string errors_;  ///< the last that ssh or the remote shell wrote
-  std::string own_why_;
+  std::string disconnect_reason_;
   FrameReader frames_;
   UniqueFd program_;
   boost::asio::steady_timer timer_;
   boost::asio::steady_timer silence_;
-  Clock::time_point heard_{};  ///< the last time that anything came from there
+  Clock::time_point last_received_{};  ///< the last time that anything came from there
   bool paused_ = false;
 };
 

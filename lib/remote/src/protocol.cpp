@@ -68,7 +68,7 @@ std::string to_json(const Bootstrap& b) {
   for (const auto& [name, value] : b.variables) variables.push_back({packed(name), packed(value)});
   json coordinators = json::array();
   for (const auto& at : b.coordinators) coordinators.push_back({packed(at.host), at.port});
-  json text{{"words", packed_all(b.words)},
+  json text{{"words", packed_all(b.args)},
             {"directory", packed(b.directory)},
             {"directory_needed", b.directory_needed},
             {"started_as", packed(b.started_as)},
@@ -91,7 +91,7 @@ std::string to_json(const Bootstrap& b) {
 Result<Bootstrap> bootstrap_from_json(std::string_view text) {
   return guarded(text, [](const json& from) {
     Bootstrap b;
-    b.words = unpacked_all(from.at("words"));
+    b.args = unpacked_all(from.at("words"));
     b.directory = unpacked(from.at("directory"));
     b.directory_needed = from.at("directory_needed");
     b.started_as = unpacked(from.at("started_as"));
@@ -163,7 +163,7 @@ std::vector<Branch> split_targets(const std::vector<Target>& targets, std::size_
   return branches;
 }
 
-std::chrono::seconds longest_silence() {
+std::chrono::seconds silence_timeout() {
   static const auto limit = [] {
     const auto said = variable("DDRUN_SSH_SILENCE");
     return std::chrono::seconds(said ? parse_integer(*said, 1, 30).value_or(30) : 30);
@@ -171,7 +171,7 @@ std::chrono::seconds longest_silence() {
   return limit;
 }
 
-std::chrono::milliseconds ping_interval() { return std::chrono::milliseconds(longest_silence()) / 6; }
+std::chrono::milliseconds ping_interval() { return std::chrono::milliseconds(silence_timeout()) / 6; }
 
 void append_frame(WipedString& to, FrameType type, std::uint32_t host, std::string_view payload) {
   bytes::put<std::endian::big>(to, static_cast<std::uint32_t>(payload.size()));

@@ -75,7 +75,7 @@ struct Frame {
 constexpr std::uint32_t this_host = 0xffffffff;
 
 /// No payload is longer.
-constexpr std::size_t longest_payload = std::size_t{16} << 20U;
+constexpr std::size_t max_payload_bytes = std::size_t{16} << 20U;
 
 /// The payload of FrameType::signal.
 inline std::string signal_payload(int signal, bool at_once = false) {
@@ -96,7 +96,7 @@ class FrameReader {
     bool secret = false;
     while (partial_.size() - at >= header_size) {
       const std::size_t length = number(at);
-      if (length > longest_payload) return fail(Errc::protocol, "a frame is too long");
+      if (length > max_payload_bytes) return fail(Errc::protocol, "a frame is too long");
       if (partial_.size() - at - header_size < length) break;
       const Frame frame{static_cast<FrameType>(partial_[at + 8]), number(at + 4),
                         std::string_view(partial_).substr(at + header_size, length)};
@@ -119,15 +119,15 @@ class FrameReader {
 
 /// A side that hears nothing for so long takes the connection for lost. (An end-of-file is believed at once.) 30 s; for
 /// tests as many seconds as DDRUN_SSH_SILENCE says.
-[[nodiscard]] std::chrono::seconds longest_silence();
+[[nodiscard]] std::chrono::seconds silence_timeout();
 /// The two sides of a connection let each other know that they are there, six times within that.
 [[nodiscard]] std::chrono::milliseconds ping_interval();
 
 /// A host and the number by which frames name it.
 struct Target {
   std::uint32_t index = 0;
-  std::string host;   ///< as ssh gets it
-  bool here = false;  ///< this very machine, which needs no ssh; never in an order
+  std::string host;       ///< as ssh gets it
+  bool is_local = false;  ///< this very machine, which needs no ssh; never in an order
   bool operator==(const Target&) const = default;
 };
 

@@ -55,7 +55,7 @@ void remove_own_copy() {
 
 /// The addresses of this machine, in the order in which others should try them: the one by which ssh has reached it
 /// (third word of `ssh_connection`, the value of SSH_CONNECTION, may be empty), those of its interfaces, loopback last.
-std::vector<std::string> addresses_for_others(std::string_view ssh_connection) {
+std::vector<std::string> reachable_addresses(std::string_view ssh_connection) {
   std::vector<IpAddress> found;
   const auto words = split(ssh_connection, ' ');
   if (words.size() == 4) {
@@ -113,11 +113,11 @@ std::optional<Bootstrap> read_bootstrap(int fd) {
 // What tells the job's ddrun that the user's ddrun does not hear it.
 // One of several hosts is to be missed by the others, not to end the job for all as if the user had said so: a ddrun
 // whose first process is killed stops its workers in order and says nothing more to the coordinator.
-int signal_for_lost(const Bootstrap& part) { return part.node_count > 1 ? SIGKILL : part.ending_signal; }
+int signal_on_lost_connection(const Bootstrap& part) { return part.node_count > 1 ? SIGKILL : part.ending_signal; }
 
 /// Forks it; it waits for its Bootstrap, and ends when there is none or when the relay is gone. To be called before
 /// this process has done anything else. `node_main` runs there; its result is the exit code. Fails with `unavailable`.
-Result<NodeProcess> fork_node(const std::function<int(const Bootstrap&, const Home&)>& node_main) {
+Result<NodeProcess> fork_node(const std::function<int(const Bootstrap&, const HeadConnection&)>& node_main) {
   auto in = make_pipe();
   auto out = make_pipe();
   auto err = make_pipe();
@@ -143,10 +143,10 @@ Result<NodeProcess> fork_node(const std::function<int(const Bootstrap&, const Ho
          {&in->read, &in->write, &out->read, &out->write, &err->read, &err->write, &events->read, &report->read, &ours})
       fd->reset();
     const auto bootstrap = read_bootstrap(theirs.get());
-    if (bootstrap) ::prctl(PR_SET_PDEATHSIG, signal_for_lost(*bootstrap));
+    if (bootstrap) ::prctl(PR_SET_PDEATHSIG, signal_on_lost_connection(*bootstrap));
     if (bootstrap && bootstrap->one_console) ::dup2(STDOUT_FILENO, STDERR_FILENO);
-    const Home home(std::move(theirs), std::move(events->write), std::move(report->write));
-    ::_exit(bootstrap ? node_main(*bootstrap, home) : exit_codes::launcher_failed);
+    const HeadConnection head(std::move(theirs), std::move(events->write), std::move(report->write));
+    ::_exit(bootstrap ? node_main(*bootstrap, head) : exit_codes::launcher_failed);
   }
   return NodeProcess{child,
                      std::move(in->write),
@@ -166,9 +166,9 @@ class Relay {
         node_(std::move(node)),
         watcher_(
             io_.get_executor(), [this](const process::ChildEnd& end) { child_ended(end); }, [] {}),
-        signals_(io_.get_executor(), [this](const process::SignalEvent& event) { take_signal(event); }),
-        from_home_(io_.get_executor()),
-        to_home_(io_.get_executor()),
+        signals_(io_.get_executor(), [this](const process::SignalEvent& event) { handle_signal(event); }),
+        from_head_(io_.get_executor()),
+        to_head_(io_.get_executor()),
         input_(io_.get_executor()),
         output_(io_.get_executor()),
         errors_(io_.get_executor()),
@@ -178,7 +178,7 @@ class Relay {
         from_node_(io_.get_executor()),
         alive_(io_),
         silence_(io_),
-        patience_(io_) {}
+        end_timer_(io_) {}
 
   int run() {
     if (auto ready = set_up(); !ready) {
@@ -199,73 +199,74 @@ class Relay {
     child_ = {node_.pid, pidfd_of(node_.pid)};
     watcher_.watch(child_.pid, child_.pidfd.get());
 
-    to_home_.on_broken([this] { lost_home(); });
-    to_home_.on_empty([this] { pause_output(false); });
+    to_head_.on_broken([this] { on_head_lost(); });
+    to_head_.on_empty([this] { pause_output(false); });
     auto out = duplicate(STDOUT_FILENO);
     auto in = duplicate(STDIN_FILENO);
     auto control = duplicate(node_.control.get());
     if (!out || !in || !control) return fail(Errc::unavailable, "there are no descriptors left");
-    to_home_.open(std::move(*out));
-    from_home_.open(
-        std::move(*in), [this](std::string_view bytes) { take_bytes(bytes); }, [this] { lost_home(); });
+    to_head_.open(std::move(*out));
+    from_head_.open(
+        std::move(*in), [this](std::string_view bytes) { handle_bytes(bytes); }, [this] { on_head_lost(); });
     output_.open(
         std::move(node_.output), [this](std::string_view bytes) { send_output(FrameType::out, bytes); },
-        [this] { maybe_ended(); });
+        [this] { report_end_if_complete(); });
     errors_.open(
         std::move(node_.errors), [this](std::string_view bytes) { send_output(FrameType::err, bytes); },
-        [this] { maybe_ended(); });
+        [this] { report_end_if_complete(); });
     events_.open(
-        std::move(node_.events), [this](std::string_view bytes) { send_events(bytes); }, [this] { maybe_ended(); });
+        std::move(node_.events), [this](std::string_view bytes) { send_events(bytes); },
+        [this] { report_end_if_complete(); });
     report_.open(
         std::move(node_.report), [this](std::string_view bytes) { send_report(bytes); }, [this] { report_ended(); });
     input_.on_empty([this] { acknowledge_input(); });
     input_.open(std::move(node_.input));
     to_node_.open(std::move(node_.control));
     from_node_.open(
-        std::move(*control), [this](std::string_view bytes) { take_from_node(bytes); }, [] {});
+        std::move(*control), [this](std::string_view bytes) { handle_node_bytes(bytes); }, [] {});
     // Last, as home may be gone already.
-    to_home_.write(frames_marker(options_.build_id));
+    to_head_.write(frames_marker(options_.build_id));
     const char* connection = ::getenv("SSH_CONNECTION");
-    send_home(FrameType::hello, to_json(Hello{addresses_for_others(connection != nullptr ? connection : "")}));
-    await_silence();
-    let_home_know();
+    send_to_head(FrameType::hello, to_json(Hello{reachable_addresses(connection != nullptr ? connection : "")}));
+    arm_silence_timer();
+    send_alive();
     return {};
   }
 
   // ---- home
 
-  void send_home(FrameType type, std::string_view payload) { send_home(type, index_, payload); }
-  void send_home(FrameType type, std::uint32_t host, std::string_view payload) {
+  void send_to_head(FrameType type, std::string_view payload) { send_to_head(type, index_, payload); }
+  void send_to_head(FrameType type, std::uint32_t host, std::string_view payload) {
     WipedString bytes;
     append_frame(bytes, type, host, payload);
-    to_home_.write(bytes);
-    if (to_home_.queued() > output_high) pause_output(true);
+    to_head_.write(bytes);
+    if (to_head_.queued() > output_high) pause_output(true);
   }
 
-  void send_output(FrameType type, std::string_view bytes) { send_home(type, bytes); }
+  void send_output(FrameType type, std::string_view bytes) { send_to_head(type, bytes); }
 
   /// Whole lines, so that what is left out does not tear one.
   void send_events(std::string_view bytes) {
     partial_event_ += bytes;
     const std::size_t end = partial_event_.rfind('\n') + 1;
     if (end == 0) return;
-    if (to_home_.queued() < events_limit) {
-      send_home(FrameType::events, std::string_view(partial_event_).substr(0, end));
+    if (to_head_.queued() < events_limit) {
+      send_to_head(FrameType::events, std::string_view(partial_event_).substr(0, end));
     } else if (!events_lost_) {
       events_lost_ = true;
-      send_home(FrameType::events, {});
+      send_to_head(FrameType::events, {});
     }
     partial_event_.erase(0, end);
   }
 
   void send_report(std::string_view bytes) {
     has_report_ = true;
-    send_home(FrameType::report, bytes);
+    send_to_head(FrameType::report, bytes);
   }
 
   void report_ended() {
-    if (has_report_) send_home(FrameType::report, {});
-    maybe_ended();
+    if (has_report_) send_to_head(FrameType::report, {});
+    report_end_if_complete();
   }
 
   void pause_output(bool paused) {
@@ -275,35 +276,35 @@ class Relay {
     if (fan_out_) fan_out_->pause(paused);
   }
 
-  void take_bytes(std::string_view bytes) {
-    await_silence();
-    if (!frames_.feed(bytes, [this](const Frame& frame) { take_frame(frame); })) lost_home();
+  void handle_bytes(std::string_view bytes) {
+    arm_silence_timer();
+    if (!frames_.feed(bytes, [this](const Frame& frame) { handle_frame(frame); })) on_head_lost();
   }
 
-  void let_home_know() {
+  void send_alive() {
     alive_.expires_after(ping_interval());
     alive_.async_wait([this](const boost::system::error_code& ec) {
-      if (ec || lost_home_) return;
+      if (ec || head_lost_) return;
       // What waits to be sent says the same.
-      if (to_home_.queued() == 0) send_home(FrameType::alive, {});
-      let_home_know();
+      if (to_head_.queued() == 0) send_to_head(FrameType::alive, {});
+      send_alive();
     });
   }
 
-  void await_silence() {
-    silence_.expires_after(longest_silence());
+  void arm_silence_timer() {
+    silence_.expires_after(silence_timeout());
     silence_.async_wait([this](const boost::system::error_code& ec) {
-      if (!ec && Clock::now() >= silence_.expiry()) lost_home();
+      if (!ec && Clock::now() >= silence_.expiry()) on_head_lost();
     });
   }
 
-  void take_frame(const Frame& frame) {
+  void handle_frame(const Frame& frame) {
     if (frame.type == FrameType::ping) {
       if (fan_out_) fan_out_->ping();
       return;
     }
-    if (frame.type == FrameType::fan_out) return start_others(frame);
-    if (others_.count(frame.host) != 0) return fan_out_->send(frame.type, frame.host, frame.payload);
+    if (frame.type == FrameType::fan_out) return start_downstream_hosts(frame);
+    if (downstream_hosts_.count(frame.host) != 0) return fan_out_->send(frame.type, frame.host, frame.payload);
     index_ = frame.host;
     switch (frame.type) {
       case FrameType::start: start_node(frame.payload); break;
@@ -312,12 +313,12 @@ class Relay {
           signal_node(static_cast<unsigned char>(frame.payload.front()), frame.payload.size() > 1);
         }
         break;
-      case FrameType::input: take_input(frame.payload); break;
+      case FrameType::input: handle_input(frame.payload); break;
       default: break;
     }
   }
 
-  void start_others(const Frame& frame) {
+  void start_downstream_hosts(const Frame& frame) {
     index_ = frame.host;
     auto order = fan_out_from_json(frame.payload);
     if (!order || fan_out_) return;
@@ -329,34 +330,34 @@ class Relay {
     settings.build_id = options_.build_id;
     settings.portable = options_.portable;
     FanOut::Events events;
-    events.on_frame = [this](const Frame& from) { send_home(from.type, from.host, from.payload); };
-    events.on_lost = [this](std::uint32_t host, const std::string& why) { send_home(FrameType::failed, host, why); };
-    events.on_over = [this] { maybe_finished(); };
+    events.on_frame = [this](const Frame& from) { send_to_head(from.type, from.host, from.payload); };
+    events.on_lost = [this](std::uint32_t host, const std::string& why) { send_to_head(FrameType::failed, host, why); };
+    events.on_over = [this] { stop_if_finished(); };
     fan_out_ =
         std::make_unique<FanOut>(io_.get_executor(), *launcher_, watcher_, std::move(settings), std::move(events));
-    for (const Target& target : order->targets) others_.insert(target.index);
+    for (const Target& target : order->targets) downstream_hosts_.insert(target.index);
     fan_out_->start(order->targets);
   }
 
   /// The user's ddrun, or the way there, is gone: so goes the job.
-  void lost_home() {
-    if (lost_home_) return;
-    lost_home_ = true;
+  void on_head_lost() {
+    if (head_lost_) return;
+    head_lost_ = true;
     silence_.cancel();
-    from_home_.drain();
-    to_home_.close();
+    from_head_.drain();
+    to_head_.close();
     // What is still written has nowhere to go, but must not make a worker wait.
     pause_output(false);
-    if (fan_out_) fan_out_->hang_up();
+    if (fan_out_) fan_out_->close_input();
     input_.close();
-    signal_node(bootstrap_ ? signal_for_lost(*bootstrap_) : SIGTERM);
-    arm_patience((bootstrap_ ? bootstrap_->grace : Milliseconds(0)) + node_margin);
-    maybe_finished();
+    signal_node(bootstrap_ ? signal_on_lost_connection(*bootstrap_) : SIGTERM);
+    arm_end_timer((bootstrap_ ? bootstrap_->grace : Milliseconds(0)) + node_margin);
+    stop_if_finished();
   }
 
-  void arm_patience(std::chrono::milliseconds from_now) {
-    patience_.expires_after(from_now);
-    patience_.async_wait([this](const boost::system::error_code& ec) {
+  void arm_end_timer(std::chrono::milliseconds from_now) {
+    end_timer_.expires_after(from_now);
+    end_timer_.async_wait([this](const boost::system::error_code& ec) {
       if (ec) return;
       if (!code_) ::kill(node_.pid, SIGKILL);  // its sweeper ends what is left
       if (fan_out_) fan_out_->kill();
@@ -372,13 +373,13 @@ class Relay {
     auto bootstrap = bootstrap_from_json(payload.substr(end + 1));
     if (!bootstrap) return;
     // In this order, so that only the process that asks for the secret ever has it.
-    tell_node(payload.substr(end + 1));
-    tell_node(payload.substr(0, end));
+    send_to_node(payload.substr(end + 1));
+    send_to_node(payload.substr(0, end));
     if (!bootstrap->reads_input) input_.finish();
     bootstrap_ = std::move(*bootstrap);
   }
 
-  void tell_node(std::string_view text) {
+  void send_to_node(std::string_view text) {
     const auto size = static_cast<std::uint32_t>(text.size());
     to_node_.write({reinterpret_cast<const char*>(&size), sizeof size});  // NOLINT: stays on this machine
     to_node_.write(text);
@@ -405,7 +406,7 @@ class Relay {
     }
   }
 
-  void take_input(std::string_view bytes) {
+  void handle_input(std::string_view bytes) {
     if (bytes.empty()) return input_.finish();
     unacknowledged_ += bytes.size();
     input_.write(bytes);
@@ -414,15 +415,15 @@ class Relay {
   }
 
   void acknowledge_input() {
-    if (unacknowledged_ > 0) send_home(FrameType::input_taken, std::to_string(unacknowledged_));
+    if (unacknowledged_ > 0) send_to_head(FrameType::input_taken, std::to_string(unacknowledged_));
     unacknowledged_ = 0;
   }
 
-  void take_from_node(std::string_view bytes) {
-    (void)node_frames_.feed(bytes, [this](const Frame& frame) { send_home(frame.type, frame.payload); });
+  void handle_node_bytes(std::string_view bytes) {
+    (void)node_frames_.feed(bytes, [this](const Frame& frame) { send_to_head(frame.type, frame.payload); });
   }
 
-  void take_signal(const process::SignalEvent& event) {
+  void handle_signal(const process::SignalEvent& event) {
     if (event.signal == SIGCHLD) watcher_.reap(event.sender);
     else if (event.signal != SIGCONT && event.signal != SIGTSTP && event.signal != SIGWINCH) signal_node(event.signal);
   }
@@ -433,37 +434,37 @@ class Relay {
       return;
     }
     code_ = shell_code(end.status);
-    patience_.cancel();
+    end_timer_.cancel();
     // A killed one may have left its agent, which stops the workers.
-    patience_.expires_after(lost_home_ && bootstrap_ ? bootstrap_->grace + node_margin
-                                                     : std::chrono::milliseconds(relay_output_limit));
-    patience_.async_wait([this](const boost::system::error_code& ec) {
+    end_timer_.expires_after(head_lost_ && bootstrap_ ? bootstrap_->grace + node_margin
+                                                      : std::chrono::milliseconds(relay_output_limit));
+    end_timer_.async_wait([this](const boost::system::error_code& ec) {
       if (ec) return;
       for (ByteReader* from : {&output_, &errors_, &events_, &report_}) from->drain();
-      maybe_ended();
+      report_end_if_complete();
     });
-    maybe_ended();
+    report_end_if_complete();
   }
 
-  void maybe_ended() {
-    if (!code_ || said_ended_) return;
+  void report_end_if_complete() {
+    if (!code_ || end_reported_) return;
     if (output_.is_open() || errors_.is_open() || events_.is_open() || report_.is_open()) return;
-    said_ended_ = true;
-    patience_.cancel();
-    send_home(FrameType::ended, std::to_string(*code_));
-    maybe_finished();
+    end_reported_ = true;
+    end_timer_.cancel();
+    send_to_head(FrameType::ended, std::to_string(*code_));
+    stop_if_finished();
   }
 
-  void maybe_finished() {
-    if (!said_ended_ || (fan_out_ && !fan_out_->is_over())) return;
-    if (lost_home_) return io_.stop();
+  void stop_if_finished() {
+    if (!end_reported_ || (fan_out_ && !fan_out_->is_over())) return;
+    if (head_lost_) return io_.stop();
     // What is queued goes out first; then the end of our output, or the user's ddrun hanging up, ends all.
     silence_.expires_after(relay_output_limit);
     silence_.async_wait([this](const boost::system::error_code& ec) {
       if (!ec) io_.stop();
     });
-    to_home_.on_empty([this] { io_.stop(); });
-    if (to_home_.queued() == 0) io_.stop();
+    to_head_.on_empty([this] { io_.stop(); });
+    if (to_head_.queued() == 0) io_.stop();
   }
 
   const RelayOptions& options_;
@@ -474,9 +475,9 @@ class Relay {
   process::SignalSource signals_;
   process::Spawned child_;
   std::unique_ptr<FanOut> fan_out_;
-  std::set<std::uint32_t> others_;
-  ByteReader from_home_;
-  ByteWriter to_home_;
+  std::set<std::uint32_t> downstream_hosts_;
+  ByteReader from_head_;
+  ByteWriter to_head_;
   ByteWriter input_;
   ByteReader output_;
   ByteReader errors_;
@@ -488,7 +489,7 @@ class Relay {
   FrameReader node_frames_;
   boost::asio::steady_timer alive_;
   boost::asio::steady_timer silence_;
-  boost::asio::steady_timer patience_;
+  boost::asio::steady_timer end_timer_;
   std::uint32_t index_ = this_host;
   std::optional<Bootstrap> bootstrap_;  ///< once the job has been started
   std::size_t unacknowledged_ = 0;
@@ -496,24 +497,25 @@ class Relay {
   bool events_lost_ = false;
   bool has_report_ = false;
   std::optional<int> code_;  ///< the job's, once its ddrun has ended
-  bool said_ended_ = false;
-  bool lost_home_ = false;
+  bool end_reported_ = false;
+  bool head_lost_ = false;
 };
 
 }  // namespace
 
-void Home::coordinator_listens(std::uint16_t port) const {
+void HeadConnection::report_coordinator_port(std::uint16_t port) const {
   WipedString bytes;
   append_frame(bytes, FrameType::listening, this_host, std::to_string(port));
   write_all(control_.get(), bytes.data(), bytes.size());
 }
 
-std::string Home::read_secret() const { return read_text(control_.get()).value_or(""); }
+std::string HeadConnection::read_secret() const { return read_text(control_.get()).value_or(""); }
 
-std::string Home::events_path() const { return concat("/dev/fd/", events_.get()); }
-std::string Home::report_path() const { return concat("/dev/fd/", report_.get()); }
+std::string HeadConnection::events_path() const { return concat("/dev/fd/", events_.get()); }
+std::string HeadConnection::report_path() const { return concat("/dev/fd/", report_.get()); }
 
-int run_relay(const RelayOptions& options, const std::function<int(const Bootstrap&, const Home&)>& node_main) {
+int run_relay(const RelayOptions& options,
+              const std::function<int(const Bootstrap&, const HeadConnection&)>& node_main) {
   if (options.private_copy) remove_own_copy();
   auto node = fork_node(node_main);
   if (!node) {

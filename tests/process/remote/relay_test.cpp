@@ -35,7 +35,7 @@ struct Got {
 /// A relay in a process of its own; this one is home.
 class Host {
  public:
-  explicit Host(const std::function<int(const Bootstrap&, const Home&)>& node_main) {
+  explicit Host(const std::function<int(const Bootstrap&, const HeadConnection&)>& node_main) {
     auto in = make_pipe();
     auto out = make_pipe();
     REQUIRE((in && out));
@@ -115,14 +115,14 @@ std::string line(int number) { return std::to_string(number) + std::string(1000,
 TEST_CASE("Who writes events never waits for home, and what is lost are whole lines") {
   const TemporaryDirectory directory;
   constexpr int number = 30'000;
-  Host host([done = directory.file("done")](const Bootstrap&, const Home& home) {
-    const UniqueFd file(::open(home.events_path().c_str(), O_WRONLY | O_APPEND));
+  Host host([done = directory.file("done")](const Bootstrap&, const HeadConnection& head) {
+    const UniqueFd file(::open(head.events_path().c_str(), O_WRONLY | O_APPEND));
     for (int i = 0; i < number; ++i) {
       const std::string text = line(i);
       if (!write_all(file.get(), text.data(), text.size())) return 1;
     }
     ddrun::test::write_file(done, "done");
-    return home.read_secret() == "the secret" ? 0 : 2;
+    return head.read_secret() == "the secret" ? 0 : 2;
   });
   // Nothing is read here.
   REQUIRE(wait_until([&] { return ddrun::test::read_file(directory.file("done")) == "done"; }));
@@ -148,8 +148,8 @@ TEST_CASE("Who writes events never waits for home, and what is lost are whole li
 
 TEST_CASE("A report of any size arrives whole") {
   const std::string report(std::size_t{20} << 20U, 'r');
-  Host host([&](const Bootstrap&, const Home& home) {
-    const UniqueFd file(::open(home.report_path().c_str(), O_WRONLY));
+  Host host([&](const Bootstrap&, const HeadConnection& head) {
+    const UniqueFd file(::open(head.report_path().c_str(), O_WRONLY));
     return write_all(file.get(), report.data(), report.size()) ? 0 : 1;
   });
   const auto all = host.read_all();

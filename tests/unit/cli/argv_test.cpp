@@ -4,11 +4,11 @@ using namespace ddrun;
 using namespace ddrun::cli::test;
 
 TEST_CASE("options end where the program begins and nothing behind it is touched") {
-  const Words words{"-n", "2", "./w", "-n", "5", "--help", "--", "-v", "", "a b", "$$", "--nproc=1"};
-  const auto launch = launched(words);
+  const Args args{"-n", "2", "./w", "-n", "5", "--help", "--", "-v", "", "a b", "$$", "--nproc=1"};
+  const auto launch = launched(args);
   CHECK(launch.spec.nproc.count == 2);
   CHECK(launch.spec.program.name == "./w");
-  CHECK(launch.spec.program.args == Words(words.begin() + 3, words.end()));
+  CHECK(launch.spec.program.args == Args(args.begin() + 3, args.end()));
 }
 
 TEST_CASE("one leading double dash is dropped and a second one is the program") {
@@ -16,31 +16,31 @@ TEST_CASE("one leading double dash is dropped and a second one is the program") 
   CHECK(launched({"-v", "--", "--strange"}).spec.program.name == "--strange");
   const auto launch = launched({"--", "--", "x"});
   CHECK(launch.spec.program.name == "--");
-  CHECK(launch.spec.program.args == Words{"x"});
-  CHECK(launched({"--", "prog", "--"}).spec.program.args == Words{"--"});
+  CHECK(launch.spec.program.args == Args{"x"});
+  CHECK(launched({"--", "prog", "--"}).spec.program.args == Args{"--"});
 }
 
 TEST_CASE("a double dash directly behind a program of torchrun is dropped if none stood before it") {
-  for (const Words& before : {Words{"s.py"}, Words{"-m", "mod"}, Words{"--no-python", "echo"}, Words{"--run-path", "s"},
-                              Words{"-n", "2", "--no-python", "s.py"}}) {
+  for (const Args& before : {Args{"s.py"}, Args{"-m", "mod"}, Args{"--no-python", "echo"}, Args{"--run-path", "s"},
+                             Args{"-n", "2", "--no-python", "s.py"}}) {
     CAPTURE(before);
-    const auto args = [&](const Words& behind) {
-      Words words = before;
-      words.insert(words.end(), behind.begin(), behind.end());
-      return launched(words).spec.program.args;
+    const auto args = [&](const Args& behind) {
+      Args args = before;
+      args.insert(args.end(), behind.begin(), behind.end());
+      return launched(args).spec.program.args;
     };
-    CHECK(args({"--", "--lr", "0.1"}) == Words{"--lr", "0.1"});
+    CHECK(args({"--", "--lr", "0.1"}) == Args{"--lr", "0.1"});
     CHECK(args({"--"}).empty());
-    CHECK(args({"--", "--", "a"}) == Words{"--", "a"});
-    CHECK(args({"a", "--", "b"}) == Words{"a", "--", "b"});
-    Words separated = before;
+    CHECK(args({"--", "--", "a"}) == Args{"--", "a"});
+    CHECK(args({"a", "--", "b"}) == Args{"a", "--", "b"});
+    Args separated = before;
     separated.insert(separated.end() - 1, "--");
     separated.insert(separated.end(), {"--", "a"});
-    CHECK(launched(separated).spec.program.args == Words{"--", "a"});
+    CHECK(launched(separated).spec.program.args == Args{"--", "a"});
   }
-  CHECK(launched({"echo", "--", "a"}, {"PET_NO_PYTHON=1"}).spec.program.args == Words{"a"});
+  CHECK(launched({"echo", "--", "a"}, {"PET_NO_PYTHON=1"}).spec.program.args == Args{"a"});
   // Of ddrun's own ways to write a program: as env, nohup and mpirun do.
-  CHECK(launched({"grep", "--", "-x", "file"}).spec.program.args == Words{"--", "-x", "file"});
+  CHECK(launched({"grep", "--", "-x", "file"}).spec.program.args == Args{"--", "-x", "file"});
 }
 
 TEST_CASE("a single dash is a program and not an option") {
@@ -48,35 +48,35 @@ TEST_CASE("a single dash is a program and not an option") {
 }
 
 TEST_CASE("every way to spell a number of workers gives the same") {
-  const std::vector<Words> ways{{"-n", "3"},
-                                {"-n3"},
-                                {"-n=3"},
-                                {"-np", "3"},
-                                {"-np=3"},
-                                {"-vn3"},
-                                {"-vn", "3"},
-                                {"--nproc-per-node", "3"},
-                                {"--nproc-per-node=3"},
-                                {"--nproc_per_node", "3"},
-                                {"--nproc_per_node=3"},
-                                {"--nproc-per_node=3"},
-                                {"-n", "9", "--nproc_per_node=8", "--nproc-per-node=3"}};
-  for (Words way : ways) {
+  const std::vector<Args> ways{{"-n", "3"},
+                               {"-n3"},
+                               {"-n=3"},
+                               {"-np", "3"},
+                               {"-np=3"},
+                               {"-vn3"},
+                               {"-vn", "3"},
+                               {"--nproc-per-node", "3"},
+                               {"--nproc-per-node=3"},
+                               {"--nproc_per_node", "3"},
+                               {"--nproc_per_node=3"},
+                               {"--nproc-per_node=3"},
+                               {"-n", "9", "--nproc_per_node=8", "--nproc-per-node=3"}};
+  for (Args way : ways) {
     CAPTURE(way);
     way.insert(way.end(), {"./w", "-n", "7"});
     const auto launch = launched(way);
     CHECK(launch.spec.nproc.count == 3);
     CHECK(launch.spec.program.name == "./w");
-    CHECK(launch.spec.program.args == Words{"-n", "7"});
+    CHECK(launch.spec.program.args == Args{"-n", "7"});
   }
 }
 
 TEST_CASE("short letters of torchrun work alone joined and with an equals sign") {
-  for (const Words& way : {Words{"-r3", "-t", "1"}, Words{"-r=3", "-t=1"}, Words{"-r", "3", "-t1"}}) {
+  for (const Args& way : {Args{"-r3", "-t", "1"}, Args{"-r=3", "-t=1"}, Args{"-r", "3", "-t1"}}) {
     CAPTURE(way);
-    Words words = way;
-    words.emplace_back("w");
-    const auto launch = launched(words);
+    Args args = way;
+    args.emplace_back("w");
+    const auto launch = launched(args);
     CHECK(launch.spec.log.redirects.everyone == Streams::both);
     CHECK(launch.spec.log.tee.everyone == Streams::out);
   }
@@ -117,10 +117,10 @@ TEST_CASE("a later assignment of the same variable replaces the earlier one") {
 }
 
 TEST_CASE("thousands of arguments and very long ones pass") {
-  Words words{"-n2", "w"};
-  for (int i = 0; i < 5000; ++i) words.push_back("--flag" + std::to_string(i));
-  words.push_back(std::string(200'000, 'x'));
-  CHECK(launched(words).spec.program.args == Words(words.begin() + 2, words.end()));
+  Args args{"-n2", "w"};
+  for (int i = 0; i < 5000; ++i) args.push_back("--flag" + std::to_string(i));
+  args.push_back(std::string(200'000, 'x'));
+  CHECK(launched(args).spec.program.args == Args(args.begin() + 2, args.end()));
 }
 
 TEST_CASE("the kind of program follows from its name and the flags") {

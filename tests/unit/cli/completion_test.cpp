@@ -32,44 +32,44 @@ bool has(const std::string& shell) {
 }
 
 /// What bash offers for a line whose last word is under the cursor; words as bash itself splits them.
-Words bash_offers(const Words& words) {
+Args bash_offers(const Args& args) {
   const TemporaryDirectory dir;
   dir.file("script", answered({"completion", "bash"}));
   dir.file("data.json", "");
   std::filesystem::create_directory(dir.path() + "/logs");
   std::string line;
-  for (const std::string& word : words) line += " '" + word + "'";
+  for (const std::string& word : args) line += " '" + word + "'";
   const std::string test = "cd " + dir.path() + " && . ./script && COMP_WORDS=(ddrun" + line +
-                           ") COMP_CWORD=" + std::to_string(words.size()) +
+                           ") COMP_CWORD=" + std::to_string(args.size()) +
                            " && _ddrun && printf '%s\\n' \"${COMPREPLY[@]}\"\n";
   const Output output = run_script("bash --norc --noprofile", dir.file("test.bash", test));
   INFO(output.text);
   REQUIRE(output.status == 0);
-  Words offers;
+  Args offers;
   std::istringstream lines(output.text);
   for (std::string offer; std::getline(lines, offer);) offers.push_back(offer);
   return offers;
 }
 
-bool offers(const Words& all, const std::string& one) { return std::find(all.begin(), all.end(), one) != all.end(); }
+bool offers(const Args& all, const std::string& one) { return std::find(all.begin(), all.end(), one) != all.end(); }
 
 }  // namespace
 
 TEST_CASE("bash completes options and their values") {
   if (!has("bash")) ddrun::test::skip("bash is not installed");
-  CHECK(bash_offers({"--nproc"}) == Words{"--nproc-per-node"});
-  CHECK(bash_offers({"--nproc_p"}) == Words{"--nproc-per-node"});
-  CHECK(bash_offers({"--color", "=", "al"}) == Words{"always"});
-  CHECK(bash_offers({"--color", "al"}) == Words{"always"});
-  CHECK(bash_offers({"--color=al"}) == Words{"--color=always"});
-  CHECK(bash_offers({"--color", "="}) == Words{"auto", "always", "never"});
-  CHECK(bash_offers({"-n", "2", "--label", "=", "h"}) == Words{"host"});
-  CHECK(bash_offers({"-n", "g"}) == Words{"gpu"});
-  CHECK(bash_offers({"-np", ""}) == Words{"auto", "cpu", "gpu"});
-  CHECK(bash_offers({"--config", "da"}) == Words{"data.json"});
-  CHECK(bash_offers({"--log-dir", ""}) == Words{"logs"});
-  CHECK(bash_offers({"--log_dir", "=", "l"}) == Words{"logs"});
-  const Words all = bash_offers({"--"});
+  CHECK(bash_offers({"--nproc"}) == Args{"--nproc-per-node"});
+  CHECK(bash_offers({"--nproc_p"}) == Args{"--nproc-per-node"});
+  CHECK(bash_offers({"--color", "=", "al"}) == Args{"always"});
+  CHECK(bash_offers({"--color", "al"}) == Args{"always"});
+  CHECK(bash_offers({"--color=al"}) == Args{"--color=always"});
+  CHECK(bash_offers({"--color", "="}) == Args{"auto", "always", "never"});
+  CHECK(bash_offers({"-n", "2", "--label", "=", "h"}) == Args{"host"});
+  CHECK(bash_offers({"-n", "g"}) == Args{"gpu"});
+  CHECK(bash_offers({"-np", ""}) == Args{"auto", "cpu", "gpu"});
+  CHECK(bash_offers({"--config", "da"}) == Args{"data.json"});
+  CHECK(bash_offers({"--log-dir", ""}) == Args{"logs"});
+  CHECK(bash_offers({"--log_dir", "=", "l"}) == Args{"logs"});
+  const Args all = bash_offers({"--"});
   for (const ddrun::cli::Option* option : ddrun::cli::all_options()) {
     CHECK(offers(all, "--" + std::string(option->name)));
   }
@@ -79,16 +79,16 @@ TEST_CASE("bash completes the program and leaves its options alone") {
   if (!has("bash")) ddrun::test::skip("bash is not installed");
   CHECK(offers(bash_offers({"-n", "2", "ech"}), "echo"));
   CHECK(offers(bash_offers({"-v", "dat"}), "data.json"));
-  CHECK(bash_offers({"-v", "--", "data.j"}) == Words{"data.json"});
-  CHECK(bash_offers({"-n", "2", "./w", "--col"}) == Words{""});
-  CHECK(bash_offers({"-n", "2", "./w", "dat"}) == Words{"data.json"});
-  CHECK(bash_offers({"--color", "=", "always", "./w", "dat"}) == Words{"data.json"});
+  CHECK(bash_offers({"-v", "--", "data.j"}) == Args{"data.json"});
+  CHECK(bash_offers({"-n", "2", "./w", "--col"}) == Args{""});
+  CHECK(bash_offers({"-n", "2", "./w", "dat"}) == Args{"data.json"});
+  CHECK(bash_offers({"--color", "=", "always", "./w", "dat"}) == Args{"data.json"});
   CHECK(offers(bash_offers({"conf"}), "config"));
 }
 
 TEST_CASE("bash offers programs and nothing that only a shell knows") {
   if (!has("bash")) ddrun::test::skip("bash is not installed");
-  const Words all = bash_offers({""});
+  const Args all = bash_offers({""});
   for (const char* word : {"[[", "!", "cd", "trap", "while", "_ddrun", "_ddrun_program"}) {
     CAPTURE(word);
     CHECK_FALSE(offers(all, word));
@@ -101,21 +101,21 @@ TEST_CASE("bash completes variables and signals") {
   if (!has("bash")) ddrun::test::skip("bash is not installed");
   CHECK(offers(bash_offers({"-x", "PAT"}), "PATH"));
   CHECK(offers(bash_offers({"--export", "=", "PAT"}), "PATH"));
-  CHECK(bash_offers({"--signals-to-handle", "=", "SIGTERM,SIGUSR"}) == Words{"SIGTERM,SIGUSR1", "SIGTERM,SIGUSR2"});
-  CHECK(bash_offers({"--signals_to_handle=SIGH"}) == Words{"--signals_to_handle=SIGHUP"});
+  CHECK(bash_offers({"--signals-to-handle", "=", "SIGTERM,SIGUSR"}) == Args{"SIGTERM,SIGUSR1", "SIGTERM,SIGUSR2"});
+  CHECK(bash_offers({"--signals_to_handle=SIGH"}) == Args{"--signals_to_handle=SIGHUP"});
 }
 
 TEST_CASE("bash completes ddrun's own words") {
   if (!has("bash")) ddrun::test::skip("bash is not installed");
-  CHECK(bash_offers({"config", ""}) == Words{"show"});
-  CHECK(bash_offers({"config", "show", "--nproc"}) == Words{"--nproc-per-node"});
-  CHECK(bash_offers({"config", "show", "--js"}) == Words{"--json"});
-  CHECK(bash_offers({"config", "show", "--json", "--nproc"}) == Words{"--nproc-per-node"});
-  CHECK(bash_offers({"help", "st"}) == Words{"store"});
-  CHECK(bash_offers({"completion", "z"}) == Words{"zsh"});
-  CHECK(bash_offers({"version", "-"}) == Words{"--json"});
-  CHECK(bash_offers({"store", "g"}) == Words{"get"});
-  CHECK(bash_offers({"store", "get", "--s"}) == Words{"--server="});
+  CHECK(bash_offers({"config", ""}) == Args{"show"});
+  CHECK(bash_offers({"config", "show", "--nproc"}) == Args{"--nproc-per-node"});
+  CHECK(bash_offers({"config", "show", "--js"}) == Args{"--json"});
+  CHECK(bash_offers({"config", "show", "--json", "--nproc"}) == Args{"--nproc-per-node"});
+  CHECK(bash_offers({"help", "st"}) == Args{"store"});
+  CHECK(bash_offers({"completion", "z"}) == Args{"zsh"});
+  CHECK(bash_offers({"version", "-"}) == Args{"--json"});
+  CHECK(bash_offers({"store", "g"}) == Args{"get"});
+  CHECK(bash_offers({"store", "get", "--s"}) == Args{"--server="});
 }
 
 TEST_CASE("bash takes the script without a complaint and shellcheck finds nothing") {

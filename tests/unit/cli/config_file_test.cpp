@@ -8,10 +8,10 @@ using namespace std::chrono_literals;
 
 namespace {
 
-cli::Launch launch_with(const std::string& toml, Words words = {"w"}) {
+cli::Launch launch_with(const std::string& toml, Args args = {"w"}) {
   const TemporaryDirectory dir;
-  words.insert(words.begin(), "--config=" + dir.file("c.toml", toml));
-  return launched(words);
+  args.insert(args.begin(), "--config=" + dir.file("c.toml", toml));
+  return launched(args);
 }
 
 /// The message, with the file's directory taken off.
@@ -60,7 +60,7 @@ label = "host"
   CHECK(launch.messages.shown == Level::debug);
   CHECK(launch.spec.env == std::vector<std::pair<std::string, std::string>>{{"A", "1"}, {"B", "x,y"}});
   CHECK(launch.spec.stop.ending_signals == std::set<int>{SIGTERM, SIGUSR1});
-  CHECK(launch.spec.log.duplicate_stdout_filters == Words{"a,b", "c"});
+  CHECK(launch.spec.log.duplicate_stdout_filters == Args{"a,b", "c"});
   CHECK(launch.spec.log.tee.of(0) == Streams::both);
   CHECK(launch.spec.log.rotate_bytes == 1024U * 1024);
   CHECK(launch.spec.log.local_ranks_filter == std::set<int>{0, 2, 3});
@@ -81,11 +81,11 @@ TEST_CASE("a settings file may name the program and a typed one replaces it with
   const std::string toml = "program = [\"./a\", \"b\"]\nargs = [\"${rank}\", 3]\n";
   auto program = launch_with(toml, {}).spec.program;
   CHECK(program.name == "./a");
-  CHECK(program.args == Words{"b", "${rank}", "3"});
+  CHECK(program.args == Args{"b", "${rank}", "3"});
   program = launch_with(toml, {"c.py", "d"}).spec.program;
   CHECK(program.name == "c.py");
   CHECK(program.kind == ProgramKind::python_script);
-  CHECK(program.args == Words{"d"});
+  CHECK(program.args == Args{"d"});
   CHECK(launch_with("program = \"./a b\"\n", {}).spec.program.name == "./a b");
 }
 

@@ -55,7 +55,7 @@ TEST_CASE("config show needs no program") {
 }
 
 TEST_CASE("what config show prints is a settings file with the same meaning") {
-  const std::vector<Words> lines{
+  const std::vector<Args> lines{
       {"w"},
       {"-n", "gpu", "--stdin=all", "--seed=18446744073709551615", "--env=A=x\ty\"\\", "--env=B=", "--chdir=/a b", "w"},
       {"-m", "--numa-binding=node", "--redirects=0:3,12:1", "-t3", "--log-dir=x", "--log-rotate=10M", "-vv", "w"},
@@ -66,10 +66,10 @@ TEST_CASE("what config show prints is a settings file with the same meaning") {
       {"--rdzv-conf=timeout=3,is_host=1", "--rdzv-endpoint=[::1]:3", "--master-port=1", "--run-path", "w"},
       {"--color=always", "--event-log-handler=console", "--bind=cores", "--report-bindings", "--dry-run", "w"},
   };
-  for (Words words : lines) {
-    CAPTURE(words);
-    words.insert(words.begin(), {"config", "show"});
-    const std::string first = answered(words);
+  for (Args args : lines) {
+    CAPTURE(args);
+    args.insert(args.begin(), {"config", "show"});
+    const std::string first = answered(args);
     const TemporaryDirectory dir;
     const std::string file = dir.file("c.toml", first);
     const std::string second = answered({"config", "show", "--config", file});

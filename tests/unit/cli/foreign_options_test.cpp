@@ -77,8 +77,8 @@ TEST_CASE("the commonest options of other launchers are known") {
 }
 
 TEST_CASE("what means the same in ddrun is taken as other launchers write it") {
-  for (const Words& words : {Words{"-np4", "w"}, {"-np", "4", "w"}, {"-np=4", "w"}, {"-n4", "w"}}) {
-    CHECK(launched(words).spec.nproc.count == 4);
+  for (const Args& args : {Args{"-np4", "w"}, {"-np", "4", "w"}, {"-np=4", "w"}, {"-n4", "w"}}) {
+    CHECK(launched(args).spec.nproc.count == 4);
   }
   for (const std::string word : {"--use-env", "--use_env", "--logs-specs=default", "--logs_specs=default"}) {
     const auto launch = launched({word, "w"});

@@ -82,8 +82,8 @@ TEST_CASE("options about output") {
   CHECK(log("--timestamps").timestamps);
   CHECK(log("--local-ranks-filter=0,10-12").local_ranks_filter == std::set<int>{0, 10, 11, 12});
   CHECK_FALSE(log("--local-ranks-filter=").local_ranks_filter.has_value());
-  CHECK(log("--duplicate-stdout-filters=loss,a,,b").duplicate_stdout_filters == Words{"loss", "a,b"});
-  CHECK(log("--duplicate-stderr-filters=Error").duplicate_stderr_filters == Words{"Error"});
+  CHECK(log("--duplicate-stdout-filters=loss,a,,b").duplicate_stdout_filters == Args{"loss", "a,b"});
+  CHECK(log("--duplicate-stderr-filters=Error").duplicate_stderr_filters == Args{"Error"});
 }
 
 TEST_CASE("options about rendezvous") {
@@ -114,14 +114,14 @@ TEST_CASE("options that torchrun users bring along") {
   CHECK(spec_of("--numa-binding=exclusive").bind == BindMode::cores);
   CHECK(launched({"--numa-binding=exclusive", "w"}).warnings.empty());
   CHECK(launched({"--numa-binding=core-complex", "w"}).warnings ==
-        Words{"--numa-binding=core-complex is done as --bind=cores"});
+        Args{"--numa-binding=core-complex is done as --bind=cores"});
   CHECK(launched({"--start-method=fork", "w"}).warnings.size() == 1);
   CHECK(launched({"--monitor-interval=5", "w"}).warnings.size() == 1);
   CHECK(launched({"w"}, {"PET_START_METHOD=fork", "PET_MONITOR_INTERVAL=5"}).warnings.empty());
 }
 
 TEST_CASE("colour follows the terminal and NO_COLOR unless it is said") {
-  const Words terminal{"TERM=xterm"};
+  const Args terminal{"TERM=xterm"};
   CHECK(launched({"w"}, terminal, true).messages.color);
   CHECK_FALSE(launched({"w"}, terminal, false).messages.color);
   CHECK_FALSE(launched({"w"}, {"TERM=dumb"}, true).messages.color);
@@ -134,7 +134,7 @@ TEST_CASE("colour follows the terminal and NO_COLOR unless it is said") {
 
 TEST_CASE("an option given as nothing is as if it were not given") {
   const LaunchSpec standard = launched({"w"}).spec;
-  const Words variables{"PET_LOG_DIR=logs", "PET_MASTER_ADDR=10.0.0.1", "PET_LOCAL_ADDR=10.0.0.2", "PET_RDZV_ID=7"};
+  const Args variables{"PET_LOG_DIR=logs", "PET_MASTER_ADDR=10.0.0.1", "PET_LOCAL_ADDR=10.0.0.2", "PET_RDZV_ID=7"};
   const auto launch = launched({"--log-dir=", "--master-addr=", "--local-addr", "", "--rdzv-id=", "w"}, variables);
   CHECK(launch.spec.log.dir == standard.log.dir);
   CHECK(launch.spec.rendezvous.master_addr == standard.rendezvous.master_addr);

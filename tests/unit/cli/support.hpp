@@ -16,19 +16,19 @@
 
 namespace ddrun::cli::test {
 
-using Words = std::vector<std::string>;
+using Args = std::vector<std::string>;
 
 /// Variables are "NAME=value".
-inline Parsed run(const Words& words, const Words& variables = {}, bool terminal = false) {
+inline Parsed run(const Args& args, const Args& variables = {}, bool terminal = false) {
   std::vector<const char*> entries;
   for (const std::string& variable : variables) entries.push_back(variable.c_str());
   entries.push_back(nullptr);
-  return parse(words, Environment(entries.data()), {"1.2.3", "abc1234", {{"Boost", "1.81"}}}, terminal);
+  return parse(args, Environment(entries.data()), {"1.2.3", "abc1234", {{"Boost", "1.81"}}}, terminal);
 }
 
 /// For command lines that must be good.
-inline Launch launched(const Words& words, const Words& variables = {}, bool terminal = false) {
-  Parsed parsed = run(words, variables, terminal);
+inline Launch launched(const Args& args, const Args& variables = {}, bool terminal = false) {
+  Parsed parsed = run(args, variables, terminal);
   if (const auto* text = std::get_if<PrintAndExit>(&parsed)) {
     INFO(text->text);
     REQUIRE(text->text.empty());
@@ -37,8 +37,8 @@ inline Launch launched(const Words& words, const Words& variables = {}, bool ter
 }
 
 /// The line of a command line that must be refused, without "ddrun: error: " and the newline.
-inline std::string refused(const Words& words, const Words& variables = {}) {
-  Parsed parsed = run(words, variables);
+inline std::string refused(const Args& args, const Args& variables = {}) {
+  Parsed parsed = run(args, variables);
   REQUIRE(std::holds_alternative<PrintAndExit>(parsed));
   const auto& answer = std::get<PrintAndExit>(parsed);
   CHECK(answer.to_stderr);
@@ -50,8 +50,8 @@ inline std::string refused(const Words& words, const Words& variables = {}) {
 }
 
 /// The text of an answer on stdout.
-inline std::string answered(const Words& words, const Words& variables = {}) {
-  Parsed parsed = run(words, variables);
+inline std::string answered(const Args& args, const Args& variables = {}) {
+  Parsed parsed = run(args, variables);
   REQUIRE(std::holds_alternative<PrintAndExit>(parsed));
   const auto& answer = std::get<PrintAndExit>(parsed);
   INFO(answer.text);

@@ -12,50 +12,50 @@ using namespace ddrun::cli::test;
 TEST_CASE("every word that an option offers is accepted by it") {
   for (const Option* option : all_options()) {
     if (!option->is_setting() || option->choices.empty()) continue;
-    std::istringstream words{std::string(option->choices)};
-    for (std::string word; words >> word;) {
+    std::istringstream args{std::string(option->choices)};
+    for (std::string word; args >> word;) {
       CAPTURE(std::string(option->name));
       CAPTURE(word);
-      Draft draft;
-      REQUIRE(option->set(draft, word).has_value());
-      CHECK(option->show(draft) == Words{word});
+      ParsedOptions parsed;
+      REQUIRE(option->set(parsed, word).has_value());
+      CHECK(option->show(parsed) == Args{word});
     }
   }
 }
 
 TEST_CASE("every option of torchrun is there with both spellings") {
-  const Words torchrun{"nnodes",
-                       "nproc-per-node",
-                       "rdzv-backend",
-                       "rdzv-endpoint",
-                       "rdzv-id",
-                       "rdzv-conf",
-                       "standalone",
-                       "max-restarts",
-                       "monitor-interval",
-                       "start-method",
-                       "event-log-handler",
-                       "role",
-                       "module",
-                       "no-python",
-                       "run-path",
-                       "log-dir",
-                       "redirects",
-                       "tee",
-                       "log-line-prefix-template",
-                       "local-ranks-filter",
-                       "duplicate-stdout-filters",
-                       "duplicate-stderr-filters",
-                       "node-rank",
-                       "master-addr",
-                       "master-port",
-                       "local-addr",
-                       "logs-specs",
-                       "numa-binding",
-                       "signals-to-handle",
-                       "shutdown-timeout",
-                       "virtual-local-rank",
-                       "print-completion"};
+  const Args torchrun{"nnodes",
+                      "nproc-per-node",
+                      "rdzv-backend",
+                      "rdzv-endpoint",
+                      "rdzv-id",
+                      "rdzv-conf",
+                      "standalone",
+                      "max-restarts",
+                      "monitor-interval",
+                      "start-method",
+                      "event-log-handler",
+                      "role",
+                      "module",
+                      "no-python",
+                      "run-path",
+                      "log-dir",
+                      "redirects",
+                      "tee",
+                      "log-line-prefix-template",
+                      "local-ranks-filter",
+                      "duplicate-stdout-filters",
+                      "duplicate-stderr-filters",
+                      "node-rank",
+                      "master-addr",
+                      "master-port",
+                      "local-addr",
+                      "logs-specs",
+                      "numa-binding",
+                      "signals-to-handle",
+                      "shutdown-timeout",
+                      "virtual-local-rank",
+                      "print-completion"};
   const std::set<std::string> without_variable{"logs-specs", "numa-binding", "print-completion"};
   for (const std::string& name : torchrun) {
     CAPTURE(name);
@@ -72,10 +72,10 @@ TEST_CASE("every option of torchrun is there with both spellings") {
 }
 
 TEST_CASE("the names of variables follow from the long names") {
-  CHECK(variables_of(*find_option("log-dir")) == Words{"DDRUN_LOG_DIR", "PET_LOG_DIR"});
-  CHECK(variables_of(*find_option("timeout")) == Words{"DDRUN_TIMEOUT"});
-  CHECK(variables_of(*find_option("config")) == Words{"DDRUN_CONFIG"});
+  CHECK(variables_of(*find_option("log-dir")) == Args{"DDRUN_LOG_DIR", "PET_LOG_DIR"});
+  CHECK(variables_of(*find_option("timeout")) == Args{"DDRUN_TIMEOUT"});
+  CHECK(variables_of(*find_option("config")) == Args{"DDRUN_CONFIG"});
   CHECK(variables_of(*find_option("help")).empty());
   CHECK(variables_of(*find_option("shutdown-timeout")) ==
-        Words{"DDRUN_SHUTDOWN_TIMEOUT", "PET_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"});
+        Args{"DDRUN_SHUTDOWN_TIMEOUT", "PET_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"});
 }

@@ -1,4 +1,4 @@
-#include "surroundings.hpp"
+#include "scenario.hpp"
 
 using namespace ddrun;
 using namespace ddrun::cluster;
@@ -19,7 +19,7 @@ struct Outcome {
 };
 
 Result<Completion> attempt(LaunchSpec& spec, const Lines& variables, const Given& given) {
-  return complete(spec, given, seen({variables}));
+  return complete(spec, given, detect_in({variables}));
 }
 
 Outcome completed(const Lines& variables, const Given& given = {}, LaunchSpec spec = {}) {
@@ -80,11 +80,11 @@ TEST_CASE("what the user set stays") {
   CHECK_FALSE(spec.rendezvous.is_host);
   CHECK(spec.rendezvous.id == "mine");
   CHECK(spec.nproc.count == 7);
-  CHECK(instead_of(completion.evidence, "nodes") == "--nnodes");
-  CHECK(instead_of(completion.evidence, "node rank") == "DDRUN_NODE_RANK");
-  CHECK(instead_of(completion.evidence, "coordinator") == "job.toml:3:1");
-  CHECK(instead_of(completion.evidence, "job") == "--rdzv-id");
-  CHECK(instead_of(completion.evidence, "GPUs") == "--nproc-per-node");
+  CHECK(override_of(completion.evidence, "nodes") == "--nnodes");
+  CHECK(override_of(completion.evidence, "node rank") == "DDRUN_NODE_RANK");
+  CHECK(override_of(completion.evidence, "coordinator") == "job.toml:3:1");
+  CHECK(override_of(completion.evidence, "job") == "--rdzv-id");
+  CHECK(override_of(completion.evidence, "GPUs") == "--nproc-per-node");
 }
 
 TEST_CASE("one machine stays as it was") {
@@ -146,20 +146,20 @@ TEST_CASE("an elastic job has no fixed ranks and a small one has spares") {
   const auto spare = completed(step, {{"nnodes", "--nnodes"}}, with_nodes(2, 2));
   CHECK_FALSE(spare.spec.rendezvous.node_rank);
   CHECK(spare.spec.rendezvous.agents_expected == 4);
-  CHECK(instead_of(spare.completion.evidence, "node rank") == "a spare: there are only 2 nodes in the job");
+  CHECK(override_of(spare.completion.evidence, "node rank") == "a spare: there are only 2 nodes in the job");
 }
 
 TEST_CASE("an Indexed Job needs only its number of machines") {
-  Place pod{{"KUBERNETES_SERVICE_HOST=10.96.0.1", "JOB_COMPLETION_INDEX=0"}, {"train-0", {}, 1}};
+  Scenario pod{{"KUBERNETES_SERVICE_HOST=10.96.0.1", "JOB_COMPLETION_INDEX=0"}, {"train-0", {}, 1}};
   pod.files["/etc/hosts"] = "10.1.0.7\ttrain-0.svc.default.svc.cluster.local\ttrain-0\n";
   LaunchSpec spec = with_nodes(3, 3);
-  REQUIRE(complete(spec, {{"nnodes", "DDRUN_NNODES"}}, seen(pod)));
+  REQUIRE(complete(spec, {{"nnodes", "DDRUN_NNODES"}}, detect_in(pod)));
   CHECK(spec.rendezvous.node_rank == 0);
   CHECK(spec.rendezvous.is_host == true);
   CHECK(spec.rendezvous.coordinators == std::vector<Endpoint>{{"train-0.svc.default.svc.cluster.local", 29400}});
   CHECK(spec.rendezvous.id == "train");
   LaunchSpec alone;
-  REQUIRE(complete(alone, {}, seen(pod)));
+  REQUIRE(complete(alone, {}, detect_in(pod)));
   CHECK(alone.rendezvous.max_nodes == 1);
 }
 
@@ -170,9 +170,9 @@ TEST_CASE("variables of torchrun count as the user's and as evidence that is use
       completed({"KUBERNETES_SERVICE_HOST=1", "PET_NNODES=2", "PET_NODE_RANK=1", "PET_MASTER_ADDR=job-master-0",
                  "PET_MASTER_PORT=23456", "MASTER_ADDR=job-master-0"},
                 {{"nnodes", "PET_NNODES"}, {"node-rank", "PET_NODE_RANK"}, {"master-addr", "PET_MASTER_ADDR"}}, spec);
-  CHECK(instead_of(done.completion.evidence, "nodes") == "");
-  CHECK(instead_of(done.completion.evidence, "node rank") == "");
-  CHECK(instead_of(done.completion.evidence, "coordinator") == "");
+  CHECK(override_of(done.completion.evidence, "nodes") == "");
+  CHECK(override_of(done.completion.evidence, "node rank") == "");
+  CHECK(override_of(done.completion.evidence, "coordinator") == "");
   CHECK(done.spec.rendezvous.coordinators == std::vector<Endpoint>{{"job-master-0", 23456}});
   CHECK(done.spec.rendezvous.is_host == false);
 }
@@ -182,11 +182,11 @@ TEST_CASE("GPUs of the scheduler are counted where the user asks for GPUs") {
   spec.nproc.kind = NprocSpec::Kind::gpu;
   const auto done = completed(step, {{"nproc-per-node", "--nproc-per-node"}}, spec);
   CHECK(done.spec.nproc.kind == NprocSpec::Kind::gpu);
-  CHECK(instead_of(done.completion.evidence, "GPUs") == "");
+  CHECK(override_of(done.completion.evidence, "GPUs") == "");
   spec.nproc.kind = NprocSpec::Kind::automatic;
   const auto automatic = completed(step, {{"nproc-per-node", "--nproc-per-node"}}, spec);
   CHECK(automatic.spec.nproc.kind == NprocSpec::Kind::automatic);
-  CHECK(instead_of(automatic.completion.evidence, "GPUs") == "");
+  CHECK(override_of(automatic.completion.evidence, "GPUs") == "");
 }
 
 TEST_CASE("workers have their grace time before the scheduler kills them") {

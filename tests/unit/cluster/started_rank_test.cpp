@@ -1,6 +1,6 @@
 #include "ddrun/cluster/started_rank.hpp"
 
-#include "surroundings.hpp"
+#include "scenario.hpp"
 
 using namespace ddrun;
 using namespace ddrun::cluster;

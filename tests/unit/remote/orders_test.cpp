@@ -20,7 +20,7 @@ std::vector<Target> hosts(std::uint32_t count) {
 
 TEST_CASE("A host's part of the job arrives whole, with bytes that are no text") {
   Bootstrap sent;
-  sent.words = {"--nproc-per-node=2", "--", "./train", "a\xff\xc3 b", ""};
+  sent.args = {"--nproc-per-node=2", "--", "./train", "a\xff\xc3 b", ""};
   sent.directory = "/home/\xe4";
   sent.directory_needed = false;
   sent.started_as = "/v/bin/ddrun";
@@ -39,7 +39,7 @@ TEST_CASE("A host's part of the job arrives whole, with bytes that are no text")
   sent.grace = Milliseconds(1500);
   const auto got = bootstrap_from_json(to_json(sent));
   REQUIRE(got);
-  CHECK(got->words == sent.words);
+  CHECK(got->args == sent.args);
   CHECK(got->directory == sent.directory);
   CHECK(got->directory_needed == sent.directory_needed);
   CHECK(got->started_as == sent.started_as);

@@ -18,14 +18,14 @@ struct Option {
   bool action = false;         ///< ends the reading: --help, --version
 };
 
-enum class Words {
+enum class Positionals {
   anywhere,  ///< options and words in any order; what follows "--" are words
   program,   ///< the first word is a program: it ends the options, and what follows it is left as it is
 };
 
 struct Grammar {
   std::span<const Option> options;
-  Words words = Words::anywhere;
+  Positionals positionals = Positionals::anywhere;
   std::string_view help;  ///< the command that shows the options: "ddrun --help"
   /// The end of a sentence about an option of other programs, by its name without dashes: " (of mpirun); in ddrun:
   /// --hosts=HOST"; empty if there is none. May be null.
@@ -33,16 +33,16 @@ struct Grammar {
   std::string_view alias{};  ///< one more spelling of the short option of its first letter: "np" for -n
 };
 
-struct Given {
+struct OptionValues {
   const Option* option;
   /// In the order of the command line. Of an option without a value "true", before a program also what is behind "=".
   std::vector<std::string> values;
 };
 
 struct CommandLine {
-  std::vector<Given> options;  ///< each once, in the order of the table
-  std::vector<std::string> words;
-  bool separated = false;          ///< "--" stood before the words, or among them
+  std::vector<OptionValues> options;  ///< each once, in the order of the table
+  std::vector<std::string> positionals;
+  bool has_separator = false;      ///< "--" stood before the words, or among them
   const Option* action = nullptr;  ///< was met; nothing behind it was looked at
 
   [[nodiscard]] bool has(std::string_view name) const { return !values(name).empty(); }

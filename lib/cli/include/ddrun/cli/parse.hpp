@@ -27,10 +27,10 @@ struct Launch {
   LaunchSpec spec;
   MessageSettings messages;
   /// With spec.remote: the command line for each host (options that this machine keeps are not in it).
-  std::vector<std::string> words_for_hosts;
+  std::vector<std::string> forwarded_args;
   std::vector<std::string> warnings;  ///< to be said, once `messages` are set; one line each
   cluster::Given given;               ///< which options the user set, and where
-  std::string env_detect = "auto";    ///< one of cluster::detect_words
+  std::string env_detect = "auto";    ///< one of cluster::detect_schemes
   std::string ci = "auto";            ///< see agent/ci.hpp
   bool json = false;                  ///< of `ddrun env`
 };
@@ -44,10 +44,10 @@ struct PrintAndExit {
 
 /// "ddrun: error: …": one line, whatever control characters were in what was typed.
 [[nodiscard]] PrintAndExit usage_error(std::string_view message);
-[[nodiscard]] PrintAndExit answer(std::string text);
+[[nodiscard]] PrintAndExit stdout_text(std::string text);
 
 /// What a command line is read with.
-struct Asking {
+struct ParseContext {
   const Environment& environment;
   const VersionInfo& version;
   bool stderr_is_tty = false;
@@ -59,11 +59,13 @@ struct Asking {
 /// by --config or $DDRUN_CONFIG, else it is LaunchSpec's default. Pure but for reading that file. Nothing is checked
 /// against the machine (programs, directories, GPUs): that is for those who use the result. Throws only for want of
 /// memory.
-[[nodiscard]] std::variant<Launch, PrintAndExit> parse_launch(std::span<const std::string> words, const Asking& asking);
+[[nodiscard]] std::variant<Launch, PrintAndExit> parse_launch(std::span<const std::string> args,
+                                                              const ParseContext& context);
 /// The same for `ddrun env`, where the program may be missing, and which has an option --json.
-[[nodiscard]] std::variant<Launch, PrintAndExit> parse_place(std::span<const std::string> words, const Asking& asking);
+[[nodiscard]] std::variant<Launch, PrintAndExit> parse_env_command(std::span<const std::string> args,
+                                                                   const ParseContext& context);
 /// The same for `ddrun config show`: the settings, as a settings file or, with --json, as JSON.
-[[nodiscard]] PrintAndExit show_config(std::span<const std::string> words, const Asking& asking);
+[[nodiscard]] PrintAndExit show_config(std::span<const std::string> args, const ParseContext& context);
 
 // Other answers.
 

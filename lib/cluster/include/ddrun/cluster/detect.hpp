@@ -87,13 +87,13 @@ struct Detected {
 };
 
 /// Words of --env-detect, blank-separated, "auto" and "none" first.
-extern const std::string_view detect_words;
+extern const std::string_view detect_schemes;
 
 /// False if no variable is there that a scheme begins with: then detect() finds nothing, and its other arguments need
 /// not be made.
-[[nodiscard]] bool worth_looking(const Environment& variables);
+[[nodiscard]] bool has_scheduler_variables(const Environment& variables);
 
-/// Looks at variables, and at the files that they name. `how` is one of `detect_words`. Of several schemes torchrun's
+/// Looks at variables, and at the files that they name. `how` is one of `detect_schemes`. Of several schemes torchrun's
 /// PET_* come first, then the innermost (mpirun in a Slurm job: MPI's), the plain MASTER_ADDR and NODE_RANK last.
 /// Does not block but for `read_file`. Fails if two sources contradict each other and none of them is the stronger one,
 /// and if `how` names a scheme that is not there.

@@ -18,10 +18,10 @@ namespace ddrun::remote {
 /// All that one host must know to take its part in the job, but for the secret. It travels through the ssh connection,
 /// never on a command line, as some of it is long and some of it is for that host alone.
 struct Bootstrap {
-  std::vector<std::string> words;  ///< a command line: options as "--name=value", "--", the program and its arguments
-  std::string directory;           ///< where the user was
-  bool directory_needed = true;    ///< false: --chdir names an absolute one
-  std::string started_as;          ///< LaunchSpec::started_as, where the user was
+  std::vector<std::string> args;  ///< a command line: options as "--name=value", "--", the program and its arguments
+  std::string directory;          ///< where the user was
+  bool directory_needed = true;   ///< false: --chdir names an absolute one
+  std::string started_as;         ///< LaunchSpec::started_as, where the user was
   std::vector<std::pair<std::string, std::string>> variables;  ///< -x
   std::string job_id;
   int node_rank = 0;

@@ -15,7 +15,7 @@ namespace ddrun::remote {
 
 struct HeadHost {
   std::string name;          ///< as ssh gets it
-  bool here = false;         ///< it is this very machine: started without ssh
+  bool is_local = false;     ///< it is this very machine: started without ssh
   std::optional<int> slots;  ///< where the user said how many workers it is meant for
 };
 

@@ -10,12 +10,12 @@
 namespace ddrun::remote {
 
 /// What the ddrun of one host can tell the user's ddrun.
-class Home {
+class HeadConnection {
  public:
-  Home(UniqueFd control, UniqueFd events, UniqueFd report)
+  HeadConnection(UniqueFd control, UniqueFd events, UniqueFd report)
       : control_(std::move(control)), events_(std::move(events)), report_(std::move(report)) {}
   /// The coordinator listens on this port of this host. Blocks for no longer than a small write to a local socket.
-  void coordinator_listens(std::uint16_t port) const;
+  void report_coordinator_port(std::uint16_t port) const;
   /// The job's secret, once and in one process; the caller wipes it. Empty if the relay is gone.
   [[nodiscard]] std::string read_secret() const;
   /// Paths of files for --events and --report of the first host's ddrun: what is written there travels to the user's.
@@ -41,6 +41,7 @@ struct RelayOptions {
 ///
 /// `node_main` runs in a child process, made before anything else, once the host's part is known; its result is that
 /// process' exit code. Returns this program's exit code; blocks until all is over.
-int run_relay(const RelayOptions& options, const std::function<int(const Bootstrap&, const Home&)>& node_main);
+int run_relay(const RelayOptions& options,
+              const std::function<int(const Bootstrap&, const HeadConnection&)>& node_main);
 
 }  // namespace ddrun::remote

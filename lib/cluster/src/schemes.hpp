@@ -11,7 +11,7 @@
 namespace ddrun::cluster {
 
 /// What a scheme's function may look at.
-struct Surroundings {
+struct DetectContext {
   const Environment& variables;
   const ReadFile& read_file;
   const Machine& machine;
@@ -22,24 +22,24 @@ struct Surroundings {
 /// Its evidence is made from the facts when all are put together.
 using Found = Result<std::optional<Detected>>;
 
-Found find_slurm(const Surroundings& around);
-Found find_open_mpi(const Surroundings& around);
-Found find_mpich(const Surroundings& around);
-Found find_flux(const Surroundings& around);
-Found find_pbs(const Surroundings& around);
-Found find_lsf(const Surroundings& around);
-Found find_sge(const Surroundings& around);
-Found find_torchrun(const Surroundings& around);
-Found find_kubernetes(const Surroundings& around);
-Found find_skypilot(const Surroundings& around);
-Found find_dstack(const Surroundings& around);
-Found find_sagemaker(const Surroundings& around);
-Found find_azureml(const Surroundings& around);
-Found find_volcano(const Surroundings& around);
-Found find_horovod(const Surroundings& around);
-Found find_tpu(const Surroundings& around);
-Found find_torchx(const Surroundings& around);
-Found find_plain(const Surroundings& around);
+Found find_slurm(const DetectContext& context);
+Found find_open_mpi(const DetectContext& context);
+Found find_mpich(const DetectContext& context);
+Found find_flux(const DetectContext& context);
+Found find_pbs(const DetectContext& context);
+Found find_lsf(const DetectContext& context);
+Found find_sge(const DetectContext& context);
+Found find_torchrun(const DetectContext& context);
+Found find_kubernetes(const DetectContext& context);
+Found find_skypilot(const DetectContext& context);
+Found find_dstack(const DetectContext& context);
+Found find_sagemaker(const DetectContext& context);
+Found find_azureml(const DetectContext& context);
+Found find_volcano(const DetectContext& context);
+Found find_horovod(const DetectContext& context);
+Found find_tpu(const DetectContext& context);
+Found find_torchx(const DetectContext& context);
+Found find_plain(const DetectContext& context);
 
 // Helpers of all of them.
 
@@ -66,7 +66,7 @@ Found find_plain(const Surroundings& around);
 /// "n1:20001, n1:20002": shows coordinators and hosts; many are cut short.
 [[nodiscard]] std::string short_list(const std::vector<std::string>& words);
 
-inline constexpr int most_nodes = 1'000'000;
+inline constexpr int node_limit = 1'000'000;
 
 // ---- variables that two of them look at
 

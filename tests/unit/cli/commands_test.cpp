@@ -13,8 +13,8 @@ TEST_CASE("a program may be called as ddrun's own first words") {
 }
 
 TEST_CASE("rendezvous has few options and no words") {
-  const auto served = [](const Words& words, const Words& variables = {}) {
-    Parsed parsed = run(words, variables);
+  const auto served = [](const Args& args, const Args& variables = {}) {
+    Parsed parsed = run(args, variables);
     REQUIRE(std::holds_alternative<RendezvousServe>(parsed));
     return std::get<RendezvousServe>(std::move(parsed));
   };
@@ -28,7 +28,7 @@ TEST_CASE("rendezvous has few options and no words") {
                             "--heartbeat_interval=250ms", "--heartbeat-misses=7", "--stats"},
                            {"DDRUN_SECRET_FILE=other"});
   CHECK(full.port == 0);
-  CHECK(full.addresses == Words{"127.0.0.1", "::1"});
+  CHECK(full.addresses == Args{"127.0.0.1", "::1"});
   CHECK(full.secret_file == "a_b");
   CHECK(full.heartbeat_interval == Milliseconds(250));
   CHECK(full.heartbeat_misses == 7);
@@ -44,12 +44,12 @@ TEST_CASE("rendezvous has few options and no words") {
 
 TEST_CASE("ddrun's own words read their options as a launch does") {
   const Parsed parsed = run({"store", "get", "--prefix=", "--server=h:1", "--", "--k_e_y"});
-  REQUIRE(std::holds_alternative<StoreAsk>(parsed));
-  const auto& ask = std::get<StoreAsk>(parsed);
+  REQUIRE(std::holds_alternative<StoreRequest>(parsed));
+  const auto& ask = std::get<StoreRequest>(parsed);
   CHECK(ask.prefix.empty());
   CHECK(ask.host == "h");
-  CHECK(ask.keys == Words{"--k_e_y"});
-  CHECK(std::get<StoreAsk>(run({"store", "add", "n", "-5"})).delta == -5);
+  CHECK(ask.keys == Args{"--k_e_y"});
+  CHECK(std::get<StoreRequest>(run({"store", "add", "n", "-5"})).delta == -5);
   CHECK(refused({"store", "--port"}) == "--port needs a value (N)");
   CHECK(refused({"store", "--prot=1"}) == "unknown option '--prot'; did you mean '--port'?");
   CHECK(refused({"store", "--stats=0"}) == "--stats takes no value");
@@ -57,31 +57,31 @@ TEST_CASE("ddrun's own words read their options as a launch does") {
 }
 
 TEST_CASE("wrong words to the store are one line that says what to do") {
-  for (const auto& [words, says] :
-       std::vector<std::pair<Words, std::string>>{{{"frob"}, "knows get, set, add, wait, list and del"},
-                                                  {{"get"}, "usage: ddrun store get KEY"},
-                                                  {{"set", "k"}, "usage: ddrun store set KEY VALUE"},
-                                                  {{"add", "k", "x"}, "the number to add"},
-                                                  {{"list", "x"}, "usage: ddrun store list"},
-                                                  {{"get", "k", "--port=1"}, "give --server=HOST:PORT"},
-                                                  {{"get", "k", "--server=here"}, "has no port"},
-                                                  {{"get", "k", "--server=here:0"}, "port"},
-                                                  {{"get", "k", "--timeout=soon"}, "--timeout: "},
-                                                  {{"--port=70000"}, "--port: port '70000'"},
-                                                  {{"--max-memory=much"}, "--max-memory: "},
-                                                  {{"--server=here:1"}, "belong to a question"}}) {
-    Words line{"store"};
-    line.insert(line.end(), words.begin(), words.end());
+  for (const auto& [args, message] :
+       std::vector<std::pair<Args, std::string>>{{{"frob"}, "knows get, set, add, wait, list and del"},
+                                                 {{"get"}, "usage: ddrun store get KEY"},
+                                                 {{"set", "k"}, "usage: ddrun store set KEY VALUE"},
+                                                 {{"add", "k", "x"}, "the number to add"},
+                                                 {{"list", "x"}, "usage: ddrun store list"},
+                                                 {{"get", "k", "--port=1"}, "give --server=HOST:PORT"},
+                                                 {{"get", "k", "--server=here"}, "has no port"},
+                                                 {{"get", "k", "--server=here:0"}, "port"},
+                                                 {{"get", "k", "--timeout=soon"}, "--timeout: "},
+                                                 {{"--port=70000"}, "--port: port '70000'"},
+                                                 {{"--max-memory=much"}, "--max-memory: "},
+                                                 {{"--server=here:1"}, "belong to a question"}}) {
+    Args line{"store"};
+    line.insert(line.end(), args.begin(), args.end());
     CAPTURE(line);
-    CHECK(contains(refused(line), says));
+    CHECK(contains(refused(line), message));
   }
 }
 
 TEST_CASE("env takes the options of a launch and needs no program") {
-  const auto shown = [](const Words& words, const Words& variables = {}) {
-    Parsed parsed = run(words, variables);
-    REQUIRE(std::holds_alternative<ShowPlace>(parsed));
-    return std::get<ShowPlace>(std::move(parsed));
+  const auto shown = [](const Args& args, const Args& variables = {}) {
+    Parsed parsed = run(args, variables);
+    REQUIRE(std::holds_alternative<ShowEnv>(parsed));
+    return std::get<ShowEnv>(std::move(parsed));
   };
   CHECK_FALSE(shown({"env"}).launch.json);
   CHECK(shown({"env", "--json"}).launch.json);
@@ -94,25 +94,25 @@ TEST_CASE("env takes the options of a launch and needs no program") {
 }
 
 TEST_CASE("words of env(1) behind env make it the program") {
-  for (const Words& words : {Words{"FOO=1", "./p"},
-                             {"./p"},
-                             {"train", "--lr", "1"},
-                             {"-u", "X", "./p"},
-                             {"-uX", "./p"},
-                             {"-i", "./p"},
-                             {"-", "./p"},
-                             {"-S", "a b"},
-                             {"--unset=X", "./p"},
-                             {"--unset", "X", "./p"},
-                             {"--ignore-environment", "A=1", "./p"},
-                             {"FOO=1", "--json"}}) {
-    CAPTURE(words);
-    CHECK(starts_env_program(words.front()));
-    Words line{"env"};
-    line.insert(line.end(), words.begin(), words.end());
+  for (const Args& args : {Args{"FOO=1", "./p"},
+                           {"./p"},
+                           {"train", "--lr", "1"},
+                           {"-u", "X", "./p"},
+                           {"-uX", "./p"},
+                           {"-i", "./p"},
+                           {"-", "./p"},
+                           {"-S", "a b"},
+                           {"--unset=X", "./p"},
+                           {"--unset", "X", "./p"},
+                           {"--ignore-environment", "A=1", "./p"},
+                           {"FOO=1", "--json"}}) {
+    CAPTURE(args);
+    CHECK(starts_env_program(args.front()));
+    Args line{"env"};
+    line.insert(line.end(), args.begin(), args.end());
     const auto launch = launched(line);
     CHECK(launch.spec.program.name == "env");
-    CHECK(launch.spec.program.args == words);
+    CHECK(launch.spec.program.args == args);
   }
   for (const std::string word : {"", "--json", "-n", "-v", "--env-detect=slurm", "--", "--chdir=/", "-h", "--help"}) {
     CHECK_FALSE(starts_env_program(word));
@@ -122,18 +122,18 @@ TEST_CASE("words of env(1) behind env make it the program") {
 }
 
 TEST_CASE("each word of ddrun refuses words that it does not know") {
-  for (const Words& words : {Words{"store", "./p"},
-                             {"store", "FOO=1", "./p"},
-                             {"version", "FOO=1"},
-                             {"config", "FOO=1", "./p"},
-                             {"secret", "FOO=1"},
-                             {"secret", "new", "./p"},
-                             {"completion", "FOO=1", "./p"},
-                             {"rendezvous", "FOO=1", "./p"},
-                             {"help", "FOO=1"},
-                             {"help", "store", "get"}}) {
-    CAPTURE(words);
-    CHECK(contains(refused(words), "ddrun -- " + words.front()));
+  for (const Args& args : {Args{"store", "./p"},
+                           {"store", "FOO=1", "./p"},
+                           {"version", "FOO=1"},
+                           {"config", "FOO=1", "./p"},
+                           {"secret", "FOO=1"},
+                           {"secret", "new", "./p"},
+                           {"completion", "FOO=1", "./p"},
+                           {"rendezvous", "FOO=1", "./p"},
+                           {"help", "FOO=1"},
+                           {"help", "store", "get"}}) {
+    CAPTURE(args);
+    CHECK(contains(refused(args), "ddrun -- " + args.front()));
   }
 }
 
@@ -154,7 +154,7 @@ TEST_CASE("what is given with -x is set for the workers with hosts and without")
   const auto launch = launched({"-x", "A=1", "-x", "B=2", "-x", "B=3", "--env=A=0", "-xC", "w"}, {"C="});
   CHECK(launch.spec.env == std::vector<std::pair<std::string, std::string>>{{"A", "0"}, {"B", "3"}});
   CHECK(launch.warnings.empty());
-  CHECK(launched({"-x", "C", "w"}).warnings == Words{"-x C: there is no such variable here"});
+  CHECK(launched({"-x", "C", "w"}).warnings == Args{"-x C: there is no such variable here"});
   CHECK(launched({"w"}, {"DDRUN_EXPORT=A=1"}).spec.env.size() == 1);
   CHECK(launched({"-x", "A=1", "--hosts=h", "w"}).spec.env.empty());
 }
@@ -213,12 +213,11 @@ TEST_CASE("the examples in help are good command lines") {
   const std::string config = dir.file("launch.toml", "program = \"x\"\n");
   while (std::getline(lines, line)) {
     if (line.substr(0, 8) != "  ddrun " || contains(line, "[")) continue;
-    Words words;
+    Args args;
     std::istringstream parts(line.substr(8));
-    for (std::string word; parts >> word;)
-      words.push_back(word == "--config=launch.toml" ? "--config=" + config : word);
-    CAPTURE(words);
-    CHECK_FALSE(launched(words).spec.program.name.empty());
+    for (std::string word; parts >> word;) args.push_back(word == "--config=launch.toml" ? "--config=" + config : word);
+    CAPTURE(args);
+    CHECK_FALSE(launched(args).spec.program.name.empty());
   }
 }
 

@@ -40,26 +40,26 @@ TEST_CASE("a flag that is switched off excludes nothing") {
 }
 
 TEST_CASE("what has no effect is said once") {
-  const auto warnings = [](Words words) {
-    words.emplace_back("x");
-    return launched(words).warnings;
+  const auto warnings = [](Args args) {
+    args.emplace_back("x");
+    return launched(args).warnings;
   };
-  CHECK(warnings({"--restart-backoff=2"}) == Words{"--restart-backoff has no effect without --max-restarts"});
-  CHECK(warnings({"--before-each=attempt"}) == Words{"--before-each has no effect without --before"});
+  CHECK(warnings({"--restart-backoff=2"}) == Args{"--restart-backoff has no effect without --max-restarts"});
+  CHECK(warnings({"--before-each=attempt"}) == Args{"--before-each has no effect without --before"});
   CHECK(warnings({"--before=a", "--before-each=attempt"}).empty());
   CHECK(warnings({"--restart-backoff=2", "--max-restarts=1"}).empty());
   CHECK(warnings({"--duplicate-stdout-filters=a", "--log-dir=/dev/null"}) ==
-        Words{"--duplicate-stdout-filters has no effect with --log-dir=/dev/null"});
+        Args{"--duplicate-stdout-filters has no effect with --log-dir=/dev/null"});
   CHECK(warnings({"--duplicate-stdout-filters=a"}).empty());
-  CHECK(warnings({"-n2", "--tee=0:1,2:1"}) == Words{"--tee names local rank 2, but there are only 0 to 1"});
+  CHECK(warnings({"-n2", "--tee=0:1,2:1"}) == Args{"--tee names local rank 2, but there are only 0 to 1"});
   CHECK(warnings({"--local-ranks-filter=1"}) ==
-        Words{"--local-ranks-filter names local rank 1, but there is only local rank 0"});
+        Args{"--local-ranks-filter names local rank 1, but there is only local rank 0"});
   CHECK(warnings({"-n", "gpu", "--tee=0:1,200:1"}).empty());
-  CHECK(warnings({"--standalone", "--rdzv-id=7"}) == Words{"--standalone replaces --rdzv-id"});
-  CHECK(warnings({"--node-rank=1"}) == Words{"--node-rank=1 is ignored: with one machine its rank is 0"});
+  CHECK(warnings({"--standalone", "--rdzv-id=7"}) == Args{"--standalone replaces --rdzv-id"});
+  CHECK(warnings({"--node-rank=1"}) == Args{"--node-rank=1 is ignored: with one machine its rank is 0"});
   CHECK(warnings({"--rdzv-conf=last_call_timout=3"}) ==
-        Words{"--rdzv-conf: ddrun knows no key 'last_call_timout'; did you mean 'last_call_timeout'?"});
-  CHECK(warnings({"--run-path", "-m"}) == Words{"--run-path wins over --module"});
+        Args{"--rdzv-conf: ddrun knows no key 'last_call_timout'; did you mean 'last_call_timeout'?"});
+  CHECK(warnings({"--run-path", "-m"}) == Args{"--run-path wins over --module"});
 }
 
 TEST_CASE("This machine alone and several machines contradict each other") {
@@ -75,8 +75,8 @@ TEST_CASE("This machine alone and several machines contradict each other") {
 TEST_CASE("A secret and no secret contradict each other") {
   CHECK(
       contains(refused({"--nnodes=2", "--insecure", "--secret-file=f", "w"}), "--secret-file and --insecure exclude"));
-  const auto meeting = [](const Words& words, const Words& variables) {
-    return launched(words, variables).spec.rendezvous;
+  const auto meeting = [](const Args& args, const Args& variables) {
+    return launched(args, variables).spec.rendezvous;
   };
   CHECK_FALSE(meeting({"--insecure", "w"}, {"DDRUN_SECRET_FILE=f"}).secret_file);
   CHECK_FALSE(meeting({"--secret-file=f", "w"}, {"DDRUN_INSECURE=1"}).insecure);
@@ -84,10 +84,10 @@ TEST_CASE("A secret and no secret contradict each other") {
 }
 
 TEST_CASE("torchrun's settings of the rendezvous mean what they mean to torchrun") {
-  const auto meeting = [](Words words) {
-    words.insert(words.begin(), "--nnodes=2");
-    words.emplace_back("x");
-    return launched(words).spec.rendezvous;
+  const auto meeting = [](Args args) {
+    args.insert(args.begin(), "--nnodes=2");
+    args.emplace_back("x");
+    return launched(args).spec.rendezvous;
   };
   CHECK(meeting({"--rdzv-conf=timeout=7,join_timeout=8"}).join_timeout == Milliseconds{7'000});
   CHECK(meeting({"--rdzv-backend=c10d", "--rdzv-conf=timeout=7,join_timeout=8"}).join_timeout == Milliseconds{8'000});
@@ -109,8 +109,8 @@ TEST_CASE("torchrun's settings of the rendezvous mean what they mean to torchrun
 }
 
 TEST_CASE("a file to meet in is nothing to one machine and refused for several") {
-  const Words file{"--rdzv-backend=c10d", "--rdzv-conf=store_type=file", "--rdzv-endpoint=/tmp/meet", "--rdzv-id=7"};
-  const auto with = [&](Words more) {
+  const Args file{"--rdzv-backend=c10d", "--rdzv-conf=store_type=file", "--rdzv-endpoint=/tmp/meet", "--rdzv-id=7"};
+  const auto with = [&](Args more) {
     more.insert(more.end(), file.begin(), file.end());
     more.emplace_back("w");
     return more;

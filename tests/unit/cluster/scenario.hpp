@@ -12,30 +12,30 @@
 namespace ddrun::cluster::test {
 
 /// A machine with its variables and files.
-struct Place {
+struct Scenario {
   std::vector<std::string> variables;  ///< "NAME=value"
   Machine machine{"host", {}, 4711};
   std::map<std::string, std::string> files{};
   std::string how = "auto";
 };
 
-inline Result<Detected> look(const Place& place) {
+inline Result<Detected> run_detect(const Scenario& scenario) {
   std::vector<const char*> entries;
-  for (const std::string& variable : place.variables) entries.push_back(variable.c_str());
+  for (const std::string& variable : scenario.variables) entries.push_back(variable.c_str());
   entries.push_back(nullptr);
   const Environment variables(entries.data());
   const ReadFile read = [&](const std::string& path) -> std::optional<std::string> {
-    const auto found = place.files.find(path);
-    if (found == place.files.end()) return std::nullopt;
+    const auto found = scenario.files.find(path);
+    if (found == scenario.files.end()) return std::nullopt;
     return found->second;
   };
-  auto detected = detect(variables, read, place.machine, place.how);
-  if (place.how == "auto" && (!detected || !detected->scheme.empty())) CHECK(worth_looking(variables));
+  auto detected = detect(variables, read, scenario.machine, scenario.how);
+  if (scenario.how == "auto" && (!detected || !detected->scheme.empty())) CHECK(has_scheduler_variables(variables));
   return detected;
 }
 
-inline Detected seen(const Place& place) {
-  auto detected = look(place);
+inline Detected detect_in(const Scenario& scenario) {
+  auto detected = run_detect(scenario);
   if (!detected) {
     INFO(detected.error().message);
     REQUIRE(detected);
@@ -43,8 +43,8 @@ inline Detected seen(const Place& place) {
   return std::move(*detected);
 }
 
-inline std::string refusal_of(const Place& place) {
-  const auto detected = look(place);
+inline std::string refusal_of(const Scenario& scenario) {
+  const auto detected = run_detect(scenario);
   REQUIRE_FALSE(detected);
   return detected.error().message;
 }
@@ -69,10 +69,10 @@ inline std::string summary(const Detected& found) {
   return text;
 }
 
-inline std::string found_at(const Place& place) { return summary(seen(place)); }
+inline std::string summary_in(const Scenario& scenario) { return summary(detect_in(scenario)); }
 
 /// "" if it is used; "<none>" if there is no such evidence.
-inline std::string instead_of(const std::vector<Evidence>& all, const std::string& what) {
+inline std::string override_of(const std::vector<Evidence>& all, const std::string& what) {
   for (const Evidence& one : all) {
     if (one.what == what) return one.instead;
   }

@@ -1,4 +1,4 @@
-#include "findings.hpp"
+#include "schemes.hpp"
 
 #include <algorithm>
 #include <cstdint>
