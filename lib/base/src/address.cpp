@@ -33,7 +33,7 @@ SocketAddress make(const Address& address) {
 }  // namespace
 
 std::uint16_t SocketAddress::port() const {
-  // Both families have it in the same place.
+  // The port has the same offset in both families.
   return ntohs(load<sockaddr_in>(*this).sin_port);
 }
 
@@ -135,7 +135,7 @@ std::string host_port_text(std::string_view host, int port) {
 
 namespace {
 
-// What IPv4 addresses have before their four bytes.
+// Prefix of IPv4-mapped IPv6 addresses.
 constexpr std::array<std::uint8_t, 12> v4_prefix{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
 }  // namespace

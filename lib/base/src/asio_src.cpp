@@ -1,2 +1,2 @@
-// The bodies of Boost.Asio, once (BOOST_ASIO_SEPARATE_COMPILATION): every other file gets by with declarations.
+// The definitions of Boost.Asio, compiled once (BOOST_ASIO_SEPARATE_COMPILATION).
 #include <boost/asio/impl/src.hpp>

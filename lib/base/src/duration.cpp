@@ -17,8 +17,7 @@ struct Number {
   std::size_t length;
 };
 
-/// A plain decimal number at the start of `text`; length 0 if there is none. ("inf", "nan" and "1e3" are not numbers
-/// here.)
+/// A plain decimal number at the start of `text`; length 0 if there is none. "inf", "nan" and "1e3" are rejected.
 Number leading_number(std::string_view text) {
   const std::size_t length = text.find_first_not_of("0123456789.") == std::string_view::npos
                                  ? text.size()

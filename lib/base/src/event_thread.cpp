@@ -14,7 +14,7 @@
 namespace ddrun {
 
 Result<std::thread> start_thread_signals_blocked(const char* name, std::function<void()> run) {
-  // The new thread has the mask of the one that makes it.
+  // A thread inherits the signal mask of its creator.
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -41,7 +41,7 @@ int signal_number(std::string_view name) {
 
 namespace {
 
-/// Why a program usually dies of this signal, in words; empty where the name says it all.
+/// The usual reason for this signal; null where the name is enough.
 const char* usual_reason(int signal) {
   switch (signal) {
     case SIGSEGV: return "invalid memory access";

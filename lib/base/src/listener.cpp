@@ -13,8 +13,8 @@ namespace ddrun {
 
 namespace {
 
-/// An address that stands for its whole family, on a machine that was booted without that family. Any other one that is
-/// not this machine's is a mistake of the user.
+/// The kernel does not support the family. EADDRNOTAVAIL counts only for wildcard and loopback addresses: any other
+/// address is the user's mistake.
 bool is_family_unavailable(const SocketAddress& at, int error) {
   return error == EAFNOSUPPORT || error == EPROTONOSUPPORT || (error == EADDRNOTAVAIL && at.is_wildcard_or_loopback());
 }
@@ -35,18 +35,18 @@ Result<Listener> listen_on(const SocketAddress& at) {
   const int fd = listener.fd.get();
   if (fd < 0) return cannot_listen(at, errno);
   const int on = 1;
-  // Connections of an earlier server that the system still remembers must not keep the port from us, nor those of
-  // the last round when we begin to listen anew. Two listeners on one port are not possible even so.
+  // Connections in TIME_WAIT, of an earlier server or of the last round, must not block the port. Two listeners on one
+  // port remain impossible.
   ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   if (at.family() == AF_INET6) ::setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
   if (::bind(fd, at.get(), at.size) != 0) return cannot_listen(at, errno);
-  if (::listen(fd, INT_MAX) != 0) return cannot_listen(at, errno);  // the system cuts it to its maximum
+  if (::listen(fd, INT_MAX) != 0) return cannot_listen(at, errno);  // capped by the system
   return listener;
 }
 
-/// A number that is free at this moment. Bound again by number afterwards: a port that the system chose at bind()
-/// would be given up when the listener restarts.
+/// A port that is free now. The caller binds it again by number: a port chosen by bind() would be released when the
+/// listener restarts.
 Result<std::uint16_t> free_port(SocketAddress at) {
   at.set_port(0);
   const UniqueFd fd(::socket(at.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -83,9 +83,8 @@ bool set_option(int fd, int option, int value) {
   return ::setsockopt(fd, SOL_SOCKET, option, &value, sizeof value) == 0;
 }
 
-/// Keeps other users from the port of a listener while that does not listen: with SO_REUSEADDR they could bind it
-/// then, and listen first. A second socket is bound there without SO_REUSEADDR, which nobody's shares a port with but,
-/// by SO_REUSEPORT, those of the same user.
+/// Guards a listener's port while it does not listen: with SO_REUSEADDR another user could bind it and listen first. A
+/// second socket without SO_REUSEADDR is bound there; only sockets of the same user share it, by SO_REUSEPORT.
 class PortGuard {
  public:
   explicit PortGuard(const Listener& listener)
@@ -94,9 +93,9 @@ class PortGuard {
     set_option(listener_, SO_REUSEPORT, 1);
     if (listener.at.family() == AF_INET6) ::setsockopt(fd_.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
     set_option(fd_.get(), SO_REUSEPORT, 1);
-    // To be bound beside the connections of the listener, which have it.
+    // Needed to bind beside the listener's connections, which have it set.
     set_option(fd_.get(), SO_REUSEADDR, 1);
-    // Without a descriptor, or on a kernel that shares no ports, it goes on unguarded.
+    // Without a descriptor, or without SO_REUSEPORT, the port is not guarded.
     if (::bind(fd_.get(), listener.at.get(), listener.at.size) == 0) set_option(fd_.get(), SO_REUSEADDR, 0);
     else fd_.reset();
   }
@@ -114,13 +113,13 @@ class PortGuard {
 Result<void> Listener::restart() {
   {
     const PortGuard guard(*this);
-    // shutdown() throws away the queues and keeps the port, since it was bound by number.
+    // shutdown() drops the queues and keeps a port that was bound by number.
     ::shutdown(fd.get(), SHUT_RD);
     if (::listen(fd.get(), INT_MAX) == 0) {
       if (const auto now = local_socket_address(fd.get()); now && now->port() == at.port()) return {};
     }
   }
-  // Not every kernel knows that way.
+  // Fallback for kernels where that does not work.
   fd.reset();
   auto again = listen_on(at);
   if (!again) return tl::unexpected(std::move(again.error()));
@@ -185,7 +184,7 @@ Acceptor::Outcome Acceptor::reject_one(int listener) {
   if (!reserve_) return Outcome::exhausted;
   reserve_.reset();
   UniqueFd connection(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-  // The system finds out that there is no descriptor before it looks whether a caller waits.
+  // accept() reports the descriptor limit before it looks for a pending connection.
   const Outcome outcome = connection ? Outcome::rejected : errno == EAGAIN ? Outcome::none : Outcome::exhausted;
   connection.reset();
   reserve_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));

@@ -14,11 +14,11 @@ namespace ddrun {
 namespace {
 
 MessageSettings settings_;
-std::function<void(std::string_view)> sink_;  // touched by its owner only
+std::function<void(std::string_view)> sink_;  // used by its owner only
 
-/// Tells threads apart: each has one of its own, at an address of its own.
+/// Its address identifies the thread.
 thread_local char thread_tag;
-/// The `here` of the thread that owns the sink; null: there is none.
+/// &thread_tag of the sink's owner; null: no sink.
 std::atomic<const char*> sink_owner{nullptr};
 std::atomic<bool> in_partial_line{false};
 
@@ -27,7 +27,7 @@ bool write_to_stderr(std::string_view text) {
   return write_all(STDERR_FILENO, text.data(), text.size());
 }
 
-/// Another thread owns the sink, which is not safe to use here.
+/// The sink belongs to another thread and must not be used.
 void report_wrong_thread(std::string_view text) {
   write_to_stderr(text);
 #ifndef NDEBUG

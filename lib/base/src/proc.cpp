@@ -65,7 +65,7 @@ std::optional<ShmSpace> shm_space() {
 
 std::optional<ProcessStat> read_process_stat(pid_t pid) {
   const std::string text = read_small_file(concat("/proc/", pid, "/stat")).value_or("");
-  // The name may hold blanks and brackets: what follows its last ')' is regular.
+  // The name may contain blanks and brackets: parse after its last ')'.
   const std::size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return std::nullopt;
   ProcessStat stat;

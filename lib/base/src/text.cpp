@@ -9,7 +9,7 @@ namespace {
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U; }
 
-/// Bytes of the UTF-8 character that begins at `at`; 0 if there is none.
+/// Size in bytes of the UTF-8 character at `at`; 0 if it is invalid.
 std::size_t character_size(std::string_view text, std::size_t at) {
   const auto first = static_cast<unsigned char>(text[at]);
   const std::size_t size = first < 0x80   ? 1
@@ -25,7 +25,7 @@ std::size_t character_size(std::string_view text, std::size_t at) {
   return size;
 }
 
-/// Behind the escape sequence that begins at `at`.
+/// The position after the escape sequence at `at`.
 std::size_t behind_escape(std::string_view text, std::size_t at) {
   if (++at == text.size()) return at;
   const char kind = text[at++];
@@ -60,7 +60,7 @@ std::string plain_line(std::string_view text) {
       plain += '?';
       ++at;
     } else if (size == 2 && c == '\xC2' && static_cast<unsigned char>(text[at + 1]) < 0xA0) {
-      at += 2;  // control characters again, in their eight-bit form
+      at += 2;  // C1 control characters
     } else {
       if (c == '\t') plain += "    ";
       else if (size > 1 || (c >= ' ' && c != '\x7f')) plain += text.substr(at, size);
@@ -174,7 +174,7 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
   std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
   for (const auto& candidate : candidates) {
     std::size_t distance = edit_distance(word, candidate);
-    // A beginning of the right word is nearer than its missing letters say.
+    // A prefix counts as one edit.
     if (word.size() >= 4 && candidate.starts_with(word)) distance = std::min<std::size_t>(distance, 1);
     if (distance < best_distance) {
       best_distance = distance;

@@ -28,10 +28,10 @@ Result<UniqueFd> duplicate(int fd, int lowest) {
 
 namespace {
 
-/// How long a reader may take nothing where another program has made the descriptor non-blocking.
+/// Limit without progress, for a descriptor that another program has made non-blocking.
 constexpr int write_stall_ms = 10'000;
 
-/// Waits until `fd` can be written to; false, with errno set, if it takes nothing for too long.
+/// Waits until `fd` is writable; false with errno on timeout or error.
 bool wait_writable(int fd) noexcept {
   struct pollfd room {
     fd, POLLOUT, 0

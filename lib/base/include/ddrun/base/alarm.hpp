@@ -9,7 +9,8 @@
 
 namespace ddrun {
 
-/// One timer whose owner outlives the event loop. Setting it anew replaces what was waited for.
+/// A one-shot timer that can be paused. set() replaces a pending expiry. The owner must outlive the event loop; use on
+/// the executor's thread only.
 class Alarm {
  public:
   explicit Alarm(boost::asio::any_io_executor executor) : timer_(std::move(executor)) {}
@@ -24,7 +25,7 @@ class Alarm {
     armed_ = false;
     timer_.cancel();
   }
-  /// While it stands still no time passes for it.
+  /// While paused the remaining time does not decrease.
   void set_paused(bool paused) {
     if (std::exchange(paused_, paused) == paused || !armed_) return;
     if (paused) {
@@ -39,7 +40,7 @@ class Alarm {
   void start(Deadline at) {
     timer_.expires_at(at);
     timer_.async_wait([this](const boost::system::error_code& ec) {
-      // One that was on its way when the timer was set anew is not the one that is waited for.
+      // A completion that was queued before the timer was set again is stale.
       if (ec || !armed_ || paused_ || Clock::now() < timer_.expiry()) return;
       armed_ = false;
       std::exchange(on_expiry_, nullptr)();

@@ -2,7 +2,7 @@
 
 namespace ddrun {
 
-/// What this program was made of. All strings are static and never null.
+/// Version and build options of this program. All strings are static and never null.
 struct BuildInfo {
   const char* version;     ///< "0.1.0"
   const char* commit;      ///< short hash, "+changes" behind it if files differed from it; "unknown" without git
@@ -14,8 +14,8 @@ struct BuildInfo {
   const char* libraries;   ///< "Boost 1.81.0, CLI11 2.1.2, …"
 };
 
-/// Link ddrun::build_info for it (programs have it already): it is apart from ddrun::base so that a new commit does
-/// not link every test again.
+/// Needs ddrun::build_info (programs link it already), separate from ddrun::base so that a new commit does not relink
+/// every test.
 [[nodiscard]] const BuildInfo& build_info();
 
 }  // namespace ddrun

@@ -14,14 +14,14 @@
 
 namespace ddrun {
 
-/// Fills `bytes` with what the kernel takes for secret. Waits only on a machine that has just started. Fails with
-/// `unavailable` if the kernel gives nothing; then what is in `bytes` means nothing.
+/// Fills `bytes` from getrandom(2). Blocks only until the kernel's pool is initialised, shortly after boot. Fails with
+/// `unavailable`; the content of `bytes` is then unspecified.
 [[nodiscard]] Result<void> fill_random(std::span<std::byte> bytes);
 
 }  // namespace ddrun
 
-// Integers and texts in the messages of ddrun's protocols: of fixed size, least significant byte first where nothing
-// else is said; a text stands behind its length.
+// Integers and strings in the messages of ddrun's protocols: fixed size, little endian unless stated otherwise; a
+// string follows its length.
 namespace ddrun::bytes {
 
 template <std::endian order, std::integral Integer>
@@ -38,7 +38,7 @@ void put(String& to, Integer value) {
   to.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-/// The length has to fit into `Length`.
+/// Precondition: the length fits into `Length`.
 template <std::unsigned_integral Length = std::uint32_t>
 void put_text(std::string& to, std::string_view text) {
   put(to, static_cast<Length>(text.size()));
@@ -52,8 +52,8 @@ template <std::integral Integer, std::endian order = std::endian::little>
   return in_order<order>(value);
 }
 
-/// Takes values from the front of what came. Once something does not fit all that follows is 0 and empty, and `ok` is
-/// false. Never allocates more than what is left to be read.
+/// Decodes values from the front of a buffer, which it borrows. After the first value that does not fit, ok() is false
+/// and all further values are 0 or empty. Never allocates more than the remaining input.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : left_(bytes) {}
@@ -74,9 +74,9 @@ class Reader {
     if (value > highest) fail();
     return static_cast<Value>(ok_ ? value : 0);
   }
-  /// A part of what came, behind its length of 32 bits.
+  /// A string with a 32-bit length; points into the buffer.
   std::string_view text() { return take(number<std::uint32_t>()); }
-  /// Of things that take `smallest` bytes each at least: never more than can be there.
+  /// An element count; fails if the rest cannot hold that many elements of at least `smallest` bytes.
   std::uint32_t count(std::size_t smallest) {
     const auto claimed = number<std::uint32_t>();
     if (claimed > left_.size() / smallest) fail();

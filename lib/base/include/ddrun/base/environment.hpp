@@ -6,9 +6,8 @@
 
 namespace ddrun {
 
-/// An environment as an argument, entry by entry as it is: in order, with doubles and with entries that are not
-/// "NAME=VALUE". Borrows the strings: they must live as long as this and what is made from it, and must not be changed
-/// by setenv() meanwhile.
+/// A view of an environment, in order, with duplicates and with entries that are not "NAME=VALUE". Borrows the strings:
+/// they must outlive this object and every view obtained from it, and must not be changed by setenv() meanwhile.
 class Environment {
  public:
   Environment() = default;
@@ -17,21 +16,21 @@ class Environment {
 
   [[nodiscard]] const std::vector<const char*>& entries() const { return entries_; }
 
-  /// The value that getenv() would give, of the first entry of that name; it may be empty.
+  /// The value that getenv() would return: of the first entry with that name; may be empty.
   [[nodiscard]] std::optional<std::string_view> find(std::string_view name) const;
-  /// By trim_typed(). Nothing if it is unset or empty: an empty variable means "not set" to ddrun.
+  /// The value after trim_typed(). nullopt if unset or empty: ddrun treats an empty variable as not set.
   [[nodiscard]] std::optional<std::string_view> get(std::string_view name) const;
-  /// Also true if it is empty.
+  /// Also true for an empty value.
   [[nodiscard]] bool has(std::string_view name) const { return find(name).has_value(); }
 
  private:
   std::vector<const char*> entries_;
 };
 
-/// The name of an entry: what stands before its first '='; empty if there is no '='.
+/// The name of an entry: the text before its first '='; empty if there is no '='.
 [[nodiscard]] std::string_view entry_name(std::string_view entry);
 
-/// The value of a variable of this process, as it is now, by trim_typed(); nothing if it is unset or empty.
+/// The current value of a variable of this process after trim_typed(); nullopt if unset or empty.
 [[nodiscard]] std::optional<std::string_view> variable(std::string_view name);
 
 }  // namespace ddrun

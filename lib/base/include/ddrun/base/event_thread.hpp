@@ -14,35 +14,35 @@
 
 namespace ddrun {
 
-/// A thread that no signal of the process ever lands on, not even in its first moment, called `name` (15 letters at
-/// most) in what shows threads. Fails with `unavailable` where the system has no more threads to give.
+/// Starts a thread with all signals blocked from its first instruction. `name` (15 characters at most) is its name in
+/// ps and /proc. Fails with `unavailable` if no thread can be created.
 [[nodiscard]] Result<std::thread> start_thread_signals_blocked(const char* name, std::function<void()> run);
 
-/// A thread of a server: it waits for events of descriptors, level-triggered, by epoll(7), and in between does what
-/// other threads ask of it, so that what it works on needs no lock. The loop itself is its owner's.
+/// A server thread on level-triggered epoll(7). Other threads run functions on it by call(), so that its data need no
+/// lock. The owner writes the event loop.
 class EventThread {
  public:
-  /// Of the event that says that a thread asks for something; the owner hands it to answer().
+  /// The token of the event for a pending call(); the owner then calls run_pending_call().
   static constexpr std::uint64_t wakeup_token = 0;
 
-  /// Once, before anything else. Fails with errno's words after `what`, as `unavailable`.
+  /// Call once, first. Fails with `unavailable`; the message is `what` and the text of errno.
   [[nodiscard]] Result<void> open(const char* what);
-  /// `name` as for start_thread_signals_blocked(). `run` returns when the thread is to end.
+  /// `name` as for start_thread_signals_blocked(). The thread ends when `run` returns.
   [[nodiscard]] Result<void> start(const char* name, std::function<void()> run);
-  /// Whether the thread runs and is to be joined.
+  /// True from start() to join().
   [[nodiscard]] bool started() const { return thread_.joinable(); }
   void join() { thread_.join(); }
 
-  /// For other threads: `what` is done by the thread before this returns. One after the other.
+  /// Called by other threads: runs `what` on the thread and blocks until it has returned. Concurrent calls are
+  /// serialised.
   void call(const std::function<void()>& what);
 
-  // On the thread, or before it starts.
+  // Only on the thread, or before start().
 
-  /// EPOLL_CTL_ADD, MOD or DEL; false and errno if it fails. `token` must not be that above.
+  /// `operation`: EPOLL_CTL_ADD, MOD or DEL; false with errno on failure. `token` must not be wakeup_token.
   [[nodiscard]] bool watch(int operation, int fd, std::uint32_t events, std::uint64_t token) const;
   void forget(int fd) const;
-  /// Blocks for `timeout` milliseconds at most; -1: without end. How many of `events` are filled, -1 and errno if none
-  /// could be.
+  /// Blocks for at most `timeout` milliseconds; -1: without limit. Returns as epoll_wait(2).
   [[nodiscard]] int wait(std::span<epoll_event> events, int timeout) const;
   void run_pending_call();
 
@@ -50,8 +50,8 @@ class EventThread {
   UniqueFd epoll_;
   UniqueFd wakeup_;
   std::thread thread_;
-  std::mutex call_mutex_;  ///< one at a time
-  std::mutex mutex_;       ///< of what follows
+  std::mutex call_mutex_;  ///< serialises call()
+  std::mutex mutex_;       ///< protects the members below
   const std::function<void()>* pending_ = nullptr;
   std::condition_variable done_;
 };

@@ -6,13 +6,13 @@
 
 namespace ddrun {
 
-/// A process that called exit(code), 0 to 255.
+/// A process that exited with a code, 0 to 255.
 struct Exited {
   int code = 0;
   bool operator==(const Exited&) const = default;
 };
 
-/// A process that a signal ended. Never folded into an exit code: `exit 9` and SIGKILL are different ends.
+/// A process that was killed by a signal. Never folded into an exit code: exit(9) and SIGKILL differ.
 struct Signaled {
   int signal = 0;
   bool core_dumped = false;
@@ -21,7 +21,7 @@ struct Signaled {
 
 using ExitStatus = std::variant<Exited, Signaled>;
 
-/// From what wait(2) reports.
+/// Of a wait status from wait(2).
 [[nodiscard]] ExitStatus exit_status_from_wait(int wait_status);
 
 /// "SIGKILL", "SIGRTMIN+3"; "signal 77" for a number without a name.
@@ -30,10 +30,10 @@ using ExitStatus = std::variant<Exited, Signaled>;
 /// The number for "SIGTERM", "TERM", "term" or "15"; 0 if there is no such signal.
 [[nodiscard]] int signal_number(std::string_view name);
 
-/// A short sentence for people: "exited with code 3", "killed by SIGSEGV (invalid memory reference), core dumped".
+/// For messages: "exited with code 3", "killed by SIGSEGV (invalid memory reference), core dumped".
 [[nodiscard]] std::string describe(const ExitStatus& status);
 
-/// What a shell would see: the code, or 128 + signal.
+/// The code as a shell reports it: the exit code, or 128 + signal.
 [[nodiscard]] int shell_code(const ExitStatus& status);
 
 /// ddrun's own exit codes. docs/options.md has this table for users.

@@ -10,25 +10,24 @@
 
 namespace ddrun {
 
-/// A file of /proc or /sys, trailing blanks taken off; nothing if it cannot be read. At most `limit` bytes.
+/// Reads a file of /proc or /sys without trailing blanks, newlines and NULs; nullopt if it cannot be read. At most
+/// `limit` bytes, rounded up to a read.
 [[nodiscard]] std::optional<std::string> read_small_file(const std::string& path, std::size_t limit = 1U << 16U);
 
-/// The number in a file that holds one; nothing if it is missing, "max", or no number.
+/// The number in a file; nullopt if the file is missing or holds no number ("max").
 [[nodiscard]] std::optional<std::int64_t> read_number(const std::string& path);
 
 /// The number after `key` in a file of lines "key number", such as memory.events or /proc/vmstat.
 [[nodiscard]] std::optional<std::int64_t> read_keyed_number(const std::string& path, std::string_view key);
 
-/// In bytes.
+/// Size and use of a file system, in bytes.
 struct ShmSpace {
   std::uint64_t size = 0;
   std::uint64_t used = 0;
 };
 
-/// Of /dev/shm; nothing where that is no tmpfs or has no limit. Does not block.
+/// Of /dev/shm; nullopt unless it is a tmpfs with a size limit. Does not block.
 [[nodiscard]] std::optional<ShmSpace> shm_space();
-
-// What /proc says of processes.
 
 /// From /proc/PID/stat, see proc(5).
 struct ProcessStat {
@@ -36,14 +35,14 @@ struct ProcessStat {
   pid_t parent = 0;
   pid_t group = 0;
   pid_t session = 0;
-  pid_t foreground = 0;          ///< the group that its terminal belongs to now; -1: it has no terminal
-  std::uint64_t start_time = 0;  ///< clock ticks since the machine's start: no two processes have both this and the id
+  pid_t foreground = 0;          ///< foreground process group of its terminal; -1: no terminal
+  std::uint64_t start_time = 0;  ///< clock ticks since boot; unique together with the pid
 };
 
-/// Nothing if there is no such process, or /proc cannot be read.
+/// nullopt if there is no such process, or /proc cannot be read.
 [[nodiscard]] std::optional<ProcessStat> read_process_stat(pid_t pid);
 
-/// The file that this process runs; empty if it cannot be found out.
+/// The path of this process's executable (/proc/self/exe); empty if it cannot be read.
 [[nodiscard]] std::string own_program();
 
 }  // namespace ddrun

@@ -20,7 +20,7 @@ class UniqueFd {
 
   [[nodiscard]] int get() const noexcept { return fd_; }
   explicit operator bool() const noexcept { return fd_ >= 0; }
-  /// Gives the descriptor away; the caller closes it.
+  /// Releases ownership; the caller closes the descriptor.
   [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
   void reset(int fd = -1) noexcept;
 
@@ -33,20 +33,19 @@ struct Pipe {
   UniqueFd write;
 };
 
-/// A pipe whose ends are both close-on-exec. `flags` is added, for example O_NONBLOCK (both ends).
-/// Fails with `unavailable` when descriptors run out.
+/// A pipe, both ends close-on-exec. `flags` applies to both ends, for example O_NONBLOCK. Fails with `unavailable`
+/// without descriptors.
 [[nodiscard]] Result<Pipe> make_pipe(int flags = 0);
 
-/// A close-on-exec copy of `fd`, numbered `lowest` or above.
+/// A close-on-exec duplicate of `fd`, numbered `lowest` or above.
 [[nodiscard]] Result<UniqueFd> duplicate(int fd, int lowest = 3);
 
-/// Writes all of it, waiting as long as the descriptor makes it wait; false on an error (errno is set). A descriptor
-/// that does not block, such as a stderr that another program shares and has set so, is waited for too, but not when
-/// it takes nothing for ten seconds: then errno is EAGAIN.
+/// Writes all bytes; blocks as write(2) does. False with errno on error. A non-blocking descriptor (a stderr that
+/// another program shares and has set O_NONBLOCK) is polled; EAGAIN after ten seconds without progress.
 bool write_all(int fd, const void* data, std::size_t size) noexcept;
 
-/// Puts /dev/null where a standard stream was closed by the caller: what is opened later must not become one, or our
-/// words would go there.
+/// Opens /dev/null for each closed standard stream: a file opened later must not get its number and receive ddrun's
+/// messages.
 void fill_closed_standard_streams() noexcept;
 
 }  // namespace ddrun
