@@ -10,9 +10,9 @@ namespace ddrun::argv {
 
 namespace {
 
-/// Stands before each value: CLI11 takes an empty one behind "=" for none.
+/// Prefix of each value: CLI11 treats an empty value after "=" as missing.
 constexpr char value_mark = '\1';
-/// Begins what CLI11 sees of a long name that was typed with one dash. No option's name begins so.
+/// Prefix, for CLI11, of a long name typed with one dash. No option's name begins with it.
 constexpr std::string_view single_dash_prefix = "--@";
 
 [[nodiscard]] tl::unexpected<Error> bad(std::string message) {
@@ -21,7 +21,7 @@ constexpr std::string_view single_dash_prefix = "--@";
 
 bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
 bool is_option(std::string_view word) { return word.size() > 1 && word[0] == '-'; }
-/// A negative number is no option.
+/// A negative number is a value.
 bool can_be_value(std::string_view word) { return !is_option(word) || is_digit(word[1]) || word[1] == '.'; }
 
 class Reader {
@@ -54,7 +54,7 @@ class Reader {
   }
 
  private:
-  /// Finds the words, which CLI11 need not see, and rewrites the options before them.
+  /// Separates the positionals from the options and rewrites the options for CLI11.
   void split_arguments() {
     const Option* pending = nullptr;
     std::size_t at = 0;
@@ -81,7 +81,7 @@ class Reader {
                              arguments_.end());
   }
 
-  /// What comes at `at` is not the value of `option`. Said when nothing before it is wrong.
+  /// The argument at `at` is not a value of `option`. Reported only if the options before it are valid.
   void set_missing_value(const Option& option, std::size_t at) {
     const std::string& typed = tokens_.back();
     missing_value_error_ =
@@ -90,10 +90,10 @@ class Reader {
       missing_value_error_ +=
           concat("; if it is to be '", arguments_[at], "', write --", option.name, "=", arguments_[at]);
     }
-    tokens_.emplace_back();  // so that CLI11 finds one
+    tokens_.emplace_back();  // a placeholder value for CLI11
   }
 
-  /// Adds an option as CLI11 shall see it. Returns it if its value must come next.
+  /// Adds an option in CLI11's spelling. Returns it if its value is the next argument.
   const Option* add_option(std::string word) {
     const std::size_t equals = word.find('=');
     if (word[1] != '-' && !is_long_name(word.substr(1, equals - 1))) return add_short_options(std::move(word));
@@ -125,13 +125,13 @@ class Reader {
     return pending;
   }
 
-  /// Whether what stands behind one dash was meant as a long option: mpirun and its like write them so.
+  /// Whether the text after one dash is a long option, as mpirun and others write it.
   [[nodiscard]] bool is_long_name(std::string_view name) const {
     return name.size() > 1 && name != grammar_.alias &&
            (find(with_dashes(name)) != nullptr || !explanation(name).empty());
   }
 
-  /// CLI11 compares each option with each other one: a large table would take longer than all else at a start.
+  /// Only options that occur are added: CLI11 compares them pairwise, and a large table would dominate the start time.
   [[nodiscard]] bool is_mentioned(const Option& option) const {
     return std::any_of(tokens_.begin(), tokens_.end(), [&](std::string_view word) {
       if (!is_option(word)) return false;
@@ -148,7 +148,7 @@ class Reader {
     return added->allow_extra_args(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   }
 
-  /// What was typed, without the mark.
+  /// Removes the prefix from the values and checks whether the option takes one.
   [[nodiscard]] Result<void> check_values(OptionValues& given) const {
     const Option& option = *given.option;
     const bool value_forbidden =
@@ -210,15 +210,15 @@ class Reader {
 
   const Grammar& grammar_;
   const std::span<const std::string> arguments_;
-  std::vector<std::string> tokens_;  ///< options and their values, as CLI11 sees them
+  std::vector<std::string> tokens_;  ///< options and their values for CLI11
   CommandLine line_;
-  std::string missing_value_error_;  ///< the error of the last option, if it has no value
+  std::string missing_value_error_;  ///< the error for the last option, if its value is missing
 };
 
 constexpr std::size_t columns = 79;
 constexpr std::size_t help_column = 30;
 
-/// Words of `text` in lines of `width`; the first begins at `column` already.
+/// Wraps `text` at `columns`; all lines begin at `column`.
 std::string wrapped(std::string_view text, std::size_t column) {
   std::string out;
   std::size_t at = column;

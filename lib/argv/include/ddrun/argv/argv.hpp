@@ -7,51 +7,51 @@
 
 #include "ddrun/base/result.hpp"
 
-// Command lines of all programs, read by a table of options. CLI11 does it; only src/argv.cpp knows that.
+// The command line parser of all programs, driven by a table of options. Built on CLI11, which only src/argv.cpp
+// includes.
 namespace ddrun::argv {
 
 struct Option {
-  std::string_view name;       ///< long name without dashes, words joined by '-'
+  std::string_view name;       ///< long name without leading dashes: "log-dir"
   std::string_view shorts{};   ///< letters: "r" for -r
-  std::string_view metavar{};  ///< what messages call the value; empty: the option takes none
-  std::string_view help{};     ///< what it does; empty: not shown
-  bool action = false;         ///< ends the reading: --help, --version
+  std::string_view metavar{};  ///< name of the value in messages; empty: a flag
+  std::string_view help{};     ///< help text; empty: not shown
+  bool action = false;         ///< ends parsing: --help, --version
 };
 
 enum class Positionals {
-  anywhere,  ///< options and words in any order; what follows "--" are words
-  program,   ///< the first word is a program: it ends the options, and what follows it is left as it is
+  anywhere,  ///< options and positionals in any order; all after "--" are positionals
+  program,   ///< the first positional is a program: it ends the options, its arguments are not parsed
 };
 
 struct Grammar {
   std::span<const Option> options;
   Positionals positionals = Positionals::anywhere;
-  std::string_view help;  ///< the command that shows the options: "ddrun --help"
-  /// The end of a sentence about an option of other programs, by its name without dashes: " (of mpirun); in ddrun:
-  /// --hosts=HOST"; empty if there is none. May be null.
+  std::string_view help;  ///< the command that lists the options: "ddrun --help"
+  /// A hint for an option of another launcher, by its name without dashes: " (of mpirun); in ddrun: --hosts=HOST";
+  /// empty if unknown. May be null.
   std::string (*explain)(std::string_view name) = nullptr;
-  std::string_view alias{};  ///< one more spelling of the short option of its first letter: "np" for -n
+  std::string_view alias{};  ///< alternative spelling of a short option: "np" for -n
 };
 
 struct OptionValues {
   const Option* option;
-  /// In the order of the command line. Of an option without a value "true", before a program also what is behind "=".
+  /// In command line order. "true" for a flag; with Positionals::program also the text after "=".
   std::vector<std::string> values;
 };
 
 struct CommandLine {
-  std::vector<OptionValues> options;  ///< each once, in the order of the table
+  std::vector<OptionValues> options;  ///< each option once, in table order
   std::vector<std::string> positionals;
-  bool has_separator = false;      ///< "--" stood before the words, or among them
-  const Option* action = nullptr;  ///< was met; nothing behind it was looked at
+  bool has_separator = false;      ///< there was a "--"
+  const Option* action = nullptr;  ///< the action option that ended parsing
 
   [[nodiscard]] bool has(std::string_view name) const { return !values(name).empty(); }
-  /// The last one given, empty if there is none.
+  /// The last value; empty if there is none.
   [[nodiscard]] std::string last(std::string_view name) const { return has(name) ? values(name).back() : ""; }
   [[nodiscard]] const std::vector<std::string>& values(std::string_view name) const;
 
-  /// Sets `to` to what `parse` makes of the last value; leaves it as it is if there is none. An error's message begins
-  /// with the option.
+  /// Parses the last value into `to`; `to` is unchanged without a value. The error message begins with the option.
   template <class To, class Parse>
   [[nodiscard]] Result<void> read(std::string_view name, To& to, Parse parse) const {
     if (!has(name)) return {};
@@ -62,17 +62,17 @@ struct CommandLine {
   }
 };
 
-/// "--nproc-per-node", "nproc_per_node" -> "nproc-per-node"; only '_' is replaced.
+/// Replaces '_' by '-': "nproc_per_node" -> "nproc-per-node".
 [[nodiscard]] std::string with_dashes(std::string_view name);
 
-/// Reads `arguments`, which begin behind the program's own name. Words of a long name may be joined by '_' too. What
-/// looks like an option is a value only behind "=". Fails with `invalid_argument` on an unknown option (naming the
-/// nearest one), a value that is missing or one too many.
+/// Parses `arguments` (without argv[0]). Long names may use '_' instead of '-'. A value that looks like an option needs
+/// "=". Fails with `invalid_argument` on an unknown option (naming the nearest one), a missing value, or a value for a
+/// flag.
 [[nodiscard]] Result<CommandLine> read(const Grammar& grammar, std::span<const std::string> arguments);
 
-/// The row of an option in a help: its names, and `what` it does, in lines of 79 columns at most.
+/// The row of an option in a help text: its names and `what`, wrapped at 79 columns.
 [[nodiscard]] std::string describe(const Option& option, std::string_view what);
-/// The rows of all that are shown.
+/// The rows of all options with a help text.
 [[nodiscard]] std::string describe(std::span<const Option> options);
 
 }  // namespace ddrun::argv
