@@ -12,12 +12,12 @@
 
 namespace ddrun {
 
-// Everything a user can ask for, as plain data: what `lib/cli` produces and all other modules read.
-// Defaults stand in the initialisers and are the only place where they are written.
+// The job as configured by the user, as plain data: produced by lib/cli, read by all other modules. The initialisers
+// are the only place for defaults.
 
 /// How the program named on the command line is run.
 enum class ProgramKind {
-  executable,       ///< executed itself, PATH searched
+  executable,       ///< executed directly, searched in PATH
   python_script,    ///< `$PYTHON -u name args…`
   python_module,    ///< `$PYTHON -u -m name args…`
   python_function,  ///< the script as torchrun's --run-path runs it: `$PYTHON -u -c … name args…`
@@ -26,8 +26,8 @@ enum class ProgramKind {
 struct ProgramSpec {
   ProgramKind kind = ProgramKind::executable;
   std::string name;
-  std::vector<std::string> args;  ///< untouched but for ${local_rank} and ${rank}
-  bool no_python = false;         ///< an executable is not looked at for being a Python program by another name
+  std::vector<std::string> args;  ///< unchanged except for ${local_rank} and ${rank}
+  bool no_python = false;         ///< --no-python: do not check whether an executable is a Python program
 };
 
 /// --nproc-per-node
@@ -36,7 +36,7 @@ struct NprocSpec {
   Kind kind = Kind::count;
   int count = 1;  ///< for Kind::count
 };
-/// "4", "auto", "gpu": as the option takes it.
+/// "4", "auto", "gpu": the option's value.
 [[nodiscard]] std::string nproc_text(const NprocSpec& nproc);
 
 /// torchrun's digits: 0 none, 1 stdout, 2 stderr, 3 both.
@@ -53,7 +53,7 @@ struct StreamSelection {
   bool operator==(const StreamSelection&) const = default;
 };
 
-/// What stands before a worker's line on the console.
+/// The prefix of a worker's line on the console.
 enum class Label {
   automatic,  ///< "[rank] " if there is more than one worker; torchrun's "[role local_rank]:" for tee'd streams
   rank,       ///< "[3] "
@@ -62,16 +62,15 @@ enum class Label {
   none,
 };
 
-/// Whether what a worker writes to is a pseudo-terminal of its own, where it would be a pipe else.
+/// Whether a worker writes to its own pseudo-terminal instead of a pipe.
 enum class PtyUse {
-  automatic,  ///< where the console it is shown on is a terminal
-  always,     ///< also without a terminal, and also for a stream that would be shared with ddrun or be a file only
+  automatic,  ///< if the console is a terminal
+  always,     ///< also without a terminal, and for streams that would be inherited from ddrun or go to a file only
   never,
 };
 
 struct LogSpec {
-  /// --log-dir. Unset: a new directory in $TMPDIR or /tmp, made only if something has to be written.
-  /// "/dev/null" switches files off.
+  /// --log-dir. Unset: a new directory in $TMPDIR or /tmp, created when a file is needed. "/dev/null": no files.
   std::optional<std::string> dir;
   StreamSelection redirects;
   StreamSelection tee;
@@ -93,16 +92,16 @@ struct RestartPolicy {
   int max_restarts = 0;                ///< restarts of the whole group
   Milliseconds backoff{0};             ///< pause before the first restart; doubles up to 60 s
   std::optional<Milliseconds> window;  ///< set: max_restarts counts only restarts within this period
-  int same_cause = 3;                  ///< failures in a row of one known cause that end the job; 0: no limit
+  int same_cause = 3;                  ///< this many consecutive failures with the same cause end the job; 0: no limit
   CodeSet no_restart_on;               ///< a first failure with one of these codes ends the job
   CodeSet success_on{0};               ///< exit codes that count as success
 };
 
-/// How a worker group is taken down.
+/// How a worker group is stopped.
 struct StopPolicy {
   /// From the first signal until SIGKILL. Zero: SIGKILL at once.
   Milliseconds grace{30'000};
-  /// Signals that end the job in order; they are passed on once. Others are passed through.
+  /// Signals that end the job; forwarded to the workers once. Other signals are forwarded, and the job continues.
   std::set<int> ending_signals;  ///< default set in launch_spec.cpp: TERM INT HUP QUIT
   StopPolicy();
 };
@@ -110,7 +109,7 @@ struct StopPolicy {
 struct StdinSpec {
   enum class Kind { rank, all, none };
   Kind kind = Kind::rank;
-  int rank = 0;  ///< for Kind::rank: the only worker that has ddrun's stdin; others read end-of-file
+  int rank = 0;  ///< for Kind::rank: the worker that gets ddrun's stdin; the others read end-of-file
 };
 
 enum class BindMode { none, cores, numa };
@@ -118,21 +117,21 @@ enum class BindMode { none, cores, numa };
 /// When --before runs on each machine.
 enum class BeforeEach { job, attempt };
 
-/// Commands of a shell that the agent runs on each machine beside the workers; empty: none.
+/// Shell commands that the agent runs on each machine; empty: none.
 struct HostCommands {
   std::string before;  ///< before the first workers start
   BeforeEach before_each = BeforeEach::job;
   std::string after;  ///< after the last worker
 };
 
-/// Where the coordinator may be, in the order in which it is looked for. A name is resolved when it is dialled.
+/// A candidate address of the coordinator. A name is resolved when connecting.
 struct Endpoint {
-  std::string host;        ///< name or address, without brackets
-  std::uint16_t port = 0;  ///< 0: none was given
+  std::string host;        ///< host name or address, without brackets
+  std::uint16_t port = 0;  ///< 0: not given
   bool operator==(const Endpoint&) const = default;
 };
 
-/// What torchrun calls rendezvous: who takes part, where they meet, how long they wait.
+/// Rendezvous options: members, endpoint, timeouts.
 struct RendezvousSpec {
   std::string backend = "static";
   std::string endpoint;                     ///< as typed
@@ -141,45 +140,45 @@ struct RendezvousSpec {
   bool standalone = false;
   int min_nodes = 1;
   int max_nodes = 1;
-  std::optional<int> node_rank;  ///< unset: the coordinator gives one
+  std::optional<int> node_rank;  ///< unset: assigned by the coordinator
   std::optional<std::string> master_addr;
   std::optional<int> master_port;  ///< unset: a free port
   std::optional<std::string> local_addr;
-  std::string interface;                        ///< for Gloo, NCCL and UCX; empty: not given
-  std::uint64_t store_max_memory = 4ULL << 30;  ///< of the worker store, bytes; 0 for no limit
+  std::string interface;                        ///< network interface for Gloo, NCCL and UCX; empty: not given
+  std::uint64_t store_max_memory = 4ULL << 30;  ///< of the worker store, in bytes; 0: no limit
 
   // Several machines only.
-  std::vector<Endpoint> coordinators;  ///< never empty once everything about the job is known
-  int agents_expected = 0;             ///< started together, by a scheduler; 0: not known
-  std::optional<bool> is_host;         ///< this agent runs the coordinator; unset: if the endpoint is this machine
-  Milliseconds last_call{30'000};      ///< from MIN nodes until the first round; not if MIN is MAX
-  Milliseconds join_timeout{600'000};  ///< until enough nodes are there
+  std::vector<Endpoint> coordinators;  ///< in the order to try; not empty once detection is complete
+  int agents_expected = 0;             ///< agents that the scheduler started together; 0: unknown
+  std::optional<bool> is_host;     ///< whether this agent runs the coordinator; unset: if the endpoint is this machine
+  Milliseconds last_call{30'000};  ///< from MIN nodes to the first round; 0 if MIN is MAX
+  Milliseconds join_timeout{600'000};  ///< until MIN nodes have joined
   Milliseconds heartbeat_interval{1'000};
-  int heartbeat_misses = 3;                  ///< silent for so many intervals: lost
-  Milliseconds coordinator_timeout{30'000};  ///< an agent that lost its coordinator looks for it so long
-  /// From the last sign of life of a lost machine to the next round; unset: until its workers must have ended, if it
-  /// fell silent, and not at all if its connection broke.
+  int heartbeat_misses = 3;                  ///< a node silent for this many intervals is lost
+  Milliseconds coordinator_timeout{30'000};  ///< how long an agent searches for a lost coordinator
+  /// Delay from the last heartbeat of a lost machine to the next round. Unset: until its workers must have ended if it
+  /// fell silent; none if its connection was reset.
   std::optional<Milliseconds> fence;
-  int node_max_failures = 0;  ///< of a host's workers, then it is left out; 0: no limit
+  int node_max_failures = 0;  ///< failures of a host's workers after which it is excluded; 0: no limit
   std::optional<std::string> secret_file;
-  bool insecure = false;          ///< no secret: every host that reaches the port may join
-  std::string lease;              ///< a command that decides who runs the coordinator; empty: none is given
+  bool insecure = false;          ///< no secret: any host that can connect may join
+  std::string lease;              ///< a command that elects the coordinator's machine; empty: not given
   Milliseconds lease_ttl{5'000};  ///< whole seconds
-  int coordinator_port = 0;       ///< with a lease; 0: any
-  bool signals_to_all = false;    ///< SIGUSR1 and SIGUSR2 reach the workers of all machines
+  int coordinator_port = 0;       ///< used with a lease; 0: any
+  bool signals_to_all = false;    ///< forward SIGUSR1 and SIGUSR2 to the workers of all machines
 
   [[nodiscard]] bool several_machines() const { return max_nodes > 1 && !standalone; }
-  /// What --rdzv-conf says of `key`; nothing where it does not.
+  /// The value of `key` in --rdzv-conf, if given.
   [[nodiscard]] std::optional<std::string> conf_value(const std::string& key) const {
     const auto found = conf.find(key);
     return found == conf.end() ? std::nullopt : std::optional(found->second);
   }
   [[nodiscard]] bool is_etcd() const { return backend == "etcd" || backend == "etcd-v2"; }
-  /// Who runs the coordinator is decided by a lease, and it outlives its machine.
+  /// A lease elects the coordinator, so the job survives the loss of its machine.
   [[nodiscard]] bool has_lease() const { return is_etcd() || !lease.empty(); }
 };
 
-/// A job on machines that ddrun reaches by ssh from this one.
+/// A job on machines reached from this one by ssh.
 struct RemoteSpec {
   std::string hosts;  ///< --hosts as typed; empty: not given
   std::optional<std::string> hostfile;
@@ -203,22 +202,22 @@ struct LaunchSpec {
   bool virtual_local_rank = false;
   std::optional<std::string> chdir;
   std::vector<std::pair<std::string, std::string>> env;  ///< --env NAME=VALUE, in order
-  bool keep_scheduler_env = false;        ///< workers inherit ranks that srun or mpirun gave to ddrun itself
-  std::optional<Milliseconds> timeout;    ///< the whole job
+  bool keep_scheduler_env = false;        ///< workers inherit the rank variables that srun or mpirun set for ddrun
+  std::optional<Milliseconds> timeout;    ///< limit for the whole job
   std::optional<Milliseconds> exit_skew;  ///< from the first worker's success to the last one's
   std::optional<std::string> report_file;
   std::optional<std::string> events_file;  ///< one JSON line per event of the job
   std::optional<std::uint64_t> seed;
   HostCommands commands;
   bool dry_run = false;
-  std::string started_as;                  ///< argv[0] of the ddrun that the user started; empty: not known
+  std::string started_as;                  ///< argv[0] of the ddrun that the user started; empty: unknown
   std::string event_log_handler = "null";  ///< "null" or "console"
 };
 
-/// What the members of one round agreed on, as one node sees it. All ranks are dense and start at 0.
+/// The result of one rendezvous round for one node. All ranks are dense and start at 0.
 struct RankAssignment {
   std::string run_id;       ///< TORCHELASTIC_RUN_ID
-  std::uint64_t round = 0;  ///< rises with every restart, and with every machine that joins or leaves
+  std::uint64_t round = 0;  ///< increases with every restart and every membership change
   int restart_count = 0;    ///< one number for the whole job
   int max_restarts = 0;
   int node_rank = 0;  ///< torchrun's group rank
@@ -230,7 +229,7 @@ struct RankAssignment {
   int role_world_size = 1;
   std::string master_addr;  ///< an address, not a host name, unless the user gave a name
   int master_port = 0;
-  std::string host;  ///< this machine's label: its short name if no other member has it
+  std::string host;  ///< this machine's label: its short host name if that is unique in the job
 
   bool operator==(const RankAssignment&) const = default;
 
