@@ -14,7 +14,8 @@ namespace {
 
 using Warnings = std::vector<std::string>;
 
-/// Variables and files are often set once for many jobs: only what was typed now is worth a warning.
+/// Whether the option was given on the command line: variables and files are shared by many jobs, so they cause no
+/// warnings.
 bool is_typed(const Settings& settings, std::string_view name) {
   return settings.of(name).source == Source::command_line && settings.is_on(name);
 }
@@ -90,7 +91,7 @@ void check_filters(const ParsedOptions& parsed, const Settings& settings, Warnin
   }
 }
 
-/// torchrun's c10d can meet in a file. A job of one machine needs no rendezvous; several machines need a port.
+/// torchrun's c10d supports a file as rendezvous. On one machine it is not needed; several machines need a port.
 Result<void> resolve_rendezvous_file(RendezvousSpec& rendezvous, const Settings& settings) {
   if (rendezvous.backend != "c10d" || rendezvous.conf_value("store_type") != "file") {
     if (rendezvous.endpoint.find('/') == std::string::npos) return {};
@@ -106,7 +107,7 @@ Result<void> resolve_rendezvous_file(RendezvousSpec& rendezvous, const Settings&
   return {};
 }
 
-/// The last six say something about torchrun's own store or barrier, which ddrun does not have.
+/// Keys of --rdzv-conf that cause no warning, also those without effect in ddrun.
 constexpr std::string_view known_keys =
     "timeout join_timeout last_call_timeout keep_alive_interval keep_alive_max_attempt is_host rank close_timeout "
     "heartbeat "
@@ -116,8 +117,8 @@ Result<void> wrong_value(std::string_view key, std::string_view text, const Erro
   return fail(Errc::invalid_argument, concat("--rdzv-conf: ", key, "=", text, ": ", error.message));
 }
 
-/// torchrun's keys of --rdzv-conf, given their meaning unless an option of ddrun's own says otherwise. Fails with
-/// `invalid_argument` for a value that is none; a key that is not known gives a warning.
+/// Applies torchrun's keys of --rdzv-conf; ddrun's options take precedence. Fails with `invalid_argument` for an
+/// invalid value; an unknown key causes a warning.
 Result<void> apply_rendezvous_conf(RendezvousSpec& rendezvous, const Settings& settings,
                                    std::vector<std::string>& warnings) {
   const bool is_static = rendezvous.backend == "static";
@@ -130,7 +131,7 @@ Result<void> apply_rendezvous_conf(RendezvousSpec& rendezvous, const Settings& s
     to = *parsed;
     return {};
   };
-  // As with torchrun: a static rendezvous has `timeout`, a dynamic one has `join_timeout`.
+  // As in torchrun: `timeout` for a static rendezvous, `join_timeout` for a dynamic one.
   if (auto set = time(is_static ? "timeout" : "join_timeout", "join-timeout", rendezvous.join_timeout); !set)
     return set;
   if (auto set = time("last_call_timeout", "last-call", rendezvous.last_call); !set) return set;
@@ -161,7 +162,7 @@ Result<void> apply_rendezvous_conf(RendezvousSpec& rendezvous, const Settings& s
   return {};
 }
 
-/// The coordinator's machine is chosen by etcd or by the program of --rdzv-lease; without either by --rdzv-endpoint.
+/// The coordinator's machine is elected by etcd or --rdzv-lease; without either it is given by --rdzv-endpoint.
 Result<void> check_lease(RendezvousSpec& rendezvous, const Settings& settings, Warnings& warnings) {
   const auto conf = [&](const std::string& key) { return rendezvous.conf_value(key).value_or(""); };
   if (!rendezvous.has_lease()) {
@@ -194,7 +195,7 @@ Result<void> check_lease(RendezvousSpec& rendezvous, const Settings& settings, W
   return {};
 }
 
-/// A link-local IPv6 address leads somewhere only together with an interface of the machine that uses it.
+/// A link-local IPv6 address needs an interface of the machine that uses it.
 Result<void> check_link_local(const RendezvousSpec& rendezvous, const Settings& settings) {
   const auto is_link_local = [](const std::string& text) {
     const auto address = IpAddress::parse(text);
@@ -247,7 +248,7 @@ Result<void> check_rendezvous(ParsedOptions& parsed, const Settings& settings, W
   return apply_rendezvous_conf(rendezvous, settings, warnings);
 }
 
-/// torchrun's names for binding, with the nearest that ddrun has.
+/// Maps torchrun's --numa-binding to the nearest --bind mode.
 void translate_numa_binding(ParsedOptions& parsed, Settings& settings, Warnings& warnings) {
   const std::string how = std::exchange(parsed.numa_binding, "");
   if (how.empty()) return;
@@ -263,7 +264,7 @@ void translate_numa_binding(ParsedOptions& parsed, Settings& settings, Warnings&
 }  // namespace
 
 void apply_exports(LaunchSpec& spec, const Environment& environment, Warnings& warnings) {
-  // From the last one on, as the last one counts, and what --env says before it.
+  // Backwards: the last -x of a name counts, and --env takes precedence.
   for (auto it = spec.remote.exported.rbegin(); it != spec.remote.exported.rend(); ++it) {
     const std::size_t equals = it->find('=');
     const std::string name = it->substr(0, equals);
@@ -301,7 +302,7 @@ Result<void> check_combinations(ParsedOptions& parsed, Settings& settings, Warni
     warnings.emplace_back("--start-method has no effect: ddrun has one way to start a process");
   }
   if (is_typed(settings, "monitor-interval")) {
-    warnings.emplace_back("--monitor-interval has no effect: ddrun is told at once when a worker ends");
+    warnings.emplace_back("--monitor-interval has no effect: ddrun is notified at once when a worker ends");
   }
   return {};
 }

@@ -4,7 +4,7 @@
 #include "ddrun/cli/parse.hpp"
 #include "option_table.hpp"
 
-// Completion scripts for three shells: options and their values by the table, ddrun's own words by a list.
+// Completion scripts for three shells: options and values from the option table, subcommands from a list.
 
 namespace ddrun::cli {
 
@@ -12,11 +12,11 @@ namespace {
 
 struct Subcommand {
   std::string_view name;
-  std::string_view first_args{};  ///< what may stand directly behind it
-  std::string_view later_args{};  ///< what may stand anywhere behind it
+  std::string_view first_args{};  ///< allowed as its first argument
+  std::string_view later_args{};  ///< allowed at any position after it
 };
 
-/// `config show` and `env` have the options of a launch too, and --json.
+/// `config show` and `env` also take the options of a launch, and --json.
 constexpr Subcommand subcommands[] = {
     {"completion", "", "bash zsh fish"},
     {"config", "show"},
@@ -37,10 +37,10 @@ std::string subcommand_list() {
   return text;
 }
 
-/// What is offered for --signals-to-handle; it takes others too.
+/// Suggestions for --signals-to-handle, which accepts others too.
 constexpr std::string_view signal_names = "SIGALRM SIGHUP SIGINT SIGQUIT SIGTERM SIGUSR1 SIGUSR2 SIGWINCH";
 
-/// The first part of an option's help: what fits beside a name in a menu.
+/// The first clause of an option's help, for a menu.
 std::string short_help(const Option& option) {
   const std::string_view help = option.help;
   return std::string(help.substr(0, help.find_first_of(":;(")).substr(0, 70));
@@ -56,7 +56,7 @@ std::string escaped(std::string_view text, std::string_view special) {
   return out;
 }
 
-/// In single quotes, for a shell in which ' is written as `quote` inside of them.
+/// In single quotes; a ' inside is written as `quote`.
 std::string single_quoted(std::string_view text, std::string_view quote) {
   std::string out = "'";
   for (const char c : text) {
@@ -66,7 +66,7 @@ std::string single_quoted(std::string_view text, std::string_view quote) {
   return out + "'";
 }
 
-/// "--nproc-per-node|-n": every spelling of the options that take a value and of which `wanted` is true.
+/// "--nproc-per-node|-n": all spellings of the options with a value that match `wanted`.
 template <class Predicate>
 std::string patterns_of(Predicate wanted) {
   std::string text;
@@ -82,7 +82,7 @@ std::string patterns_of(Predicate wanted) {
 
 // ---- bash
 
-/// Walks the words before the cursor as ddrun itself does; `=` is a word of its own to bash.
+/// Parses the words before the cursor as ddrun does; bash makes `=` a separate word.
 constexpr std::string_view bash_walk = R"sh(
 _ddrun() {
     local cur=${COMP_WORDS[COMP_CWORD]} word='' want='' prefix='' program=0 i=1 options=$_ddrun_options

@@ -7,14 +7,14 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-// The library's own copy of its code: a shared library of toml++ is not on every machine.
+// Header only: a shared library of toml++ is not installed everywhere.
 #undef TOML_HEADER_ONLY
 #undef TOML_SHARED_LIB
 #define TOML_HEADER_ONLY 1
 #define TOML_EXCEPTIONS 0
 #define TOML_ENABLE_FORMATTERS 0
-// "[[[" trips an assertion of 3.3 and is a plain syntax error without it. With NDEBUG the same condition would be
-// promised to the optimiser instead.
+// "[[[" fails an assertion of 3.3 and is a plain syntax error without it. With NDEBUG the condition would become an
+// assumption of the optimiser.
 #pragma push_macro("NDEBUG")
 #undef NDEBUG
 #define TOML_ASSERT(expression) static_assert(true)
@@ -67,7 +67,7 @@ std::string_view type_name(toml::node_type type) {
   }
 }
 
-/// TOML types that an option may take.
+/// TOML types as flags.
 namespace types {
 constexpr unsigned yes_no = 1, whole = 2, fraction = 4, text = 8, list = 16, table = 32;
 }
@@ -101,7 +101,7 @@ const AcceptedTypes& accepted_types_of(Kind kind) {
   return found == std::end(accepted_types) ? text_only : *found;
 }
 
-/// A number or text as one would type it; nothing for other types.
+/// A number or text as typed on a command line; nullopt for other types.
 std::optional<std::string> scalar(const toml::node& node) {
   if (const auto* text = node.as_string()) return text->get();
   if (const auto* number = node.as_integer()) return std::to_string(number->get());
@@ -134,7 +134,7 @@ std::optional<std::vector<std::string>> table_of(const toml::node& node, std::st
   return items;
 }
 
-/// The values that the option would have been given on a command line; nothing if the type does not fit.
+/// The option's values as on a command line; nullopt if the type does not match.
 std::optional<std::vector<std::string>> values_of(Kind kind, const toml::node& node) {
   using Values = std::vector<std::string>;
   const unsigned wanted = accepted_types_of(kind).types;
@@ -182,7 +182,7 @@ class Reader {
     toml::source_position position;
   };
 
-  /// In the order of the file, so that the first mistake is named first.
+  /// In file order, so that the first error is reported first.
   static std::vector<Entry> entries(const toml::table& table) {
     std::vector<Entry> all;
     for (auto&& [key, node] : table) all.push_back({std::string(key.str()), &node, key.source().begin});
@@ -259,7 +259,7 @@ class Reader {
 
 Result<ConfigFile> read_config(const std::string& path) { return Reader(path).read(); }
 
-// The other way.
+// Output for `config show`.
 
 namespace {
 
@@ -286,7 +286,7 @@ std::string quoted_list(const std::vector<std::string>& items) {
   return out + "]";
 }
 
-/// Whether TOML may have it as a bare number.
+/// Whether it can be written as a bare TOML number.
 bool is_plain_number(std::string_view text) {
   const std::size_t point = text.find('.');
   const std::string_view whole = text.substr(0, point);

@@ -14,14 +14,13 @@ constexpr std::string_view slurm = "srun";
 constexpr std::string_view accelerate = "accelerate launch";
 constexpr std::string_view deepspeed = "deepspeed";
 
-// What an option asks of a scheduler is not a launcher's to give.
 constexpr std::string_view by_scheduler =
     "not needed: ddrun uses what the job was given; ask sbatch, salloc or srun for it";
 constexpr std::string_view in_the_script =
     "not needed: it is about the training, not the start; say it in the script, or to its own configuration";
 
 constexpr ForeignOption foreign_option_table[] = {
-    // How many, and where
+    // Counts and hosts
     {"np", mpi, "in ddrun: -n N"},
     {"npernode ppn perhost ranks-per-proc N", "mpirun and srun",
      "in ddrun: -n N for workers on each machine, --nnodes=N for machines"},
@@ -46,7 +45,7 @@ constexpr ForeignOption foreign_option_table[] = {
     {"force-multi", deepspeed, "not needed: what is in --hosts is used, were it one host"},
     {"devices", "fabric", "in ddrun: -n N"},
 
-    // Over the network
+    // Network and remote start
     {"launcher", "deepspeed and mpiexec", "in ddrun: --ssh=COMMAND, if hosts are not reached by ssh"},
     {"bootstrap rsh-agent", "mpirun and mpiexec", "in ddrun: --ssh=COMMAND, if hosts are not reached by ssh"},
     {"launcher-args ssh-port", deepspeed, "in ddrun: --ssh='ssh -p PORT'"},
@@ -54,7 +53,7 @@ constexpr ForeignOption foreign_option_table[] = {
     {"iface", hydra, "in ddrun: --local-addr=ADDRESS"},
     {"mpi", slurm, "not needed: workers meet by MASTER_ADDR and MASTER_PORT"},
 
-    // Their environment
+    // Environment
     {"genv genvlist genvall envall envlist envnone", hydra,
      "in ddrun: --env NAME=VALUE; what is set here is handed on anyway, to --hosts by -x NAME"},
     {"wdir wd cwd", mpi, "in ddrun: --chdir=DIR"},
@@ -92,7 +91,7 @@ constexpr ForeignOption foreign_option_table[] = {
     {"display-map display-allocation display-devel-map show-progress", mpi, "in ddrun: --dry-run, or -v"},
     {"save-pid", deepspeed, "in ddrun: --report=FILE"},
 
-    // Failure and the end
+    // Failure and termination
     {"kill-on-bad-exit K no-kill", slurm, "not needed: the first failure ends the job"},
     {"enable-recovery continuous", mpi, "in ddrun: --max-restarts=N starts all workers again"},
     {"wait W", slurm, "in ddrun: --exit-skew=TIME"},

@@ -20,9 +20,9 @@ constexpr std::string_view opening =
        ddrun completion bash|zsh|fish
        ddrun version [--json]
 
-Starts a group of workers, tells each who it is, watches over them, and brings
-the group back when one fails. A program that ends in .py, -m module, or what
-only Python can run, runs with Python; anything else is executed itself.
+Starts a group of workers, sets their rank environment, serves the rendezvous
+store, and restarts the group on failure. A program that ends in .py, -m module,
+or what only Python can run, runs with Python; anything else is executed itself.
 ${local_rank} and ${rank} in its arguments are replaced; nothing else behind
 the program is touched, but that a -- directly behind Python's or --no-python's
 is dropped, as torchrun does it.

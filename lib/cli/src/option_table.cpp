@@ -14,10 +14,10 @@ namespace {
 
 // ---- values that only one option has
 
-/// Anything; nothing too.
+/// Any text, also empty.
 Result<std::string> text(std::string_view value) { return std::string(value); }
 
-/// Where nothing as text means that the option was not given, as in --log-dir=$UNSET.
+/// An empty text counts as not given, as in --log-dir=$UNSET.
 template <class Parse>
 auto or_unset(std::string_view value, Parse parse)
     -> Result<std::optional<typename std::invoke_result_t<Parse, std::string_view>::value_type>> {
@@ -31,14 +31,14 @@ Result<std::set<int>> parse_local_ranks(std::string_view value) {
 
 Result<std::set<int>> parse_exit_codes(std::string_view value) { return parse_number_set(value, 255, "an exit code"); }
 
-/// -v may be given as a number (DDRUN_VERBOSE=2) or a word, or once per step.
+/// -v is a number (DDRUN_VERBOSE=2), a boolean, or repeated.
 Result<int> parse_count(std::string_view value) {
   if (auto number = parse_int(value, 0, 9)) return number;
   if (const auto yes = parse_bool(value)) return *yes ? 1 : 0;
   return bad(concat("'", value, "' is not a number from 0 to 9"));
 }
 
-/// torchrun's third handler only concerns an event source that does not exist here; it prints nothing there either.
+/// torchrun's handler dynamic_rendezvous prints nothing for workers either.
 Result<std::string> parse_event_handler(std::string_view value) {
   return parse_choice(value == "dynamic_rendezvous" ? "null" : value, "null console");
 }
@@ -51,7 +51,7 @@ Result<std::uint64_t> parse_rotation(std::string_view value) {
   return bytes;
 }
 
-/// A file, if --rdzv-conf says so, or several members of etcd: both are settled by check_together().
+/// May be a file (with --rdzv-conf) or several members of etcd; check_combinations() decides.
 Result<std::string> parse_endpoints(std::string_view value) {
   value = trim_typed(value);
   if (value.empty() || value.find('/') != std::string_view::npos) return text(value);
@@ -64,7 +64,7 @@ Result<std::string> parse_endpoints(std::string_view value) {
   return join(endpoints, ",");
 }
 
-/// "default" is what torchrun does without a plug-in, and what ddrun does.
+/// Only "default", torchrun's behaviour without a plug-in.
 Result<std::string> parse_logs_specs(std::string_view value) {
   if (value == "default") return text(value);
   return bad(concat("'", value,
@@ -77,7 +77,7 @@ Result<std::optional<Milliseconds>> parse_fence(std::string_view value) {
   return parse_time(value);
 }
 
-/// etcd's own bound is whole seconds, and below two there is no room to renew a lease.
+/// etcd's leases last whole seconds; below two there is no time for a renewal.
 Result<Milliseconds> parse_lease_ttl(std::string_view value) {
   auto time = parse_time(value);
   if (time && (*time < std::chrono::seconds(2) || time->count() % 1000 != 0)) {
@@ -144,7 +144,7 @@ Shown shown_variables(const ParsedOptions& parsed) {
   return all;
 }
 
-/// Stores a parsed value, or passes the failure on.
+/// Stores a parsed value or returns the failure.
 template <class To, class From>
 Result<void> assign(To& to, Result<From> from) {
   if (!from) return tl::unexpected<Error>(std::move(from.error()));
@@ -152,7 +152,7 @@ Result<void> assign(To& to, Result<From> from) {
   return {};
 }
 
-/// An enumeration whose values are called by `words`, in their order.
+/// Sets an enumeration whose values are named by `words`, in order.
 template <class Enum>
 Result<void> assign_enum(Enum& to, std::string_view value, std::string_view words) {
   if (auto known = parse_choice(value, words); !known) return tl::unexpected<Error>(std::move(known.error()));
@@ -166,7 +166,7 @@ Result<void> assign_enum(Enum& to, std::string_view value, std::string_view word
 constexpr bool pet = true;
 constexpr bool own = false;
 
-// What sets a field of the draft, `v` being the text, and what shows it.
+// The setter of a field from the text `v`, and its display.
 #define SET(field, value) [](ParsedOptions& d, std::string_view v) { return assign(d.field, value); }
 #define SHOW(value) [](const ParsedOptions& d) { return shown(value); }
 #define SETTING(field, value) SET(field, value), SHOW(d.field)
@@ -388,7 +388,7 @@ constexpr Option several_table[] = {
     {"signals-to-all", "", "", Kind::flag, own,
      "Pass SIGUSR1 and SIGUSR2 that any agent gets to the workers of all machines",
      SETTING(spec.rendezvous.signals_to_all, parse_bool(v))},
-    {"insecure", "", "", Kind::flag, own, "No secret: whoever reaches the coordinator's port may join the job",
+    {"insecure", "", "", Kind::flag, own, "No secret: any host that reaches the coordinator's port may join the job",
      SETTING(spec.rendezvous.insecure, parse_bool(v))},
 };
 
@@ -412,7 +412,7 @@ constexpr Option torchrun_table[] = {
      CHOICE(numa_binding, "node socket exclusive core-complex")},
     {"start-method", "", "HOW", Kind::choice, pet, "No effect: ddrun has one way to start a process",
      CHOICE(start_method, "spawn fork forkserver")},
-    {"monitor-interval", "", "SECONDS", Kind::number, pet, "No effect: ddrun is told when a worker ends",
+    {"monitor-interval", "", "SECONDS", Kind::number, pet, "No effect: ddrun is notified when a worker ends",
      SETTING(monitor_interval, parse_positive_number(v))},
     {"logs-specs", "", "NAME", Kind::text, own,
      "No effect; other names than default are of Python plug-ins and refused",

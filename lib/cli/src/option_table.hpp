@@ -13,7 +13,7 @@ namespace ddrun::cli {
 
 enum class ColorMode { automatic, always, never };
 
-/// A LaunchSpec in the making, with what options say beside it.
+/// The result of all options: a LaunchSpec and values that are not part of it.
 struct ParsedOptions {
   LaunchSpec spec;
   bool module = false;
@@ -22,7 +22,7 @@ struct ParsedOptions {
   int verbose = 0;
   int quiet = 0;
   ColorMode color = ColorMode::automatic;
-  // Taken from torchrun's command lines, checked, and of no further effect or translated later.
+  // Accepted from torchrun's command lines and checked; without effect, or translated later.
   std::string start_method = "spawn";
   double monitor_interval = 0.1;
   std::string logs_specs = "default";
@@ -32,10 +32,10 @@ struct ParsedOptions {
   std::string ci = "auto";
 };
 
-// The one table of options. Parsing, variables, the config file, --help, completions and `config show` all read it, so
-// they cannot disagree; tests hold the manual page and docs/options.md against it.
+// The option table, used by the parser, variables, the settings file, --help, completions and `config show`. Tests
+// compare the manual page and docs/options.md with it.
 
-/// What a value looks like: decides which TOML types fit and how it is completed.
+/// The kind of a value: determines the TOML types and the completion.
 enum class Kind {
   flag,           ///< no value; 0 or 1 in variables
   count,          ///< a flag that may be repeated
@@ -47,7 +47,7 @@ enum class Kind {
   choice,         ///< one of `choices`
   file,           ///< path of a file
   directory,      ///< path of a directory
-  choice_or_int,  ///< whole number or a word of `choices`
+  choice_or_int,  ///< whole number or one of `choices`
   streams,        ///< torchrun's 0..3, or RANK:0..3,…
   numbers,        ///< list of numbers and ranges
   names,          ///< comma list
@@ -57,27 +57,27 @@ enum class Kind {
 };
 
 struct Option {
-  std::string_view name{};     ///< long name without dashes, words joined by '-'
+  std::string_view name{};     ///< long name without leading dashes: "log-dir"
   std::string_view shorts{};   ///< letters: "r" for -r
-  std::string_view metavar{};  ///< what --help calls the value; empty if there is none
+  std::string_view metavar{};  ///< name of the value in --help; empty: a flag
   Kind kind = Kind::flag;
-  bool pet = false;  ///< read from PET_<NAME>, as torchrun does
+  bool pet = false;  ///< also read from PET_<NAME>, as by torchrun
   std::string_view help{};
-  /// Takes one value, or says what is allowed. Null for --config, --help and their like, which are no settings.
+  /// Parses one value; the error lists what is allowed. Null for options that are not settings: --config, --help.
   Result<void> (*set)(ParsedOptions&, std::string_view) = nullptr;
-  /// The value as `set` would take it; empty: not set. Several only for Kind::assignments.
+  /// The current value in the form that `set` accepts; empty: not set. More than one only for Kind::assignments.
   std::vector<std::string> (*show)(const ParsedOptions&) = nullptr;
-  std::string_view choices{};         ///< words, separated by blanks
-  std::string_view other_variable{};  ///< a further variable, after DDRUN_ and PET_
+  std::string_view choices{};         ///< separated by blanks
+  std::string_view other_variable{};  ///< another variable, after DDRUN_ and PET_
 
   [[nodiscard]] bool takes_value() const { return kind != Kind::flag && kind != Kind::count && kind != Kind::action; }
   [[nodiscard]] bool is_setting() const { return set != nullptr; }
 };
 
-/// As the command line sees it.
+/// The option for the command line parser.
 [[nodiscard]] argv::Option as_argument(const Option& option);
 
-/// What stands under one heading of the help.
+/// The options under one heading of --help.
 struct OptionGroup {
   std::string_view title;
   std::span<const Option> options;
@@ -85,27 +85,27 @@ struct OptionGroup {
 
 [[nodiscard]] std::span<const OptionGroup> option_groups();
 
-/// All options: those of each group behind one another.
+/// The options of all groups, in order.
 [[nodiscard]] std::span<const Option* const> all_options();
 
-/// By long name, with '-' or '_' between words; null if there is none.
+/// By long name with '-' or '_'; null if there is none.
 [[nodiscard]] const Option* find_option(std::string_view long_name);
 
 using argv::with_dashes;
-/// Variables that set `option`, the strongest first.
+/// The variables of `option`, in order of precedence.
 [[nodiscard]] std::vector<std::string> variables_of(const Option& option);
 
-/// An option of mpirun, srun and other launchers that ddrun has not, and what does the same here.
+/// An option of mpirun, srun or another launcher that ddrun lacks, and its replacement.
 struct ForeignOption {
-  std::string_view names;      ///< separated by blanks, without dashes in front; of one letter: as `-N`
-  std::string_view launchers;  ///< whose it is: "mpirun", "mpirun and srun"
-  /// The end of a sentence: "in ddrun: ...", or "not needed: ..."
+  std::string_view names;      ///< separated by blanks, without leading dashes; a single letter is a short option
+  std::string_view launchers;  ///< "mpirun", "mpirun and srun"
+  /// "in ddrun: ...", or "not needed: ..."
   std::string_view hint;
 };
 
 [[nodiscard]] std::span<const ForeignOption> foreign_options();
 
-/// `name` without dashes in front, with '-' or '_' between words; null if none is known by it.
+/// By name without leading dashes, with '-' or '_'; null if unknown.
 [[nodiscard]] const ForeignOption* find_foreign_option(std::string_view name);
 
 }  // namespace ddrun::cli

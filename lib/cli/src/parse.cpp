@@ -24,15 +24,15 @@ MessageSettings message_settings_of(const ParsedOptions& parsed, const Environme
   return settings;
 }
 
-/// Decided here for all hosts, or of no use there.
+/// Options that this machine applies for all hosts, or that have no meaning there.
 constexpr std::array<std::string_view, 18> not_forwarded{
     "ci",          "dry-run",   "color",      "hosts",         "hostfile",     "ssh",
     "export",      "node-rank", "standalone", "rdzv-endpoint", "rdzv-backend", "rdzv-lease",
     "secret-file", "insecure",  "env-detect", "nnodes",        "master-port",  "signals-to-all"};
 
-/// A command line that means the same as all that was given here by whatever way (typed, variables, a file), but for
-/// what concerns this machine alone: "--name=value"…, "--", the program and its arguments. For a ddrun that is started
-/// elsewhere and looks at nothing but this.
+/// The command line for ddrun on another host: "--name=value"…, "--", the program and its arguments. Contains all
+/// settings that were given here (typed, variables, a file) except `not_forwarded`; that ddrun reads no variables or
+/// files.
 std::vector<std::string> forwarded_args(const ParsedOptions& parsed, const Settings& settings) {
   std::vector<std::string> args;
   for (const Option* option : all_options()) {
@@ -55,14 +55,14 @@ Result<argv::CommandLine> read_command_line(std::span<const std::string> argumen
   static const std::vector<argv::Option> options = [] {
     std::vector<argv::Option> all;
     for (const Option* option : all_options()) all.push_back(as_argument(*option));
-    all.push_back({"json"});  // only where a text is wanted
+    all.push_back({"json"});  // not for a launch
     return all;
   }();
   const std::span<const argv::Option> known(options.data(), options.size() - (command == Command::launch ? 1 : 0));
   return argv::read({known, argv::Positionals::program, "ddrun --help", explain, "np"}, arguments);
 }
 
-/// Everything that the options of one command line lead to.
+/// Parses one command line into a Launch or a text.
 class LaunchReader {
  public:
   explicit LaunchReader(const ParseContext& context)
@@ -136,7 +136,7 @@ class LaunchReader {
   bool stderr_is_tty_;
   Settings settings_;
   ParsedOptions parsed_;
-  std::string program_origin_;  ///< empty: no program
+  std::string program_origin_;  ///< where the program was given; empty: no program
   std::vector<std::string> warnings_;
 };
 

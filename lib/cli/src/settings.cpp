@@ -16,7 +16,7 @@ struct Variable {
   std::string_view value;
 };
 
-/// Those that could set an option. Almost always none, so that the table is not walked for each.
+/// The variables that could set an option. Usually none, which saves a walk over the table.
 std::vector<Variable> candidates(const Environment& environment) {
   std::vector<Variable> found;
   for (const std::string_view text : environment.entries()) {
@@ -38,7 +38,7 @@ std::vector<std::string> lines_of(std::string_view text) {
   return lines;
 }
 
-/// Blanks in the texts that are looked for, and behind a prefix, are meant.
+/// Blanks are significant in filter texts and in a line prefix.
 bool keeps_blanks(const Option& option) {
   return option.kind == Kind::names || option.name == "log-line-prefix-template";
 }
@@ -90,7 +90,7 @@ void Settings::add_command_line(const argv::CommandLine& line) {
     if (option == nullptr || !option->is_setting()) continue;
     Given given{Source::command_line, "command line", concat("--", option->name), values};
     const bool counted = option->kind == Kind::count && values == std::vector<std::string>(values.size(), "true");
-    // A flag that is repeated is counted; of several values the last counts, as argparse does it.
+    // A repeated flag is counted; of several values the last one counts, as with argparse.
     if (counted) given.values = {std::to_string(std::min<std::size_t>(values.size(), 9))};
     else if (option->kind != Kind::assignments) given.values = {values.back()};
     if (option->takes_value() && given.values.size() == 1) given.prefix += concat('=', given.values.front());

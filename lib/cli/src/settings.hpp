@@ -10,38 +10,39 @@
 #include "ddrun/cluster/complete.hpp"
 #include "option_table.hpp"
 
-// What was given on the command line, in a file of settings and by variables; put together; checked.
+// The settings from the command line, the settings file and variables: merged and checked.
 namespace ddrun::cli {
 
 struct FileValue {
   const Option* option;
-  std::vector<std::string> values;  ///< as the option would take them on the command line
+  std::vector<std::string> values;  ///< as on a command line
   std::string key;                  ///< as written
   std::string where;                ///< "FILE:LINE:COLUMN"
 };
 
 struct ConfigFile {
-  std::vector<FileValue> values;  ///< in the order of the file
+  std::vector<FileValue> values;  ///< in file order
   std::vector<std::string> program;
   std::string program_where;
 };
 
-/// Reads a TOML file of settings. Keys are long option names; `program` (a text or a list) and `args` (a list) name
-/// what is run. Fails with one line, "FILE:LINE:COLUMN: …", on bad syntax, an unknown key or a wrong type; values
-/// themselves are not judged here. Blocks as reading a file does.
+/// Reads a TOML settings file. Keys are long option names; `program` (a string or a list) and `args` (a list) give the
+/// program. Fails with one line, "FILE:LINE:COLUMN: …", on a syntax error, an unknown key or a wrong type; values are
+/// checked later. Blocks on file I/O.
 [[nodiscard]] Result<ConfigFile> read_config(const std::string& path);
 
-/// Where a value came from; a later one is stronger.
+/// The source of a value; later ones take precedence.
 enum class Source { standard, file, variable, command_line };
 
 struct Given {
   Source source = Source::standard;
   std::string where;   ///< "command line", "variable NAME", "file PATH:LINE:COLUMN"
-  std::string prefix;  ///< for messages about the value: "--name=value", "NAME=value", "PATH:LINE:COLUMN: name"
+  std::string prefix;  ///< prefix of messages about the value: "--name=value", "NAME=value", "PATH:LINE:COLUMN: name"
   std::vector<std::string> values;
 };
 
-/// What was given for every option, from the strongest source that gave it. Only --env is gathered from all.
+/// The given values of all options, by source. The source with the highest precedence counts; only --env is merged from
+/// all.
 class Settings {
  public:
   Settings();
@@ -51,29 +52,28 @@ class Settings {
   void add_variables(const Environment& environment);
   void add_command_line(const argv::CommandLine& line);
 
-  /// What counts for `option`; its source is `standard` if it was not given.
+  /// The effective value of `option`; `standard` if it was not given.
   [[nodiscard]] const Given& of(const Option& option) const;
   [[nodiscard]] const Given& of(std::string_view name) const;
-  /// Given, neither as its default nor switched off (--quiet=0) nor as nothing (--rdzv-id=).
+  /// Given with a value that is not the default, not off (--quiet=0) and not empty (--rdzv-id=).
   [[nodiscard]] bool is_on(std::string_view name) const;
 
-  /// Of two options that exclude each other the one from the stronger source stays; both from one: a failure.
+  /// Of two mutually exclusive options the one with the higher precedence remains; fails if both have the same source.
   [[nodiscard]] Result<void> exclude(std::string_view one, std::string_view other);
 
-  /// What was given for `from` counts as `value` for `to`. `from` must have been given.
+  /// Replaces the given option `from` by `to` with `value`. `from` must have been given.
   void move(std::string_view from, std::string_view to, const std::string& value);
 
-  /// All options that were given as more than nothing, and where, in a word or two: "--nnodes", "PET_NNODES",
-  /// "job.toml:3:1".
+  /// All options with a non-empty value, and their source: "--nnodes", "PET_NNODES", "job.toml:3:1".
   [[nodiscard]] cluster::Given given() const;
 
-  /// Gives every value to its option.
+  /// Applies every value to its option.
   [[nodiscard]] Result<void> apply_to(ParsedOptions& parsed) const;
 
  private:
   struct Entry {
     const Option* option;
-    std::vector<Given> given;  ///< the strongest last
+    std::vector<Given> given;  ///< in order of precedence, highest last
   };
   [[nodiscard]] Entry& entry(const Option& option);
   void add(const Option& option, Given given);
@@ -81,29 +81,29 @@ class Settings {
   std::vector<Entry> entries_;
 };
 
-/// `ddrun config show`: a TOML file that would give the same settings, with the origin of each value as a comment.
+/// `ddrun config show`: a TOML file with the same settings and the origin of each value as a comment.
 [[nodiscard]] std::string config_text(const ParsedOptions& parsed, const Settings& settings,
                                       std::string_view program_origin);
-/// `ddrun config show --json`: by option "value", null if it is not set, and "from".
+/// `ddrun config show --json`: "value" (null if not set) and "from" for each option.
 [[nodiscard]] std::string config_json(const ParsedOptions& parsed, const Settings& settings,
                                       std::string_view program_origin);
 
-/// Settles options that exclude each other; before values are applied.
+/// Resolves mutually exclusive options; before values are applied.
 [[nodiscard]] Result<void> resolve_exclusions(Settings& settings);
 
-/// Looks at the options together: what contradicts is refused, what has no effect is said in `warnings`, and options
-/// that torchrun names otherwise are translated into ddrun's.
+/// Checks combinations of options: fails on contradictions, warns about options without effect, and translates
+/// torchrun's names.
 [[nodiscard]] Result<void> check_combinations(ParsedOptions& parsed, Settings& settings,
                                               std::vector<std::string>& warnings);
 
-/// For a job without hosts: what -x sets is set for the workers here, as on hosts.
+/// Applies -x to the local workers of a job without --hosts.
 void apply_exports(LaunchSpec& spec, const Environment& environment, std::vector<std::string>& warnings);
 
-/// What kind of program it is: a Python script, a module, or something to execute.
+/// Determines the program's kind: Python script, module or executable.
 void choose_program_kind(ParsedOptions& parsed, const Settings& settings, std::vector<std::string>& warnings);
 
-/// Takes a "--" directly behind the program away, as torchrun's parser does where none stood before it; the caller has
-/// seen to that. Behind a program that torchrun would not have executed it is the program's.
+/// Drops a "--" directly after the program, as torchrun's parser does; the caller ensures that there was none before
+/// it. Kept after an executable that torchrun would not accept.
 void drop_separator(ParsedOptions& parsed);
 
 }  // namespace ddrun::cli

@@ -14,7 +14,7 @@ namespace ddrun::cli {
 
 namespace {
 
-/// Ranks far beyond any machine; keeps "0-4000000000" from filling the memory.
+/// Above any real rank; keeps "0-4000000000" from exhausting memory.
 constexpr int highest_rank = 99'999;
 
 struct Range {
@@ -22,8 +22,8 @@ struct Range {
   int last;
 };
 
-/// A whole number as Python's int() takes it, for parse_integer(): blanks around it, a plus and single underscores
-/// between digits say nothing (" 2", "+2", "1_0"). Other text stays as it is, to be refused.
+/// Normalises a whole number in Python's int() syntax (" 2", "+2", "1_0") for parse_integer(). Other text is returned
+/// unchanged and is rejected there.
 std::string plain_number(std::string_view text) {
   const std::string_view word = trim(text);
   const bool is_signed = word.starts_with('+') || word.starts_with('-');
@@ -256,7 +256,7 @@ Result<std::pair<std::string, std::string>> parse_assignment(std::string_view te
 
 Result<Milliseconds> parse_time(std::string_view text) {
   auto duration = parse_duration(plain_number(text));
-  // A deadline is the clock plus this, in nanoseconds of 64 bits.
+  // Now plus this must fit into 64 bits of nanoseconds.
   if (duration && *duration > std::chrono::hours(24 * 3660)) return bad(concat("'", text, "' is more than ten years"));
   return duration;
 }

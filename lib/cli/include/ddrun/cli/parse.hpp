@@ -14,60 +14,57 @@
 
 namespace ddrun::cli {
 
-/// What the build knows about itself.
+/// Version and build information to show.
 struct VersionInfo {
   std::string version;  ///< "1.2.3"
   std::string commit;   ///< short hash; empty if unknown
-  /// What was compiled in, in the order of showing: {"Boost", "1.81.0"}, {"linked", "static"}…
+  /// Compiled-in components, in display order: {"Boost", "1.81.0"}, {"linked", "static"}…
   std::vector<std::pair<std::string, std::string>> features;
 };
 
-/// The user wants workers started (or, with spec.dry_run, to see what would be started).
+/// A request to start workers, or with spec.dry_run to show what would be started.
 struct Launch {
   LaunchSpec spec;
   MessageSettings messages;
-  /// With spec.remote: the command line for each host (options that this machine keeps are not in it).
+  /// With spec.remote: the command line for each host, without the options in `not_forwarded`.
   std::vector<std::string> forwarded_args;
-  std::vector<std::string> warnings;  ///< to be said, once `messages` are set; one line each
-  cluster::Given given;               ///< which options the user set, and where
+  std::vector<std::string> warnings;  ///< to show once `messages` is applied; one line each
+  cluster::Given given;               ///< the options that were set, and their sources
   std::string env_detect = "auto";    ///< one of cluster::detect_schemes
   std::string ci = "auto";            ///< see agent/ci.hpp
   bool json = false;                  ///< of `ddrun env`
 };
 
-/// The answer is a text: --help, --version, `config show`, `completion`, or one line about wrong usage.
+/// A command line that only prints: --help, --version, `config show`, `completion`, or a usage error.
 struct PrintAndExit {
-  std::string text;  ///< complete, with its last newline
+  std::string text;  ///< with its final newline
   bool to_stderr = false;
   int code = 0;  ///< 2 for wrong usage
 };
 
-/// "ddrun: error: …": one line, whatever control characters were in what was typed.
+/// "ddrun: error: …" on stderr with code 2; control characters in `message` become '?'.
 [[nodiscard]] PrintAndExit usage_error(std::string_view message);
 [[nodiscard]] PrintAndExit stdout_text(std::string text);
 
-/// What a command line is read with.
+/// Inputs of parsing other than the arguments. Borrows both references.
 struct ParseContext {
   const Environment& environment;
   const VersionInfo& version;
   bool stderr_is_tty = false;
 };
 
-/// Understands `words`, a command line without ddrun's own name: options, and a program with its arguments.
+/// Parses `args`, a command line without argv[0]: options, and a program with its arguments.
 ///
-/// Every value is taken from the command line, else from a variable (DDRUN_* before PET_*), else from the file named
-/// by --config or $DDRUN_CONFIG, else it is LaunchSpec's default. Pure but for reading that file. Nothing is checked
-/// against the machine (programs, directories, GPUs): that is for those who use the result. Throws only for want of
-/// memory.
+/// Precedence: command line, variables (DDRUN_* before PET_*), the file of --config or $DDRUN_CONFIG, the default in
+/// LaunchSpec. Reads only that file; nothing is checked against the machine (programs, directories, GPUs). Throws only
+/// std::bad_alloc.
 [[nodiscard]] std::variant<Launch, PrintAndExit> parse_launch(std::span<const std::string> args,
                                                               const ParseContext& context);
-/// The same for `ddrun env`, where the program may be missing, and which has an option --json.
+/// The same for `ddrun env`: the program is optional, and there is an option --json.
 [[nodiscard]] std::variant<Launch, PrintAndExit> parse_env_command(std::span<const std::string> args,
                                                                    const ParseContext& context);
 /// The same for `ddrun config show`: the settings, as a settings file or, with --json, as JSON.
 [[nodiscard]] PrintAndExit show_config(std::span<const std::string> args, const ParseContext& context);
-
-// Other answers.
 
 /// --help: at most 80 columns.
 [[nodiscard]] std::string help_text();
