@@ -4,7 +4,7 @@
 #include "ddrun/base/text.hpp"
 #include "schemes.hpp"
 
-// PBS, LSF and SGE run a script on the first machine and say in a file which others there are; Flux starts tasks.
+// PBS, LSF and SGE run a script on the first machine and list the others in a file; Flux starts tasks.
 
 namespace ddrun::cluster {
 
@@ -36,8 +36,8 @@ Result<std::vector<std::string>> hosts_in(const DetectContext& context, const Fa
   return hosts;
 }
 
-/// A script on the first of `hosts`, or on all of them if something started it there. `all_of_them`: the option with
-/// which one ddrun uses all. `starter`: what starts a program on each.
+/// The result for a script on the first of `hosts`, or on all if something started it there. `all_of_them`: the option
+/// with which one ddrun uses all hosts. `starter`: the command that starts a program on each.
 Detected script_on(const DetectContext& context, std::string_view scheme, Fact<std::vector<std::string>> hosts,
                    const std::string& id, const std::string& id_variable, std::string_view all_of_them,
                    std::string_view starter) {
@@ -72,7 +72,7 @@ Found find_pbs(const DetectContext& context) {
   if (!hosts) return tl::unexpected<Error>(hosts.error());
   Detected detected = script_on(context, "PBS", {std::move(*hosts), "PBS_NODEFILE"}, concat("pbs-", job->value),
                                 "PBS_JOBID", "--hostfile=$PBS_NODEFILE", "pbsdsh -u");
-  // Torque says it, whatever the host is called.
+  // Torque's node number does not depend on host names.
   const auto node = number_of(context.variables, "PBS_NODENUM", 0, node_limit);
   if (!node) return tl::unexpected<Error>(node.error());
   if (*node) {
@@ -170,7 +170,7 @@ Found find_flux(const DetectContext& context) {
     return contradiction(concat("FLUX_TASK_RANK=", (*rank)->value), concat("FLUX_JOB_NNODES=", (*nodes)->value),
                          "unset the wrong one, or give --env-detect=none");
   }
-  // One task on each node: its rank is as good as the node's.
+  // One task per node: the task rank is the node rank.
   detected.node_rank = *rank;
   detected.is_host = {{(*rank)->value == 0, "FLUX_TASK_RANK"}};
   return detected;

@@ -3,13 +3,13 @@
 #include "ddrun/base/text.hpp"
 #include "schemes.hpp"
 
-// Services that start one process on each machine and say which one it is.
+// Cloud services that start one process per machine and give its rank.
 
 namespace ddrun::cluster {
 
 namespace {
 
-/// Names of variables; those that are empty do not exist in a scheme.
+/// Names of a scheme's variables; empty: it has none.
 struct Names {
   std::string_view scheme;
   std::vector<std::string_view> rank, nodes, hosts;
@@ -18,7 +18,7 @@ struct Names {
 
 std::vector<std::string> words_of(std::string_view text) {
   std::string plain(text);
-  // Lines, commas, or a JSON list: the same.
+  // Accepts lines, commas, or a JSON list.
   std::replace_if(
       plain.begin(), plain.end(),
       [](char c) { return c == '\n' || c == ',' || c == '[' || c == ']' || c == '"' || c == '\t'; }, ' ');
@@ -93,7 +93,7 @@ Found find_dstack(const DetectContext& context) {
 }
 
 Found find_volcano(const DetectContext& context) {
-  // With a role for the master there are two counts of indices, and nothing says which one is ours.
+  // With a master role there are two index ranges, and no variable tells which one applies.
   const bool has_index = context.variables.get("VC_TASK_INDEX") || context.variables.get("VK_TASK_INDEX");
   if (!has_index || !context.variables.get("VC_WORKER_HOSTS") || context.variables.get("VC_MASTER_HOSTS")) {
     return std::optional<Detected>{};
@@ -140,8 +140,7 @@ Found find_azureml(const DetectContext& context) {
   return found;
 }
 
-// Without parts of its own (slices) the list names all machines; with several, each part has a list and numbers its
-// own.
+// Without slices the list names all machines; with several slices each one has its own list and numbering.
 Found find_tpu(const DetectContext& context) {
   const auto list = text_of(context.variables, "TPU_WORKER_HOSTNAMES");
   const auto id = number_of(context.variables, "TPU_WORKER_ID", 0, node_limit);
@@ -182,7 +181,7 @@ Found find_tpu(const DetectContext& context) {
     detected.coordinators = {{{{hosts.front(), 29400}}, list->variable}};
     detected.hosts = {{std::move(hosts), list->variable}};
   } else if (const auto first = text_of(context.variables, "MEGASCALE_COORDINATOR_ADDRESS")) {
-    // Its port, if there is one, is another program's.
+    // Its port, if any, belongs to another program.
     detected.coordinators = {{{{first->value.substr(0, first->value.find(':')), 29400}}, first->variable}};
   }
   return detected;
@@ -193,8 +192,7 @@ Found find_torchx(const DetectContext& context) {
   if (!host) return std::optional<Detected>{};
   Detected detected;
   detected.scheme = "torchx";
-  // With one of its schedulers this is Slurm's short form of a list, which Slurm itself says better; and a pod calls
-  // itself localhost.
+  // On Slurm this is a hostlist, which Slurm's own variables cover; in a pod it is "localhost".
   const bool is_name = host->value.find_first_of("[], ") == std::string::npos;
   if (is_name && host->value != "localhost") detected.coordinators = {{{{host->value, 29400}}, host->variable}};
   if (const auto id = text_of(context.variables, "TORCHX_JOB_ID"))

@@ -41,13 +41,13 @@ class Completer {
   [[nodiscard]] bool has(std::string_view option) const { return given_.find(option) != given_.end(); }
   [[nodiscard]] const std::string& where(std::string_view option) const { return given_.find(option)->second; }
 
-  /// Of evidence that nothing else has overridden yet.
+  /// Sets the reason for evidence that is not overridden yet.
   void override_evidence(std::string_view what, const std::string& why) {
     for (Evidence& one : result_.evidence) {
       if (one.what == what && one.instead.empty()) one.instead = why;
     }
   }
-  /// The user's option counts, unless it is the very variable that was looked at.
+  /// The user's option overrides the evidence, unless it is the same variable.
   void override_by_option(std::string_view what, std::string_view option) {
     for (Evidence& one : result_.evidence) {
       if (one.what == what && one.instead.empty() && one.variable.find(where(option)) == std::string::npos) {
@@ -61,7 +61,7 @@ class Completer {
     }
   }
 
-  /// --standalone, or Kubeflow's way to say it: this machine alone.
+  /// Handles --standalone and Kubeflow's empty PET_STANDALONE.
   bool resolve_standalone() {
     if (spec_.rendezvous.standalone) {
       override_all(has("standalone") ? where("standalone") : "--standalone");
@@ -114,7 +114,7 @@ class Completer {
     const RendezvousSpec& rendezvous = spec_.rendezvous;
     const int allocated = detected_.nodes->value.most;
     if (rendezvous.min_nodes > allocated) {
-      // An endpoint: others are started by other means.
+      // With an endpoint the other agents are started by other means.
       if (has("rdzv-endpoint")) return {};
       return fail(Errc::invalid_argument,
                   concat("--nnodes asks for ", rendezvous.min_nodes, " nodes, but the Slurm job has ", allocated, " (",
@@ -130,7 +130,7 @@ class Completer {
     if (has("node-rank")) {
       override_by_option("node rank", "node-rank");
     } else if (rendezvous.min_nodes != rendezvous.max_nodes) {
-      override_evidence("node rank", "whoever comes first: the job is elastic");
+      override_evidence("node rank", "order of arrival: the job is elastic");
     } else if (detected_.node_rank->value >= rendezvous.max_nodes) {
       override_evidence("node rank", concat("a spare: there are only ", rendezvous.max_nodes, " nodes in the job"));
     } else {
@@ -144,7 +144,7 @@ class Completer {
     if (has("rdzv-endpoint") || !rendezvous.coordinators.empty()) {
       if (has("rdzv-endpoint")) {
         override_by_option("coordinator", "rdzv-endpoint");
-        // Of a pod that the endpoint names.
+        // For a pod that is named by the endpoint.
         const bool same = detected_.is_host && detected_.is_host->variable.find(where("rdzv-endpoint")) == 0;
         if (same && detected_.is_host->value && !rendezvous.is_host) rendezvous.is_host = true;
         if (!same) override_by_option("coordinator is here", "rdzv-endpoint");
@@ -165,14 +165,14 @@ class Completer {
   }
 
   void fill_id() {
-    // Agents cannot meet under names of their own.
+    // All agents need the same id.
     if (spec_.rendezvous.id.empty()) spec_.rendezvous.id = RendezvousSpec().id;
     if (!detected_.job_id) return;
     if (has("rdzv-id")) override_by_option("job", "rdzv-id");
     else spec_.rendezvous.id = detected_.job_id->value;
   }
 
-  /// Here, as only now it is known how many machines there are and what the scheduler calls the job.
+  /// Checked here, because the number of machines and the scheduler's job id are known only now.
   [[nodiscard]] Result<void> check_lease() const {
     const RendezvousSpec& rendezvous = spec_.rendezvous;
     if (!rendezvous.has_lease()) return {};

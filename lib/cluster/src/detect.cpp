@@ -20,24 +20,24 @@ namespace ddrun::cluster {
 
 namespace {
 
-/// One of those that may say something. A new one is a function and a row here.
+/// A detectable scheme. To add one: a function and a row in `schemes`.
 struct Scheme {
-  std::string_view name;  ///< of --env-detect
-  /// How variables begin without which there is nothing to find.
+  std::string_view name;  ///< value of --env-detect
+  /// Prefixes of variables without which the scheme is absent.
   std::array<std::string_view, 2> variable_prefixes;
   Found (*find)(const DetectContext&);
-  int level;               ///< what the higher one says counts; equal ones must agree
-  bool starts_ranks;       ///< as mpirun does: what Slurm says to such a process means something else
-  std::string_view known;  ///< the variables by which it is known, for people
+  int level;               ///< precedence: the higher one wins; equal ones must agree
+  bool starts_ranks;       ///< starts ranks, as mpirun does, which changes the meaning of Slurm's variables
+  std::string_view known;  ///< its variables, for messages
 };
 
 // Levels.
 constexpr int torchrun_level = 100;
-constexpr int mpi_level = 80;       ///< mpirun inside of a batch job
-constexpr int inner_level = 70;     ///< a system that runs on top of others
-constexpr int platform_level = 60;  ///< what a machine says to all that runs on it
+constexpr int mpi_level = 80;       ///< mpirun inside a batch job
+constexpr int inner_level = 70;     ///< a system on top of others
+constexpr int platform_level = 60;  ///< set by a machine for all processes
 constexpr int batch_level = 50;
-constexpr int hint_level = 20;  ///< a part of the answer, where no other scheme has it
+constexpr int hint_level = 20;  ///< partial information, used if no other scheme has it
 constexpr int plain_level = 10;
 
 constexpr Scheme schemes[] = {
@@ -121,13 +121,13 @@ std::string shown(const std::vector<Endpoint>& endpoints) {
   return short_list(words);
 }
 
-/// What one scheme says.
+/// The result of one scheme.
 struct SchemeResult {
   int level;
   Detected detected;
 };
 
-/// Puts together what several schemes say, the strongest first.
+/// Merges the results of several schemes, added in order of precedence.
 class EvidenceMerger {
  public:
   Result<void> add(const SchemeResult& found) {
@@ -189,7 +189,7 @@ class EvidenceMerger {
   std::map<std::string, int> levels_;
 };
 
-/// A worker of another launcher inherits all that was said to that launcher.
+/// Whether ddrun was started by a worker, which inherits its launcher's variables.
 bool is_worker(const Environment& variables) {
   return variables.has("TORCHELASTIC_RUN_ID") && variables.get("LOCAL_RANK").has_value();
 }

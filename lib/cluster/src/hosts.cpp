@@ -13,10 +13,10 @@ namespace ddrun::cluster {
 
 namespace {
 
-/// A name is its parts in a row; each part is one of several texts.
+/// A host name pattern: a sequence of parts with alternatives.
 struct Parts {
   std::vector<std::vector<std::string>> texts;
-  std::size_t last_group = 0;  ///< the last one that was in brackets
+  std::size_t last_group = 0;  ///< the last part in brackets
 };
 
 tl::unexpected<Error> bad(std::string_view text, std::string_view why) {
@@ -27,7 +27,7 @@ bool is_separator(char c) { return c == ',' || c == ' ' || c == '\t' || c == '\n
 
 constexpr std::int64_t highest_number = 999'999'999'999;
 
-/// "001-003" or "7" -> its numbers with their zeros.
+/// Expands "001-003" or "7", with leading zeros.
 Result<void> add_range(std::vector<std::string>& to, std::string_view range, std::string_view whole,
                        std::size_t limit) {
   const std::size_t dash = range.find('-');
@@ -47,7 +47,7 @@ Result<void> add_range(std::vector<std::string>& to, std::string_view range, std
   return {};
 }
 
-/// One name, from its first character up to the separator behind it.
+/// Parses one name pattern.
 Result<Parts> parse_name(std::string_view name, std::string_view whole, std::size_t limit) {
   Parts parts;
   while (!name.empty()) {
@@ -69,8 +69,8 @@ Result<Parts> parse_name(std::string_view name, std::string_view whole, std::siz
   return parts;
 }
 
-/// All combinations in Slurm's order, which is that of its node ranks: the last group varies first, then the first one,
-/// then the second, and so on.
+/// Adds all combinations in Slurm's order, that of its node ranks: the last group varies fastest, then the first, the
+/// second, and so on.
 Result<void> add_names(std::vector<std::string>& to, const Parts& from, std::string_view whole, std::size_t limit) {
   const auto& [parts, last_group] = from;
   std::size_t count = 1;
@@ -96,7 +96,7 @@ Result<void> add_names(std::vector<std::string>& to, const Parts& from, std::str
   return {};
 }
 
-/// Where the name at the start of `text` ends; nothing if its brackets do not match.
+/// The end of the name at the start of `text`; nullopt for unbalanced brackets.
 std::optional<std::size_t> name_end(std::string_view text) {
   bool inside = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -187,7 +187,7 @@ Result<std::vector<Host>> parse_host_entry(std::string_view word) {
     return std::vector<Host>{std::move(host)};
   }
   const std::size_t colon = word.rfind(':');
-  // Two colons make it an IPv6 address, which has no slots without brackets.
+  // Two colons: an IPv6 address, which has slots only with brackets.
   if (colon != std::string_view::npos && word.find(':') == colon) {
     name = word.substr(0, colon);
     const auto number = parse_slots(word.substr(colon + 1), name);
@@ -208,7 +208,7 @@ Result<std::vector<Host>> parse_host_entry(std::string_view word) {
   return hosts;
 }
 
-/// Adds hosts up by name.
+/// Collects hosts and adds up their slots by name.
 class HostList {
  public:
   Result<void> add(const Host& host) {
@@ -231,7 +231,7 @@ class HostList {
   std::vector<Host> hosts_;
 };
 
-/// At commas that stand outside of brackets.
+/// Splits at commas outside brackets.
 std::vector<std::string_view> split_outside_brackets(std::string_view text) {
   std::vector<std::string_view> words;
   std::size_t start = 0;
@@ -248,7 +248,7 @@ std::vector<std::string_view> split_outside_brackets(std::string_view text) {
   return words;
 }
 
-/// Words of a line; blanks around '=' do not count.
+/// The words of a line; blanks around '=' are ignored.
 std::vector<std::string> host_words(std::string_view line) {
   std::string joined;
   for (std::size_t i = 0; i < line.size(); ++i) {
@@ -265,7 +265,7 @@ std::vector<std::string> host_words(std::string_view line) {
   return words;
 }
 
-/// "slots=4", "max_slots=8": what stands behind a host's name in Open MPI's form.
+/// "slots=4", "max_slots=8": the attributes of a host in Open MPI's format.
 Result<void> parse_setting(Host& host, std::optional<int>& most, std::string_view word) {
   const std::size_t equals = word.find('=');
   if (equals == std::string_view::npos) {

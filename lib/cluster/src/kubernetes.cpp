@@ -3,14 +3,14 @@
 #include "ddrun/base/text.hpp"
 #include "schemes.hpp"
 
-// Pods that know their place: LeaderWorkerSet says all of it, an Indexed Job (also as part of a JobSet) its index. Pods
-// of Kubeflow have torchrun's variables: torchrun.cpp.
+// Pods of a LeaderWorkerSet, which sets size, index and leader, and of an Indexed Job (also in a JobSet), which sets
+// the index. Kubeflow's pods have torchrun's variables: torchrun.cpp.
 
 namespace ddrun::cluster {
 
 namespace {
 
-constexpr std::uint16_t pod_port = 29400;  ///< pods have addresses of their own
+constexpr std::uint16_t pod_port = 29400;  ///< every pod has its own address
 
 Found leader_worker_set(const DetectContext& context, const Fact<std::string>& leader) {
   const auto size = number_of(context.variables, "LWS_GROUP_SIZE", 1, node_limit);
@@ -34,8 +34,8 @@ Found leader_worker_set(const DetectContext& context, const Fact<std::string>& l
   return detected;
 }
 
-/// "job.default.svc.cluster.local" of a pod that has a line "10.0.0.7 name-2.job.default.svc.cluster.local name-2" in
-/// its hosts file, which it has if there is a headless service for it; else nothing.
+/// The pod's domain, "job.default.svc.cluster.local", from a line "10.0.0.7 name-2.job.default.svc.cluster.local
+/// name-2" of its hosts file, which exists with a headless service; else empty.
 std::string domain_of(const std::string& pod, const std::string& hosts_file) {
   for (const std::string& line : split(hosts_file, '\n')) {
     for (const std::string& part : split(line.substr(0, line.find('#')), '\t')) {
@@ -61,7 +61,7 @@ Found find_kubernetes(const DetectContext& context) {
   detected.scheme = "Kubernetes Indexed Job";
   detected.node_rank = *index;
   detected.is_host = {{(*index)->value == 0, "JOB_COMPLETION_INDEX"}};
-  // The pods are called NAME-INDEX. How many there are, no variable says.
+  // The pods are named NAME-INDEX. No variable has their number.
   const std::string pod(short_host_name(context.machine.host_name));
   const std::string ending = concat("-", (*index)->value);
   if (pod.size() > ending.size() && pod.ends_with(ending)) {

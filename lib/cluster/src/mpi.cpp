@@ -1,8 +1,7 @@
 #include "ddrun/base/text.hpp"
 #include "schemes.hpp"
 
-// mpirun starts ranks. With one of them on each machine they are what ddrun calls agents; but where rank 0 runs, no
-// variable says.
+// mpirun starts ranks; with one per machine they are agents. No variable gives the host of rank 0.
 
 namespace ddrun::cluster {
 
@@ -47,7 +46,7 @@ Found find_mpich(const DetectContext& context) {
   return find_mpi(context, mvapich);
 }
 
-// horovodrun too starts ranks. The address that it gives is that of its own rendezvous, on the machine where it runs.
+// horovodrun starts ranks, too. Its address variable is that of Horovod's rendezvous server, so it is not used.
 Found find_horovod(const DetectContext& context) {
   const auto rank = number_of(context.variables, "HOROVOD_CROSS_RANK", 0, node_limit);
   const auto size = number_of(context.variables, "HOROVOD_CROSS_SIZE", 1, node_limit);

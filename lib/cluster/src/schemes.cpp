@@ -56,7 +56,7 @@ std::optional<int> position_of(const Machine& machine, const std::vector<std::st
   if (const auto at = where([&](const std::string& host) { return names_same_host(host, machine.host_name); })) {
     return at;
   }
-  // One machine may have a domain for each of its networks; but then no other one has its short name.
+  // A machine may have a domain per network; its short name must then be unique in the list.
   const auto shares_short_name = [&](const std::string& host) {
     return short_host_name(host) == short_host_name(machine.host_name);
   };
@@ -103,7 +103,7 @@ constexpr std::uint32_t first_port = 20'000;
 constexpr std::uint32_t port_count = 32'768 - first_port;
 constexpr int how_many = 3;
 
-/// FNV-1a, with a last mixing step, as only few bits are taken from it.
+/// FNV-1a with a final mixing step, since only few bits are used.
 std::uint64_t hash_of(std::string_view text) {
   std::uint64_t hash = 0xcbf29ce484222325U;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;

@@ -10,16 +10,16 @@
 
 namespace ddrun::cluster {
 
-/// What a scheme's function may look at.
+/// The inputs of a scheme's function.
 struct DetectContext {
   const Environment& variables;
   const ReadFile& read_file;
   const Machine& machine;
-  bool under_mpi = false;  ///< mpirun started this process, whatever a batch system says
+  bool under_mpi = false;  ///< mpirun started this process, possibly inside a batch job
 };
 
-/// Nothing (not there), or what was said, or a contradiction within it.
-/// Its evidence is made from the facts when all are put together.
+/// nullopt if the scheme is absent; an error for contradictory or invalid variables. `evidence` is filled in when
+/// results are merged.
 using Found = Result<std::optional<Detected>>;
 
 Found find_slurm(const DetectContext& context);
@@ -41,11 +41,11 @@ Found find_tpu(const DetectContext& context);
 Found find_torchx(const DetectContext& context);
 Found find_plain(const DetectContext& context);
 
-// Helpers of all of them.
+// Helpers for all schemes.
 
-/// A number of the variable, in [low, high]. A variable with anything else in it is a failure that names it.
+/// The variable as a number in [low, high]; any other content is an error that names the variable.
 [[nodiscard]] Result<Maybe<int>> number_of(const Environment& variables, std::string_view name, int low, int high);
-/// The first of `names` that is set.
+/// The first of `names` that is set, as number_of().
 [[nodiscard]] Result<Maybe<int>> first_number_of(const Environment& variables,
                                                  const std::vector<std::string_view>& names, int low, int high);
 [[nodiscard]] Maybe<std::string> text_of(const Environment& variables, std::string_view name);
@@ -56,25 +56,25 @@ Found find_plain(const DetectContext& context);
 [[nodiscard]] tl::unexpected<Error> contradiction(std::string_view one, std::string_view other,
                                                   std::string_view way_out);
 
-/// Where this machine stands in the list: by name, short name, or address of an interface.
+/// The index of this machine in the list, by name, short name or interface address.
 [[nodiscard]] std::optional<int> position_of(const Machine& machine, const std::vector<std::string>& hosts);
-/// Without doubles, in order of first appearance.
+/// Without duplicates, in order of first appearance.
 [[nodiscard]] std::vector<std::string> unique(const std::vector<std::string>& hosts);
-/// Letters, digits and "._-" stay; at most 100 of them.
+/// Replaces other characters than letters, digits and "._-" by '-'; at most 100 characters.
 [[nodiscard]] std::string as_job_id(std::string_view text);
 [[nodiscard]] std::string endpoint_text(const Endpoint& endpoint);
-/// "n1:20001, n1:20002": shows coordinators and hosts; many are cut short.
+/// A list for messages, "n1:20001, n1:20002"; long lists are abbreviated.
 [[nodiscard]] std::string short_list(const std::vector<std::string>& words);
 
 inline constexpr int node_limit = 1'000'000;
 
-// ---- variables that two of them look at
+// ---- variables used by more than one scheme
 
-/// What an MPI's mpirun calls its variables.
+/// Names of an MPI implementation's variables.
 struct MpiVariables {
   std::string_view scheme, rank, size, local_rank, local_size;
-  std::string_view one_per_node;  ///< mpirun's option for one process on each machine
-  std::string_view pass;          ///< its options that tell every process where the store is
+  std::string_view one_per_node;  ///< mpirun's option for one process per machine
+  std::string_view pass;          ///< its options that set the store's address for every process
 };
 
 inline constexpr MpiVariables open_mpi{"Open MPI",
@@ -84,7 +84,7 @@ inline constexpr MpiVariables open_mpi{"Open MPI",
                                        "OMPI_COMM_WORLD_LOCAL_SIZE",
                                        "--map-by ppr:1:node",
                                        "-x MASTER_ADDR=ADDRESS -x MASTER_PORT=PORT"};
-/// Intel MPI too. Slurm and Flux set PMI_RANK as well, but not the local size.
+/// Also Intel MPI. Slurm and Flux set PMI_RANK as well, but not the local size.
 inline constexpr MpiVariables mpich{"MPICH",
                                     "PMI_RANK",
                                     "PMI_SIZE",
@@ -101,21 +101,20 @@ inline constexpr MpiVariables mvapich{"MVAPICH2",
                                       "-genv MASTER_ADDR ADDRESS -genv MASTER_PORT PORT"};
 inline constexpr std::array mpis{open_mpi, mpich, mvapich};
 
-// The first of these that is set counts. What Slurm says of a step is in the first ones.
+// The first one that is set counts; a step's variables come first.
 inline const std::vector<std::string_view> slurm_job_names{"SLURM_JOB_ID", "SLURM_JOBID"};
 inline const std::vector<std::string_view> slurm_step_names{"SLURM_STEP_ID", "SLURM_STEPID"};
 inline const std::vector<std::string_view> slurm_step_tasks_names{"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"};
 inline const std::vector<std::string_view> slurm_step_hosts_names{"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST",
                                                                   "SLURM_NODELIST"};
 
-/// The step that srun made this process a task of; nothing in a batch script or in salloc's shell, which are steps
-/// of Slurm's own.
+/// The srun step of this process; nullopt in a batch script or salloc's shell, which are internal steps of Slurm.
 [[nodiscard]] Maybe<std::string> slurm_step(const Environment& variables);
 
-/// Whether it is a job of several parts, each with variables of its own.
+/// Whether this is a heterogeneous job, whose components have separate variables.
 [[nodiscard]] bool is_heterogeneous_slurm(const Environment& variables);
 
-/// "12.0", "12.0.r1": unlike that of any other job, step or restart of the cluster.
+/// "12.0", "12.0.r1": unique per job, step and restart in the cluster.
 [[nodiscard]] std::string slurm_id(const Environment& variables, std::string_view job, std::string_view step);
 
 }  // namespace ddrun::cluster

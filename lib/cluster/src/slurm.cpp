@@ -3,14 +3,14 @@
 #include "ddrun/cluster/hosts.hpp"
 #include "schemes.hpp"
 
-// Slurm tells a process of a step and a batch script much the same, but not about the same: in a step that is smaller
-// than its job the job's list of nodes is wrong, and SLURM_NTASKS is the step's in a step and the job's in a script.
+// Slurm's variables differ in meaning between a step and a batch script: in a step smaller than its job the job's node
+// list is wrong, and SLURM_NTASKS is the step's in a step but the job's in a script.
 
 namespace ddrun::cluster {
 
 namespace {
 
-/// Steps that Slurm makes itself: of the batch script, of salloc's shell, for what was started by other means.
+/// Slurm's internal steps: batch script, salloc's shell, external processes.
 bool is_own_step(std::string_view id) {
   const auto number = parse_integer(id, 0, 0xffff'ffffLL);
   return number && *number >= 0xffff'fff0LL;
@@ -42,8 +42,8 @@ class Slurm {
  public:
   explicit Slurm(const DetectContext& context) : variables_(context.variables), context_(context) {
     const auto step = slurm_step(variables_);
-    // A shell in a terminal of its own (srun --pty bash) is a step too, but a user who types there means the job. If
-    // ddrun itself is the task, that terminal is only for its output.
+    // An interactive shell (srun --pty bash) is a step, too, but the user there means the job. If ddrun itself is the
+    // task, the terminal is only for its output.
     const auto task = variables_.get("SLURM_TASK_PID");
     const bool shell = variables_.get("SLURM_PTY_PORT") && task != std::to_string(context.machine.pid);
     in_own_step_ = step.has_value();

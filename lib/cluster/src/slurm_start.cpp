@@ -32,18 +32,18 @@ namespace {
 
 using Args = std::vector<std::string>;
 
-/// Slurm's commands answer in milliseconds, unless its controller is down.
+/// Slurm's commands return within milliseconds unless the controller is down.
 constexpr std::chrono::seconds command_timeout{10};
 constexpr std::size_t max_output_bytes = 16 << 20;
 
-/// Beyond the workers' grace time: what Slurm and the agents need to end.
+/// Added to the workers' grace time, for Slurm and the agents to end.
 constexpr std::chrono::seconds ending_margin{30};
-/// What a signal takes on its way to an agent differs by so much.
+/// Variation of a signal's delivery time to the agents.
 constexpr std::chrono::milliseconds delivery_jitter{500};
 
 constexpr const char* started_by_srun = "DDRUN_STARTED_BY_SRUN";
 
-/// In a child: as if a shell had started it.
+/// In the child: resets signals and executes `args`.
 [[noreturn]] void exec_program(const Args& args) {
   for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
   sigset_t none;
@@ -59,14 +59,14 @@ constexpr const char* started_by_srun = "DDRUN_STARTED_BY_SRUN";
   ::_exit(error == ENOENT ? exit_codes::not_found : exit_codes::not_executable);
 }
 
-/// What a command of Slurm prints; nothing if it fails or takes too long. Blocks for `patience` at most.
+/// The output of a Slurm command; nullopt if it fails or times out. Blocks for at most `command_timeout`.
 std::optional<std::string> run_command(const Args& args) {
   auto answer = helper::run(args, {command_timeout, max_output_bytes});
   if (!answer || !answer->succeeded()) return std::nullopt;
   return std::move(answer->out);
 }
 
-/// "123.4", by the name that we gave it; empty while it is not there.
+/// The id of our step, "123.4", found by its name; empty until it exists.
 std::string step_id(const std::string& job, std::string_view name) {
   const auto list = run_command({"squeue", "--noheader", "--steps", concat("--jobs=", job), "--format=%i|%j"});
   for (const std::string& line : split(list.value_or(""), '\n')) {
@@ -78,7 +78,7 @@ std::string step_id(const std::string& job, std::string_view name) {
   return {};
 }
 
-/// Slurm ends the job: it tells all processes of it, the agents as well as us and srun.
+/// Whether Slurm ends the job: then it signals all its processes, also the agents and srun.
 bool slurm_signalled_job(const std::string& job, pid_t sender) {
   const auto name = sender > 0 ? read_small_file(concat("/proc/", static_cast<int>(sender), "/comm")) : std::nullopt;
   if (!name || !name->starts_with("slurm")) return false;
@@ -88,8 +88,8 @@ bool slurm_signalled_job(const std::string& job, pid_t sender) {
 
 Args srun_args(const StdinSpec& stdin_spec, const SlurmScript& script, std::string_view name) {
   const std::string nodes = std::to_string(script.nodes);
-  // One task on each node with all that the job has there, whatever its own tasks are; none is killed because another
-  // has gone: that the agents decide.
+  // One task per node with all of the job's resources there. A failed task does not end the others: the agents decide
+  // that.
   Args args = {"srun",
                concat("--nodes=", nodes),
                concat("--ntasks=", nodes),
@@ -97,19 +97,19 @@ Args srun_args(const StdinSpec& stdin_spec, const SlurmScript& script, std::stri
                "--kill-on-bad-exit=0",
                "--export=ALL",
                concat("--job-name=", name)};
-  // An agent must not be bound to the CPUs of one task; where nothing binds, srun would complain.
+  // An agent must not be bound to one task's CPUs; without the affinity plugin srun rejects the option.
   const std::string configuration = run_command({"scontrol", "show", "config"}).value_or("");
   const auto plugin = configuration.find("TaskPlugin ");
   const std::string_view line = std::string_view(configuration).substr(std::min(plugin, configuration.size()));
   if (line.substr(0, line.find('\n')).find("affinity") != std::string_view::npos) args.emplace_back("--cpu-bind=none");
-  // The step that we are in holds the CPUs.
+  // The enclosing step holds the CPUs.
   if (script.in_step) args.emplace_back("--overlap");
   if (stdin_spec.kind == StdinSpec::Kind::none) args.emplace_back("--input=none");
   else if (stdin_spec.kind == StdinSpec::Kind::rank && stdin_spec.rank == 0) args.emplace_back("--input=0");
   return args;
 }
 
-/// What speaks of the script's tasks, or of its terminal, and would count as an option of srun.
+/// Removes variables about the script's tasks and terminal, which srun would read as options.
 void clean_environment() {
   for (const char* name :
        {"SLURM_PTY_PORT",       "SLURM_PTY_WIN_COL",     "SLURM_PTY_WIN_ROW",     "SLURM_NTASKS",
@@ -121,14 +121,13 @@ void clean_environment() {
   }
 }
 
-/// The step that a ddrun in a Slurm script started, as far as those must know it who outlive the ddrun that did: it
-/// stands in memory that guard and agent share.
+/// The step started by the agent process, in memory shared with the guard, which needs it if the agent is killed.
 struct SharedStep {
   char job[32] = {};
-  char name[64] = {};  ///< empty: none was started, or it has ended
+  char name[64] = {};  ///< empty: not started, or ended
 };
 
-/// One step: a child, what the guard says, and its end.
+/// Runs srun as a child, forwards the guard's signals and waits for its end.
 class SlurmStarter : public AgentStarter {
  public:
   SlurmStarter() {
@@ -200,7 +199,7 @@ class SlurmStarter : public AgentStarter {
     name_.copy(shared_->name, sizeof shared_->name - 1);
   }
 
-  /// Until srun has ended: its wait status.
+  /// Blocks until srun has ended; returns its wait status.
   int wait_for_srun() {
     std::array<pollfd, 3> polled{
         {{sigchld_.get(), POLLIN, 0}, {start_->guard_messages, POLLIN, 0}, {start_->sweeper_liveness, POLLIN, 0}}};
@@ -225,7 +224,7 @@ class SlurmStarter : public AgentStarter {
     }
   }
 
-  /// False when the guard is gone.
+  /// False once the guard has ended.
   bool handle_guard_message() {
     bool gone = false;
     const auto message = start_->read_guard_message(gone);
@@ -245,26 +244,26 @@ class SlurmStarter : public AgentStarter {
         repeat_at_ = first_signal_at_ + start_->repeat_interval + delivery_jitter;
       }
     } else if (message.signal == SIGUSR1 || message.signal == SIGUSR2 || message.signal == SIGCONT) {
-      ::kill(srun_, message.signal);  // srun hands these on
+      ::kill(srun_, message.signal);  // srun forwards these
     }
   }
 
-  /// Through Slurm: of SIGTERM and its like srun would make SIGKILL.
+  /// By scancel: srun would turn SIGTERM and the like into SIGKILL.
   void signal_agents(int signal) {
     const std::string id = step_id(job_, name_);
     say(Level::info, concat("passing ", signal_name(signal), " on to the agents", id.empty() ? "" : " of step ", id));
     const bool sent =
         !id.empty() && run_command({"scancel", concat("--signal=", signal_name(signal).substr(3)), id}).has_value();
-    if (!sent) ::kill(srun_, SIGTERM);  // it still waits for its nodes, or Slurm's controller does not answer
+    if (!sent) ::kill(srun_, SIGTERM);  // srun still waits for its nodes, or the controller does not answer
   }
 
-  SharedStep* shared_ = nullptr;  ///< if there is memory for it
+  SharedStep* shared_ = nullptr;  ///< null if mmap() failed
   const AgentStart* start_ = nullptr;
   std::string job_;
   std::string name_;
   UniqueFd sigchld_;
   pid_t srun_ = -1;
-  int first_signal_ = 0;  ///< the signal that ends the agents
+  int first_signal_ = 0;  ///< the first ending signal; 0: none yet
   Clock::time_point first_signal_at_;
   std::optional<Deadline> repeat_at_;
 };

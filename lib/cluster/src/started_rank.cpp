@@ -18,7 +18,7 @@ Result<int> number(const Fact<std::string>& fact, int low, int high) {
   return static_cast<int>(*parsed);
 }
 
-/// The four numbers, from four variables.
+/// Parses and checks the four numbers.
 Result<void> set_ranks(StartedRank& started, const Fact<std::string>& rank, const Fact<std::string>& size,
                        const Fact<std::string>& local_rank, const Fact<std::string>& local_size) {
   const auto world_size = number(size, 1, rank_limit);
@@ -50,7 +50,7 @@ Result<std::optional<StartedRank>> find_mpi_rank(const Environment& variables, c
   return started;
 }
 
-/// Item `index` of "2(x3),1", which is 2, 2, 2, 1.
+/// Item `index` of a list such as "2(x3),1", meaning 2, 2, 2, 1.
 Maybe<std::string> tasks_on_node(const Environment& variables, int index) {
   const auto text = first_text_of(variables, {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"});
   if (!text) return std::nullopt;

@@ -2,8 +2,8 @@
 #include "ddrun/base/text.hpp"
 #include "schemes.hpp"
 
-// torchrun's variables: PET_*, which stand for its options and which Kubeflow gives to pods, and the plain ones of
-// scripts. Options are read from PET_* by lib/cli as well; here they are put together to what they mean.
+// torchrun's variables: PET_*, one per option, also set by Kubeflow, and the plain ones of scripts. lib/cli reads PET_*
+// as options; here they are evaluated as a job description.
 
 namespace ddrun::cluster {
 
@@ -26,7 +26,7 @@ Result<void> read_rank(Detected& detected, const Environment& variables, const s
   auto rank = first_number_of(variables, names, 0, node_limit);
   if (!rank) return tl::unexpected<Error>(rank.error());
   if (!*rank) return {};
-  // Beyond an elastic job's most it may be a spare; with one machine it means nothing.
+  // In an elastic job a higher rank may be a spare; with one machine it is ignored.
   if (detected.nodes && detected.nodes->value.most > 1 && detected.nodes->value.least == detected.nodes->value.most &&
       (*rank)->value >= detected.nodes->value.most) {
     return contradiction(concat((*rank)->variable, "=", (*rank)->value),
@@ -61,7 +61,7 @@ bool any_set(const Environment& variables, const std::vector<std::string_view>& 
 
 Found find_torchrun(const DetectContext& context) {
   const Environment& variables = context.variables;
-  // Kubeflow writes it with no value, on which torchrun itself stumbles.
+  // Kubeflow sets it to an empty value, on which torchrun itself fails.
   const bool standalone = variables.has("PET_STANDALONE") && !variables.get("PET_STANDALONE");
   if (!standalone && !any_set(variables, {"PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT"})) {
     return std::optional<Detected>{};
@@ -76,7 +76,7 @@ Found find_torchrun(const DetectContext& context) {
   if (auto done = read_master(detected, variables, "PET_", 29500); !done) return tl::unexpected<Error>(done.error());
   if (!variables.get("KUBERNETES_SERVICE_HOST")) return detected;
   detected.shape = Shape::agents;
-  // A pod of Kubeflow. Version 1 also sets MASTER_ADDR, and a RANK that is the pod's index.
+  // A pod of Kubeflow. Version 1 also sets MASTER_ADDR, and RANK to the pod's index.
   const auto master = text_of(variables, "MASTER_ADDR");
   if (master && variables.get("PET_NNODES")) {
     detected.scheme = "Kubeflow PyTorchJob";
@@ -92,7 +92,7 @@ Found find_torchrun(const DetectContext& context) {
   } else if (variables.get("PET_MASTER_ADDR") && variables.get("PET_NODE_RANK")) {
     detected.scheme = "Kubeflow Trainer";
   }
-  // Without ranks the endpoint names a pod, which knows its own name.
+  // Without ranks the endpoint names the coordinator's pod.
   const auto endpoint = text_of(variables, "PET_RDZV_ENDPOINT");
   if (endpoint && !detected.node_rank) {
     const std::string_view host = std::string_view(endpoint->value).substr(0, endpoint->value.rfind(':'));
@@ -104,7 +104,7 @@ Found find_torchrun(const DetectContext& context) {
 
 Found find_plain(const DetectContext& context) {
   const Environment& variables = context.variables;
-  // With a local rank a launcher has started ranks, and these variables are theirs.
+  // With LOCAL_RANK a launcher has started ranks, and these variables describe ranks.
   if (!variables.get("MASTER_ADDR") || variables.get("LOCAL_RANK") ||
       !any_set(variables, {"NODE_RANK", "GROUP_RANK"})) {
     return std::optional<Detected>{};

@@ -16,31 +16,30 @@
 
 namespace ddrun::cluster {
 
-/// A signal that the user's process, the guard, was sent.
+/// A signal that the guard, the user's process, has received.
 struct ForwardedSignal {
   int signal = 0;
-  pid_t sender = 0;      ///< 0 if it is not known
-  bool at_once = false;  ///< the user repeats it
+  pid_t sender = 0;      ///< 0 if unknown
+  bool at_once = false;  ///< a repetition that forces SIGKILL
 };
 
-/// The ddrun that starts agents, as far as a starter deals with it.
+/// Inputs for starting the agents.
 struct AgentStart {
-  std::vector<std::string> arguments;  ///< ddrun's own, as typed, which are the agents' too
+  std::vector<std::string> arguments;  ///< ddrun's arguments as typed; passed to the agents
   StdinSpec stdin_;
   bool stdin_usable = true;
   std::set<int> ending_signals;
-  /// To be called when they are started: signals are handed on from then on. `margin` comes on top of the grace time.
+  /// Called once the agents are started; signals are forwarded from then on. `margin` is added to the grace time.
   std::function<void(std::chrono::milliseconds margin)> on_started;
-  int guard_messages = -1;  ///< readable when hear() has something to say
-  /// Nothing where it was no whole message; `gone`: the guard is.
+  int guard_messages = -1;  ///< descriptor, readable when read_guard_message() has a message
+  /// nullopt for an incomplete message; sets `gone` once the guard has ended.
   std::function<std::optional<ForwardedSignal>(bool& gone)> read_guard_message;
-  int sweeper_liveness = -1;  ///< readable when the sweeper is gone: the agents are to end
-  /// An agent takes a signal for a repetition if so much time lies before it.
+  int sweeper_liveness = -1;  ///< descriptor, readable once the sweeper has ended: stop the agents
+  /// Minimum time after which an agent treats a second signal as a repetition.
   std::chrono::milliseconds repeat_interval{};
 };
 
-/// Starts ddrun on each machine of a job of which this process is the script, on one of them, by the scheduler's own
-/// means.
+/// Starts one agent on each machine of a job from its batch script, by the scheduler's own command.
 class AgentStarter {
  public:
   AgentStarter() = default;
@@ -48,15 +47,15 @@ class AgentStarter {
   AgentStarter(const AgentStarter&) = delete;
   AgentStarter& operator=(const AgentStarter&) = delete;
 
-  /// Makes this process's environment the one that the agents get. Fails if this process is one of them.
+  /// Prepares this process's environment for the agents, which inherit it. Fails if this process is itself an agent.
   [[nodiscard]] virtual Result<void> prepare() = 0;
-  /// Starts them, waits for their end and passes signals on. The exit code is theirs.
+  /// Starts the agents, forwards signals and blocks until they have ended. Returns their exit code.
   [[nodiscard]] virtual int run(const SlurmScript& script, const AgentStart& start) = 0;
-  /// For the guard, when the process that was in run() was killed: ends agents that are still there.
+  /// For the guard, if the process in run() was killed: stops agents that still run.
   virtual void stop_orphaned_agents() = 0;
 };
 
-/// To be made before guard and agent part: what both must know of the agents stands in memory that they share.
+/// Must be called before guard and agent are forked: they share memory about the agents.
 [[nodiscard]] std::unique_ptr<AgentStarter> make_agent_starter();
 
 }  // namespace ddrun::cluster

@@ -13,29 +13,29 @@
 
 namespace ddrun::cluster {
 
-/// What the user set, by the option's long name ("nnodes"), and where ("--nnodes", "DDRUN_NNODES", "job.toml:3:1").
+/// The options that the user set, by long name ("nnodes"), and their source ("--nnodes", "DDRUN_NNODES",
+/// "job.toml:3:1").
 using Given = std::map<std::string, std::string, std::less<>>;
 
-/// ddrun is the only one of its job, in a Slurm job of several nodes: it has to start its agents.
+/// ddrun runs once, in the script of a Slurm job with several nodes, and has to start its agents.
 struct SlurmScript {
   int nodes = 0;
-  bool in_step = false;  ///< inside of an interactive step, which holds the nodes' CPUs
+  bool in_step = false;  ///< inside an interactive step, which holds the nodes' CPUs
 };
 
 struct Completion {
-  std::vector<Evidence> evidence;    ///< as detected; what the user set counts instead
+  std::vector<Evidence> evidence;    ///< as detected, with what overrides it
   std::vector<std::string> remarks;  ///< one line each, for -v
   std::optional<SlurmScript> start_agents;
 };
 
-/// Fills what the user did not set. With one machine the launch stays as it was. Fails where the job could only go
-/// wrong; the message says what to write.
+/// Fills in what the user did not set. With one machine `spec` stays unchanged. Fails with `invalid_argument` where the
+/// job could not work; the message gives the options to use.
 [[nodiscard]] Result<Completion> complete(LaunchSpec& spec, const Given& given, const Detected& detected);
 
-/// How long a job may run so that its workers have their whole `grace` before a scheduler that ends the job at
-/// `end_time` kills them, both in seconds since 1970. Schedulers send SIGTERM at that time and SIGKILL some time later;
-/// 25 seconds are counted upon (Slurm's KillWait is 30 unless the administrator chose another). Nothing if that is
-/// enough anyway, or if there is no time left in which anything could be done.
+/// How long the job may run so that its workers have the whole `grace` before the scheduler kills them. `end_time` and
+/// `now` are in seconds since 1970. Schedulers send SIGTERM at `end_time` and SIGKILL later; 25 s are assumed (Slurm's
+/// default KillWait is 30 s). nullopt if that covers `grace`, or if no time is left.
 [[nodiscard]] std::optional<Milliseconds> time_before_end(std::int64_t end_time, std::int64_t now, Milliseconds grace);
 
 }  // namespace ddrun::cluster

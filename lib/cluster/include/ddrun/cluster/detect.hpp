@@ -13,36 +13,35 @@
 
 namespace ddrun::cluster {
 
-// "Where am I?": what a scheduler or another launcher tells its processes about the job. docs/schedulers.md has the
-// variables of each.
+// Detects the job from the variables of a scheduler or another launcher. docs/schedulers.md lists them.
 
-// What detection looks at. All of it comes in as arguments, so that a test can be any machine.
+// The inputs of detection. All are arguments, so that a test can simulate any machine.
 
-/// The text of a file; nothing if it cannot be read.
+/// Reads a file; nullopt if it cannot be read.
 using ReadFile = std::function<std::optional<std::string>(const std::string& path)>;
 
 struct Machine {
-  std::string host_name;               ///< as gethostname() says
+  std::string host_name;               ///< of gethostname()
   std::vector<std::string> addresses;  ///< of its interfaces, as text
-  std::int64_t pid = 0;                ///< of the ddrun that was started; 0: unknown
+  std::int64_t pid = 0;                ///< of the ddrun process that was started; 0: unknown
 };
 
-/// This one. Does not block: no name is looked up.
+/// The local machine. Does not block: no name is resolved.
 [[nodiscard]] Machine this_machine();
 
 /// A ReadFile for real files, at most 16 MiB of each.
 [[nodiscard]] std::optional<std::string> read_text_file(const std::string& path);
 
-/// How many ddruns the scheme started.
+/// Which processes the scheduler started.
 enum class Shape {
-  none,          ///< it says nothing about that
-  agents,        ///< one on each machine: what ddrun wants
-  ranks,         ///< one for each worker: each would start a group of its own
-  slurm_script,  ///< one, on the first machine of a Slurm job; srun starts more
-  script,        ///< perhaps only one, on the first machine; ddrun or the user must start the others
+  none,          ///< unknown
+  agents,        ///< one ddrun per machine, as needed
+  ranks,         ///< one ddrun per worker: each would start its own group
+  slurm_script,  ///< one ddrun, on the first machine of a Slurm job; srun can start the others
+  script,        ///< possibly one ddrun, on the first machine; ddrun or the user must start the others
 };
 
-/// A value and the variable that it was taken from.
+/// A value and the variable it comes from.
 template <class T>
 struct Fact {
   T value{};
@@ -61,47 +60,45 @@ struct NodeRange {
 struct Evidence {
   std::string what;      ///< "nodes", "node rank", "coordinator"…
   std::string value;     ///< "4"
-  std::string variable;  ///< where it was found
-  std::string instead;   ///< empty: used; else what counts instead, or why it does not count
+  std::string variable;  ///< its source
+  std::string instead;   ///< empty: used; else what overrides it, or why it is ignored
   bool operator==(const Evidence&) const = default;
 };
 
 struct Detected {
-  std::string scheme;  ///< "Slurm step", for people; empty: nothing was found
+  std::string scheme;  ///< "Slurm step", for messages; empty: nothing was found
   Shape shape = Shape::none;
   Maybe<NodeRange> nodes;
-  int agents = 0;  ///< ddruns that were started at once, one on each machine; 0: not known
+  int agents = 0;  ///< agents started together, one per machine; 0: unknown
   Maybe<int> node_rank;
-  Maybe<std::vector<std::string>> hosts;  ///< in order of node ranks
+  Maybe<std::vector<std::string>> hosts;  ///< in node rank order
   Maybe<std::vector<Endpoint>> coordinators;
   Maybe<bool> is_host;
   Maybe<std::string> job_id;
   Maybe<int> gpus;               ///< on this machine, for this job
   Maybe<std::int64_t> end_time;  ///< when the scheduler ends the job, seconds since 1970
-  bool in_step = false;          ///< shape `slurm_script`, but inside of an interactive step
+  bool in_step = false;          ///< shape `slurm_script`, inside an interactive step
   bool standalone = false;       ///< PET_STANDALONE is set and empty, as Kubeflow writes it
-  /// Shape `ranks` or `script`, or something that is not understood: what to write instead. Counts only if the user
-  /// did not say how many nodes there are.
+  /// The error message for the shapes `ranks` and `script` and for unsupported jobs. Ignored if the user gave the
+  /// number of nodes.
   std::string refusal;
   std::vector<Evidence> evidence;
 };
 
-/// Words of --env-detect, blank-separated, "auto" and "none" first.
+/// The values of --env-detect, separated by blanks, "auto" and "none" first.
 extern const std::string_view detect_schemes;
 
-/// False if no variable is there that a scheme begins with: then detect() finds nothing, and its other arguments need
-/// not be made.
+/// False if no variable of any scheme is set: detect() would find nothing, and its other arguments are not needed.
 [[nodiscard]] bool has_scheduler_variables(const Environment& variables);
 
-/// Looks at variables, and at the files that they name. `how` is one of `detect_schemes`. Of several schemes torchrun's
-/// PET_* come first, then the innermost (mpirun in a Slurm job: MPI's), the plain MASTER_ADDR and NODE_RANK last.
-/// Does not block but for `read_file`. Fails if two sources contradict each other and none of them is the stronger one,
-/// and if `how` names a scheme that is not there.
+/// Evaluates the variables and the files they name. `how` is one of `detect_schemes`. Precedence: torchrun's PET_*,
+/// then the innermost scheme (MPI's for mpirun in a Slurm job), plain MASTER_ADDR and NODE_RANK last. Blocks only in
+/// `read_file`. Fails if two sources of equal precedence contradict each other, or if `how` names an absent scheme.
 [[nodiscard]] Result<Detected> detect(const Environment& variables, const ReadFile& read_file, const Machine& machine,
                                       std::string_view how = "auto");
 
-/// Three ports in 20000–32767, below those that systems give to outgoing connections, for jobs whose members agree on
-/// nothing but a name: the coordinator takes the first that is free, agents try all.
+/// Three ports in 20000–32767, below the ephemeral range, derived from the job's name: the coordinator listens on the
+/// first free one, agents try all.
 [[nodiscard]] std::vector<Endpoint> candidates(const std::string& host, std::string_view job);
 
 }  // namespace ddrun::cluster

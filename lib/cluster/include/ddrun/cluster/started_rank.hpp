@@ -8,21 +8,20 @@
 
 namespace ddrun::cluster {
 
-// For programs that are ranks themselves. To ddrun, which wants one of itself on each machine, the same variables say
-// something else; see detect().
+// For programs that are themselves ranks, such as ddrun-allreduce. ddrun itself uses detect().
 
-/// What a launcher that starts ranks (mpirun, mpiexec, srun) tells one of them.
+/// A rank started by mpirun, mpiexec or srun.
 struct StartedRank {
-  std::string launcher;  ///< "Open MPI", for people
+  std::string launcher;  ///< "Open MPI", for messages
   int rank = 0;
   int size = 1;
   int local_rank = 0;
   int local_size = 1;     ///< ranks on this machine
-  std::string command{};  ///< a command line of the launcher that tells all ranks MASTER_ADDR and MASTER_PORT
+  std::string command{};  ///< a command of the launcher that sets MASTER_ADDR and MASTER_PORT for all ranks
 };
 
-/// Open MPI's variables, those of MPICH, Intel MPI and MVAPICH2, then those of a Slurm step. Nothing if none of them
-/// are there; `invalid_argument` for values that cannot be and for a heterogeneous Slurm job.
+/// Reads the variables of Open MPI, then MPICH, Intel MPI and MVAPICH2, then of a Slurm step. nullopt if none are set;
+/// `invalid_argument` for invalid values and for a heterogeneous Slurm job.
 [[nodiscard]] Result<std::optional<StartedRank>> find_started_rank(const Environment& variables);
 
 }  // namespace ddrun::cluster
