@@ -20,7 +20,7 @@ namespace ddrun::helper {
 namespace {
 
 std::mutex mutex;
-/// The helpers that run, with their wait status if take_end() was first.
+/// The running helpers, with the wait status of those already reaped by reap().
 std::map<pid_t, std::optional<int>> running_children;
 
 }  // namespace
@@ -51,7 +51,7 @@ Result<pid_t> spawn(const std::vector<std::string>& argv, const std::array<int, 
   if (own_group) flags |= POSIX_SPAWN_SETPGROUP;
   ::posix_spawnattr_setflags(&attributes, static_cast<short>(flags));
   pid_t pid = -1;
-  const std::lock_guard lock(mutex);  // take_end() may be asked for it at once
+  const std::lock_guard lock(mutex);  // reap() may be called for it at once
   const int error = ::posix_spawnp(&pid, args[0], &files, &attributes, args.data(), variables.data());
   ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&files);

@@ -28,11 +28,11 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
-/// Where there are no pidfds its end is looked for so often.
+/// Interval of waitid() where pidfds are not available.
 constexpr Milliseconds exit_poll_interval{20};
-/// One that has closed its stdout has so long to end, so that its status can be told.
+/// Time to exit after closing stdout, so that the status can be reported.
 constexpr Milliseconds exit_timeout{1000};
-/// Said, but not read by it.
+/// Limit of queued input that the program has not read.
 constexpr std::size_t max_unread_bytes = 4 * Coprocess::max_line_bytes;
 constexpr std::size_t max_stderr_line_bytes = 500;
 
@@ -53,7 +53,7 @@ class Coprocess::Impl : public std::enable_shared_from_this<Impl> {
 
   Result<void> start(const std::vector<std::string>& argv, const std::string& variable) {
     name_ = argv[0];
-    // For its stdin no pipe: to write to one whose reader is gone is a signal.
+    // A socket for its stdin: writing to a broken pipe would raise SIGPIPE.
     int pair[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
       return fail_errno(Errc::unavailable, concat("cannot start ", name_), errno);
@@ -63,7 +63,7 @@ class Coprocess::Impl : public std::enable_shared_from_this<Impl> {
     if (!out) return tl::unexpected(out.error());
     auto err = make_pipe();
     if (!err) return tl::unexpected(err.error());
-    // What becomes 0, 1 and 2 must not be one of them already.
+    // The descriptors that become 0, 1 and 2 must be other ones.
     auto in = duplicate(theirs.get());
     auto out_end = duplicate(out->write.get());
     auto err_end = duplicate(err->write.get());
@@ -129,7 +129,7 @@ class Coprocess::Impl : public std::enable_shared_from_this<Impl> {
     write_buffer_ = std::exchange(write_queue_, {});
     asio::async_write(in_, asio::buffer(write_buffer_), [self = shared_from_this()](const error_code& ec, std::size_t) {
       self->writing_ = false;
-      // One that has closed its stdin will end, or say nothing any more: both are seen elsewhere.
+      // A write error means that it closed its stdin; its exit is handled elsewhere.
       if (!ec) self->write();
     });
   }
@@ -152,7 +152,7 @@ class Coprocess::Impl : public std::enable_shared_from_this<Impl> {
                          });
   }
 
-  /// False if the conversation is over.
+  /// Calls on_line_ for each complete line. False once the coprocess has ended.
   bool read_lines(std::size_t size) {
     for (const char c : std::string_view(out_buffer_.data(), size)) {
       if (c != '\n') {
@@ -162,7 +162,7 @@ class Coprocess::Impl : public std::enable_shared_from_this<Impl> {
         return false;
       }
       const std::string line = std::exchange(line_, {});
-      // Who is told may drop this conversation.
+      // The callback may destroy the Coprocess.
       const auto keep = shared_from_this();
       if (const auto on_line = on_line_) on_line(line);
       if (pid_ <= 0 || !on_line_) return false;
@@ -195,7 +195,7 @@ class Coprocess::Impl : public std::enable_shared_from_this<Impl> {
     });
   }
 
-  /// By and by, for its end where there are no pidfds, and for one that has closed its stdout and goes on.
+  /// Polls for the exit where pidfds are not available, and for a program that has closed its stdout but runs on.
   void poll_exit(bool for_exit) {
     timer_.expires_after(closed_at_ && !for_exit ? exit_timeout : exit_poll_interval);
     timer_.async_wait([self = shared_from_this(), for_exit](const error_code& ec) {
@@ -215,12 +215,12 @@ class Coprocess::Impl : public std::enable_shared_from_this<Impl> {
   void on_exited() {
     drain();
     if (pid_ <= 0) return;
-    // Where this process ignores SIGCHLD the kernel tells no status.
+    // The status is not available if this process ignores SIGCHLD.
     const auto status = kill_and_reap();
     report_end(status ? describe(exit_status_from_wait(*status)) : "has ended");
   }
 
-  /// What it had printed before its end counts.
+  /// Reads output written before the exit.
   void drain() {
     error_code ec;
     while (err_.is_open()) {
@@ -250,13 +250,13 @@ class Coprocess::Impl : public std::enable_shared_from_this<Impl> {
     on_end(concat(name_, " ", what, stderr_line.empty() ? "" : ": ", stderr_line));
   }
 
-  /// With what it has started. Gives back its wait status if the kernel has told it.
+  /// Kills its process group and reaps it; returns the wait status, if available.
   std::optional<int> kill_and_reap() {
     const pid_t pid = std::exchange(pid_, -1);
     siginfo_t info{};
     int status = 0;
     bool waited = false;
-    // Until it is waited for, the group's number is no other's.
+    // The group id cannot be reused before the process is reaped.
     if (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0) {
       ::kill(-pid, SIGKILL);
       while (!(waited = ::waitpid(pid, &status, 0) == pid) && errno == EINTR) {

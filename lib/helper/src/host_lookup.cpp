@@ -10,10 +10,10 @@ namespace ddrun::helper {
 
 namespace {
 
-/// No more addresses than a host can have.
+/// Above any real list of addresses.
 constexpr std::size_t max_output_bytes = 64 * 1024;
 
-/// The first words of the lines, without doubles.
+/// The first words of the lines, without duplicates.
 std::vector<std::string> addresses_in(const std::string& text) {
   std::vector<std::string> addresses;
   for (const auto& line : split(text, '\n')) {

@@ -22,7 +22,7 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 
-// Up to Boost 1.85, Process v2 has to be compiled by its user: here, once. Later it is a library of its own.
+// Up to Boost 1.85 Process v2 has to be compiled by its user, once; later it is a library.
 #if BOOST_VERSION < 108600
 #include <boost/process/v2/src.hpp>
 #endif
@@ -33,14 +33,14 @@ namespace {
 
 using boost::system::error_code;
 
-/// Where there are no pidfds a helper's end is looked for so often.
+/// Interval of waitpid() where pidfds are not available.
 constexpr Milliseconds poll_interval{5};
 
-/// A standard stream: a file without a name, so that none can fill up as a pipe does, and nothing can be left behind.
-/// Not 0, 1 or 2 if those are closed: that is what it becomes.
+/// An unnamed file for a standard stream: it does not fill up like a pipe and leaves nothing behind. Its number is
+/// above 2, since it becomes 0, 1 or 2.
 Result<UniqueFd> make_stream_file() {
   if (const UniqueFd file(::memfd_create("ddrun helper", MFD_CLOEXEC)); file) return duplicate(file.get());
-  // A kernel before 3.17, or one that allows no file in memory that could be executed.
+  // A kernel before 3.17, or one that forbids executable memfds.
   const std::unique_ptr<FILE, int (*)(FILE*)> temporary(::tmpfile(), ::fclose);
   if (!temporary) return fail_errno(Errc::unavailable, "no place for what it prints", errno);
   return duplicate(::fileno(temporary.get()));
@@ -77,7 +77,7 @@ class Helper : public std::enable_shared_from_this<Helper> {
     });
   }
 
-  /// Kills it if it still runs. Nothing is called any more.
+  /// Kills the helper if it still runs; on_end_ is not called.
   void cancel() {
     on_end_ = nullptr;
     if (pid_ > 0) kill_and_reap();
@@ -97,8 +97,8 @@ class Helper : public std::enable_shared_from_this<Helper> {
     if (!started) return tl::unexpected(started.error());
     pid_ = *started;
     const rlimit size{limits_.output, limits_.output};
-    ::prlimit(pid_, RLIMIT_FSIZE, &size, nullptr);  // forbidden only where the limit is lower already
-    // Not by Boost's own launchers: they fork, and leave the child behind where there are no pidfds.
+    ::prlimit(pid_, RLIMIT_FSIZE, &size, nullptr);  // fails only if the limit is already lower
+    // Not started by Boost's launchers: they fork, and leak the child without pidfds.
     UniqueFd pidfd(open_pidfd(pid_));
     try {
       if (pidfd) process_.emplace(timer_.get_executor(), pid_, pidfd.get());
@@ -122,10 +122,10 @@ class Helper : public std::enable_shared_from_this<Helper> {
     });
   }
 
-  /// `status`: nothing if it was waited for elsewhere.
+  /// `status`: nullopt if it was reaped elsewhere.
   void on_exited(std::optional<int> status) {
     const auto early_status = unregister();
-    // Where this process ignores SIGCHLD the kernel tells no status: what the helper has printed has to do.
+    // Without a status, because this process ignores SIGCHLD, success is assumed.
     if (!status) status = early_status.value_or(0);
     finish(Output{exit_status_from_wait(*status), content_of(streams_[1], limits_.output),
                   content_of(streams_[2], limits_.output)});
@@ -133,17 +133,17 @@ class Helper : public std::enable_shared_from_this<Helper> {
 
   void kill_and_reap() {
     const pid_t pid = pid_;
-    // Once it was waited for, the number may be another's.
+    // After it was reaped the pid may be reused.
     if (unregister() || ::waitpid(pid, nullptr, WNOHANG) != 0) return;
     ::kill(pid, SIGKILL);
     while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
     }
   }
 
-  /// The helper is of the past; gives back its wait status if take_end() was first.
+  /// Unregisters the helper; returns its wait status if reap() has reaped it.
   std::optional<int> unregister() {
     timer_.cancel();
-    if (process_) process_->detach();  // else Boost's destructor would kill whatever has the number by then
+    if (process_) process_->detach();  // otherwise Boost's destructor would kill a process that reuses the pid
     return helper::unregister(std::exchange(pid_, -1));
   }
 
@@ -158,7 +158,7 @@ class Helper : public std::enable_shared_from_this<Helper> {
   std::string name_;
   UniqueFd streams_[3];
   std::optional<boost::process::v2::process> process_;
-  pid_t pid_ = -1;  ///< until we know that it has ended
+  pid_t pid_ = -1;  ///< -1 once it has ended
 };
 
 }  // namespace

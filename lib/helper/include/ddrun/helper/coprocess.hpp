@@ -13,24 +13,24 @@
 
 namespace ddrun::helper {
 
-/// A program that is talked to as long as it runs, a line at a time, both ways.
+/// A long-running helper program that exchanges lines over its stdin and stdout.
 ///
-/// It starts as a helper of run.hpp does, in a process group of its own. Dropping the conversation kills that group and
-/// calls nothing any more. All is done on the executor, which must run one thread at a time; nothing blocks but the
-/// start, and the moment in which a killed program is waited for.
+/// Started as a helper of run.hpp, in its own process group. The destructor kills that group; no callback runs
+/// afterwards. Everything runs on the executor, which must be single-threaded. Blocks only to start the program and to
+/// reap it after SIGKILL.
 class Coprocess {
  public:
-  /// No line of either side may be longer.
+  /// Limit for a line in either direction.
   static constexpr std::size_t max_line_bytes = 64 * 1024;
 
-  /// A line that it printed, without its end.
+  /// A line from its stdout, without the newline.
   using OnLine = std::function<void(std::string_view line)>;
-  /// It has ended, has closed its stdout, printed a line that is too long or reads nothing: why in words, with the last
-  /// line of its stderr. It is gone by then. Nothing is called afterwards.
+  /// Called once, after the last line: it exited, closed its stdout, printed a line over the limit or does not read its
+  /// stdin. `why` ends with the last line of its stderr. The program has been reaped.
   using OnEnd = std::function<void(std::string why)>;
 
-  /// `argv[0]` is looked for in PATH. `variable`: NAME=VALUE, beside what this process has; may be empty. Nothing is
-  /// called before this returns. Errors: `not_found`, `unavailable`.
+  /// `argv[0]` is searched in PATH. `variable`: NAME=VALUE, added to this process's environment; may be empty. No
+  /// callback runs before this returns. Errors: `not_found`, `unavailable`.
   [[nodiscard]] static Result<std::unique_ptr<Coprocess>> start(const boost::asio::any_io_executor& executor,
                                                                 const std::vector<std::string>& argv,
                                                                 const std::string& variable, OnLine on_line,
@@ -40,9 +40,9 @@ class Coprocess {
   Coprocess& operator=(const Coprocess&) = delete;
 
   [[nodiscard]] pid_t pid() const;
-  /// `line` goes to its stdin, with an end of line, as soon as there is room.
+  /// Queues `line` and a newline for its stdin. Does not block.
   void send_line(std::string_view line);
-  /// After all that was said its stdin is at an end.
+  /// Closes its stdin after the queued lines.
   void close_stdin();
 
  private:

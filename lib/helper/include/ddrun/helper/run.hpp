@@ -13,43 +13,43 @@
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/result.hpp"
 
-/// Programs that ddrun asks something, or has something done by: getent, squeue, gnuplot. Workers they are not.
+/// Short-lived helper programs, not workers: getent, squeue, gnuplot.
 namespace ddrun::helper {
 
 struct Limits {
-  Clock::duration time;              ///< then it is killed
-  std::size_t output = 1024 * 1024;  ///< bytes on stdout, and as many on stderr; one that prints more dies of SIGXFSZ
+  Clock::duration time;              ///< timeout, after which it is killed
+  std::size_t output = 1024 * 1024;  ///< limit in bytes for stdout and for stderr; exceeding it causes SIGXFSZ
 };
 
 struct Output {
   ExitStatus status;
-  std::string out;  ///< what it wrote to stdout
-  std::string err;  ///< and to stderr
+  std::string out;  ///< its stdout
+  std::string err;  ///< its stderr
   [[nodiscard]] bool succeeded() const { return status == ExitStatus(Exited{0}); }
 };
 
 using OnEnd = std::function<void(Result<Output>)>;
 
-/// A helper that runs. Dropping it kills one that has not ended and waits for that; its `on_end` is not called then.
+/// A handle of a running helper. Dropping it kills and reaps the helper; `on_end` is then not called.
 using Running = std::shared_ptr<void>;
 
-/// Starts a helper: default signal dispositions and nothing blocked, `input` for its stdin and no descriptor of ours.
-/// `argv[0]` is looked for in PATH. Blocks for the start only; calls `on_end` once, later, on the executor. Errors:
-/// `not_found` or `unavailable` if it cannot be started (`cause` says why), `timeout`. One that has failed is none: see
-/// Output::status.
+/// Starts a helper with default signal dispositions, an empty signal mask, `input` as its stdin and no inherited
+/// descriptor. `argv[0]` is searched in PATH. Blocks only for the start; calls `on_end` once, later, on the executor.
+/// Errors: `not_found` or `unavailable` if it cannot be started (with `cause`), `timeout`. A failing program is not an
+/// error: see Output::status.
 ///
-/// This module waits for its end, or the one that reaps all children of this process does so by take_end(); never both.
+/// Helpers are reaped by this module, or through reap() by the code that reaps all children of this process.
 [[nodiscard]] Running start(boost::asio::any_io_executor executor, const std::vector<std::string>& argv, Limits limits,
                             OnEnd on_end, const std::string& input = {});
 
-/// The same, waiting for it.
+/// The same; blocks until the helper has ended.
 [[nodiscard]] Result<Output> run(const std::vector<std::string>& argv, Limits limits, const std::string& input = {});
 
-/// True if `pid`, a child of this process that has ended and was not waited for, is a helper: its end has been taken
-/// then, and its `on_end` will tell it.
+/// Reaps `pid`, an unreaped zombie child, if it is a helper; its `on_end` will report the status. False if it is no
+/// helper. Thread-safe.
 bool reap(pid_t pid);
 
-/// The helpers that run now, conversations (coprocess.hpp) among them.
+/// All running helpers, including coprocesses (coprocess.hpp). Thread-safe.
 [[nodiscard]] std::vector<pid_t> running_helpers();
 
 }  // namespace ddrun::helper
