@@ -18,14 +18,14 @@ Cgroup located(bool v2, std::string mount, std::string name) {
   Cgroup group;
   group.v2 = v2;
   group.directory = name == "/" ? mount : mount + name;
-  // A container may be told its name in the machine's tree while it sees only its own part, as the root.
+  // In a container the name may be that of the machine's tree, while only the container's part is mounted, as the root.
   if (!exists(group.directory) || name.find("/..") != std::string::npos) group.directory = mount;
   group.name = std::move(name);
   group.mount = std::move(mount);
   return group;
 }
 
-/// The name of the cgroup whose directory is `level`, going up from `group`.
+/// The name of `group`'s ancestor with the directory `level`.
 std::string name_of(const Cgroup& group, const std::string& level) {
   if (level == group.directory) return group.name;
   const std::string name = level.substr(group.mount.size());
@@ -74,7 +74,7 @@ std::optional<MemoryLimit> memory_limit(const SystemRoots& roots) {
   std::optional<MemoryLimit> least;
   for (const std::string& level : group->levels()) {
     const auto bytes = read_number(level + (group->v2 ? "/memory.max" : "/memory.limit_in_bytes"));
-    // Version 1 says "none" with the largest number of whole pages.
+    // Version 1 reports "no limit" as the largest multiple of the page size.
     constexpr std::int64_t none = std::int64_t{1} << 62U;
     if (!bytes || *bytes >= none || (least && least->bytes <= *bytes)) continue;
     least = MemoryLimit{*bytes, name_of(*group, level)};

@@ -16,7 +16,7 @@ namespace ddrun::topology {
 namespace {
 
 constexpr std::size_t word_bits = sizeof(unsigned long) * 8;
-constexpr int max_cpus = 1 << 20;  // far above what any kernel is built for; a bound for memory
+constexpr int max_cpus = 1 << 20;  // above any kernel's limit; bounds memory
 
 }  // namespace
 
@@ -91,7 +91,7 @@ CpuSet CpuSet::intersection(const CpuSet& other) const {
 std::string CpuSet::to_string() const { return fold_ranks(cpus()); }
 
 Result<CpuSet> allowed_cpus() {
-  // The mask has to be as large as the kernel's own, whatever that is: 1024 CPUs, or 8192, or more.
+  // The mask must be at least as large as the kernel's: 1024 CPUs, 8192 or more.
   for (std::size_t bits = 1024; bits <= static_cast<std::size_t>(max_cpus); bits *= 2) {
     std::vector<unsigned long> words(bits / word_bits);
     if (::sched_getaffinity(0, words.size() * sizeof(unsigned long), reinterpret_cast<cpu_set_t*>(words.data())) == 0) {
@@ -106,7 +106,7 @@ Result<CpuSet> allowed_cpus() {
   return fail_errno(Errc::unavailable, "cannot learn which CPUs may be used (sched_getaffinity)", errno);
 }
 
-// ---- how they lie in the machine
+// ---- topology
 
 namespace {
 
@@ -126,7 +126,7 @@ std::vector<Node> read_nodes(const CpuSet& allowed, const SystemRoots& roots) {
     seen.add(cpus);
     nodes.push_back({id, std::move(cpus)});
   }
-  // CPUs of no node, or a kernel without NUMA: the first node takes them.
+  // CPUs without a node, or a kernel without NUMA: add them to the first node.
   if (nodes.empty()) nodes.push_back({0, {}});
   for (const int cpu : allowed.cpus()) {
     if (!seen.contains(cpu)) nodes.front().cpus.add(cpu);

@@ -30,8 +30,8 @@ std::vector<std::string> names_in(const std::string& directory) {
   return names;
 }
 
-/// Device files that we may use: in a container there may be fewer than the driver knows of. Where there is none at
-/// all they are made when a program first asks for them, and the driver's list counts.
+/// The number of accessible device files, which in a container may be lower than the driver's. If there is none, they
+/// are created on first use, and the driver's list counts.
 int nvidia_devices(const SystemRoots& roots) {
   int files = 0;
   for (const std::string& name : names_in(roots.dev)) {
@@ -52,14 +52,14 @@ int amd_devices(const SystemRoots& roots) {
   int count = 0;
   const std::string nodes = roots.sys + "/class/kfd/kfd/topology/nodes";
   for (const std::string& name : names_in(nodes)) {
-    // CPUs are nodes too, with no SIMD units.
+    // CPUs are nodes, too, without SIMD units.
     if (read_keyed_number(concat(nodes, "/", name, "/properties"), "simd_count").value_or(0) > 0) ++count;
   }
   return count;
 }
 
-/// How many of `count` devices a list such as "0,1", "GPU-8932f937,1" or "" lets through: as CUDA reads it, up to the
-/// first entry that names none.
+/// The number of `count` devices in a list such as "0,1", "GPU-8932f937,1" or "". As in CUDA, the list ends at the
+/// first invalid entry.
 int visible(const std::string& list, int count) {
   int seen = 0;
   for (const std::string& part : split(list, ',')) {
@@ -107,7 +107,7 @@ Gpus find_gpus(const GpuVariables& variables, const SystemRoots& roots) {
     return filtered(count, "NVIDIA", {{"CUDA_VISIBLE_DEVICES", variables.cuda_visible_devices}});
   }
   if (const int count = amd_devices(roots); count > 0) {
-    // HIP takes CUDA's variable where its own is not set.
+    // HIP reads CUDA's variable if its own is not set.
     const bool own = variables.hip_visible_devices.has_value();
     return filtered(count, "AMD",
                     {{"ROCR_VISIBLE_DEVICES", variables.rocr_visible_devices},

@@ -39,36 +39,36 @@ class CpuSet {
   std::vector<unsigned long> words_;
 };
 
-/// The CPUs that this process may run on (its affinity mask, which cpusets and Slurm narrow).
-/// Fails with `unavailable` only if the kernel refuses to tell.
+/// This process's affinity mask, as narrowed by cpusets and Slurm. Fails with `unavailable` if sched_getaffinity()
+/// fails.
 [[nodiscard]] Result<CpuSet> allowed_cpus();
 
-/// One physical core: its hyper-threads, as far as we may use them.
+/// One physical core: its allowed hyper-threads.
 struct Core {
   CpuSet cpus;
   int node = 0;
 };
 
-/// One NUMA node, as far as we may use it.
+/// One NUMA node: its allowed CPUs.
 struct Node {
   int id = 0;
   CpuSet cpus;
 };
 
-/// How the CPUs that we may use lie in the machine.
+/// The topology of the allowed CPUs.
 struct CpuLayout {
   CpuSet allowed;
-  std::vector<Core> cores;  ///< by node, then by first CPU: neighbours in this order are near each other
-  std::vector<Node> nodes;  ///< by number; only those with a CPU for us; at least one
+  std::vector<Core> cores;  ///< by node, then by first CPU, so that neighbours are close
+  std::vector<Node> nodes;  ///< by number; only nodes with an allowed CPU; at least one
 };
 
-/// Reads /sys: about two small files per CPU. Where it says nothing, each CPU is a core and all are node 0.
+/// Reads about two small files of /sys per CPU. Without them each CPU is a core of node 0.
 [[nodiscard]] CpuLayout read_cpu_layout(const CpuSet& allowed, const SystemRoots& roots = {});
 
-/// Which CPUs each worker of this machine may run on.
+/// The CPUs for each worker of this machine.
 struct BindingPlan {
   std::vector<CpuSet> cpus;           ///< by local rank; empty: no worker is bound
-  std::vector<std::string> warnings;  ///< for the user, a sentence each
+  std::vector<std::string> warnings;  ///< for the user, one line each
 };
 
 /// cores: the physical cores split evenly, in the order of the layout, hyper-threads together, the remainder to the
