@@ -36,7 +36,7 @@ constexpr unsigned own_machine_32 = EM_PPC;
 constexpr unsigned own_machine = EM_RISCV;
 constexpr unsigned own_machine_32 = EM_RISCV;
 #else
-constexpr unsigned own_machine = EM_NONE;  // not judged
+constexpr unsigned own_machine = EM_NONE;  // not checked
 constexpr unsigned own_machine_32 = EM_NONE;
 #endif
 
@@ -53,7 +53,7 @@ std::string machine_name(unsigned machine) {
   }
 }
 
-/// Whether the kernel hands foreign formats to an interpreter (qemu, wine …): then only trying can tell.
+/// Whether binfmt_misc has handlers for foreign formats (qemu, wine …): the format check is then inconclusive.
 bool has_foreign_format_handlers() {
   DIR* dir = ::opendir("/proc/sys/fs/binfmt_misc");
   if (dir == nullptr) return false;
@@ -85,7 +85,7 @@ Result<void> check_script(std::string_view name, std::string_view head, std::str
                       "its first line ends as on Windows, so its interpreter cannot be found; convert the file "
                       "with dos2unix or sed -i 's/\\r$//'");
   }
-  // The kernel takes the interpreter's path from the working directory; PATH plays no part.
+  // The kernel resolves the interpreter relative to the working directory, without PATH.
   const std::string file = interpreter.front() == '/' ? interpreter : concat(cwd, "/", interpreter);
   struct stat info {};
   if (::stat(file.c_str(), &info) != 0) {
@@ -104,18 +104,18 @@ Result<void> check_script(std::string_view name, std::string_view head, std::str
   return {};
 }
 
-// More than any program has; a file that claims more is not read to the end.
+// Above any real program; a file that claims more is read up to this limit.
 constexpr std::size_t max_headers = 128;
 constexpr std::size_t max_entries = 4096;
 constexpr std::size_t max_name_bytes = 255;
 
-/// All of `size` bytes, or false.
+/// Reads `size` bytes, or returns false.
 bool read_at(int fd, std::uint64_t at, void* to, std::size_t size) {
   if (at > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max()) - size) return false;
   return ::pread(fd, to, size, static_cast<off_t>(at)) == static_cast<ssize_t>(size);
 }
 
-/// The program headers of a 64-bit ELF file of our own byte order; none of any other file.
+/// The program headers of a 64-bit ELF file of this byte order; none for any other file.
 std::vector<Elf64_Phdr> read_headers(int fd) {
   Elf64_Ehdr head;
   if (!read_at(fd, 0, &head, sizeof head) || std::memcmp(head.e_ident, ELFMAG, SELFMAG) != 0) return {};
@@ -127,7 +127,7 @@ std::vector<Elf64_Phdr> read_headers(int fd) {
   return headers;
 }
 
-/// The dynamic loader that a 64-bit ELF file of our own byte order asks for; empty if none or not understood.
+/// The dynamic loader of a 64-bit ELF file of this byte order; empty if there is none.
 std::string dynamic_loader(int fd) {
   for (const Elf64_Phdr& part : read_headers(fd)) {
     if (part.p_type != PT_INTERP) continue;
@@ -172,7 +172,7 @@ bool looks_like_text(std::string_view head) {
   });
 }
 
-/// The second half of the magic number is the same in all versions.
+/// The second half of the magic number is constant in all versions.
 bool is_compiled_python(std::string_view head) {
   return head.size() > 16 && head.substr(2, 2) == "\r\n" && !looks_like_text(head);
 }
@@ -221,11 +221,11 @@ Result<void> check_program_format(std::string_view name, const std::string& file
   return cannot_run(name, "exec format error: neither a program for this machine nor a script");
 }
 
-// ---- which MPI library it is linked with
+// ---- MPI library
 
 namespace {
 
-/// Where in the file lies what is loaded to `address`.
+/// The file offset of a virtual address.
 std::optional<std::uint64_t> offset_of(const std::vector<Elf64_Phdr>& headers, std::uint64_t address) {
   for (const Elf64_Phdr& part : headers) {
     if (part.p_type != PT_LOAD || address < part.p_vaddr || address - part.p_vaddr >= part.p_filesz) continue;

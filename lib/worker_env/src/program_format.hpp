@@ -7,21 +7,21 @@
 
 namespace ddrun::worker_env {
 
-/// `name` with the working directory, or what stands in its place, in front.
+/// `name` relative to `cwd` as a path; absolute names are unchanged.
 [[nodiscard]] std::string from_directory(std::string_view name, const std::string& cwd);
 
-/// Looks into an executable file as the kernel will: the interpreter of a script, the machine of an ELF file, its
-/// dynamic loader. `name` is what the user called it, `file` is its path. A file that may be executed but not read
-/// passes. Fails with `not_executable`, or `not_found` for what `#!/usr/bin/env` will look for in vain.
+/// Checks an executable file as the kernel will: a script's interpreter, an ELF file's machine and dynamic loader.
+/// `name` is as typed, `file` is the path. A file without read permission passes. Fails with `not_executable`, or
+/// `not_found` if `#!/usr/bin/env` would not find its program.
 [[nodiscard]] Result<void> check_program_format(std::string_view name, const std::string& file, std::string_view path,
                                                 const std::string& cwd);
 
-/// What the beginning of a file says, whether it may be executed or not.
+/// The format of a file, by its first bytes, regardless of permissions.
 enum class FileFormat {
   python_code,    ///< a zip archive or compiled Python
   python_script,  ///< python in its '#!' line
   text,           ///< no '#!' line
-  other,          ///< also: cannot be read
+  other,          ///< also if it cannot be read
 };
 [[nodiscard]] FileFormat file_format(const std::string& file);
 

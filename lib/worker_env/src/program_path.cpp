@@ -22,11 +22,11 @@ namespace ddrun::worker_env {
 
 namespace {
 
-// ---- what the user most likely meant by a program that is not there or cannot be run; what is suggested exists
+// ---- suggestions for a program that is missing or cannot be executed; only existing files are suggested
 
 enum class TargetKind { program, python_script };
 
-/// The same but for one letter more, less, other, or two letters swapped.
+/// One insertion, deletion, replacement, or swap of two adjacent letters apart.
 bool is_one_typo_apart(std::string_view a, std::string_view b) {
   if (a.size() > b.size()) std::swap(a, b);
   if (b.size() - a.size() > 1) return false;
@@ -44,13 +44,13 @@ void add_names(const std::string& directory, std::string_view wanted, std::strin
                std::vector<std::string>& names) {
   DIR* dir = ::opendir(directory.c_str());
   if (dir == nullptr) return;
-  constexpr int most = 10'000;  // in a directory of a million files a suggestion is not worth the wait
+  constexpr int most = 10'000;  // bounds the time in huge directories
   for (int i = 0; i < most; ++i) {
     const dirent* entry = ::readdir(dir);
     if (entry == nullptr) break;
     if (entry->d_name[0] == '.' || entry->d_type == DT_DIR) continue;
     if (!std::string_view(entry->d_name).ends_with(ending)) continue;
-    // Any two short names are near each other: there only a slip of the finger counts.
+    // Any two short names are near each other: only one typo is accepted.
     if (wanted.size() < 5 && !is_one_typo_apart(wanted, entry->d_name)) continue;
     names.emplace_back(entry->d_name);
   }
@@ -67,7 +67,7 @@ bool is_file(const std::string& file) {
   return ::stat(file.c_str(), &info) == 0 && S_ISREG(info.st_mode);
 }
 
-/// The name in one of `directories` that `wanted` was most likely meant to be, of those that `is_usable`; else empty.
+/// The name nearest to `wanted` for which `is_usable` holds in one of `directories`; else empty.
 template <class Usable>
 std::string near_name(const std::vector<std::string>& directories, const std::string& wanted,
                       std::vector<std::string> names, Usable is_usable) {
@@ -82,8 +82,7 @@ std::string near_name(const std::vector<std::string>& directories, const std::st
   }
 }
 
-/// PATH holds thousands of names, so that something is near to any: only a slip of the finger counts, and not in the
-/// first letter.
+/// PATH has thousands of names, so only one typo is accepted, and not in the first letter.
 std::string near_program(const std::vector<std::string>& directories, const std::string& wanted) {
   if (wanted.size() <= 3) return {};
   std::vector<std::string> names;
@@ -99,7 +98,7 @@ bool is_listed(std::string_view words, std::string_view word) {
   return std::find(all.begin(), all.end(), word) != all.end();
 }
 
-/// "NAME=..." with a name that a shell would take for a variable's.
+/// "NAME=..." with a valid variable name.
 bool is_assignment(std::string_view word) {
   const std::string_view name = word.substr(0, word.find('='));
   constexpr std::string_view letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_";
@@ -116,22 +115,22 @@ std::string quoted_command_hint(std::string_view name) {
   return concat("; it is one word with blanks in it: leave out the quotes, or write: bash -c ", shell_quote(name));
 }
 
-/// Of a regular file without execute permission: "not executable...".
+/// The message for a regular file without execute permission.
 std::string not_executable(std::string_view name, const std::string& file) {
   if (file_format(file) != FileFormat::text) return concat("not executable; try: chmod +x ", shell_quote(name));
   return concat("not executable, and has no '#!' line; for a Python program try: ddrun --run-path ", shell_quote(name),
                 ", for another script make '#!/bin/sh', or what runs it, its first line, and chmod +x");
 }
 
-/// Of a Jupyter notebook, which no program executes as it is.
+/// The message for a Jupyter notebook.
 std::string notebook_hint(std::string_view name) {
   return concat("a notebook is no program; make a script of it: jupyter nbconvert --to script ", shell_quote(name));
 }
 
-/// Something of that name, or nearly, lies in the working directory.
+/// A hint if the working directory has a file of that name or a similar one.
 std::string hint_for_file_here(std::string_view name, const std::string& cwd) {
   const std::string here = from_directory(name, cwd);
-  if (is_program(here)) return concat(" (did you mean ./", name, "?)");  // the commonest slip of all
+  if (is_program(here)) return concat(" (did you mean ./", name, "?)");  // the most common mistake
   if (is_file(here)) {
     if (name.ends_with(".ipynb")) return concat("; ", notebook_hint(name));
     if (name.ends_with(".PY") || name.ends_with(".Py") || name.ends_with(".pyw")) {
@@ -150,12 +149,12 @@ constexpr std::string_view shell_keywords =
     "readonly return select set shift shopt source suspend then time times trap type typeset ulimit umask unalias "
     "unset "
     "until wait while";
-/// First words of other launchers and tools.
+/// Subcommands of other launchers and tools.
 constexpr std::string_view launcher_subcommands = "help launch list logs ps run start status stop submit";
 
-// The ends of a message, " (did you mean ...?)" or "; ...", empty if nothing comes to mind.
+// Suffixes of an error message, " (did you mean ...?)" or "; ..."; empty without a suggestion.
 
-/// For a name with a '/', whose file would have been `file`.
+/// For a name with a '/'; `file` is its path.
 std::string hint_for_path(std::string_view name, const std::string& file, TargetKind what) {
   if (is_assignment(name)) return env_option_hint(name);
   const std::size_t slash = file.rfind('/');
@@ -177,7 +176,7 @@ std::string hint_for_path(std::string_view name, const std::string& file, Target
   return {};
 }
 
-/// For a name that was searched in `directories`, those of PATH. A file in `cwd` comes first.
+/// For a name that was searched in `directories`, those of PATH. A file in `cwd` is suggested first.
 std::string hint_for_name(std::string_view name, const std::vector<std::string>& directories, const std::string& cwd) {
   if (is_assignment(name)) return env_option_hint(name);
   if (name.starts_with('-')) return "; behind -- stands the program, and options of ddrun before it";
@@ -197,7 +196,7 @@ std::string hint_for_name(std::string_view name, const std::vector<std::string>&
   return near.empty() ? std::string() : concat(" (did you mean ", near, "?)");
 }
 
-// ---- finding it
+// ---- search
 
 tl::unexpected<Error> missing_file_error(std::string_view name, const std::string& file, int err, TargetKind what) {
   const std::error_code cause(err, std::generic_category());
@@ -216,7 +215,7 @@ tl::unexpected<Error> missing_file_error(std::string_view name, const std::strin
   return fail(Errc::not_found, concat(name, ": no such file", hint_for_path(name, file, what)), cause);
 }
 
-/// `file` exists: may it be executed?
+/// Checks that the existing `file` can be executed.
 Result<std::string> checked(std::string_view name, std::string file, const struct stat& info, std::string_view path,
                             const std::string& cwd) {
   const auto cannot = [&](std::string_view why) { return fail(Errc::not_executable, concat(name, ": ", why)); };
@@ -251,11 +250,11 @@ Result<std::string> find_program(std::string_view name, std::string_view path, c
     return checked(name, std::move(file), info, path, cwd);
   }
 
-  std::string unusable;  // found, but no program
+  std::string unusable;  // found, but not executable
   struct stat unusable_info {};
   const std::vector<std::string> directories = split(path, ':');
   for (const std::string& directory : directories) {
-    // An empty entry has always meant the working directory.
+    // An empty entry means the working directory.
     std::string file = from_directory(concat(directory, directory.empty() ? "" : "/", name), cwd);
     if (::stat(file.c_str(), &info) != 0) continue;
     if (S_ISREG(info.st_mode) && ::faccessat(AT_FDCWD, file.c_str(), X_OK, AT_EACCESS) == 0) {
@@ -278,7 +277,7 @@ bool is_python_program(std::string_view name, const std::string& cwd) {
   if (S_ISDIR(info.st_mode)) return ::access(concat(file, "/__main__.py").c_str(), F_OK) == 0;
   if (!S_ISREG(info.st_mode)) return false;
   const FileFormat format = file_format(file);
-  // One that may be executed names the Python that it wants: without it, another would be a surprise.
+  // An executable script selects its Python by the '#!' line, so it is not run by another one.
   return format == FileFormat::python_code || (format == FileFormat::python_script && (info.st_mode & 0111) == 0);
 }
 
@@ -292,14 +291,13 @@ Result<std::string> find_script(std::string_view name, const std::string& cwd) {
   return file;
 }
 
-// ---- which Python
+// ---- choice of Python
 
 namespace {
 
 constexpr std::string_view instead = ", or set PYTHON_EXEC";
 
-/// Of an environment with this bin: "python", or "python3" where only that is there; also one that cannot be executed.
-/// Empty: neither.
+/// The "python" or else "python3" in a virtual environment's bin, also if not executable; empty if there is neither.
 std::string python_in(const std::string& bin) {
   struct stat info {};
   for (const char* name : {"/python", "/python3"}) {

@@ -24,11 +24,10 @@ constexpr std::array<std::string_view, 13> scheduler_names{
     "SLURM_GTIDS",     "SLURM_TASK_PID",  "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE",
     "MPI_LOCALNRANKS", "MPI_LOCALRANKID", "FLUX_TASK_RANK",       "FLUX_TASK_LOCAL_ID",
     "PBS_TASKNUM"};
-/// What these begin with, as the whole environment is walked at every start.
+/// Their first letters, to skip most entries quickly.
 constexpr std::string_view scheduler_initials = "FHJMOPS";
 
-/// A variable by which srun, mpirun and their like tell a process which rank it is. Those that ddrun has got are about
-/// ddrun: a worker that believed them would be rank 0 of 1, as all others are.
+/// A rank variable of srun, mpirun and the like. ddrun's own values describe ddrun: every worker would be rank 0 of 1.
 bool is_scheduler_rank(std::string_view name) {
   if (name.empty() || scheduler_initials.find(name.front()) == std::string_view::npos) return false;
   return std::any_of(scheduler_prefixes.begin(), scheduler_prefixes.end(),
@@ -36,10 +35,10 @@ bool is_scheduler_rank(std::string_view name) {
          std::find(scheduler_names.begin(), scheduler_names.end(), name) != scheduler_names.end();
 }
 
-/// Variables that tell a worker who it is. They are ddrun's alone: a different value could only break the job.
+/// Rank variables set by ddrun; --env must not override them.
 struct OwnVariable {
   std::string_view name;
-  std::string_view instead;  ///< what to use in place of --env
+  std::string_view instead;  ///< the option to use instead of --env
 };
 constexpr std::array<OwnVariable, 23> own_variables{{
     {"RANK", ""},
@@ -67,8 +66,8 @@ constexpr std::array<OwnVariable, 23> own_variables{{
     {"DDRUN_JOB_TAG", ""},
 }};
 
-/// Options of ddrun that say which machines this job is on and where they meet. A ddrun that a worker starts is another
-/// job, and would join this one if it had them. docs/environment.md has the same list.
+/// Variables of ddrun's options for the job's machines and rendezvous. Not inherited: a ddrun started by a worker would
+/// join this job. docs/environment.md has the same list.
 constexpr std::array<std::string_view, 12> job_location_variables{
     "DDRUN_HOSTFILE",    "DDRUN_HOSTS",         "DDRUN_LOCAL_ADDR", "DDRUN_MASTER_ADDR",
     "DDRUN_MASTER_PORT", "DDRUN_NNODES",        "DDRUN_NODE_RANK",  "DDRUN_RDZV_BACKEND",
@@ -101,7 +100,7 @@ Result<void> check_env_options(const LaunchSpec& spec) {
   return {};
 }
 
-/// The value a variable has before ddrun adds its own: the last --env of that name, else what was inherited.
+/// The value of a variable without ddrun's own ones: of the last --env with that name, else inherited.
 std::optional<std::string_view> value_without_ddrun(const LaunchSpec& spec, const Environment& parent,
                                                     std::string_view name) {
   for (auto it = spec.env.rbegin(); it != spec.env.rend(); ++it) {
@@ -110,7 +109,7 @@ std::optional<std::string_view> value_without_ddrun(const LaunchSpec& spec, cons
   return parent.find(name);
 }
 
-/// torchrun's default order first, so that an unchanged default is spelled as torchrun spells it.
+/// In torchrun's order first, so that the default equals torchrun's text.
 std::string signals_to_handle(const std::set<int>& signals) {
   std::vector<std::string> names;
   const std::array<int, 4> first{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
@@ -123,7 +122,7 @@ std::string signals_to_handle(const std::set<int>& signals) {
   return join(names, ",");
 }
 
-/// As a script or module, or by naming an interpreter: "python3", "/opt/venv/bin/python3.12".
+/// A script, a module, or an interpreter as program: "python3", "/opt/venv/bin/python3.12".
 bool runs_python(const ProgramSpec& program) {
   if (program.kind != ProgramKind::executable) return true;
   return std::string_view(program.name).substr(program.name.rfind('/') + 1).starts_with("python");
@@ -146,7 +145,7 @@ std::uint64_t worker_seed(std::uint64_t n, int rank) {
 
 bool uses_agent_store(const LaunchSpec& spec, const Environment& parent) {
   const RendezvousSpec& rendezvous = spec.rendezvous;
-  // torchrun turns a static rendezvous that names no meeting point into a standalone c10d one.
+  // torchrun turns a static rendezvous without an endpoint into a standalone c10d one.
   const bool really_static = rendezvous.backend == "static" && !rendezvous.standalone &&
                              (!rendezvous.endpoint.empty() || rendezvous.master_port || rendezvous.max_nodes > 1);
   return really_static || value_without_ddrun(spec, parent, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1";
@@ -163,7 +162,7 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
   result.error_file_ = facts.error_file;
 
   if (spec.virtual_local_rank) {
-    // HIP looks at its own variable first, so a worker that is to see one device needs both.
+    // HIP reads its own variable first, so a worker with one device needs both.
     const auto hip = value_without_ddrun(spec, parent, hip_devices);
     result.hip_ = hip && !hip->empty();
     const std::string_view source = result.hip_ ? hip_devices : cuda_devices;
@@ -180,7 +179,7 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
     }
   }
 
-  // Ours, the same for all workers.
+  // ddrun's variables that are the same for all workers.
   std::vector<std::pair<std::string, std::string>> common = {
       {"WORLD_SIZE", std::to_string(ranks.world_size)},
       {"LOCAL_WORLD_SIZE", std::to_string(ranks.local_world_size)},
@@ -202,7 +201,7 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
   if (unset("TORCH_NCCL_ASYNC_ERROR_HANDLING")) common.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   if (runs_python(spec.program) && unset("PYTHONFAULTHANDLER")) common.emplace_back("PYTHONFAULTHANDLER", "1");
   if (unset("OMP_NUM_THREADS") && ranks.local_world_size > 1) common.emplace_back("OMP_NUM_THREADS", "1");
-  // Through a pipe Python would keep back up to 8 KiB, and lose it when the worker is killed.
+  // Python would buffer up to 8 KiB for a pipe, and lose it when the worker is killed.
   if (unset("PYTHONUNBUFFERED")) common.emplace_back("PYTHONUNBUFFERED", "1");
   for (const auto& [name, value] : facts.network) {
     if (unset(name)) common.emplace_back(name, value);
@@ -211,8 +210,8 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
   if (!facts.timer_file.empty()) common.emplace_back("TORCHELASTIC_TIMER_FILE", facts.timer_file);
   if (!facts.job_tag.empty()) common.emplace_back("DDRUN_JOB_TAG", facts.job_tag);
 
-  // Names that must not be inherited: they are set below, or would speak of another job (a ddrun started by a worker
-  // of another ddrun). The secret is between agents.
+  // Variables that are not inherited: set below, or of another job (if a worker of another ddrun started this one). The
+  // secret is for agents only.
   std::vector<std::string_view> replaced = {"RANK",
                                             "LOCAL_RANK",
                                             "ROLE_RANK",
@@ -237,7 +236,7 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
     const std::string_view name = entry_name(entry);
     if (!name.empty() && std::binary_search(replaced.begin(), replaced.end(), name)) continue;
     if (!spec.keep_scheduler_env && is_scheduler_rank(name)) continue;
-    // execve() takes char*, and changes nothing.
+    // execve() takes char* but does not modify the strings.
     result.pointers_.push_back(const_cast<char*>(entry));
   }
   const auto add = [&](std::string_view name, std::string_view value) {
@@ -304,10 +303,9 @@ Result<std::vector<std::string>> worker_environment(const LaunchSpec& spec, cons
 
 namespace {
 
-/// What torchrun's --run-path does to a script, in Python without PyTorch: an exception goes into the error file as
-/// from
-/// @record, and a worker that has come to its end waits until all of its machine have, so that none tears down what the
-/// others still use. They count themselves at a barrier of the agent's store (docs/store.md).
+/// torchrun's --run-path in Python without PyTorch: an exception is written to the error file as by @record, and a
+/// finished worker waits for the others of its machine, so that it does not tear down what they still use: a barrier of
+/// the agent's store (docs/store-protocol.md).
 constexpr std::string_view run_path =
     R"(import faulthandler, json, os, pkgutil, runpy, socket, struct, sys, time, traceback
 

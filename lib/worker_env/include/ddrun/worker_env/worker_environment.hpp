@@ -13,46 +13,45 @@
 
 namespace ddrun::worker_env {
 
-/// What only the agent knows when it starts the workers of one attempt. Empty: there is none.
+/// The agent's values for one attempt. Empty: not available.
 struct WorkerFacts {
   std::string version;      ///< DDRUN_VERSION
   std::string attempt_dir;  ///< DDRUN_ATTEMPT_DIR: directory of this attempt's logs
-  /// TORCHELASTIC_ERROR_FILE by local rank (the directory must be there: PyTorch makes none). Unset: the variable is
-  /// empty, as with torchrun and no log files.
+  /// TORCHELASTIC_ERROR_FILE by local rank; its directory must exist, PyTorch does not create it. Unset: the variable
+  /// is empty, as with torchrun without log files.
   std::function<std::string(int local_rank)> error_file;
-  std::string timer_file;  ///< TORCHELASTIC_TIMER_FILE; empty: what was inherited stays
-  std::vector<std::pair<std::string, std::string>> network;  ///< NAME and VALUE, for names that are not set
+  std::string timer_file;                                    ///< TORCHELASTIC_TIMER_FILE; empty: inherited
+  std::vector<std::pair<std::string, std::string>> network;  ///< NAME and VALUE, for variables that are not set
   std::string job_tag;                                       ///< DDRUN_JOB_TAG: the same for every process of this job
 };
 
-/// Whether the workers' store is the agent's (TORCHELASTIC_USE_AGENT_STORE=True). False only where the user asked
-/// for it with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 outside of the static rendezvous; then the worker with rank 0
-/// opens a store of its own at MASTER_ADDR:MASTER_PORT, and the agent must not listen there.
+/// Whether the workers use the agent's store (TORCHELASTIC_USE_AGENT_STORE=True). False only with
+/// TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 and a rendezvous other than static: then rank 0 opens its own store at
+/// MASTER_ADDR:MASTER_PORT, and the agent must not listen there.
 [[nodiscard]] bool uses_agent_store(const LaunchSpec& spec, const Environment& parent);
 
-/// The environments of all workers of one attempt. What is common to them is prepared once and not copied: thousands
-/// of workers share the strings of ddrun's own environment.
+/// The environments of all workers of one attempt. Common entries are prepared once and shared: thousands of workers
+/// use the strings of ddrun's own environment.
 ///
-/// Order: what was inherited, in its order; --env; ours. Not for use from several threads at once.
+/// Order: inherited entries in their order; --env; ddrun's variables. block(int) and list() are not thread-safe.
 class WorkerEnvironment {
  public:
-  /// `parent` must outlive the result. Fails with `invalid_argument` when --env names a variable that ddrun sets
-  /// itself or is not a variable's name, and when the list of devices is too short for --virtual-local-rank.
+  /// `parent` must outlive the result. Fails with `invalid_argument` if --env has an invalid name or a variable that
+  /// ddrun sets itself, or if the device list is too short for --virtual-local-rank.
   [[nodiscard]] static Result<WorkerEnvironment> prepare(const LaunchSpec& spec, const RankAssignment& ranks,
                                                          const Environment& parent, const WorkerFacts& facts);
 
-  /// What is one worker's alone, and the array that execve() gets. Reusable; belongs to the caller.
+  /// One worker's own entries and the array for execve(). Reusable; owned by the caller.
   struct Block {
     std::vector<std::string> own;
     std::vector<char*> pointers;
   };
 
-  /// The null-terminated block for execve() of one worker, 0 <= local_rank < local_world_size, made in `block`. It is
-  /// valid as long as this object and until `block` is used again. A block serves one WorkerEnvironment only.
+  /// The null-terminated array for execve() of one worker, 0 <= local_rank < local_world_size, built in `block`. Valid
+  /// until `block` is reused or this object is destroyed. A block belongs to one WorkerEnvironment.
   [[nodiscard]] char* const* block(int local_rank, Block& block) const;
 
-  /// The same in a block of this object's own, 0 <= local_rank < local_world_size.
-  /// Valid until the next call on this object or its end.
+  /// The same in an internal block. Valid until the next call on this object or its destruction.
   [[nodiscard]] char* const* block(int local_rank);
 
   /// The same as text: for --dry-run and tests.
@@ -63,15 +62,15 @@ class WorkerEnvironment {
 
   RankAssignment ranks_;
   bool virtual_local_rank_ = false;
-  bool hip_ = false;                          ///< the list is that of HIP_VISIBLE_DEVICES, and workers get both
+  bool hip_ = false;                          ///< the list is from HIP_VISIBLE_DEVICES; workers get both variables
   std::vector<std::string> visible_devices_;  ///< the parent's list, for virtual_local_rank_
   std::optional<std::uint64_t> seed_;
   std::function<std::string(int)> error_file_;
-  /// The common strings that are not inherited. On the heap as arrays, so that moving this object moves no string.
+  /// The common entries that are not inherited. Heap arrays, so that pointers stay valid when this object is moved.
   std::vector<std::unique_ptr<char[]>> common_;
-  std::vector<char*> pointers_;  ///< inherited, common, place for what is a worker's own, null
+  std::vector<char*> pointers_;  ///< inherited, common, space for a worker's own entries, null
   std::size_t first_own_ = 0;    ///< index into pointers_
-  std::size_t own_count_ = 0;    ///< the strings that differ between workers
+  std::size_t own_count_ = 0;    ///< number of entries that differ between workers
   Block block_;
 };
 
@@ -88,19 +87,18 @@ class WorkerEnvironment {
 ///     z = (z ^ (z >> 27)) * 0x94D049BB133111EB
 ///     seed = z ^ (z >> 31)
 ///
-/// For one n no two ranks have the same seed (every step can be undone), neighbouring ranks and neighbouring n share
-/// no pattern, and the value depends on nothing but n and rank: not on the number of workers, nodes or restarts.
+/// For one n all ranks have different seeds (every step is invertible), neighbouring ranks and neighbouring n share no
+/// pattern, and the value depends only on n and rank, not on the number of workers, nodes or restarts.
 [[nodiscard]] std::uint64_t worker_seed(std::uint64_t n, int rank);
 
-/// What a worker gets as argv: `python -u [-m] name args…`, or `name args…` for an executable, as the user wrote it;
-/// for
+/// A worker's argv: `python -u [-m] name args…`, or `name args…` for an executable, as the user wrote it; for
 /// --run-path `python -u -c CODE name args…`, where CODE runs the script and waits for the other workers at its end.
-/// `python` is unused for an executable. In the arguments, and only there, `${rank}` and `${local_rank}` are replaced;
-/// everything else stays byte for byte (`$$`, `${x}`, `$rank`).
+/// `python` is unused for an executable. `${rank}` and `${local_rank}` are replaced in the arguments only; all other
+/// text is unchanged (`$$`, `${x}`, `$rank`).
 [[nodiscard]] std::vector<std::string> worker_argv(const ProgramSpec& program, int rank, int local_rank,
                                                    const std::string& python);
 
-/// False: all workers have the same argv, so one is enough for all of them.
+/// False: all workers can share one argv.
 [[nodiscard]] bool argv_depends_on_rank(const ProgramSpec& program);
 
 }  // namespace ddrun::worker_env
