@@ -15,7 +15,7 @@ FanOut::FanOut(boost::asio::any_io_executor executor, process::Launcher& launche
       events_(std::move(events)) {}
 
 void FanOut::start(const std::vector<Target>& targets) {
-  // Another host that started a target which is here would look for it in the wrong place.
+  // A local target must be started from here, not through another host.
   std::vector<Branch> branches;
   std::vector<Target> elsewhere;
   for (const Target& target : targets) {

@@ -12,28 +12,28 @@
 
 namespace ddrun::remote {
 
-/// Reaches many hosts: some by a link each, and those behind them through them. Used on the user's machine, and on
-/// every host that starts others. Lives as long as the event loop.
+/// A tree of hosts: the roots are reached by one link each, the others through them. Used by the head and by every host
+/// that starts others. Must live as long as the event loop.
 class FanOut {
  public:
   struct Events {
-    std::function<void(const Frame&)> on_frame;  ///< from any host, by the link behind which it is
-    /// This host is lost or was never reached. Not called for one that has said `ended`.
+    std::function<void(const Frame&)> on_frame;  ///< from any host; checked to come from its link
+    /// The host is lost or was never reached. Not called after its `ended` frame.
     std::function<void(std::uint32_t host, const std::string& why)> on_lost;
-    std::function<void()> on_over;  ///< the last link is gone
+    std::function<void()> on_over;  ///< the last link has ended
   };
   FanOut(boost::asio::any_io_executor executor, process::Launcher& launcher, process::ChildWatcher& watcher,
          LinkSettings settings, Events events);
 
   void start(const std::vector<Target>& targets);
   void send(FrameType type, std::uint32_t host, std::string_view payload);
-  /// To all hosts that have not ended.
+  /// Sends to all hosts that have not ended.
   void send_all(FrameType type, std::string_view payload);
-  /// To those that have a link of their own, who pass it on.
+  /// Pings the roots, which forward it.
   void ping();
-  /// This host is not wanted any more; nothing if ddrun runs there already.
+  /// Cancels starting a host; no effect once ddrun runs there.
   void cancel_start(std::uint32_t host);
-  /// All hosts end in order.
+  /// Closes the input of all links: their hosts stop the job and end.
   void close_input();
   void kill();
   void pause(bool paused);
@@ -45,7 +45,7 @@ class FanOut {
     Branch branch;
     std::unique_ptr<Link> link;
   };
-  /// A host speaks for itself and for those behind it; the link of one that does otherwise is cut.
+  /// A link carries frames of its subtree only; one that violates this is disconnected.
   void handle_frame(const Subtree& subtree, const Frame& frame);
   void link_ended(const Subtree& subtree, const std::string& why);
 
@@ -55,7 +55,7 @@ class FanOut {
   LinkSettings settings_;
   Events events_;
   std::vector<std::unique_ptr<Subtree>> subtrees_;
-  std::map<std::uint32_t, Subtree*> routes_;  ///< to a host
+  std::map<std::uint32_t, Subtree*> routes_;  ///< the subtree of each host
   std::set<std::uint32_t> ended_;
 };
 

@@ -47,20 +47,20 @@ namespace ddrun::remote {
 
 namespace {
 
-/// So much of the standard input may be on its way to a host.
+/// Window of unacknowledged stdin bytes per host.
 constexpr std::size_t input_window = std::size_t{256} << 10U;
-/// Three descriptors for each ssh, and what watching it takes.
+/// Three descriptors per ssh, and those to watch it.
 constexpr std::size_t descriptors_per_host = 8;
-/// Beyond the grace time: what the other side and the network need.
+/// Added to the grace time, for the other side and the network.
 constexpr std::chrono::seconds ending_margin{25};
-/// After a second signal. The sweeper of this ddrun has 15 s of patience then.
+/// Limit after a repeated signal. Below the 15 s of this ddrun's sweeper.
 constexpr std::chrono::seconds kill_timeout{12};
-/// For ssh to end once nothing is left to do, and for the console to take the last lines.
+/// Limit for ssh to exit at the end, and for the console to take the last lines.
 constexpr std::chrono::seconds close_timeout{5};
 
-// ---- disks that may hang
+// ---- file I/O on threads, since a disk may hang
 
-/// At the end a disk that hangs may come back.
+/// Time without progress at the end after which a disk is given up.
 constexpr std::chrono::seconds disk_stall_timeout{60};
 
 void read_into(int pipe, int file) {
@@ -72,21 +72,20 @@ void read_into(int pipe, int file) {
   }
 }
 
-/// Whether it is a regular file. Does not block: its disk is not asked, which may hang.
+/// Whether it is a regular file. Does not block: AT_STATX_DONT_SYNC does not contact a file server.
 bool is_file(int fd) {
   struct statx info {};
   return ::statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &info) == 0 && S_ISREG(info.stx_mode);
 }
 
-/// Reads `file` from where its position is, on a thread of its own, so that a disk that hangs holds up that thread
-/// alone. Returns the end of a pipe, non-blocking, in which it comes: the thread reads on while the pipe has room. At
-/// the end of the file, and where it cannot be read, the pipe ends. Once the returned end is closed the thread ends;
-/// nobody waits for one in a read that hangs. `file` is borrowed and not closed, which may hang, too. Fails with
-/// `unavailable` where the system has no descriptors or threads left.
+/// Reads `file` from its position on a detached thread, so that a hanging disk blocks only that thread. Returns the
+/// non-blocking read end of a pipe; end-of-file also on a read error. The thread ends when the returned end is closed,
+/// or stays in a hanging read. `file` is borrowed and not closed, since close() may hang, too. Fails with `unavailable`
+/// without descriptors or threads.
 Result<UniqueFd> read_on_thread(int file) {
   auto pipe = make_pipe();
   if (!pipe) return tl::unexpected(std::move(pipe.error()));
-  // Not both ends: the thread waits for room.
+  // Only this end: the thread blocks on a full pipe.
   if (::fcntl(pipe->read.get(), F_SETFL, O_NONBLOCK) != 0) {
     return fail_errno(Errc::unavailable, "cannot change a pipe", errno);
   }
@@ -100,21 +99,20 @@ Result<UniqueFd> read_on_thread(int file) {
   return std::move(pipe->read);
 }
 
-/// Writes into a file on a thread of its own, so that a disk that hangs holds up that thread alone. Its input is a
-/// pipe: what the pipe has no room for has to wait, and who watches the pipe knows when.
+/// Writes to a file on a detached thread, so that a hanging disk blocks only that thread. Its input is a pipe, which
+/// gives back pressure.
 class DiskWriter {
  public:
-  /// `file` is borrowed, and written to where its position is. Null unless it is a regular file, and where the system
-  /// has no descriptors or threads left.
+  /// `file` is borrowed and written at its position. Null if it is no regular file, or without descriptors or threads.
   [[nodiscard]] static std::unique_ptr<DiskWriter> start(int file);
   ~DiskWriter();
   DiskWriter(const DiskWriter&) = delete;
   DiskWriter& operator=(const DiskWriter&) = delete;
 
-  /// The end of the pipe to write to, which blocks; a view that does not can be opened by /proc/self/fd.
+  /// The write end, blocking; reopen it by /proc/self/fd for non-blocking writes.
   [[nodiscard]] int input() const { return input_.get(); }
-  /// No more is written to the input. Waits until the disk has taken all, but not for one that takes nothing
-  /// for a minute. Why something is missing; empty if nothing is.
+  /// Call after the last write to input(). Blocks until all is written, or there is no progress for a minute. Returns
+  /// the error; empty on success.
   [[nodiscard]] std::string finish();
 
  private:
@@ -122,28 +120,28 @@ class DiskWriter {
   DiskWriter(UniqueFd input, std::shared_ptr<Work> work) : input_(std::move(input)), work_(std::move(work)) {}
 
   UniqueFd input_;
-  std::shared_ptr<Work> work_;  ///< the thread may be left behind in a write that never ends
+  std::shared_ptr<Work> work_;  ///< shared: the thread may stay in a hanging write
 };
 
-/// What the thread does.
+/// The state of the thread.
 struct DiskWriter::Work {
   Work(UniqueFd from_pipe, UniqueFd last_bell, int to_file)
       : pipe(std::move(from_pipe)), last(std::move(last_bell)), file(to_file) {}
 
   void run();
-  /// False when there is nothing to read and will not be: the last was announced before.
+  /// Waits for input; false at the end, after `last` was signalled.
   [[nodiscard]] bool wait() const;
-  /// The bytes that the disk did not take.
+  /// Writes `bytes`; returns the number that failed.
   std::size_t put(std::string_view bytes);
 
   const UniqueFd pipe;
-  const UniqueFd last;  ///< readable once all is in the pipe; an end-of-file would need all views of it to be closed
+  const UniqueFd last;  ///< readable once all is in the pipe; end-of-file would need all duplicates closed
   const int file;
-  bool in_dropped_line = false;  ///< the thread's: what is left of a line of which a part is lost is left out too
-  std::mutex mutex;              ///< of what follows
+  bool in_dropped_line = false;  ///< used by the thread: after a failed write the rest of that line is dropped, too
+  std::mutex mutex;              ///< protects the members below
   std::condition_variable changed;
   std::uint64_t rounds = 0;
-  int error = 0;  ///< of the last bytes that were lost
+  int error = 0;  ///< of the last failed write
   bool done = false;
 };
 
@@ -216,8 +214,8 @@ std::string DiskWriter::finish() {
 
 // ---- standard input
 
-/// Reads this process' standard input, which it shares with the process that started it: nothing about it is changed.
-/// Never makes its caller wait, not even for a disk. Lives as long as the event loop.
+/// Reads stdin, which is shared with the parent process, so its flags are not changed. Never blocks the caller, not
+/// even on a disk. Must live as long as the event loop.
 class HeadInput {
  public:
   HeadInput(boost::asio::any_io_executor executor, std::function<void(std::string_view)> on_bytes,
@@ -228,20 +226,20 @@ class HeadInput {
         on_bytes_(std::move(on_bytes)),
         on_end_(std::move(on_end)) {}
 
-  /// Reads one portion when there is one, and then waits to be asked again.
+  /// Requests one chunk for on_bytes.
   void request();
   void stop();
 
  private:
   void open();
-  /// 0, or errno where epoll does not take the input.
+  /// 0, or the errno of epoll_ctl().
   int watch();
   void read_portion();
   void end();
 
   boost::asio::any_io_executor executor_;
   UniqueFd input_;
-  boost::asio::posix::stream_descriptor ready_;  ///< an epoll set that holds it; closed if it is always ready
+  boost::asio::posix::stream_descriptor ready_;  ///< an epoll set with the input; closed if the input is always ready
   boost::asio::steady_timer background_timer_;   ///< while another job of the shell has the terminal
   std::function<void(std::string_view)> on_bytes_;
   std::function<void()> on_end_;
@@ -252,9 +250,10 @@ class HeadInput {
 
 void HeadInput::open() {
   opened_ = true;
-  // A file's position must stay the one that the shell knows, and some file systems ask their server even in epoll_ctl.
+  // Not reopened if it is a file: the position is shared with the shell, and some file systems contact their server in
+  // epoll_ctl().
   if (!is_file(STDIN_FILENO)) {
-    // A view of our own may be non-blocking.
+    // A reopened descriptor may be non-blocking.
     input_ = UniqueFd(::open("/proc/self/fd/0", O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
     if (!input_) {
       if (auto copy = duplicate(STDIN_FILENO)) input_ = std::move(*copy);
@@ -326,46 +325,45 @@ void HeadInput::stop() {
   ended_ = true;
   boost::system::error_code ignored;
   ready_.close(ignored);
-  input_.reset();  // the end of who writes into it
+  input_.reset();  // ends the reading thread
 }
 
-/// Our standard output and error, where the lines of all hosts and our own messages end. Never makes its caller wait,
-/// not even for a disk: who waits answers no host, and after a while all hosts take the connection for lost. Lives as
-/// long as the event loop.
+/// Stdout and stderr for the lines of all hosts and ddrun's own messages. Never blocks the caller, not even on a disk:
+/// blocked pings would make all hosts treat the connection as lost. Must live as long as the event loop.
 class HeadOutput {
  public:
-  /// The two streams of one host, as far as their last lines are not complete.
+  /// The incomplete last lines of a host's two streams.
   struct HostLines {
-    std::string own_prefix;  ///< stands instead of the "ddrun: " of its ddrun's own lines; empty: they stay
+    std::string own_prefix;  ///< replaces the "ddrun: " of its ddrun's messages; empty: unchanged
     logs::LineAssembler out, err;
   };
   enum class Stream { out, err };
 
-  /// `on_room` is called when some of what was queued has been written.
+  /// `on_room` is called when queued output has been written.
   HeadOutput(const boost::asio::any_io_executor& executor, const std::function<void()>& on_room);
   ~HeadOutput();
   HeadOutput(const HeadOutput&) = delete;
   HeadOutput& operator=(const HeadOutput&) = delete;
 
-  /// Puts our own messages here too, until close().
+  /// Sets this as the message sink until close().
   void redirect_messages();
   void show(HostLines& host, Stream stream, std::string_view bytes);
-  /// Also the last line, if it has no newline.
+  /// Writes the last line, also without a newline.
   void finish(HostLines& host);
   void flush();
   [[nodiscard]] std::size_t queued() const { return out_->queued() + err_->queued(); }
-  /// More should not come until some of it is written.
+  /// Above the high-water mark: pause the hosts.
   [[nodiscard]] bool is_congested() const { return out_->has_back_pressure() || err_->has_back_pressure(); }
-  /// Drops what is still queued. Says what was lost, unless it was because the reader has seen enough.
+  /// Drops queued output. Returns the error if output was lost, unless the reader has closed the pipe.
   [[nodiscard]] std::optional<std::string> close();
 
  private:
   void add(HostLines& host, Stream stream, logs::Piece piece);
   [[nodiscard]] std::shared_ptr<logs::Console> console_on(const boost::asio::any_io_executor& executor, int fd);
 
-  std::vector<std::unique_ptr<DiskWriter>> disks_;  ///< of those streams that are files
+  std::vector<std::unique_ptr<DiskWriter>> disks_;  ///< for streams that are files
   std::shared_ptr<logs::Console> out_;
-  std::shared_ptr<logs::Console> err_;  ///< the same one, if both streams lead to the same place
+  std::shared_ptr<logs::Console> err_;  ///< the same object if both streams are the same file
 };
 
 constexpr std::size_t console_high = std::size_t{8} << 20U;
@@ -391,7 +389,7 @@ void HeadOutput::redirect_messages() {
   });
 }
 
-/// Workers' lines carry their host already; those of ddrun itself get it here.
+/// Workers' lines have their host already; add it to the lines of ddrun itself.
 void HeadOutput::add(HostLines& host, Stream stream, logs::Piece piece) {
   constexpr std::string_view own = "ddrun: ";
   std::string_view prefix;
@@ -479,8 +477,8 @@ class Head {
  private:
   struct Host {
     HeadHost what;
-    bool ready = false;    ///< ddrun runs there
-    bool started = false;  ///< and has its part of the job
+    bool ready = false;    ///< ddrun runs on it
+    bool started = false;  ///< has received its part of the job
     std::optional<int> code;
     bool lost = false;
     std::vector<std::string> addresses;
@@ -547,7 +545,7 @@ class Head {
     end_all(signal);
   }
 
-  /// Ctrl-Z, and what ends it. The hosts hear of it as of any signal; no host is late meanwhile.
+  /// Ctrl-Z and its end. Forwarded to the hosts as any signal; timers are paused meanwhile.
   void suspend(bool still) {
     suspended_ = still;
     if (!still) {
@@ -558,13 +556,13 @@ class Head {
     context_.shared->set_suspended(still);
   }
 
-  /// In order; a second time: at once.
+  /// Stops the job on all hosts; the second call kills it.
   void end_all(int signal) {
     if (suspended_) suspend(false);
     const bool again = std::exchange(ending_, true);
     input_.stop();
     fan_out_->send_all(FrameType::signal, signal_payload(signal, again));
-    // Where ddrun does not run yet nothing has to be stopped in order.
+    // Hosts where ddrun does not run yet can be killed at once.
     if (!again) {
       for (std::uint32_t i = 0; i < hosts_.size(); ++i) {
         if (!hosts_[i].ready) fan_out_->cancel_start(i);
@@ -601,7 +599,7 @@ class Head {
     host.lost = true;
     output_.finish(host.lines);
     if (!ending_) {
-      // The rest goes on if it can. The first host has the coordinator: without it no host can.
+      // The others continue if enough are left. The first host has the coordinator, so its loss ends the job.
       const bool enough = index != 0 && all_started() && running() >= options_.min_nodes;
       if (enough) {
         say(Level::warning, concat(why, "; the job goes on without it"));
@@ -633,7 +631,7 @@ class Head {
     end_timer_.cancel();
     output_.flush();
     if (output_.queued() == 0) return io_.stop();
-    over_ = true;  // the console is what is waited for
+    over_ = true;  // only the console's queue is left
     end_timer_.expires_after(ending_ ? std::chrono::milliseconds(close_timeout) : options_.job.grace + close_timeout);
     end_timer_.async_wait([this](const boost::system::error_code& ec) {
       if (!ec) io_.stop();
@@ -701,7 +699,7 @@ class Head {
     request_input();
   }
 
-  /// Then no further host needs to be let in.
+  /// Whether the coordinator can listen on the loopback only.
   [[nodiscard]] bool all_are_loopback() const {
     return std::all_of(hosts_.begin(), hosts_.end(), [](const Host& host) {
       const std::string name = without_user(host.what.name);
@@ -726,7 +724,7 @@ class Head {
     host.code = static_cast<int>(code.value_or(exit_codes::launcher_failed));
     if (first_code_ == 0) first_code_ = *host.code;
     output_.finish(host.lines);
-    // Before all have begun, one that has ended is one too few.
+    // A host that fails before all have started ends the job.
     if (!ending_ && *host.code != 0 && !all_started()) end_all(options_.job.ending_signal);
     finish_if_over();
   }
@@ -824,9 +822,9 @@ class Head {
   bool report_complete_ = false;
   bool throttled_ = false;
   bool ending_ = false;
-  int ending_signal_ = 0;  ///< by which the user ended it
-  bool failure_ = false;   ///< of ours, not of the job
-  int first_code_ = 0;     ///< the first that was not 0
+  int ending_signal_ = 0;  ///< the signal by which the user stopped the job
+  bool failure_ = false;   ///< ddrun itself failed, not the job
+  int first_code_ = 0;     ///< the first nonzero code
   bool over_ = false;
 };
 

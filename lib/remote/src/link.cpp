@@ -113,7 +113,7 @@ void ByteReader::wait() {
 
 bool ByteReader::read_some() {
   std::array<char, 64 << 10> chunk;  // NOLINT: written by read
-  // Not for ever: others want to be heard too.
+  // Bounded, so that other handlers run.
   for (int round = 0; round < 8 && !paused_ && fd_.is_open(); ++round) {
     const ssize_t n = ::read(fd_.native_handle(), chunk.data(), chunk.size());
     if (n < 0 && errno == EINTR) continue;
@@ -139,15 +139,15 @@ void ByteReader::drain() {
 
 namespace {
 
-/// What a login shell may say before ddrun does.
+/// Limit for a login shell's output before ddrun's marker.
 constexpr std::size_t max_greeting_bytes = std::size_t{1} << 20U;
 constexpr std::size_t max_error_bytes = 4096;
 constexpr std::size_t copy_chunk_bytes = std::size_t{256} << 10U;
 
-/// This program, even if its file was removed or replaced since it was started.
+/// This executable, even if its file was removed or replaced.
 constexpr const char* own_file = "/proc/self/exe";
 
-/// Of an ssh in the background that holds on to the pipes.
+/// Limit for a background ssh process that keeps the pipes open.
 constexpr std::chrono::seconds output_limit{2};
 
 std::string one_line(std::string_view text) {
@@ -187,7 +187,7 @@ void Link::start(process::Launcher& launcher, process::ChildWatcher& watcher) {
   struct stat info {};
   if (::stat(own_file, &info) != 0) return disconnect("cannot find its own program");
   std::vector<std::string> command = settings_.ssh;
-  // With a terminal on the other side frames would be torn, whatever the user's settings ask for.
+  // A remote terminal would corrupt frames: disable it regardless of the user's ssh configuration.
   if (command[0] == "ssh" || command[0].ends_with("/ssh")) command.insert(command.begin() + 1, "-T");
   if (target_.is_local) command = {"/bin/sh", "-c"};
   else command.push_back(target_.host);
@@ -326,7 +326,7 @@ void Link::pause(bool paused) {
   from_host_.pause(paused);
 }
 
-/// A host that vanishes says nothing, and ssh may take a quarter of an hour to give up.
+/// Detects a host that vanished: ssh may take 15 minutes to notice.
 void Link::arm_silence_timer() {
   silence_.expires_at((paused_ ? Clock::now() : last_received_) + silence_timeout());
   silence_.async_wait([this](const boost::system::error_code& ec) {
@@ -349,7 +349,7 @@ void Link::close_input() {
 }
 
 void Link::kill() {
-  // Its number is its own as long as it was not reaped.
+  // The pid is valid until the child is reaped.
   if (child_ && !status_) ::kill(child_->pid, SIGKILL);
 }
 

@@ -19,10 +19,9 @@
 
 namespace ddrun::remote {
 
-// ByteWriter and ByteReader live as long as the event loop: an operation under way refers to them.
+// ByteWriter and ByteReader must live as long as the event loop: pending operations refer to them.
 
-/// The writing end of a pipe that is ours alone. Never makes its caller wait: what it does not take is queued. What was
-/// queued is overwritten.
+/// A non-blocking writer on a pipe that it owns. Unwritten data is queued, and wiped after writing (it may be secret).
 class ByteWriter {
  public:
   explicit ByteWriter(boost::asio::any_io_executor executor) : fd_(std::move(executor)) {}
@@ -31,13 +30,13 @@ class ByteWriter {
   [[nodiscard]] bool is_open() const { return fd_.is_open(); }
   void write(std::string_view bytes);
   [[nodiscard]] std::size_t queued() const { return queue_.size() - written_; }
-  /// Called when everything queued has been taken, once it had to wait.
+  /// Called when the queue has become empty after a wait.
   void on_empty(std::function<void()> callback) { on_empty_ = std::move(callback); }
-  /// Called once, when the reader is gone.
+  /// Called once, when the reader has closed the pipe.
   void on_broken(std::function<void()> callback) { on_broken_ = std::move(callback); }
-  /// End-of-file for the reader, behind what is queued.
+  /// Closes the pipe after the queued data.
   void finish();
-  /// The same at once.
+  /// Closes the pipe at once and drops the queue.
   void close();
 
  private:
@@ -53,17 +52,17 @@ class ByteWriter {
   std::function<void()> on_broken_;
 };
 
-/// The reading end of a pipe that is ours alone. Keeps nothing of what it has handed on.
+/// A non-blocking reader on a pipe that it owns. Wipes its buffer after each callback.
 class ByteReader {
  public:
   explicit ByteReader(boost::asio::any_io_executor executor) : fd_(std::move(executor)) {}
 
-  /// `on_bytes` gets what comes, `on_end` is called once, at end-of-file.
+  /// `on_bytes` receives data; `on_end` is called once, at end-of-file.
   void open(UniqueFd fd, std::function<void(std::string_view)> on_bytes, std::function<void()> on_end);
   [[nodiscard]] bool is_open() const { return fd_.is_open(); }
-  /// While paused nothing is read, so that the writer has to wait.
+  /// While paused nothing is read (back pressure).
   void pause(bool paused);
-  /// Reads what is there without waiting and closes; `on_end` is not called.
+  /// Reads what is available without blocking and closes; `on_end` is not called.
   void drain();
 
  private:
@@ -78,41 +77,42 @@ class ByteReader {
   bool paused_ = false;
 };
 
-/// What all links of one fan-out have in common.
+/// Settings of all links of one fan-out.
 struct LinkSettings {
-  std::vector<std::string> ssh;  ///< the command's words; a host and the remote command are put behind them
-  std::string program;           ///< where ddrun lies on the user's machine
+  std::vector<std::string> ssh;  ///< the ssh command; host and remote command are appended
+  std::string program;           ///< path of ddrun on the user's machine
   std::string build_id;
-  bool portable = true;   ///< this program needs no libraries
-  std::size_t width = 1;  ///< so many links of one fan-out; more hosts are reached through these
+  bool portable = true;   ///< statically linked
+  std::size_t width = 1;  ///< number of links; further hosts are reached through them
   std::chrono::milliseconds start_limit{120'000};
 };
 
-/// One ssh to one host: gets ddrun to run there, then carries frames. Lives as long as the event loop.
+/// One ssh to one host: starts ddrun there, copying it if needed, then carries frames. Must live as long as the event
+/// loop.
 class Link {
  public:
   struct Events {
-    std::function<void()> on_ready;  ///< ddrun runs there; frames may be sent
+    std::function<void()> on_ready;  ///< ddrun runs on the host; frames may be sent
     std::function<void(const Frame&)> on_frame;
-    /// It is over, for whatever reason; `why` names the host.
+    /// The link has ended; `why` names the host and the reason.
     std::function<void(const std::string& why)> on_end;
   };
   Link(boost::asio::any_io_executor executor, const LinkSettings& settings, Target target, Events events);
 
-  /// Starts ssh. Failures come as on_end.
+  /// Starts ssh. Failures are reported by on_end.
   void start(process::Launcher& launcher, process::ChildWatcher& watcher);
   [[nodiscard]] bool is_ready() const { return phase_ == Phase::frames; }
   [[nodiscard]] bool is_over() const { return phase_ == Phase::over; }
   /// Dropped unless ready.
   void send(FrameType type, std::uint32_t host, std::string_view payload);
-  /// End-of-file for the other side, which ends in order then.
+  /// End-of-file for the other side, which then stops the job and ends.
   void close_input();
-  /// Ends it, with this reason in what on_end() is told; nothing that came is handed out any more.
+  /// Kills ssh; on_end() gets this reason. No further frames are delivered.
   void disconnect(std::string why);
   void kill();
-  /// While true nothing is read from there.
+  /// While paused nothing is read from the host.
   void pause(bool paused);
-  /// True if this was its ssh.
+  /// True if the child was this link's ssh.
   bool child_ended(const process::ChildEnd& end);
 
  private:
@@ -126,7 +126,7 @@ class Link {
   void handle_errors(std::string_view bytes);
   void arm_silence_timer();
   void finish_if_over();
-  /// Takes no part in anything from here on; why, in words.
+  /// Closes the link; returns the reason.
   [[nodiscard]] std::string end();
   [[nodiscard]] std::string describe_end() const;
 
@@ -144,13 +144,13 @@ class Link {
   ByteReader from_host_;
   ByteReader errors_from_host_;
   std::string greeting_;
-  std::string errors_;  ///< the last that ssh or the remote shell wrote
+  std::string errors_;  ///< the last stderr output of ssh or the remote shell
   std::string disconnect_reason_;
   FrameReader frames_;
   UniqueFd program_;
   boost::asio::steady_timer timer_;
   boost::asio::steady_timer silence_;
-  Clock::time_point last_received_{};  ///< the last time that anything came from there
+  Clock::time_point last_received_{};  ///< time of the last data from the host
   bool paused_ = false;
 };
 

@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Variables and arguments are bytes, JSON is text: each byte becomes the character of that number.
+/// Variables and arguments are bytes, JSON is text: each byte is encoded as the code point of that value.
 std::string packed(std::string_view bytes) {
   std::string text;
   for (const char c : bytes) {
@@ -51,7 +51,7 @@ std::vector<std::string> unpacked_all(const json& list) {
   return all;
 }
 
-/// What nlohmann throws may quote the text, in which there may be the user's secrets.
+/// nlohmann's exceptions may quote the text, which may contain secrets.
 template <class Read>
 auto guarded(std::string_view text, Read&& read) -> Result<decltype(read(json()))> {
   try {
@@ -150,7 +150,7 @@ Result<Hello> hello_from_json(std::string_view text) {
 std::vector<Branch> split_targets(const std::vector<Target>& targets, std::size_t width) {
   std::vector<Branch> branches;
   const std::size_t count = std::min(width, targets.size());
-  // The first `count` are the roots; what is left goes to them in equal parts.
+  // The first `count` targets are the roots; the rest is divided among them.
   std::size_t at = count;
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t left = targets.size() - at;

@@ -14,7 +14,7 @@
 
 namespace ddrun::remote {
 
-/// Memory that is overwritten when it is given back, also when a container grows.
+/// Wipes memory on deallocation, also when a container grows.
 template <class T>
 struct WipingAllocator {
   using value_type = T;
@@ -30,7 +30,7 @@ struct WipingAllocator {
   bool operator==(const WipingAllocator&) const = default;
 };
 
-/// For texts in which there may be a secret. (One of less than 16 bytes lies in the object itself and is not wiped.)
+/// For strings that may contain a secret. (Strings below 16 bytes are stored in the object itself and not wiped.)
 using WipedString = std::basic_string<char, std::char_traits<char>, WipingAllocator<char>>;
 
 inline void wipe(std::string& text) {
@@ -38,43 +38,43 @@ inline void wipe(std::string& text) {
   text.clear();
 }
 
-// What goes through an ssh connection once ddrun runs on both sides: frames of
+// The protocol on an ssh connection once ddrun runs on both sides: frames of
 //   4 bytes  length of the payload, most significant byte first
 //   4 bytes  index of the host that it is for or from
 //   1 byte   FrameType
 //   payload
-// Both sides are the same build, so nothing here needs to stay as it is.
+// Both sides are the same build, so it may change freely.
 
 enum class FrameType : std::uint8_t {
   // To a host.
-  fan_out = 1,  ///< JSON: further hosts that this one is to start
+  fan_out = 1,  ///< JSON: FanOutOrder, further hosts to start
   start,        ///< the job's secret, a newline, JSON: Bootstrap
-  signal,       ///< the signal's number in one byte; another one if it is a repetition, and meant
-  input,        ///< for the workers' standard input; empty: its end
-  ping,         ///< nothing; that it comes is enough
+  signal,       ///< the signal number in one byte; a second byte for a repetition that forces SIGKILL
+  input,        ///< the workers' stdin; empty: end-of-file
+  ping,         ///< no payload; heartbeat
   // From a host.
-  hello,        ///< JSON: addresses under which others may reach it
-  out,          ///< what its workers and ddrun wrote
-  err,          ///<
-  events,       ///< lines for --events, of the first host; empty: some were lost, as too much waited for the connection
-  report,       ///< a part of what --report is to hold, of the first host; empty: that was all
+  hello,        ///< JSON: Hello
+  out,          ///< stdout of its workers and ddrun
+  err,          ///< their stderr
+  events,       ///< lines for --events, of the first host; empty: lines were dropped because of back pressure
+  report,       ///< a part of --report, of the first host; empty: complete
   listening,    ///< the coordinator's port as text
-  input_taken,  ///< so many bytes of `input` were passed on, as text
-  ended,        ///< its ddrun has ended; the exit code as text
-  failed,       ///< it could not be started or is lost; why
-  alive,        ///< nothing, as ping
+  input_taken,  ///< number of `input` bytes forwarded, as text (flow control)
+  ended,        ///< its ddrun has exited; the exit code as text
+  failed,       ///< could not be started or is lost; the reason
+  alive,        ///< no payload; heartbeat
 };
 
 struct Frame {
   FrameType type;
   std::uint32_t host;
-  std::string_view payload;  ///< valid during the call that hands it out
+  std::string_view payload;  ///< valid during the callback only
 };
 
-/// Says "the host at the other end of this link": a host does not know its own index at first.
+/// The index for "the host at the other end of this link": a host does not know its index at first.
 constexpr std::uint32_t this_host = 0xffffffff;
 
-/// No payload is longer.
+/// Limit for a payload.
 constexpr std::size_t max_payload_bytes = std::size_t{16} << 20U;
 
 /// The payload of FrameType::signal.
@@ -84,11 +84,11 @@ inline std::string signal_payload(int signal, bool at_once = false) {
 
 void append_frame(WipedString& to, FrameType type, std::uint32_t host, std::string_view payload);
 
-/// Cuts a stream of bytes into frames. No copy of a frame that has a secret is left behind.
+/// Splits a byte stream into frames. Buffers of frames with a secret are wiped.
 class FrameReader {
  public:
-  /// Calls `on_frame(const Frame&)` for each frame that `bytes` completes. Fails with `protocol` for one that is too
-  /// long; nothing can be read after that.
+  /// Calls `on_frame(const Frame&)` for each frame completed by `bytes`. Fails with `protocol` for a frame over the
+  /// limit; the reader is then unusable.
   template <class OnFrame>
   Result<void> feed(std::string_view bytes, OnFrame&& on_frame) {
     partial_.append(bytes);
@@ -117,26 +117,25 @@ class FrameReader {
   WipedString partial_;
 };
 
-/// A side that hears nothing for so long takes the connection for lost. (An end-of-file is believed at once.) 30 s; for
-/// tests as many seconds as DDRUN_SSH_SILENCE says.
+/// Heartbeat timeout: without data for this long the connection is lost. 30 s; tests set DDRUN_SSH_SILENCE in seconds.
 [[nodiscard]] std::chrono::seconds silence_timeout();
-/// The two sides of a connection let each other know that they are there, six times within that.
+/// Heartbeat interval of both sides, a sixth of the timeout.
 [[nodiscard]] std::chrono::milliseconds ping_interval();
 
-/// A host and the number by which frames name it.
+/// A host and its index in frames.
 struct Target {
   std::uint32_t index = 0;
-  std::string host;       ///< as ssh gets it
-  bool is_local = false;  ///< this very machine, which needs no ssh; never in an order
+  std::string host;       ///< argument for ssh
+  bool is_local = false;  ///< this machine, started without ssh; never in a FanOutOrder
   bool operator==(const Target&) const = default;
 };
 
-/// The payload of `fan_out`: start these hosts in the way in which you were started.
+/// The payload of `fan_out`: hosts to start, with the settings of the sender.
 struct FanOutOrder {
   std::vector<Target> targets;
-  std::vector<std::string> ssh;              ///< the command's words
-  std::string program;                       ///< where ddrun lies on the user's machine
-  std::size_t width = 1;                     ///< so many at once; more are reached through those
+  std::vector<std::string> ssh;              ///< the ssh command
+  std::string program;                       ///< path of ddrun on the user's machine
+  std::size_t width = 1;                     ///< number of links; further hosts are reached through them
   std::chrono::milliseconds start_limit{0};  ///< for each
 };
 
@@ -145,19 +144,19 @@ struct FanOutOrder {
 
 /// The payload of `hello`.
 struct Hello {
-  std::vector<std::string> addresses;  ///< under which it can be reached, the likeliest first
+  std::vector<std::string> addresses;  ///< its addresses for other hosts, in the order to try
 };
 
 [[nodiscard]] std::string to_json(const Hello& hello);
 [[nodiscard]] Result<Hello> hello_from_json(std::string_view text);
 
-/// A host and those that it starts itself.
+/// A host and the hosts that it starts.
 struct Branch {
   Target root;
   std::vector<Target> rest;
 };
 
-/// At most `width` branches of nearly equal size, in order; without more targets than that, each is a branch.
+/// Splits targets, in order, into at most `width` branches of nearly equal size.
 [[nodiscard]] std::vector<Branch> split_targets(const std::vector<Target>& targets, std::size_t width);
 
 }  // namespace ddrun::remote

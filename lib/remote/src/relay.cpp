@@ -34,16 +34,16 @@ namespace ddrun::remote {
 
 namespace {
 
-/// So much may wait for the connection before those who write have to wait.
+/// High-water mark for the connection's queue: above it output is paused.
 constexpr std::size_t output_high = std::size_t{4} << 20U;
-/// Those who write events never have to wait: beyond so much more, events are lost.
+/// Limit above which events are dropped: their writer must never block.
 constexpr std::size_t events_limit = output_high + (std::size_t{4} << 20U);
-/// Of processes that the job has left with its pipes.
+/// Limit for leftover processes that keep the pipes open.
 constexpr std::chrono::seconds relay_output_limit{20};
-/// Beyond the grace time: guard and sweeper of the job need some of it.
+/// Added to the grace time, for the job's guard and sweeper.
 constexpr std::chrono::seconds node_margin{20};
 
-/// The program's file is not needed any more once it runs, and so nothing can keep it from being removed.
+/// Removes the private copy of this executable at the start, so that it cannot be left behind.
 void remove_own_copy() {
   const std::string file = own_program();
   if (file.empty()) return;
@@ -53,8 +53,8 @@ void remove_own_copy() {
   ::rmdir(directory.c_str());
 }
 
-/// The addresses of this machine, in the order in which others should try them: the one by which ssh has reached it
-/// (third word of `ssh_connection`, the value of SSH_CONNECTION, may be empty), those of its interfaces, loopback last.
+/// This machine's addresses in the order in which other hosts should try them: the one that ssh connected to (third
+/// word of `ssh_connection`, the value of SSH_CONNECTION, may be empty), those of its interfaces, loopback last.
 std::vector<std::string> reachable_addresses(std::string_view ssh_connection) {
   std::vector<IpAddress> found;
   const auto words = split(ssh_connection, ' ');
@@ -71,11 +71,11 @@ std::vector<std::string> reachable_addresses(std::string_view ssh_connection) {
   return texts;
 }
 
-/// The process of a host that runs its part of the job, as its relay sees it.
+/// The child process that runs this host's part of the job.
 struct NodeProcess {
   pid_t pid = -1;
   UniqueFd input, output, errors, events, report;
-  UniqueFd control;  ///< to it: the Bootstrap and the secret, each behind its size; from it: frames
+  UniqueFd control;  ///< to the child: Bootstrap and secret, each after its size; from the child: frames
 };
 
 bool read_all(int fd, char* to, std::size_t size) {
@@ -89,7 +89,7 @@ bool read_all(int fd, char* to, std::size_t size) {
   return true;
 }
 
-/// A text behind its size; nothing if the relay has hung up.
+/// Reads a size and a string; nullopt at end-of-file.
 std::optional<std::string> read_text(int fd) {
   std::uint32_t size = 0;
   if (!read_all(fd, reinterpret_cast<char*>(&size), sizeof size)) return std::nullopt;  // NOLINT: from this machine
@@ -98,7 +98,7 @@ std::optional<std::string> read_text(int fd) {
   return text;
 }
 
-/// In the child: waits for its part of the job; nothing if the job ended before it began.
+/// In the child: blocks until its part of the job arrives; nullopt if the job ended before.
 std::optional<Bootstrap> read_bootstrap(int fd) {
   const auto text = read_text(fd);
   if (!text) return std::nullopt;
@@ -110,13 +110,12 @@ std::optional<Bootstrap> read_bootstrap(int fd) {
   return std::move(*bootstrap);
 }
 
-// What tells the job's ddrun that the user's ddrun does not hear it.
-// One of several hosts is to be missed by the others, not to end the job for all as if the user had said so: a ddrun
-// whose first process is killed stops its workers in order and says nothing more to the coordinator.
+// The signal for the job's ddrun when the connection to the head is lost. With several hosts SIGKILL: a ddrun whose
+// guard is killed stops its workers and reports nothing, so the others see a lost node instead of an abort by the user.
 int signal_on_lost_connection(const Bootstrap& part) { return part.node_count > 1 ? SIGKILL : part.ending_signal; }
 
-/// Forks it; it waits for its Bootstrap, and ends when there is none or when the relay is gone. To be called before
-/// this process has done anything else. `node_main` runs there; its result is the exit code. Fails with `unavailable`.
+/// Forks the child, which waits for its Bootstrap and ends without one or with the relay. Call first in this process.
+/// `node_main` runs in the child; its result is the exit code. Fails with `unavailable`.
 Result<NodeProcess> fork_node(const std::function<int(const Bootstrap&, const HeadConnection&)>& node_main) {
   auto in = make_pipe();
   auto out = make_pipe();
@@ -224,7 +223,7 @@ class Relay {
     to_node_.open(std::move(node_.control));
     from_node_.open(
         std::move(*control), [this](std::string_view bytes) { handle_node_bytes(bytes); }, [] {});
-    // Last, as home may be gone already.
+    // Last, as the head may be gone already.
     to_head_.write(frames_marker(options_.build_id));
     const char* connection = ::getenv("SSH_CONNECTION");
     send_to_head(FrameType::hello, to_json(Hello{reachable_addresses(connection != nullptr ? connection : "")}));
@@ -245,7 +244,7 @@ class Relay {
 
   void send_output(FrameType type, std::string_view bytes) { send_to_head(type, bytes); }
 
-  /// Whole lines, so that what is left out does not tear one.
+  /// Sends complete lines, so that dropping never splits one.
   void send_events(std::string_view bytes) {
     partial_event_ += bytes;
     const std::size_t end = partial_event_.rfind('\n') + 1;
@@ -285,7 +284,7 @@ class Relay {
     alive_.expires_after(ping_interval());
     alive_.async_wait([this](const boost::system::error_code& ec) {
       if (ec || head_lost_) return;
-      // What waits to be sent says the same.
+      // Queued data serves as heartbeat, too.
       if (to_head_.queued() == 0) send_to_head(FrameType::alive, {});
       send_alive();
     });
@@ -339,14 +338,14 @@ class Relay {
     fan_out_->start(order->targets);
   }
 
-  /// The user's ddrun, or the way there, is gone: so goes the job.
+  /// The head or the connection is lost: stop the job.
   void on_head_lost() {
     if (head_lost_) return;
     head_lost_ = true;
     silence_.cancel();
     from_head_.drain();
     to_head_.close();
-    // What is still written has nowhere to go, but must not make a worker wait.
+    // Output is discarded from now on, but must not block a worker.
     pause_output(false);
     if (fan_out_) fan_out_->close_input();
     input_.close();
@@ -359,7 +358,7 @@ class Relay {
     end_timer_.expires_after(from_now);
     end_timer_.async_wait([this](const boost::system::error_code& ec) {
       if (ec) return;
-      if (!code_) ::kill(node_.pid, SIGKILL);  // its sweeper ends what is left
+      if (!code_) ::kill(node_.pid, SIGKILL);  // its sweeper kills the rest
       if (fan_out_) fan_out_->kill();
     });
   }
@@ -372,7 +371,7 @@ class Relay {
     if (end == std::string_view::npos) return;
     auto bootstrap = bootstrap_from_json(payload.substr(end + 1));
     if (!bootstrap) return;
-    // In this order, so that only the process that asks for the secret ever has it.
+    // In this order, so that only the process that calls read_secret() has the secret.
     send_to_node(payload.substr(end + 1));
     send_to_node(payload.substr(0, end));
     if (!bootstrap->reads_input) input_.finish();
@@ -385,13 +384,13 @@ class Relay {
     to_node_.write(text);
   }
 
-  /// `at_once`: it has been said before, and the user means it.
+  /// `at_once`: a repetition that forces SIGKILL.
   void signal_node(int signal, bool at_once = false) {
     if (code_) return;
     if (bootstrap_) {
       sigval mark{};
       mark.sival_int = at_once ? process::at_once_mark : ::getpid();
-      // The user's ddrun has stopped, and says when it goes on. (What a guard's parent queues it takes for that.)
+      // The head is suspended and will send SIGCONT. (A guard treats a queued signal of its parent that way.)
       if (signal == SIGSTOP) {
         ::sigqueue(node_.pid, SIGTSTP, mark);
         return;
@@ -400,7 +399,7 @@ class Relay {
       else ::sigqueue(node_.pid, signal, mark);
       ::kill(node_.pid, SIGCONT);
     } else {
-      // It waits for its part; end-of-file tells it that there is none.
+      // The child still waits for its part: end-of-file ends it.
       to_node_.close();
       from_node_.drain();
     }
@@ -410,7 +409,7 @@ class Relay {
     if (bytes.empty()) return input_.finish();
     unacknowledged_ += bytes.size();
     input_.write(bytes);
-    // Also when no worker reads any more: then it is dropped.
+    // Also if no worker reads any more: the data is then dropped.
     if (input_.queued() == 0) acknowledge_input();
   }
 
@@ -435,7 +434,7 @@ class Relay {
     }
     code_ = shell_code(end.status);
     end_timer_.cancel();
-    // A killed one may have left its agent, which stops the workers.
+    // If its guard was killed, its agent still stops the workers.
     end_timer_.expires_after(head_lost_ && bootstrap_ ? bootstrap_->grace + node_margin
                                                       : std::chrono::milliseconds(relay_output_limit));
     end_timer_.async_wait([this](const boost::system::error_code& ec) {
@@ -458,7 +457,7 @@ class Relay {
   void stop_if_finished() {
     if (!end_reported_ || (fan_out_ && !fan_out_->is_over())) return;
     if (head_lost_) return io_.stop();
-    // What is queued goes out first; then the end of our output, or the user's ddrun hanging up, ends all.
+    // Flush the queue first, with a limit.
     silence_.expires_after(relay_output_limit);
     silence_.async_wait([this](const boost::system::error_code& ec) {
       if (!ec) io_.stop();
@@ -491,12 +490,12 @@ class Relay {
   boost::asio::steady_timer silence_;
   boost::asio::steady_timer end_timer_;
   std::uint32_t index_ = this_host;
-  std::optional<Bootstrap> bootstrap_;  ///< once the job has been started
+  std::optional<Bootstrap> bootstrap_;  ///< set once the job has been started
   std::size_t unacknowledged_ = 0;
   std::string partial_event_;
   bool events_lost_ = false;
   bool has_report_ = false;
-  std::optional<int> code_;  ///< the job's, once its ddrun has ended
+  std::optional<int> code_;  ///< the job's exit code, once its ddrun has ended
   bool end_reported_ = false;
   bool head_lost_ = false;
 };

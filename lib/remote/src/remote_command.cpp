@@ -14,7 +14,7 @@ namespace ddrun::remote {
 
 namespace {
 
-/// May stand in double quotes within single quotes in any shell.
+/// Whether the path is safe in double quotes within single quotes in any shell.
 bool is_plain(std::string_view path) {
   return !path.empty() && std::all_of(path.begin(), path.end(), [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
@@ -52,17 +52,16 @@ Result<std::vector<std::string>> split_command(std::string_view text) {
 std::string frames_marker(std::string_view build_id) { return concat("ddrun-agent-", build_id, "-runs\n"); }
 std::string copy_marker(std::string_view build_id) { return concat("ddrun-agent-", build_id, "-missing\n"); }
 
-// What follows is read by any login shell within single quotes, so it has none of ' \ ! and no newlines; /bin/sh may be
-// dash, bash, busybox or ksh.
+// The script below is parsed by any login shell within single quotes, so it contains no ' \ ! or newline; /bin/sh may
+// be dash, bash, busybox or ksh.
 
 namespace {
 
-// Its variables begin with '_': one that the host exports under a shorter name must reach the workers unchanged.
+// Its variables begin with '_', so that exported variables of the host reach the workers unchanged.
 
-/// "trusted NAME" makes the path of that program `_p`, and is false unless root or this user owns it and each directory
-/// above it and no other user may write there. Another user could put a program of his own there else, which would run
-/// as this user. A sticky directory such as /tmp is fine above what belongs to those two: nobody else can replace it.
-/// So is a group that by its number is the user's own.
+/// "trusted NAME" sets `_p` to the program's path; false unless the file and all directories above it are owned by root
+/// or this user and not writable by others, who could replace the program. Allowed are a sticky directory such as /tmp,
+/// where only the owner can replace a file, and write access of the group with the user's own number.
 constexpr std::string_view trusted =
     "_o=$(id -u); _x=$(id -g); [ \"$_x\" = \"$_o\" ] || _x=none; "
     "trusted() { _p=$(command -v \"$1\") && _p=$(readlink -f \"$_p\") || return 1; "
@@ -86,10 +85,10 @@ std::string remote_command(std::string_view build_id, const std::string& program
       "then exec \"$_p\" relay; fi; done; "
       "_t=\"${TMPDIR:-/tmp}\"; _d=$(mktemp -d \"$_t/ddrun.XXXXXXXXXX\") || exit 1; c() { rm -rf \"$_d\"; }; "
       "trap c EXIT; trap \"exit 1\" HUP INT TERM PIPE; echo ddrun-agent-$_i-missing; "
-      // Where the wire falls silent sshd may wait for days. (Old busybox has a timeout that is used otherwise.)
+      // sshd may wait for days on a dead connection. (Old busybox has a timeout with another syntax.)
       "_b=; timeout 1 true 2>/dev/null && _b=\"timeout $_s\"; "
       "if $_b head -c $_n >\"$_d/ddrun\" && [ $(wc -c <\"$_d/ddrun\") -eq $_n ] && chmod 700 \"$_d/ddrun\"; then "
-      // A file system may be mounted noexec.
+      // The file system may be mounted noexec.
       "if \"$_d/ddrun\" relay --check=$_i </dev/null >/dev/null; then exec \"$_d/ddrun\" relay --private; fi; "
       "for _t in \"$HOME\" /dev/shm; do _e=$(mktemp -d \"$_t/ddrun.XXXXXXXXXX\") || continue; "
       "if cp \"$_d/ddrun\" \"$_e/ddrun\" && \"$_e/ddrun\" relay --check=$_i </dev/null >/dev/null 2>&1; then "
@@ -101,7 +100,7 @@ namespace {
 
 constexpr std::size_t aligned(std::size_t size) { return (size + 3U) & ~std::size_t{3}; }
 
-/// The linker's note in the hexadecimal digits that `file` and `readelf -n` show; empty if there is none.
+/// The linker's build id in hexadecimal, as `file` and `readelf -n` show it; empty if there is none.
 std::string note_of_program() {
   std::string id;
   const auto look = [](dl_phdr_info* info, std::size_t, void* to) {
@@ -123,7 +122,7 @@ std::string note_of_program() {
         return 1;
       }
     }
-    return 1;  // the first is the program itself; libraries follow
+    return 1;  // stop after the first: the program itself
   };
   ::dl_iterate_phdr(look, &id);
   return id;

@@ -10,21 +10,21 @@
 
 namespace ddrun::remote {
 
-/// "ssh -F 'my file'" -> its words, as a shell would cut them; quotes and '\' are understood, nothing else is special.
-/// Fails with `invalid_argument` for an unfinished quote or no word at all.
+/// Splits a command such as "ssh -F 'my file'" into words as a shell does; only quotes and '\' are special. Fails with
+/// `invalid_argument` for an unclosed quote or an empty command.
 [[nodiscard]] Result<std::vector<std::string>> split_command(std::string_view text);
 
-/// What the other side writes on its own line before anything else: frames follow, or the program is to be sent.
+/// The line that the remote side writes first: frames follow, or it requests the executable.
 [[nodiscard]] std::string frames_marker(std::string_view build_id);
 [[nodiscard]] std::string copy_marker(std::string_view build_id);
 
-/// The one word that ssh gets as the remote command. It looks for a ddrun of this very build where ours lies and along
-/// PATH, and runs it if nobody but root and the user could have put it there; else it asks for the program
-/// (copy_marker), takes `size` bytes into a private directory and runs it there with --private, whereupon the program
-/// removes itself. What has not come within `limit` is not waited for: nothing is left then.
+/// The remote command for ssh, as one argument. It searches a ddrun of the same build at our path and in PATH, and runs
+/// it if only root and the user can write there. Otherwise it requests the executable (copy_marker), reads `size` bytes
+/// into a private directory and runs it with --private, which removes the copy. After `limit` it gives up and cleans
+/// up.
 ///
-/// Whatever shell the user has there must read it, csh and fish as well: /bin/sh does the work, and its script stands
-/// within single quotes without any of ' \ ! or newlines.
+/// Any login shell must parse it, also csh and fish: it runs /bin/sh with a script in single quotes that contains no '
+/// \ ! or newline.
 [[nodiscard]] std::string remote_command(std::string_view build_id, const std::string& program, std::uint64_t size,
                                          std::chrono::milliseconds limit);
 

@@ -14,40 +14,40 @@
 namespace ddrun::remote {
 
 struct HeadHost {
-  std::string name;          ///< as ssh gets it
-  bool is_local = false;     ///< it is this very machine: started without ssh
-  std::optional<int> slots;  ///< where the user said how many workers it is meant for
+  std::string name;          ///< argument for ssh
+  bool is_local = false;     ///< this machine: started without ssh
+  std::optional<int> slots;  ///< number of workers, if given
 };
 
 struct HeadOptions {
-  std::vector<HeadHost> hosts;  ///< in the order of their node ranks; the first runs the coordinator
+  std::vector<HeadHost> hosts;  ///< in node rank order; the first runs the coordinator
   std::string ssh = "ssh";      ///< a command with options
   std::string build_id;
-  std::string program;                 ///< where this ddrun lies; also tried on the hosts
-  bool portable = true;                ///< it needs no libraries
-  Bootstrap job;                       ///< what is the same for all hosts
-  std::string secret;                  ///< of the job, without a newline; wiped as soon as all hosts have it
+  std::string program;                 ///< path of this executable; also tried on the hosts
+  bool portable = true;                ///< statically linked
+  Bootstrap job;                       ///< the common values of all hosts
+  std::string secret;                  ///< the job's secret, without a newline; wiped once all hosts have it
   std::uint16_t coordinator_port = 0;  ///< on the first host; 0: a free one
-  int min_nodes = 1;                   ///< so many are enough, once all have been started
+  int min_nodes = 1;                   ///< minimum of hosts, once all have been started
   StdinSpec stdin_;
   std::set<int> ending_signals;
-  std::size_t width = 32;             ///< so many are reached from here, and as many from each of those that start more
-  Milliseconds start_limit{120'000};  ///< until ddrun runs on a host
-  /// What the first host's ddrun writes to its --events, in whole lines; where it does not, this is not called.
+  std::size_t width = 32;             ///< number of direct ssh connections, here and on each host that starts others
+  Milliseconds start_limit{120'000};  ///< limit for starting ddrun on a host
+  /// Receives the complete lines that the first host's ddrun writes to --events.
   std::function<void(std::string_view lines)> on_events;
-  /// Called once, at the end, with what that one has written to its --report, if that is complete.
+  /// Called once at the end with the first host's --report, if it is complete.
   std::function<Result<void>(const std::string& json)> on_report;
 };
 
-/// Runs a job on other machines, from the process that the user has started: one ssh for each host (beyond `width` they
-/// start each other), their output on our standard output and error line by line, our signals and standard input there.
-/// Whatever ends this process ends the job on every host. Says what goes wrong on a host, once, naming it.
+/// Runs a job on other machines from the user's ddrun: one ssh per host (beyond `width` the hosts start each other).
+/// Forwards the hosts' output to stdout and stderr by lines, and signals and stdin to the hosts. The end of this
+/// process, also by SIGKILL, ends the job on every host. Each failure of a host is reported once.
 ///
-/// To be called in the agent process of run_guarded(). Blocks until all is over; returns the exit code: the job's, or
-/// 125 if a host could not be started or was lost and the job cannot go on without it.
+/// Call in the agent process of run_guarded(). Blocks until the job has ended; returns its exit code, or 125 if a host
+/// could not be started or was lost and the job cannot continue without it.
 int run_head(HeadOptions options, process::AgentContext& context);
 
-/// The lines of --dry-run.
+/// The output of --dry-run.
 [[nodiscard]] std::string describe_head(const HeadOptions& options);
 
 }  // namespace ddrun::remote

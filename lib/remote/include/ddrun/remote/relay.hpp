@@ -9,17 +9,17 @@
 
 namespace ddrun::remote {
 
-/// What the ddrun of one host can tell the user's ddrun.
+/// The connection of a host's ddrun to the user's ddrun (the head), through the relay. Closes its descriptors.
 class HeadConnection {
  public:
   HeadConnection(UniqueFd control, UniqueFd events, UniqueFd report)
       : control_(std::move(control)), events_(std::move(events)), report_(std::move(report)) {}
-  /// The coordinator listens on this port of this host. Blocks for no longer than a small write to a local socket.
+  /// Reports the coordinator's port on this host. Blocks only for a small write to a local socket.
   void report_coordinator_port(std::uint16_t port) const;
-  /// The job's secret, once and in one process; the caller wipes it. Empty if the relay is gone.
+  /// Reads the job's secret; call once, in one process. The caller wipes it. Empty if the relay has ended.
   [[nodiscard]] std::string read_secret() const;
-  /// Paths of files for --events and --report of the first host's ddrun: what is written there travels to the user's.
-  /// Writing events blocks for no longer than a small write to a local pipe; the report waits as output does.
+  /// Paths for --events and --report of the first host's ddrun; their content is sent to the head. Writing events
+  /// blocks only for a small write to a local pipe; writing the report is subject to back pressure, like output.
   [[nodiscard]] std::string events_path() const;
   [[nodiscard]] std::string report_path() const;
 
@@ -31,16 +31,15 @@ class HeadConnection {
 
 struct RelayOptions {
   std::string build_id;
-  bool private_copy = false;  ///< this program was copied here for one job: it removes itself
-  bool portable = true;       ///< it needs no libraries
+  bool private_copy = false;  ///< this executable was copied for one job and removes itself
+  bool portable = true;       ///< statically linked
 };
 
-/// What `ddrun relay` does: it runs on a host at the far end of an ssh connection, as the one process there that talks
-/// to the user's ddrun. It carries output home, signals and standard input to the job, starts further hosts if it is
-/// told to, and ends the job in order when the connection is lost or silent for 30 s.
+/// `ddrun relay`: the process at the remote end of an ssh connection. Forwards output to the head, and signals and
+/// stdin to the job; starts further hosts on request; stops the job if the connection is lost or silent for 30 s.
 ///
-/// `node_main` runs in a child process, made before anything else, once the host's part is known; its result is that
-/// process' exit code. Returns this program's exit code; blocks until all is over.
+/// `node_main` runs in a child, forked first, once the host's part has been received; its result is the child's exit
+/// code. Blocks until the job has ended; returns this program's exit code.
 int run_relay(const RelayOptions& options,
               const std::function<int(const Bootstrap&, const HeadConnection&)>& node_main);
 
