@@ -1,4 +1,4 @@
-// ddrun-etcd: parse, serve the one who has started it, say why if it did not work.
+// ddrun-etcd: parses options and serves its parent process on stdin and stdout.
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@ namespace {
 constexpr int exit_usage = 2;
 constexpr argv::Option known[] = {{"endpoints", "", "HOST:PORT,...", "The members of etcd; port 2379 if none is given"},
                                   {"tls", "", "", "etcd wants TLS (https)"},
-                                  {"cacert", "", "FILE", "PEM file of whom to trust, instead of the system's"},
+                                  {"cacert", "", "FILE", "PEM file of trusted CAs, instead of the system's"},
                                   {"cert", "", "FILE", "PEM file with our certificate and its chain"},
                                   {"key", "", "FILE", "PEM file with its key"},
                                   {"candidates", "", "N", "About how many machines the job has (default: 8)"},
@@ -61,7 +61,7 @@ int wrong_usage(std::string_view why) {
   return exit_usage;
 }
 
-/// The options, or the exit status of a program that has nothing to do.
+/// The options, or the exit status.
 std::variant<etcd::EtcdOptions, int> parse(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   const auto typed = argv::read({known, argv::Positionals::anywhere, "ddrun-etcd --help"}, arguments);
@@ -87,7 +87,7 @@ std::variant<etcd::EtcdOptions, int> parse(int argc, char** argv) {
   if (auto read = typed->read("candidates", options.candidates, number); !read)
     return wrong_usage(read.error().message);
   if (const char* const user = ::getenv(user_variable)) {
-    // Not on the command line, where others could read it.
+    // Not on the command line, which other users can read.
     const std::string_view text = user;
     const auto colon = text.find(':');
     if (colon == 0 || colon == std::string_view::npos) {
@@ -95,7 +95,7 @@ std::variant<etcd::EtcdOptions, int> parse(int argc, char** argv) {
     }
     options.user = text.substr(0, colon);
     options.password = text.substr(colon + 1);
-    ::unsetenv(user_variable);  // what we start needs none
+    ::unsetenv(user_variable);  // not inherited by child processes
   }
   return options;
 }
@@ -104,8 +104,8 @@ std::variant<etcd::EtcdOptions, int> parse(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   fill_closed_standard_streams();
-  // Who speaks to us says when it is over: a signal that meets the whole job meets it too, and it still needs its
-  // lease.
+  // Ignored: the parent closes stdin at the end. A signal to the whole process group must not end the lease before the
+  // parent is done.
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) std::signal(signal, SIG_IGN);
   const auto parsed = parse(argc, argv);
   if (const auto* status = std::get_if<int>(&parsed)) return *status;

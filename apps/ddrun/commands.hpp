@@ -26,52 +26,51 @@ struct Bootstrap;
 class HeadConnection;
 }  // namespace ddrun::remote
 
-// What the first word of a command line may be, but a program. Each has a file of its name, with its options, its help
-// and what it does; those that only print a text are in commands.cpp, with what
-// several of them need.
+// The subcommands of ddrun. Each has its own file with options, help and implementation; those that only print text are
+// in commands.cpp, with common helpers.
 
 namespace ddrun {
 
-/// `ddrun store`: run a store by itself until a signal ends it.
+/// `ddrun store`: serve a store until a signal.
 struct StoreServe {
   std::vector<std::string> addresses{"127.0.0.1", "::1"};
-  std::uint16_t port = 29500;             ///< 0: any free one
+  std::uint16_t port = 29500;             ///< 0: a free one
   std::uint64_t max_memory = 4ULL << 30;  ///< bytes; 0 for no limit
-  bool stats = false;                     ///< print them at the end
+  bool stats = false;                     ///< print statistics at the end
 };
 
-/// `ddrun store get KEY` and the like: ask a store that is running.
+/// `ddrun store get KEY` and the like: a request to a running store.
 struct StoreRequest {
   enum class Operation { get, set, add, wait, list, del };
   Operation operation = Operation::get;
   std::string host;  ///< a name or an address
   std::uint16_t port = 0;
-  std::vector<std::string> keys;  ///< none for `list`
+  std::vector<std::string> keys;  ///< empty for `list`
   std::string value;              ///< of `set`
   bool value_from_stdin = false;
   std::int64_t delta = 1;      ///< of `add`
-  std::string prefix;          ///< what each of `keys` begins with; not shown
-  bool raw = false;            ///< values as they are, without a newline or escapes
-  Milliseconds timeout{5000};  ///< for the server to answer, and then for keys to come
+  std::string prefix;          ///< prefix of all `keys`; not shown
+  bool raw = false;            ///< values unchanged, without a newline or escapes
+  Milliseconds timeout{5000};  ///< for the connection, and then for keys to exist
 };
 
-/// `ddrun rendezvous`: run a coordinator by itself, for many jobs, until a signal ends it.
+/// `ddrun rendezvous`: serve a coordinator for many jobs until a signal.
 struct RendezvousServe {
-  std::vector<std::string> addresses;  ///< none: all of this machine's
-  std::uint16_t port = 29400;          ///< 0: any free one
+  std::vector<std::string> addresses;  ///< empty: all of this machine
+  std::uint16_t port = 29400;          ///< 0: a free one
   std::optional<std::string> secret_file;
   bool insecure = false;
   Milliseconds heartbeat_interval{1'000};
   int heartbeat_misses = 3;
-  bool stats = false;  ///< print them at the end
+  bool stats = false;  ///< print statistics at the end
 };
 
-/// `ddrun secret new`: make the secret by which the agents of a job know each other.
+/// `ddrun secret new`: create the secret that authenticates a job's agents.
 struct SecretNew {
-  bool print = false;  ///< only print one; write no file
+  bool print = false;  ///< print it instead of writing a file
 };
 
-/// `ddrun env`: show what is known about this machine's place in a job. The program may be missing in `launch`.
+/// `ddrun env`: show the detected job. The program in `launch` may be empty.
 struct ShowEnv {
   cli::Launch launch;
 };
@@ -81,32 +80,32 @@ using Parsed =
 
 struct Command {
   std::string_view name;
-  /// What stands behind the word.
+  /// Parses the arguments after the subcommand.
   Parsed (*parse)(std::span<const std::string> rest, const cli::ParseContext& context);
-  /// Does what was asked for, if that is not a text, and returns the program's exit code. None of them starts a
-  /// process, so that nothing needs to be guarded. Null: the answer is always a text.
+  /// Runs a parsed command other than PrintAndExit; returns the exit code. Starts no process, so no guard is needed.
+  /// Null: the command only prints.
   int (*run)(const Parsed& parsed) = nullptr;
 };
 
-/// Null if `arguments`, without ddrun's own name, start workers. Only the very first word can be one of ddrun's own:
+/// The subcommand, or null if `arguments` (without argv[0]) start workers. Only the first argument can be a subcommand:
 /// `ddrun -n 2 env` starts env.
 [[nodiscard]] const Command* find_command(std::span<const std::string> arguments);
 
-/// Understands a whole command line. Never throws.
+/// Parses a whole command line. Never throws.
 [[nodiscard]] Parsed parse(const std::vector<std::string>& arguments, const Environment& environment,
                            const cli::VersionInfo& version, bool stderr_is_tty);
 
-/// Says the error, and returns `code`, or else the exit code for such an error before anything was started.
+/// Prints the error; returns `code`, or the exit code for such an error before the start of workers.
 int say_failure(const Error& error, std::optional<int> code = std::nullopt);
 
-/// "ddrun: error: … (see 'ddrun WORD --help')"
+/// "ddrun: error: … (see 'ddrun NAME --help')"
 [[nodiscard]] cli::PrintAndExit wrong_usage(std::string_view name, std::string_view message);
 [[nodiscard]] Result<std::uint16_t> parse_port(std::string_view text, int lowest);
 
 inline constexpr argv::Option help_option{"help", "h", "", "Print this help", true};
 
-/// Reads what stands behind `ddrun WORD`, with help_option among the options; or what is to be answered: the help,
-/// or what is wrong.
+/// Parses the arguments after `ddrun NAME`; `options` include help_option. The unexpected value is the help or a usage
+/// error.
 [[nodiscard]] tl::expected<argv::CommandLine, cli::PrintAndExit> read_arguments(std::string_view name,
                                                                                 std::span<const argv::Option> options,
                                                                                 std::string (*help)(),
@@ -121,36 +120,36 @@ int run_rendezvous(const Parsed& parsed);
 int run_secret(const Parsed& parsed);
 int run_store(const Parsed& parsed);
 
-/// Whether `ddrun env WORD ...` is the program env(1), which starts workers, and not `ddrun env`: WORD is an
-/// assignment, a program, or an option that only env(1) has. Empty: there is none.
+/// Whether `ddrun env WORD ...` runs env(1) as the workers' program: WORD is an assignment, a program, or an option
+/// that only env(1) has. Empty: no argument.
 [[nodiscard]] bool starts_env_program(std::string_view name);
 
-/// What this machine's environment says about the job (env.cpp).
+/// The job as detected from this machine's environment (env.cpp).
 struct DetectedCluster {
   cluster::Detected detected;
   cluster::Completion completion;
 };
 
-/// Looks at this process's environment and fills in `launch` what the user did not say. `started_pid` is the process
-/// that was started as ddrun. Does not block, costs nothing worth mentioning where no scheduler is.
+/// Detects the job from this process's environment and fills in what the user did not set in `launch`. `started_pid` is
+/// the process that was started as ddrun. Does not block.
 [[nodiscard]] Result<DetectedCluster> detect_cluster(cli::Launch& launch, pid_t started_pid);
 
-/// Says that this machine has GPUs for more than the one worker it gets because nothing was said of their number.
-/// `most`: GPUs that the scheduler gives.
+/// Prints a notice if one worker is started by default but more GPUs are visible. `most`: GPUs allocated by the
+/// scheduler.
 void note_unused_gpus(const cli::Launch& launch, int most = std::numeric_limits<int>::max());
 
-// A job on hosts that are reached through ssh (hosts.cpp). Both return the program's exit code.
+// A job on hosts reached by ssh (hosts.cpp). Both functions return the program's exit code.
 
 /// On the user's machine (--hosts, --hostfile), in the agent process.
 int run_on_hosts(const cli::Launch& launch, process::AgentContext& context);
 
-/// How a host's ddrun runs its part of a job that was decided elsewhere.
+/// Runs this host's part of a job of the head.
 using RunLaunch = std::function<int(const cli::Launch&, process::AgentContext&, const remote::Bootstrap&,
                                     const remote::HeadConnection&)>;
 
-/// What stands behind `ddrun` on a host of --hosts: relay, or as it was called first, agent.
+/// Whether `name` is the internal subcommand on a host of --hosts: "relay", or its former name "agent".
 [[nodiscard]] bool is_relay_command(std::string_view name);
-/// `ddrun relay`, on each of the hosts. Not for people.
+/// `ddrun relay`, on each of the hosts. Internal.
 int serve_host(int argc, char** argv, const cli::VersionInfo& version, const RunLaunch& run);
 
 }  // namespace ddrun

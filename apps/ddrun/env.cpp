@@ -15,14 +15,14 @@
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/topology/nproc.hpp"
 
-// What this machine's environment says about the job, and `ddrun env`, which shows it: what was detected, from which
-// variable, what it means, what counts instead.
+// Detection of the job from the environment, and `ddrun env`, which shows the values, their variables and what
+// overrides them.
 
 namespace ddrun {
 
 namespace {
 
-/// The scheduler ends the job, whatever ddrun does: workers should have had their grace time by then.
+/// Sets a timeout before the scheduler's end of the job, so that workers have their grace time.
 void limit_to_job_end(LaunchSpec& spec, const cluster::Fact<std::int64_t>& end) {
   const auto left = cluster::time_before_end(end.value, ::time(nullptr), spec.stop.grace);
   if (!left || (spec.timeout && *spec.timeout <= *left)) return;
@@ -34,7 +34,7 @@ void limit_to_job_end(LaunchSpec& spec, const cluster::Fact<std::int64_t>& end) 
              "): workers are stopped then, as with --timeout"));
 }
 
-/// What was detected, filled in. `gpu` and `auto` mean no more GPUs than the scheduler gives.
+/// Fills in the detected values; `gpu` and `auto` are limited to the scheduler's allocation.
 Result<cluster::Completion> complete_launch(cli::Launch& launch, const cluster::Detected& detected) {
   auto completion = cluster::complete(launch.spec, launch.given, detected);
   if (completion && detected.gpus && launch.spec.nproc.kind != NprocSpec::Kind::count) {
@@ -60,7 +60,7 @@ void note_unused_gpus(const cli::Launch& launch, int most) {
   const LaunchSpec& spec = launch.spec;
   const bool one = spec.nproc.kind == NprocSpec::Kind::count && spec.nproc.count == 1;
   if (!one || launch.given.contains("nproc-per-node") || spec.rendezvous.node_rank.value_or(0) != 0) return;
-  if (::getenv("DDRUN_ROUND") != nullptr) return;  // the outer ddrun has given this one its share
+  if (::getenv("DDRUN_ROUND") != nullptr) return;  // started by a worker of another ddrun
   const int gpus = std::min(most, topology::count_gpus(topology::GpuVariables::from_environment()));
   if (gpus < 2) return;
   say(Level::notice, concat("1 worker is started, ", gpus, " GPUs are visible: --nproc-per-node=gpu uses all"));
@@ -86,7 +86,7 @@ std::string nodes_text(const RendezvousSpec& rendezvous) {
                                                       : concat(rendezvous.min_nodes, ":", rendezvous.max_nodes);
 }
 
-/// "n1:20001", "[fd00::1]:29400"; of the user's endpoint what was typed.
+/// "n1:20001", "[fd00::1]:29400"; the user's endpoint as typed.
 std::vector<std::string> coordinators_of(const RendezvousSpec& rendezvous) {
   std::vector<std::string> places;
   for (const Endpoint& endpoint : rendezvous.coordinators)
@@ -99,7 +99,7 @@ std::vector<std::string> coordinators_of(const RendezvousSpec& rendezvous) {
   return places;
 }
 
-/// Columns under each other, two blanks before each.
+/// A table with aligned columns, separated by two blanks.
 std::string table(const std::vector<Row>& rows) {
   std::vector<std::size_t> widths;
   for (const Row& row : rows) {
@@ -206,7 +206,7 @@ bool starts_env_program(std::string_view word) {
   return std::find(names.begin(), names.end(), word.substr(0, word.find('='))) != names.end();
 }
 
-/// `ddrun env`, with the options of a launch, whose program may be there or not. It is not started.
+/// `ddrun env` with the options of a launch and an optional program, which is not started.
 Parsed parse_env(std::span<const std::string> rest, const cli::ParseContext& context) {
   auto parsed = cli::parse_env_command(rest, context);
   if (const auto* text = std::get_if<cli::PrintAndExit>(&parsed)) return *text;
@@ -227,7 +227,7 @@ int run_env(const Parsed& parsed) {
   if (!detected) return say_failure(detected.error(), exit_codes::usage);
   const auto completion = complete_launch(launch, *detected);
   if (!completion) {
-    // What was seen helps to understand the refusal.
+    // The evidence helps to understand the error.
     const std::string seen = concat("Found: ", detected->scheme, "\n", table(evidence_rows(detected->evidence)));
     const int code = launch.json ? exit_codes::usage : print_or_fail(seen, exit_codes::usage);
     say_error(completion.error().message);

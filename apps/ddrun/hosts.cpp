@@ -30,7 +30,7 @@
 #include "ddrun/rendezvous/secret.hpp"
 #include "ddrun/worker_env/program_path.hpp"
 
-// A job on hosts that are reached through ssh: what the user's machine does, and `ddrun relay` on each of the hosts.
+// A job on hosts reached by ssh: the head on the user's machine, and `ddrun relay` on each host.
 
 namespace ddrun {
 
@@ -65,14 +65,14 @@ Result<std::vector<std::pair<std::string, std::string>>> exported_of(const Remot
   return variables;
 }
 
-/// By a name that can mean no other. Another user's "user@localhost" is for ssh.
+/// By an unambiguous name. "user@localhost" may be another user and is left to ssh.
 bool is_this_machine(std::string_view name) {
   const std::string own = cluster::this_machine().host_name;
   return name == "localhost" || name == "127.0.0.1" || name == "::1" || names_same_host(name, own);
 }
 
-/// Of the signals that end a job in order, the one that workers least likely ignore: those that ignore SIGHUP
-/// use up all of the grace time when the connection is lost, and no user sees why.
+/// The ending signal that workers are least likely to ignore: with an ignored SIGHUP a lost connection would take the
+/// whole grace time.
 int signal_on_lost_connection(const std::set<int>& ending) {
   for (const int signal : {SIGTERM, SIGHUP, SIGINT}) {
     if (ending.count(signal) != 0) return signal;
@@ -96,7 +96,7 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
     return fail_errno(Errc::unavailable, "the current directory cannot be read (was it removed?)", errno);
   }
 
-  // As many as there are hosts, unless the user says that fewer are enough, or more only spares.
+  // All hosts, unless --nnodes gives a minimum, or a maximum that leaves spares.
   const int count = static_cast<int>(hosts->size());
   const bool said = launch.given.contains("nnodes");
   if (said && spec.rendezvous.min_nodes > count) {
@@ -120,7 +120,7 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   options.portable = std::string_view(build.link) == "static";
   options.stdin_ = spec.stdin_;
   options.ending_signals = spec.stop.ending_signals;
-  // For tests: a tree of a few hosts.
+  // For tests: a small fan-out.
   if (const char* width = ::getenv("DDRUN_SSH_FAN_OUT")) {
     options.width = static_cast<std::size_t>(parse_integer(width, 1, 32).value_or(32));
   }
@@ -139,7 +139,7 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   return options;
 }
 
-/// Files of the whole job are on the machine where it was started.
+/// Opens the files of the whole job, which are on the user's machine.
 Result<void> open_files(const LaunchSpec& spec, agent::CiService ci, agent::EventsFile& events,
                         remote::HeadOptions& options) {
   if (spec.events_file) {
@@ -160,7 +160,7 @@ Result<void> open_files(const LaunchSpec& spec, agent::CiService ci, agent::Even
 int run_on_hosts(const cli::Launch& launch, process::AgentContext& context) {
   auto options = head_options(launch);
   if (!options) return say_failure(options.error());
-  // The first host folds its output; what is shown beside it is shown here, and needs the report.
+  // The first host folds its output; the summary is written here and needs the report.
   const agent::CiService ci = agent::find_ci(launch.ci, Environment(environ));
   auto& args = options->job.args;
   args.insert(args.begin(), concat("--ci=", agent::ci_word(ci)));
@@ -184,7 +184,7 @@ Result<void> change_directory(const remote::Bootstrap& part) {
       concat("cannot go to ", shell_quote(part.directory), ", where you are on your own machine (see --chdir)"), errno);
 }
 
-/// What the user's ddrun has decided, as this one would have understood it from a command line.
+/// The launch for this host: the head's command line and its part of the job.
 Result<cli::Launch> launch_of(const remote::Bootstrap& part, const remote::HeadConnection& head,
                               const cli::VersionInfo& version) {
   auto parsed = cli::parse_launch(part.args, {Environment(), version});
@@ -205,19 +205,19 @@ Result<cli::Launch> launch_of(const remote::Bootstrap& part, const remote::HeadC
   rendezvous.max_nodes = part.max_nodes;
   rendezvous.is_host = part.node_rank == 0;
   rendezvous.coordinators = part.coordinators;
-  // Where all have a place, it is the one in which they were named.
+  // If all hosts are needed, node ranks follow the order of --hosts.
   if (part.min_nodes == part.node_count) rendezvous.node_rank = part.node_rank;
   if (part.node_count > 1 && spec.log.label == Label::automatic && spec.log.line_prefix_template.empty()) {
     spec.log.label = Label::host;
   }
-  // The files are the whole job's, and what is in them is the coordinator's, at home; the others only have to know that
-  // they are wanted.
+  // The coordinator's host sends the content of both files to the head; the other hosts only need to know whether a
+  // report is wanted.
   if (spec.report_file) spec.report_file = part.node_rank == 0 ? head.report_path() : "/dev/null";
   if (part.node_rank != 0) launch->ci = "none";
   if (part.node_rank != 0) spec.events_file.reset();
   else if (spec.events_file) spec.events_file = head.events_path();
   launch->messages.color = part.color;
-  // What happens to all of them is said once.
+  // Messages about the whole job are shown by the first host only.
   if (part.node_rank != 0 && launch->messages.shown == Level::notice) launch->messages.shown = Level::warning;
   return std::move(*launch);
 }
@@ -248,7 +248,7 @@ int serve_host(int argc, char** argv, const cli::VersionInfo& version, const Run
     if (argument == "--private") options.private_copy = true;
     else unknown_argument = true;
   }
-  // Between machines it is a pipe or a socket, on this one too.
+  // Started by ssh or the head, stdin is a pipe or a socket.
   struct stat input {};
   if (unknown_argument || ::fstat(STDIN_FILENO, &input) != 0 ||
       (!S_ISFIFO(input.st_mode) && !S_ISSOCK(input.st_mode))) {

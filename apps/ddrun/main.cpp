@@ -1,4 +1,4 @@
-// ddrun: understand the command line, run the job, turn its result into an exit code.
+// ddrun: parses the command line, runs the job, returns an exit code.
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -44,7 +44,7 @@ cli::VersionInfo version_info() {
   return version;
 }
 
-/// A full disk or a closed pipe must not look like success.
+/// Fails with launcher_failed on a full disk or closed pipe.
 int print(const std::string& text, bool to_stderr, int code) {
   if (write_all(to_stderr ? STDERR_FILENO : STDOUT_FILENO, text.data(), text.size())) return code;
   return code == 0 ? exit_codes::launcher_failed : code;
@@ -56,7 +56,7 @@ int dry_run(const LaunchSpec& spec) {
   return say_failure(text.error());
 }
 
-/// `part`: of a job that another ddrun has begun, on whose screen only its first host says why it ended.
+/// `part`: set on a host of --hosts; only the first host prints the failure report.
 int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHooks hooks = {},
         const remote::Bootstrap* part = nullptr) {
   LaunchSpec spec = launch.spec;
@@ -69,21 +69,21 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
   std::optional<Error> report_error;
   if (spec.report_file) {
     hooks.on_result = [&](const agent::JobResult& result) {
-      // A job that was never started may have been refused just because of this file.
+      // A job that was not started may have failed because of this file.
       const bool refused = result.verdict == agent::Verdict::launcher_failed && result.attempts.empty();
       auto written = agent::write_report(*spec.report_file, agent::json_report(result));
       if (!written && !refused) report_error = written.error();
     };
   }
   const agent::JobResult result = agent::run_job(spec, context, environ, build_info().version, std::move(hooks));
-  // A user who asked for files, and not where, is told; a report of a failure says it by itself.
+  // Show a generated log directory; a failure report shows it, too.
   if (result.verdict == agent::Verdict::success && !result.log_dir.empty() && !spec.log.dir) {
     say(Level::notice, "logs: " + result.log_dir);
   }
   std::string report = agent::failure_report(result, launch.messages.color);
   if (ci == agent::CiService::github && !report.empty()) report = agent::without_commands(std::move(report));
   int code = agent::exit_code(result);
-  // What could not be said must not look like success.
+  // A report that could not be written is a failure.
   if (!report.empty() && (part == nullptr || part->node_rank == 0 || !result.cause) && !say_text(report) && code == 0) {
     code = exit_codes::launcher_failed;
   }
@@ -97,7 +97,7 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
   return code;
 }
 
-/// On a host that another ddrun has reached through ssh.
+/// On a host of --hosts.
 int run_part_of_job(const cli::Launch& launch, process::AgentContext& context, const remote::Bootstrap& part,
                     const remote::HeadConnection& head) {
   agent::JobHooks hooks;
@@ -110,7 +110,7 @@ int run_part_of_job(const cli::Launch& launch, process::AgentContext& context, c
   return run(launch, context, std::move(hooks), &part);
 }
 
-/// The agents know each other by the user's secret, or by one that is made for them. 0, or the exit code.
+/// Ensures that the agents have a secret: the user's, or a new one. Returns 0 or the exit code.
 int share_secret(const RendezvousSpec& spec) {
   if (spec.insecure) return 0;
   auto found = rendezvous::find_secret(spec, variable);
@@ -123,12 +123,12 @@ int share_secret(const RendezvousSpec& spec) {
   return 0;
 }
 
-/// Starts ddrun with the same `arguments` on each node of the job that this process is the script of.
+/// Starts ddrun with the same `arguments` on each node, from the job's batch script.
 int start_agents(const LaunchSpec& spec, const cluster::SlurmScript& script, std::vector<std::string> arguments,
                  process::AgentContext& context, cluster::AgentStarter& starter) {
   if (auto ready = starter.prepare(); !ready) return say_failure(ready.error(), exit_codes::launcher_failed);
   if (const int code = share_secret(spec.rendezvous); code != 0) return code;
-  // srun is given the file behind all links.
+  // srun is started with the resolved path; the agents need the original one.
   if (const std::string self = worker_env::start_path(spec.started_as); !self.empty()) {
     ::setenv("DDRUN_STARTED_BY_SRUN", self.c_str(), 1);
   }
@@ -157,7 +157,7 @@ Parsed parse_arguments(const std::vector<std::string>& arguments) {
   return parse(arguments, Environment(environ), version_info(), ::isatty(STDERR_FILENO) != 0);
 }
 
-/// Words of ddrun that start no process, so that nothing needs to be guarded.
+/// Runs a subcommand that starts no process, without a guard.
 int command_main(const Command& command, const std::vector<std::string>& arguments) {
   const auto parsed = parse_arguments(arguments);
   if (const auto* text = std::get_if<cli::PrintAndExit>(&parsed)) return print(text->text, text->to_stderr, text->code);
@@ -190,7 +190,7 @@ int main(int argc, char** argv) {
   if (argc > 1 && is_relay_command(argv[1])) {
     ::_exit(serve_host(argc, argv, version_info(), run_part_of_job));
   }
-  // Only the agent needs all of them: the guard stays small.
+  // Only the agent needs all arguments: the guard stays small.
   const auto arguments = [&](int most) {
     return std::vector<std::string>(argv + std::min(argc, 1), argv + std::min(argc, most));
   };

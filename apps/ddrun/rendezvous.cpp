@@ -13,7 +13,7 @@
 #include "ddrun/rendezvous/secret.hpp"
 #include "serving.hpp"
 
-// `ddrun rendezvous`: a coordinator by itself. It serves until a signal comes.
+// `ddrun rendezvous`: serves a coordinator until a signal.
 
 namespace ddrun {
 
@@ -24,7 +24,7 @@ constexpr argv::Option rendezvous_options[] = {
     {"bind", "", "ADDRESS", "IP address to listen on, several times for more (default: all of this machine's)"},
     {"secret-file", "", "FILE",
      "The secret that agents must know; without it $DDRUN_SECRET or ~/.config/ddrun/secret, which is made if missing"},
-    {"insecure", "", "", "Without a secret: whoever reaches the port may join any job"},
+    {"insecure", "", "", "Without a secret: any host that reaches the port may join any job"},
     {"heartbeat-interval", "", "TIME", "How often each agent is pinged (default: 1s)"},
     {"heartbeat-misses", "", "N", "Silent for so many intervals: lost (default: 3)"},
     {"stats", "", "", "Print what was served at the end, and for each SIGUSR1"},

@@ -34,7 +34,7 @@ written. A program called secret: ddrun -- secret
 )");
 }
 
-/// No signal may leave half a file.
+/// Blocks signals, so that none leaves a partial file.
 void block_signals() {
   ::signal(SIGXFSZ, SIG_IGN);
   ::signal(SIGPIPE, SIG_IGN);

@@ -21,12 +21,12 @@ namespace {
 
 namespace asio = boost::asio;
 
-/// So many bytes of warnings wait for stderr to take them.
+/// Limit in bytes of queued warnings for stderr.
 constexpr std::size_t warnings_high = std::size_t{64} << 10U;
 
 bool put(const std::string& text) { return write_all(STDOUT_FILENO, text.data(), text.size()); }
 
-/// The number of a signal that waits in `signals`, a signalfd; 0 if none does.
+/// The next signal of `signals`, a signalfd; 0 if none is pending.
 int next_signal(int signals) {
   signalfd_siginfo info{};
   ssize_t n;
@@ -35,7 +35,7 @@ int next_signal(int signals) {
   return n == static_cast<ssize_t>(sizeof info) ? static_cast<int>(info.ssi_signo) : 0;
 }
 
-/// This thread's messages, on a stderr that is never waited for.
+/// Messages of this thread to stderr without blocking; dropped above the limit.
 class NonBlockingMessages {
  public:
   explicit NonBlockingMessages(const asio::any_io_executor& executor)
@@ -64,11 +64,11 @@ std::string stats_line(std::string_view name, unsigned long long number) { retur
 Serving::Serving() {
   ::sigemptyset(&signals_);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1}) {
-    // What the caller ignores, as nohup does, stays ignored.
+    // Signals ignored by the parent, as with nohup, stay ignored.
     struct sigaction action {};
     if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler != SIG_IGN) ::sigaddset(&signals_, signal);
   }
-  ::sigaddset(&signals_, SIGPIPE);  // never waited for
+  ::sigaddset(&signals_, SIGPIPE);  // blocked, but not read
   ::sigprocmask(SIG_BLOCK, &signals_, nullptr);
   ::sigdelset(&signals_, SIGPIPE);
 }

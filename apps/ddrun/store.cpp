@@ -18,7 +18,7 @@
 #include "ddrun/store/tcp_server.hpp"
 #include "serving.hpp"
 
-// `ddrun store`: a store by itself, and questions to one.
+// `ddrun store`: serves a store, or sends a request to one.
 
 namespace ddrun {
 
@@ -49,8 +49,8 @@ std::string store_help() {
 Without a word behind it, runs a store that speaks PyTorch's TCPStore protocol
 until SIGINT or SIGTERM ends it: for init_method="tcp://...", for tests, or as
 the meeting place of other programs. It says where it listens on its standard
-output. The protocol has no passwords: whoever reaches the port may read and
-write everything.
+output. The protocol has no passwords: any client that reaches the port may read
+and write everything.
 )",
                 argv::describe(serve_options), R"(
 With a word, asks a store that is running, such as the one of a ddrun job.
@@ -106,7 +106,7 @@ Parsed read_serve(const argv::CommandLine& typed) {
 Parsed read_request(const argv::CommandLine& typed, const Environment& environment) {
   struct Verb {
     Operation operation;
-    std::size_t least, most;  ///< words behind it
+    std::size_t least, most;  ///< number of arguments
     std::string_view usage;
   };
   static const std::map<std::string_view, Verb> verbs = {
@@ -171,7 +171,7 @@ int report_error(const Error& error) {
   }
 }
 
-/// Values may hold anything; what a terminal or a line could not show becomes \xNN, and a backslash two.
+/// A value as one printable line: other bytes become \xNN, and a backslash is doubled.
 std::string shown(std::string_view bytes) {
   static constexpr char digits[] = "0123456789abcdef";
   std::string text;
@@ -231,7 +231,7 @@ int run_request(const StoreRequest& command, store::TcpClient& client) {
         value = std::move(*read);
       }
       if (const auto set = client.set(command.keys[0], value, deadline); !set) return report_error(set.error());
-      // An answer shows that the store has it.
+      // The reply confirms that the store has the value.
       const auto confirmed = client.check(command.keys, deadline);
       return confirmed ? 0 : report_error(confirmed.error());
     }
@@ -270,7 +270,7 @@ int run_request(const StoreRequest& command, store::TcpClient& client) {
   return exit_codes::usage;
 }
 
-/// A line for each figure, "name number", the requests by their names.
+/// One line "name number" per counter, requests by name.
 std::string stats_text(const store::TcpServerStats& stats) {
   std::string text;
   const auto line = [&](std::string_view name, std::uint64_t number) { text += stats_line(name, number); };
@@ -290,16 +290,16 @@ std::string stats_text(const store::TcpServerStats& stats) {
   return text;
 }
 
-/// One question; the answer goes to stdout.
+/// Sends one request; the reply goes to stdout.
 int run_store_request(const StoreRequest& command) {
-  // A store that does not answer is not the same as a key that is not there.
+  // At least one second to connect: an unreachable store differs from a missing key.
   const auto connect_timeout = std::max(command.timeout, Milliseconds(1000));
   auto client = store::connect_by_name(command.host, command.port, Clock::now() + connect_timeout);
   if (!client) return say_failure(client.error(), exit_codes::launcher_failed);
   return run_request(command, **client);
 }
 
-/// Serves until a signal comes. Says on stdout where it listens; blocks.
+/// Serves until a signal; blocks. Prints its addresses to stdout.
 int serve_store(const StoreServe& command) {
   Serving serving;
   process::raise_descriptor_limit();
