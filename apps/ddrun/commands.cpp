@@ -27,7 +27,7 @@ Parsed parse_config(std::span<const std::string> rest, const cli::ParseContext& 
   return cli::show_config(rest.subspan(1), context);
 }
 
-Parsed parse_completion(std::span<const std::string> rest, const cli::ParseContext& /*asking*/) {
+Parsed parse_completion(std::span<const std::string> rest, const cli::ParseContext& /*context*/) {
   constexpr std::string_view usage =
       "usage: ddrun completion bash|zsh|fish (a program called completion: ddrun -- completion)";
   if (asks_for_help(rest)) return cli::stdout_text(concat(usage, "\n"));
@@ -65,10 +65,10 @@ const Command* command_named(std::string_view name) {
 /// `ddrun help`, and `ddrun help store`, which is `ddrun store --help`.
 Parsed parse_help(std::span<const std::string> rest, const cli::ParseContext& context) {
   if (rest.empty()) return cli::stdout_text(cli::help_text());
-  const Command* const asked = rest[0] == "help" ? nullptr : command_named(rest[0]);
-  if (rest.size() == 1 && asked != nullptr) {
+  const Command* const command = rest[0] == "help" ? nullptr : command_named(rest[0]);
+  if (rest.size() == 1 && command != nullptr) {
     const std::string help = "--help";
-    return asked->parse({&help, 1}, context);
+    return command->parse({&help, 1}, context);
   }
   std::string words;
   for (const Command& command : commands) {

@@ -134,9 +134,9 @@ struct DetectedCluster {
 /// the process that was started as ddrun. Does not block.
 [[nodiscard]] Result<DetectedCluster> detect_cluster(cli::Launch& launch, pid_t started_pid);
 
-/// Prints a notice if one worker is started by default but more GPUs are visible. `most`: GPUs allocated by the
+/// Prints a notice if one worker is started by default but more GPUs are visible. `gpu_limit`: GPUs allocated by the
 /// scheduler.
-void note_unused_gpus(const cli::Launch& launch, int most = std::numeric_limits<int>::max());
+void note_unused_gpus(const cli::Launch& launch, int gpu_limit = std::numeric_limits<int>::max());
 
 // A job on hosts reached by ssh (hosts.cpp). Both functions return the program's exit code.
 

@@ -56,12 +56,12 @@ Result<cluster::Detected> detect_environment(const cli::Launch& launch, pid_t st
 
 }  // namespace
 
-void note_unused_gpus(const cli::Launch& launch, int most) {
+void note_unused_gpus(const cli::Launch& launch, int gpu_limit) {
   const LaunchSpec& spec = launch.spec;
   const bool one = spec.nproc.kind == NprocSpec::Kind::count && spec.nproc.count == 1;
   if (!one || launch.given.contains("nproc-per-node") || spec.rendezvous.node_rank.value_or(0) != 0) return;
   if (::getenv("DDRUN_ROUND") != nullptr) return;  // started by a worker of another ddrun
-  const int gpus = std::min(most, topology::count_gpus(topology::GpuVariables::from_environment()));
+  const int gpus = std::min(gpu_limit, topology::count_gpus(topology::GpuVariables::from_environment()));
   if (gpus < 2) return;
   say(Level::notice, concat("1 worker is started, ", gpus, " GPUs are visible: --nproc-per-node=gpu uses all"));
 }

@@ -98,14 +98,14 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
 
   // All hosts, unless --nnodes gives a minimum, or a maximum that leaves spares.
   const int count = static_cast<int>(hosts->size());
-  const bool said = launch.given.contains("nnodes");
-  if (said && spec.rendezvous.min_nodes > count) {
+  const bool nodes_given = launch.given.contains("nnodes");
+  if (nodes_given && spec.rendezvous.min_nodes > count) {
     return fail(Errc::invalid_argument, concat("--nnodes wants at least ", spec.rendezvous.min_nodes, " machines, but ",
                                                count == 1 ? "only one is" : concat("only ", count, " are"), " named"));
   }
-  options.min_nodes = said ? spec.rendezvous.min_nodes : count;
+  options.min_nodes = nodes_given ? spec.rendezvous.min_nodes : count;
   options.job.min_nodes = options.min_nodes;
-  options.job.max_nodes = said ? std::min(spec.rendezvous.max_nodes, count) : count;
+  options.job.max_nodes = nodes_given ? std::min(spec.rendezvous.max_nodes, count) : count;
 
   for (const cluster::Host& host : *hosts) {
     const bool is_local = !launch.given.contains("ssh") && is_this_machine(host.name);
@@ -227,7 +227,7 @@ int run_part(const remote::Bootstrap& part, const remote::HeadConnection& head, 
   auto launch = launch_of(part, head, version);
   if (!launch) return say_failure(launch.error(), exit_codes::launcher_failed);
   set_message_settings(launch->messages);
-  if (auto there = change_directory(part); !there) return say_failure(there.error(), exit_codes::launcher_failed);
+  if (auto changed = change_directory(part); !changed) return say_failure(changed.error(), exit_codes::launcher_failed);
   if (!part.slots) note_unused_gpus(*launch);
   return run(*launch, context, part, head);
 }

@@ -191,8 +191,8 @@ int main(int argc, char** argv) {
     ::_exit(serve_host(argc, argv, version_info(), run_part_of_job));
   }
   // Only the agent needs all arguments: the guard stays small.
-  const auto arguments = [&](int most) {
-    return std::vector<std::string>(argv + std::min(argc, 1), argv + std::min(argc, most));
+  const auto arguments = [&](int max_count) {
+    return std::vector<std::string>(argv + std::min(argc, 1), argv + std::min(argc, max_count));
   };
   if (const Command* const command = find_command(arguments(3)); command != nullptr && command->run != nullptr) {
     ::_exit(command_main(*command, arguments(argc)));

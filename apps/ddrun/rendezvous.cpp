@@ -108,9 +108,9 @@ int run_rendezvous(const Parsed& parsed) {
   if (!command.insecure) {
     RendezvousSpec spec;
     spec.secret_file = command.secret_file;
-    auto here = rendezvous::find_or_make_secret(spec, variable);
-    if (!here) return say_failure(here.error());
-    found = std::move(*here);
+    auto secret = rendezvous::find_or_make_secret(spec, variable);
+    if (!secret) return say_failure(secret.error());
+    found = std::move(*secret);
     if (found->is_new) say(Level::notice, rendezvous::new_secret_message(found->file));
     if (!found->secret.looks_strong()) say(Level::warning, rendezvous::weak_secret_message());
     options.secret.emplace(found->secret.bytes());

@@ -51,7 +51,7 @@ bool print_and_wipe(std::string text) {
 
 }  // namespace
 
-Parsed parse_secret(std::span<const std::string> rest, const cli::ParseContext& /*asking*/) {
+Parsed parse_secret(std::span<const std::string> rest, const cli::ParseContext& /*context*/) {
   const auto typed = read_arguments("secret", secret_options, secret_help, rest);
   if (!typed) return typed.error();
   if (typed->positionals.size() != 1 || typed->positionals.front() != "new") {

@@ -106,7 +106,7 @@ Parsed read_serve(const argv::CommandLine& typed) {
 Parsed read_request(const argv::CommandLine& typed, const Environment& environment) {
   struct Verb {
     Operation operation;
-    std::size_t least, most;  ///< number of arguments
+    std::size_t min_args, max_args;  ///< number of arguments
     std::string_view usage;
   };
   static const std::map<std::string_view, Verb> verbs = {
@@ -126,7 +126,7 @@ Parsed read_request(const argv::CommandLine& typed, const Environment& environme
                        "--port, --bind, --max-memory and --stats are for running a store; give --server=HOST:PORT");
   }
   std::vector<std::string> args(typed.positionals.begin() + 1, typed.positionals.end());
-  if (args.size() < verb->second.least || args.size() > verb->second.most) {
+  if (args.size() < verb->second.min_args || args.size() > verb->second.max_args) {
     return wrong_usage("store", concat("usage: ddrun store ", verb->second.usage));
   }
   StoreRequest request;

@@ -180,9 +180,10 @@ bool IpAddress::is_loopback() const {
 }
 
 int IpAddress::common_bits(const IpAddress& other) const {
-  const auto [mine, theirs] = std::mismatch(bytes_.begin(), bytes_.end(), other.bytes_.begin());
-  const int whole = static_cast<int>(mine - bytes_.begin()) * 8;
-  return mine == bytes_.end() ? whole : whole + std::countl_zero(static_cast<std::uint8_t>(*mine ^ *theirs));
+  const auto [difference, other_byte] = std::mismatch(bytes_.begin(), bytes_.end(), other.bytes_.begin());
+  const int whole = static_cast<int>(difference - bytes_.begin()) * 8;
+  return difference == bytes_.end() ? whole
+                                    : whole + std::countl_zero(static_cast<std::uint8_t>(*difference ^ *other_byte));
 }
 
 bool IpAddress::is_link_local() const { return bytes_[0] == 0xfe && (bytes_[1] & 0xc0U) == 0x80; }

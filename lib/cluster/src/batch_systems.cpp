@@ -76,9 +76,9 @@ Found find_pbs(const DetectContext& context) {
   const auto node = number_of(context.variables, "PBS_NODENUM", 0, node_limit);
   if (!node) return tl::unexpected<Error>(node.error());
   if (*node) {
-    if ((*node)->value >= detected.nodes->value.most) {
+    if ((*node)->value >= detected.nodes->value.max) {
       return contradiction(concat("PBS_NODENUM=", (*node)->value),
-                           concat("PBS_NODEFILE with ", detected.nodes->value.most, " hosts"),
+                           concat("PBS_NODEFILE with ", detected.nodes->value.max, " hosts"),
                            "unset the wrong one, or give --env-detect=none");
     }
     detected.node_rank = *node;
@@ -115,7 +115,7 @@ Found find_lsf(const DetectContext& context) {
   if (!rank) return tl::unexpected<Error>(rank.error());
   if (!size) return tl::unexpected<Error>(size.error());
   if (*rank && *size) {
-    const int nodes = detected.nodes->value.most;
+    const int nodes = detected.nodes->value.max;
     detected.refusal.clear();
     if ((*size)->value > nodes) {
       detected.shape = Shape::ranks;

@@ -42,9 +42,9 @@ Found find_members(const DetectContext& context, const Names& names, int fixed_p
   if (*nodes) detected.nodes = {{{(*nodes)->value, (*nodes)->value}, (*nodes)->variable}};
   else if (!hosts.empty())
     detected.nodes = {{{static_cast<int>(hosts.size()), static_cast<int>(hosts.size())}, list->variable}};
-  if (*rank && detected.nodes && (*rank)->value >= detected.nodes->value.most) {
+  if (*rank && detected.nodes && (*rank)->value >= detected.nodes->value.max) {
     return contradiction(concat((*rank)->variable, "=", (*rank)->value),
-                         concat(detected.nodes->variable, " with ", detected.nodes->value.most),
+                         concat(detected.nodes->variable, " with ", detected.nodes->value.max),
                          "unset the wrong one, or give --env-detect=none");
   }
   if (*rank) {
@@ -58,7 +58,7 @@ Found find_members(const DetectContext& context, const Names& names, int fixed_p
     detected.coordinators = {{fixed_port != 0 ? std::vector<Endpoint>{{first, static_cast<std::uint16_t>(fixed_port)}}
                                               : candidates(first, id ? id->value : first),
                               list->variable}};
-    if (detected.nodes && static_cast<int>(hosts.size()) == detected.nodes->value.most) {
+    if (detected.nodes && static_cast<int>(hosts.size()) == detected.nodes->value.max) {
       detected.hosts = {{std::move(hosts), list->variable}};
     }
   }

@@ -23,8 +23,8 @@ class Completer {
     if (has("nnodes")) {
       override_by_option("nodes", "nnodes");
     } else if (detected_.nodes) {
-      rendezvous.min_nodes = detected_.nodes->value.least;
-      rendezvous.max_nodes = detected_.nodes->value.most;
+      rendezvous.min_nodes = detected_.nodes->value.min;
+      rendezvous.max_nodes = detected_.nodes->value.max;
     }
     fill_gpus();
     if (rendezvous.max_nodes == 1) return one_machine();
@@ -84,12 +84,12 @@ class Completer {
 
   void fill_gpus() {
     if (!detected_.gpus) return;
-    const bool asked = spec_.nproc.kind == NprocSpec::Kind::gpu || spec_.nproc.kind == NprocSpec::Kind::automatic;
-    if (has("nproc-per-node") && !asked) {
+    const bool wants_gpus = spec_.nproc.kind == NprocSpec::Kind::gpu || spec_.nproc.kind == NprocSpec::Kind::automatic;
+    if (has("nproc-per-node") && !wants_gpus) {
       override_by_option("GPUs", "nproc-per-node");
-    } else if (spec_.rendezvous.max_nodes == 1 && !asked) {
+    } else if (spec_.rendezvous.max_nodes == 1 && !wants_gpus) {
       override_evidence("GPUs", "one worker, as without a scheduler; --nproc-per-node=gpu for one on each");
-    } else if (!asked) {
+    } else if (!wants_gpus) {
       spec_.nproc = {NprocSpec::Kind::count, detected_.gpus->value};
       result_.remarks.push_back(
           concat(detected_.gpus->value, " workers on this machine, one for each GPU (", detected_.gpus->variable, ")"));
@@ -112,7 +112,7 @@ class Completer {
   Result<void> check_script() {
     if (detected_.shape != Shape::slurm_script || has("node-rank") || !detected_.nodes) return {};
     const RendezvousSpec& rendezvous = spec_.rendezvous;
-    const int allocated = detected_.nodes->value.most;
+    const int allocated = detected_.nodes->value.max;
     if (rendezvous.min_nodes > allocated) {
       // With an endpoint the other agents are started by other means.
       if (has("rdzv-endpoint")) return {};

@@ -112,7 +112,7 @@ std::string shown(std::int64_t number) { return std::to_string(number); }
 std::string shown(bool yes) { return yes ? "yes" : "no"; }
 std::string shown(const std::string& text) { return text; }
 std::string shown(const NodeRange& nodes) {
-  return nodes.least == nodes.most ? std::to_string(nodes.most) : concat(nodes.least, ":", nodes.most);
+  return nodes.min == nodes.max ? std::to_string(nodes.max) : concat(nodes.min, ":", nodes.max);
 }
 std::string shown(const std::vector<std::string>& words) { return short_list(words); }
 std::string shown(const std::vector<Endpoint>& endpoints) {

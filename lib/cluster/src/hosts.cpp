@@ -266,7 +266,7 @@ std::vector<std::string> host_words(std::string_view line) {
 }
 
 /// "slots=4", "max_slots=8": the attributes of a host in Open MPI's format.
-Result<void> parse_setting(Host& host, std::optional<int>& most, std::string_view word) {
+Result<void> parse_setting(Host& host, std::optional<int>& max, std::string_view word) {
   const std::size_t equals = word.find('=');
   if (equals == std::string_view::npos) {
     return bad(concat("'", word, "' behind ", host.name, " is not understood; one host on each line"));
@@ -280,7 +280,7 @@ Result<void> parse_setting(Host& host, std::optional<int>& most, std::string_vie
     host.slots = *number;
   } else if (key == "max-slots" || key == "slots-max" || key == "cpus-max" || key == "count-max") {
     if (!number) return tl::unexpected<Error>(number.error());
-    most = *number;
+    max = *number;
   } else {
     return bad(concat("'", key, "' is not understood; known are slots=N and max-slots=N",
                       key == "user" || key == "username" ? "; write USER@HOST" : ""));
@@ -303,12 +303,12 @@ Result<std::vector<Host>> parse_line(const std::vector<std::string>& words) {
     return hosts;
   }
   for (Host& host : *hosts) {
-    std::optional<int> most;
+    std::optional<int> max;
     for (std::size_t i = 1; i < words.size(); ++i) {
-      if (auto taken = parse_setting(host, most, words[i]); !taken) return tl::unexpected<Error>(taken.error());
+      if (auto taken = parse_setting(host, max, words[i]); !taken) return tl::unexpected<Error>(taken.error());
     }
-    if (most && host.slots > *most) {
-      return bad(concat(host.name, " has slots=", host.slots, ", more than its max-slots=", *most));
+    if (max && host.slots > *max) {
+      return bad(concat(host.name, " has slots=", host.slots, ", more than its max-slots=", *max));
     }
   }
   return hosts;

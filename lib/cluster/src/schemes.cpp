@@ -91,9 +91,9 @@ std::string as_job_id(std::string_view text) {
 std::string endpoint_text(const Endpoint& endpoint) { return host_port_text(endpoint.host, endpoint.port); }
 
 std::string short_list(const std::vector<std::string>& words) {
-  constexpr std::size_t most = 8;
-  if (words.size() <= most) return join(words, ", ");
-  const std::vector<std::string> first(words.begin(), words.begin() + most - 1);
+  constexpr std::size_t max_shown = 8;
+  if (words.size() <= max_shown) return join(words, ", ");
+  const std::vector<std::string> first(words.begin(), words.begin() + max_shown - 1);
   return concat(join(first, ", "), ", ... ", words.back(), " (", words.size(), ")");
 }
 

@@ -100,8 +100,8 @@ class Slurm {
                   concat(list->variable, ": ", hosts.error().message, "; give --env-detect=none and --rdzv-endpoint"));
     }
     const int count = static_cast<int>(hosts->size());
-    if (detected.nodes && detected.nodes->value.most != count) {
-      return contradiction(concat(detected.nodes->variable, "=", detected.nodes->value.most),
+    if (detected.nodes && detected.nodes->value.max != count) {
+      return contradiction(concat(detected.nodes->variable, "=", detected.nodes->value.max),
                            concat(list->variable, "=", list->value, ", which names ", counted(count, "node"), ","),
                            "unset the wrong one, or give --nnodes, --node-rank and --rdzv-endpoint with "
                            "--env-detect=none");
@@ -122,16 +122,16 @@ class Slurm {
     const auto node = number_of(variables_, "SLURM_NODEID", 0, node_limit);
     if (!tasks) return tl::unexpected<Error>(tasks.error());
     if (!node) return tl::unexpected<Error>(node.error());
-    if (*node && detected.nodes && (*node)->value >= detected.nodes->value.most) {
+    if (*node && detected.nodes && (*node)->value >= detected.nodes->value.max) {
       return contradiction(concat("SLURM_NODEID=", (*node)->value),
-                           concat(detected.nodes->variable, "=", detected.nodes->value.most),
+                           concat(detected.nodes->variable, "=", detected.nodes->value.max),
                            "unset the wrong one, or give --env-detect=none");
     }
     detected.node_rank = *node;
     detected.shape = Shape::agents;
     if (*tasks) detected.agents = (*tasks)->value;
-    if (*tasks && detected.nodes && (*tasks)->value > detected.nodes->value.most) {
-      const int nodes = detected.nodes->value.most;
+    if (*tasks && detected.nodes && (*tasks)->value > detected.nodes->value.max) {
+      const int nodes = detected.nodes->value.max;
       const int each = ((*tasks)->value + nodes - 1) / nodes;
       detected.shape = Shape::ranks;
       detected.refusal =

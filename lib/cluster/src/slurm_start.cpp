@@ -61,9 +61,9 @@ constexpr const char* started_by_srun = "DDRUN_STARTED_BY_SRUN";
 
 /// The output of a Slurm command; nullopt if it fails or times out. Blocks for at most `command_timeout`.
 std::optional<std::string> run_command(const Args& args) {
-  auto answer = helper::run(args, {command_timeout, max_output_bytes});
-  if (!answer || !answer->succeeded()) return std::nullopt;
-  return std::move(answer->out);
+  auto output = helper::run(args, {command_timeout, max_output_bytes});
+  if (!output || !output->succeeded()) return std::nullopt;
+  return std::move(output->out);
 }
 
 /// The id of our step, "123.4", found by its name; empty until it exists.

@@ -13,13 +13,13 @@ Result<Maybe<NodeRange>> nodes_of(const Environment& variables, std::string_view
   const auto text = variables.get(name);
   if (!text) return Maybe<NodeRange>{};
   const std::size_t colon = text->find(':');
-  const auto least = parse_integer(text->substr(0, colon), 1, node_limit);
-  const auto most = colon == std::string_view::npos ? least : parse_integer(text->substr(colon + 1), 1, node_limit);
-  if (!least || !most || *most < *least) {
+  const auto min = parse_integer(text->substr(0, colon), 1, node_limit);
+  const auto max = colon == std::string_view::npos ? min : parse_integer(text->substr(colon + 1), 1, node_limit);
+  if (!min || !max || *max < *min) {
     return fail(Errc::invalid_argument,
                 concat(name, "=", *text, " is neither N nor MIN:MAX with 0 < MIN <= MAX; unset it"));
   }
-  return Maybe<NodeRange>({{static_cast<int>(*least), static_cast<int>(*most)}, std::string(name)});
+  return Maybe<NodeRange>({{static_cast<int>(*min), static_cast<int>(*max)}, std::string(name)});
 }
 
 Result<void> read_rank(Detected& detected, const Environment& variables, const std::vector<std::string_view>& names) {
@@ -27,10 +27,10 @@ Result<void> read_rank(Detected& detected, const Environment& variables, const s
   if (!rank) return tl::unexpected<Error>(rank.error());
   if (!*rank) return {};
   // In an elastic job a higher rank may be a spare; with one machine it is ignored.
-  if (detected.nodes && detected.nodes->value.most > 1 && detected.nodes->value.least == detected.nodes->value.most &&
-      (*rank)->value >= detected.nodes->value.most) {
+  if (detected.nodes && detected.nodes->value.max > 1 && detected.nodes->value.min == detected.nodes->value.max &&
+      (*rank)->value >= detected.nodes->value.max) {
     return contradiction(concat((*rank)->variable, "=", (*rank)->value),
-                         concat(detected.nodes->variable, "=", detected.nodes->value.most),
+                         concat(detected.nodes->variable, "=", detected.nodes->value.max),
                          "node ranks begin with 0; correct the wrong one");
   }
   detected.is_host = {{(*rank)->value == 0, (*rank)->variable}};

@@ -58,13 +58,13 @@ class Coprocess::Impl : public std::enable_shared_from_this<Impl> {
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
       return fail_errno(Errc::unavailable, concat("cannot start ", name_), errno);
     }
-    UniqueFd ours(pair[0]), theirs(pair[1]);
+    UniqueFd parent_end(pair[0]), child_end(pair[1]);
     auto out = make_pipe();
     if (!out) return tl::unexpected(out.error());
     auto err = make_pipe();
     if (!err) return tl::unexpected(err.error());
     // The descriptors that become 0, 1 and 2 must be other ones.
-    auto in = duplicate(theirs.get());
+    auto in = duplicate(child_end.get());
     auto out_end = duplicate(out->write.get());
     auto err_end = duplicate(err->write.get());
     for (const auto* end : {&in, &out_end, &err_end}) {
@@ -74,7 +74,7 @@ class Coprocess::Impl : public std::enable_shared_from_this<Impl> {
     if (!pid) return tl::unexpected(pid.error());
     pid_ = *pid;
     error_code ec;
-    in_.assign(asio::local::stream_protocol(), ours.release(), ec);
+    in_.assign(asio::local::stream_protocol(), parent_end.release(), ec);
     if (!ec) out_.assign(out->read.release(), ec);
     if (!ec) err_.assign(err->read.release(), ec);
     if (!ec) out_.non_blocking(true, ec);

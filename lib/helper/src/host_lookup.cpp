@@ -25,9 +25,9 @@ std::vector<std::string> addresses_in(const std::string& text) {
 }
 
 Result<std::vector<std::string>> addresses_of(const std::string& host, Clock::duration timeout,
-                                              const Result<Output>& answer) {
-  if (!answer) {
-    const Error& error = answer.error();
+                                              const Result<Output>& output) {
+  if (!output) {
+    const Error& error = output.error();
     return fail(Errc::unavailable,
                 concat("cannot find the address of host '", host, "': ",
                        error.code == Errc::timeout
@@ -35,7 +35,7 @@ Result<std::vector<std::string>> addresses_of(const std::string& host, Clock::du
                            : concat("the program getent, which asks the system, cannot be started (",
                                     error.cause.message(), "); give an IP address")));
   }
-  auto addresses = addresses_in(answer->out);
+  auto addresses = addresses_in(output->out);
   if (addresses.empty()) return fail(Errc::unavailable, concat("host '", host, "' is not known (DNS, /etc/hosts)"));
   return addresses;
 }
@@ -47,8 +47,8 @@ std::vector<std::string> getent_command(const std::string& host) { return {"gete
 Running look_up_host(boost::asio::any_io_executor executor, const std::string& host, Clock::duration timeout,
                      OnFound on_found) {
   return start(std::move(executor), getent_command(host), {timeout, max_output_bytes},
-               [host, timeout, on_found = std::move(on_found)](const Result<Output>& answer) {
-                 on_found(addresses_of(host, timeout, answer));
+               [host, timeout, on_found = std::move(on_found)](const Result<Output>& output) {
+                 on_found(addresses_of(host, timeout, output));
                });
 }
 

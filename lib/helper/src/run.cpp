@@ -46,10 +46,10 @@ Result<UniqueFd> make_stream_file() {
   return duplicate(::fileno(temporary.get()));
 }
 
-std::string content_of(const UniqueFd& file, std::size_t most) {
+std::string content_of(const UniqueFd& file, std::size_t max_bytes) {
   struct stat info {};
   ::fstat(file.get(), &info);
-  std::string text(std::min(most, static_cast<std::size_t>(info.st_size)), '\0');
+  std::string text(std::min(max_bytes, static_cast<std::size_t>(info.st_size)), '\0');
   const ssize_t got = ::pread(file.get(), text.data(), text.size(), 0);
   text.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
   return text;

@@ -165,8 +165,8 @@ std::vector<Branch> split_targets(const std::vector<Target>& targets, std::size_
 
 std::chrono::seconds silence_timeout() {
   static const auto limit = [] {
-    const auto said = variable("DDRUN_SSH_SILENCE");
-    return std::chrono::seconds(said ? parse_integer(*said, 1, 30).value_or(30) : 30);
+    const auto setting = variable("DDRUN_SSH_SILENCE");
+    return std::chrono::seconds(setting ? parse_integer(*setting, 1, 30).value_or(30) : 30);
   }();
   return limit;
 }

@@ -127,8 +127,8 @@ Result<NodeProcess> fork_node(const std::function<int(const Bootstrap&, const He
       ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) != 0) {
     return fail_errno(Errc::unavailable, "cannot start", errno);
   }
-  UniqueFd ours(pair[0]);
-  UniqueFd theirs(pair[1]);
+  UniqueFd parent_end(pair[0]);
+  UniqueFd child_end(pair[1]);
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) return fail_errno(Errc::unavailable, "cannot start", errno);
@@ -138,13 +138,13 @@ Result<NodeProcess> fork_node(const std::function<int(const Bootstrap&, const He
     ::dup2(in->read.get(), STDIN_FILENO);
     ::dup2(out->write.get(), STDOUT_FILENO);
     ::dup2(err->write.get(), STDERR_FILENO);
-    for (UniqueFd* fd :
-         {&in->read, &in->write, &out->read, &out->write, &err->read, &err->write, &events->read, &report->read, &ours})
+    for (UniqueFd* fd : {&in->read, &in->write, &out->read, &out->write, &err->read, &err->write, &events->read,
+                         &report->read, &parent_end})
       fd->reset();
-    const auto bootstrap = read_bootstrap(theirs.get());
+    const auto bootstrap = read_bootstrap(child_end.get());
     if (bootstrap) ::prctl(PR_SET_PDEATHSIG, signal_on_lost_connection(*bootstrap));
     if (bootstrap && bootstrap->one_console) ::dup2(STDOUT_FILENO, STDERR_FILENO);
-    const HeadConnection head(std::move(theirs), std::move(events->write), std::move(report->write));
+    const HeadConnection head(std::move(child_end), std::move(events->write), std::move(report->write));
     ::_exit(bootstrap ? node_main(*bootstrap, head) : exit_codes::launcher_failed);
   }
   return NodeProcess{child,
@@ -153,7 +153,7 @@ Result<NodeProcess> fork_node(const std::function<int(const Bootstrap&, const He
                      std::move(err->read),
                      std::move(events->read),
                      std::move(report->read),
-                     std::move(ours)};
+                     std::move(parent_end)};
 }
 
 UniqueFd pidfd_of(pid_t pid) { return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); }
@@ -175,7 +175,7 @@ class Relay {
         report_(io_.get_executor()),
         to_node_(io_.get_executor()),
         from_node_(io_.get_executor()),
-        alive_(io_),
+        heartbeat_timer_(io_),
         silence_(io_),
         end_timer_(io_) {}
 
@@ -228,7 +228,7 @@ class Relay {
     const char* connection = ::getenv("SSH_CONNECTION");
     send_to_head(FrameType::hello, to_json(Hello{reachable_addresses(connection != nullptr ? connection : "")}));
     arm_silence_timer();
-    send_alive();
+    send_heartbeats();
     return {};
   }
 
@@ -280,13 +280,13 @@ class Relay {
     if (!frames_.feed(bytes, [this](const Frame& frame) { handle_frame(frame); })) on_head_lost();
   }
 
-  void send_alive() {
-    alive_.expires_after(ping_interval());
-    alive_.async_wait([this](const boost::system::error_code& ec) {
+  void send_heartbeats() {
+    heartbeat_timer_.expires_after(ping_interval());
+    heartbeat_timer_.async_wait([this](const boost::system::error_code& ec) {
       if (ec || head_lost_) return;
       // Queued data serves as heartbeat, too.
       if (to_head_.queued() == 0) send_to_head(FrameType::alive, {});
-      send_alive();
+      send_heartbeats();
     });
   }
 
@@ -486,7 +486,7 @@ class Relay {
   ByteReader from_node_;
   FrameReader frames_;
   FrameReader node_frames_;
-  boost::asio::steady_timer alive_;
+  boost::asio::steady_timer heartbeat_timer_;
   boost::asio::steady_timer silence_;
   boost::asio::steady_timer end_timer_;
   std::uint32_t index_ = this_host;

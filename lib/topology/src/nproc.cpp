@@ -157,8 +157,8 @@ Result<int> resolve_nproc(const NprocSpec& nproc, const SystemRoots& roots) {
 
 void limit_gpus(NprocSpec& nproc, int allocated, const Gpus& visible) {
   using Kind = NprocSpec::Kind;
-  const bool asked = nproc.kind == Kind::gpu || nproc.kind == Kind::automatic;
-  if (asked && visible.count > allocated) nproc = {Kind::count, allocated};
+  const bool wants_gpus = nproc.kind == Kind::gpu || nproc.kind == Kind::automatic;
+  if (wants_gpus && visible.count > allocated) nproc = {Kind::count, allocated};
 }
 
 }  // namespace ddrun::topology

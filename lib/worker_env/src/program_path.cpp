@@ -44,8 +44,8 @@ void add_names(const std::string& directory, std::string_view wanted, std::strin
                std::vector<std::string>& names) {
   DIR* dir = ::opendir(directory.c_str());
   if (dir == nullptr) return;
-  constexpr int most = 10'000;  // bounds the time in huge directories
-  for (int i = 0; i < most; ++i) {
+  constexpr int max_scanned = 10'000;  // bounds the time in huge directories
+  for (int i = 0; i < max_scanned; ++i) {
     const dirent* entry = ::readdir(dir);
     if (entry == nullptr) break;
     if (entry->d_name[0] == '.' || entry->d_type == DT_DIR) continue;
@@ -128,18 +128,18 @@ std::string notebook_hint(std::string_view name) {
 }
 
 /// A hint if the working directory has a file of that name or a similar one.
-std::string hint_for_file_here(std::string_view name, const std::string& cwd) {
-  const std::string here = from_directory(name, cwd);
-  if (is_program(here)) return concat(" (did you mean ./", name, "?)");  // the most common mistake
-  if (is_file(here)) {
+std::string hint_for_file_in_cwd(std::string_view name, const std::string& cwd) {
+  const std::string path_in_cwd = from_directory(name, cwd);
+  if (is_program(path_in_cwd)) return concat(" (did you mean ./", name, "?)");  // the most common mistake
+  if (is_file(path_in_cwd)) {
     if (name.ends_with(".ipynb")) return concat("; ", notebook_hint(name));
     if (name.ends_with(".PY") || name.ends_with(".Py") || name.ends_with(".pyw")) {
       return concat("; as it does not end in .py, write: --run-path ", shell_quote(name));
     }
-    return concat("; ./", name, " is ", not_executable(concat("./", name), here));
+    return concat("; ./", name, " is ", not_executable(concat("./", name), path_in_cwd));
   }
-  if (is_file(here + ".py")) return concat(" (did you mean ", name, ".py?)");
-  if (is_program(here + ".sh")) return concat(" (did you mean ./", name, ".sh?)");
+  if (is_file(path_in_cwd + ".py")) return concat(" (did you mean ", name, ".py?)");
+  if (is_program(path_in_cwd + ".sh")) return concat(" (did you mean ./", name, ".sh?)");
   return {};
 }
 
@@ -180,7 +180,7 @@ std::string hint_for_path(std::string_view name, const std::string& file, Target
 std::string hint_for_name(std::string_view name, const std::vector<std::string>& directories, const std::string& cwd) {
   if (is_assignment(name)) return env_option_hint(name);
   if (name.starts_with('-')) return "; behind -- stands the program, and options of ddrun before it";
-  if (std::string here = hint_for_file_here(name, cwd); !here.empty()) return here;
+  if (std::string path_in_cwd = hint_for_file_in_cwd(name, cwd); !path_in_cwd.empty()) return path_in_cwd;
   if (name.find_first_of(" \t\n") != std::string_view::npos) return quoted_command_hint(name);
   if (is_listed(shell_keywords, name)) {
     return concat("; it is a word of the shell, not a program; write: bash -c '", name, " ...'");
@@ -329,11 +329,11 @@ Result<PythonChoice> python_of_variable(std::string_view name, std::string_view 
 std::string start_path(std::string_view argv0) {
   if (argv0.empty()) return {};
   std::error_code failed;
-  const std::string here = std::filesystem::current_path(failed).string();
+  const std::string path_in_cwd = std::filesystem::current_path(failed).string();
   std::vector<std::string> directories{""};
   if (argv0.find('/') == std::string_view::npos) directories = split(variable("PATH").value_or(default_path), ':');
   for (const std::string& directory : directories) {
-    const std::string file = from_directory(concat(directory, directory.empty() ? "" : "/", argv0), here);
+    const std::string file = from_directory(concat(directory, directory.empty() ? "" : "/", argv0), path_in_cwd);
     if (is_program(file)) return std::filesystem::path(file).lexically_normal().string();
   }
   return {};

@@ -87,9 +87,9 @@ class Reader {
   std::string_view take(std::size_t size) {
     if (size > left_.size()) fail();
     if (!ok_) return {};
-    const auto taken = left_.substr(0, size);
+    const auto part = left_.substr(0, size);
     left_.remove_prefix(size);
-    return taken;
+    return part;
   }
   void fail() {
     ok_ = false;

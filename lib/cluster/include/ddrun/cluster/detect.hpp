@@ -51,8 +51,8 @@ template <class T>
 using Maybe = std::optional<Fact<T>>;
 
 struct NodeRange {
-  int least = 1;
-  int most = 1;
+  int min = 1;
+  int max = 1;
   bool operator==(const NodeRange&) const = default;
 };
 
