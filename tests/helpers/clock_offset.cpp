@@ -1,6 +1,6 @@
-// To be loaded before the C library: a machine whose clock jumps. CLOCK_REALTIME is ahead by as many nanoseconds as
-// the file $DDRUN_TEST_CLOCK holds at that moment, eight bytes in this machine's order. The kernel's own clock stays as
-// it is, so that a wait until a time of CLOCK_REALTIME ends at once or far too late, not only if it is under way.
+// LD_PRELOAD library that shifts CLOCK_REALTIME by the nanoseconds in the file $DDRUN_TEST_CLOCK (eight bytes, native
+// order, read at each call). The kernel's clock is unchanged, so waits until an absolute CLOCK_REALTIME end at once or
+// too late.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -26,7 +26,7 @@ const std::atomic<std::int64_t>* map_offset() {
   return mapped == MAP_FAILED ? nullptr : static_cast<const std::atomic<std::int64_t>*>(mapped);
 }
 
-// Others may ask for the time before this library's own objects are made.
+// A function static: time may be read before this library's globals are constructed.
 std::int64_t offset() {
   static const std::atomic<std::int64_t>* const shared = map_offset();
   return shared == nullptr ? 0 : shared->load(std::memory_order_relaxed);

@@ -1,6 +1,6 @@
-// To be loaded before the C library: a disk that hangs, as a network's file system does whose server is away. A write
-// of ddrun, not of its workers, to a file with $DDRUN_TEST_HELD_PATH in its path makes that name with ".held" behind
-// it, and waits until there is a file $DDRUN_TEST_HELD_UNTIL. So does a read, with $DDRUN_TEST_HELD_READS.
+// LD_PRELOAD library that simulates a hanging disk. A write of ddrun, not of its workers, to a file with
+// $DDRUN_TEST_HELD_PATH in its path creates that name plus ".held" and blocks until the file $DDRUN_TEST_HELD_UNTIL
+// exists. The same for reads with $DDRUN_TEST_HELD_READS.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/uio.h>

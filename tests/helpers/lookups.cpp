@@ -1,4 +1,4 @@
-// To be loaded before the C library: writes down each look-up of a name or address, and fails it.
+// LD_PRELOAD library that records each name or address lookup and fails it.
 #include <fcntl.h>
 #include <netdb.h>
 #include <unistd.h>

@@ -12,7 +12,7 @@
 //   facts             print pid, parent, group, session, signal mask, descriptors, CPUs …
 //   stdin             print what stdin has until its end        close-out   close stdout and stderr
 //   child VERBS… ;    a child process does these, the parent goes on
-//   stray VERBS… ;    the same, after a double fork and setsid, so that nobody is its parent
+//   stray VERBS… ;    the same, after a double fork and setsid, so that it is an orphan
 //   remove DIR        an empty directory
 //   touch FILE        make it                          await FILE        wait until it is there
 //   rank N VERB… ;    only in this rank                attempt N VERB… ; only in this attempt
@@ -127,8 +127,7 @@ void await_file(const std::string& path) {
 std::string number(uint64_t value) { return {reinterpret_cast<const char*>(&value), sizeof value}; }
 std::string greeting() { return {"\x00\xce\xf7\x85\x3c", 5}; }
 
-/// A connection to the store, by hand: a worker that knows nothing of ddrun. Agents that meet on the loopback may have
-/// met by IPv6.
+/// A raw connection to the store, without ddrun's library. On the loopback the address may be IPv6.
 int connect_to_store() {
   const char* address = ::getenv("MASTER_ADDR");
   const char* port = ::getenv("MASTER_PORT");
@@ -198,7 +197,7 @@ void run(const Words& words) {
       ::kill(::getpid(), signal);
     } else if (verb == "pause") ::pause();
     else if (verb == "heard") {
-      // What comes between looking and sleeping must wake us too.
+      // Signals are blocked between the check and sigsuspend().
       sigset_t all, before;
       ::sigfillset(&all);
       ::sigprocmask(SIG_SETMASK, &all, &before);

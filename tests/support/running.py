@@ -1,4 +1,4 @@
-"""Runs programs for tests: each run has a session of its own, a time limit after which everything it started is
+"""Runs programs for tests: each run has its own session, a time limit after which everything it started is
 killed, and is checked to have left nothing behind. Needs nothing but the standard library."""
 
 import dataclasses

@@ -1,4 +1,4 @@
-// A fake libcuda.so.1 whose devices are host memory.
+// A fake libcuda.so.1 with GPUs in host memory.
 
 #include <chrono>
 #include <cstring>
@@ -46,7 +46,7 @@ T argument(void** arguments, int index) {
   return value;
 }
 
-/// A recipe for work that completes in one step.
+/// A recipe for work that is done at once.
 template <class Do>
 Recipe at_once(Do act) {
   return [act] {
@@ -152,8 +152,8 @@ FAKE cuEventElapsedTime(float* milliseconds, EventHandle start, EventHandle end)
 FAKE cuStreamBeginCapture_v2(Stream stream, int) { return stream->capturing = true, success; }
 FAKE cuStreamEndCapture(Stream stream, Graph* graph) {
   stream->capturing = false;
-  *graph = new GraphState{std::move(stream->captured)};
-  stream->captured.clear();
+  *graph = new GraphState{std::move(stream->written_down)};
+  stream->written_down.clear();
   return success;
 }
 FAKE cuGraphInstantiateWithFlags(GraphExec* exec, Graph graph, unsigned long long) {

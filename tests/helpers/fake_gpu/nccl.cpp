@@ -1,5 +1,5 @@
-// A fake libnccl.so.2: the ranks of a communicator, threads or processes, share a file. A call is work on a stream:
-// write this rank's slot; once all ranks have, read their slots.
+// A fake libnccl.so.2 for GPUs in host memory: the ranks of a communicator, threads or processes, share a file. A call
+// is work on a stream: write this rank's data; once all have written, read the result.
 
 #include "gpu/nccl_abi.hpp"
 
@@ -28,12 +28,12 @@ constexpr std::size_t kHeader = 4096;
 
 struct Shared {
   std::atomic<int> joined;
-  std::atomic<std::uint64_t> writes[kMostRanks];
-  std::atomic<std::uint64_t> reads[kMostRanks];
+  std::atomic<std::uint64_t> given[kMostRanks];
+  std::atomic<std::uint64_t> taken[kMostRanks];
 };
 
-/// Header of a sent block in a slot; its data follows.
-struct MessageHeader {
+/// A sent block in a slot: peer, bytes, data.
+struct Parcel {
   std::uint64_t peer;
   std::uint64_t bytes;
 };
@@ -81,30 +81,30 @@ Script script_for(State& comm, const std::string& function) {
   return wanted("hang", "") == now ? Script::hang : Script::none;
 }
 
-/// `write_slot` fills this rank's slot; `read_slots` reads those of all ranks.
-Status add(State& comm, cuda::Stream stream, const std::string& function, std::function<void(std::byte*)> write_slot,
-           std::function<void()> read_slots) {
+/// `give` writes into this rank's slot; `take` reads all ranks'.
+Status add(State& comm, cuda::Stream stream, const std::string& function, std::function<void(std::byte*)> give,
+           std::function<void()> take) {
   const Script script = script_for(comm, function);
   if (script == Script::fail) return unhandled_cuda_error;
-  stream->add([&comm, script, write_slot, read_slots] {
+  stream->add([&comm, script, give, take] {
     auto sequence = std::make_shared<std::uint64_t>(0);
-    return [&comm, script, write_slot, read_slots, sequence] {
+    return [&comm, script, give, take, sequence] {
       if (comm.aborted) return true;
       if (script == Script::hang) return false;
       Shared& shared = comm.shared();
       if (*sequence == 0) {
-        if (!comm.all_are_at(shared.reads, comm.sequence)) return false;
+        if (!comm.all_are_at(shared.taken, comm.sequence)) return false;
         *sequence = ++comm.sequence;
-        write_slot(comm.slot(comm.rank));
-        shared.writes[comm.rank] = *sequence;
+        give(comm.slot(comm.rank));
+        shared.given[comm.rank] = *sequence;
       }
-      if (!comm.all_are_at(shared.writes, *sequence)) return false;
-      read_slots();
-      shared.reads[comm.rank] = *sequence;
+      if (!comm.all_are_at(shared.given, *sequence)) return false;
+      take();
+      shared.taken[comm.rank] = *sequence;
       return true;
     };
   });
-  // As a non-blocking communicator may return.
+  // As a communicator that does not block may say.
   return in_progress;
 }
 
@@ -120,7 +120,7 @@ void reduce_slots(State& comm, std::size_t offset, void* out, std::size_t count,
   }
 }
 
-// A group belongs to one thread.
+// A group is of one thread.
 thread_local int group_depth = 0;
 thread_local std::vector<Piece> group_sends;
 thread_local std::vector<Piece> group_receives;
@@ -130,33 +130,33 @@ thread_local cuda::Stream group_stream = nullptr;
 Status end_group() {
   if (group_comm == nullptr) return success;
   State& comm = *std::exchange(group_comm, nullptr);
-  const auto write_slot = [sends = std::move(group_sends)](std::byte* slot) {
+  const auto give = [sends = std::move(group_sends)](std::byte* slot) {
     for (const Piece& piece : sends) {
-      const MessageHeader header{static_cast<std::uint64_t>(piece.peer), piece.bytes};
-      std::memcpy(slot, &header, sizeof(header));
-      std::memcpy(slot + sizeof(header), piece.in, piece.bytes);
-      slot += sizeof(header) + piece.bytes;
+      const Parcel parcel{static_cast<std::uint64_t>(piece.peer), piece.bytes};
+      std::memcpy(slot, &parcel, sizeof(parcel));
+      std::memcpy(slot + sizeof(parcel), piece.in, piece.bytes);
+      slot += sizeof(parcel) + piece.bytes;
     }
-    const MessageHeader end{kMostRanks, 0};
+    const Parcel end{kMostRanks, 0};
     std::memcpy(slot, &end, sizeof(end));
   };
-  const auto read_slots = [&comm, receives = std::move(group_receives)] {
+  const auto take = [&comm, receives = std::move(group_receives)] {
     for (const Piece& piece : receives) {
       const std::byte* slot = comm.slot(piece.peer);
-      MessageHeader header{};
-      for (std::memcpy(&header, slot, sizeof(header)); header.peer != kMostRanks;) {
-        if (header.peer == static_cast<std::uint64_t>(comm.rank)) {
-          std::memcpy(piece.out, slot + sizeof(header), std::min(header.bytes, piece.bytes));
+      Parcel parcel{};
+      for (std::memcpy(&parcel, slot, sizeof(parcel)); parcel.peer != kMostRanks;) {
+        if (parcel.peer == static_cast<std::uint64_t>(comm.rank)) {
+          std::memcpy(piece.out, slot + sizeof(parcel), std::min(parcel.bytes, piece.bytes));
           break;
         }
-        slot += sizeof(header) + header.bytes;
-        std::memcpy(&header, slot, sizeof(header));
+        slot += sizeof(parcel) + parcel.bytes;
+        std::memcpy(&parcel, slot, sizeof(parcel));
       }
     }
   };
   group_sends.clear();
   group_receives.clear();
-  return add(comm, group_stream, "ncclGroupEnd", write_slot, read_slots);
+  return add(comm, group_stream, "ncclGroupEnd", give, take);
 }
 
 void join(State& comm) {
@@ -213,7 +213,7 @@ FAKE Status ncclCommDestroy(Comm comm) {
   return success;
 }
 FAKE Status ncclCommAbort(Comm comm) {
-  // Work still on a stream checks for the abort, so the memory is not freed.
+  // Work that is still on a stream asks whether it is aborted, so the rest is left behind.
   comm->aborted = true;
   return success;
 }

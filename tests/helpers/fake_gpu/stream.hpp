@@ -1,7 +1,7 @@
 #pragma once
 
-// Fake GPU streams: querying a stream runs its work, step by step. Work that depends on a peer is not done yet, so
-// ranks can be threads or processes and nothing blocks.
+// Streams of a fake GPU: each status query runs the next step of the work. Work that depends on a peer stays
+// incomplete, so ranks can be threads or processes and nothing blocks.
 
 #include <cstdint>
 #include <cstdlib>
@@ -15,13 +15,13 @@
 
 namespace ddrun::test::fake {
 
-/// One step; true when done.
+/// One step; true when it was the last.
 using Work = std::function<bool()>;
-/// Creates the work, once per graph launch.
+/// Makes such work anew, as often as a graph is launched.
 using Recipe = std::function<Work()>;
 
-/// A setting from FAKE_GPU: "devices=2 nccl=22809 hang=ncclAllReduce:3 fail=ncclBroadcast:1 dir=/tmp/x". hang and fail
-/// apply to each rank's n-th call of that function, counted from 1.
+/// The test's configuration, from FAKE_GPU: "devices=2 nccl=22809 hang=ncclAllReduce:3 fail=ncclBroadcast:1
+/// dir=/tmp/x". hang and fail: the n-th call of that function by each rank, counted from 1.
 inline std::string wanted(const std::string& name, const std::string& otherwise) {
   const char* const all = std::getenv("FAKE_GPU");
   const std::string text = std::string(" ") + (all != nullptr ? all : "") + " ";
@@ -38,14 +38,14 @@ namespace ddrun::collectives::cuda {
 struct StreamState {
   std::deque<test::fake::Work> queue;
   bool capturing = false;
-  std::vector<test::fake::Recipe> captured;
+  std::vector<test::fake::Recipe> written_down;
 
   void add(test::fake::Recipe recipe) {
-    if (capturing) captured.push_back(std::move(recipe));
+    if (capturing) written_down.push_back(std::move(recipe));
     else queue.push_back(recipe());
   }
 
-  /// Runs the queue; true if all is done.
+  /// Whether everything is done.
   bool run() {
     while (!queue.empty()) {
       if (!queue.front()()) return false;

@@ -1,2 +1,2 @@
-// An MPI library by its name alone: what ddrun sees in a program that is linked with one.
+// An empty MPI library: ddrun only looks at the name that a program is linked with.
 extern "C" int MPI_Init(int* argc, char*** argv) { return argc != nullptr && argv != nullptr ? 0 : 1; }

@@ -1,4 +1,4 @@
-// Programs that are talked to: lines both ways, ends, and that none is left.
+// Coprocesses: lines in both directions, exits, no process left.
 
 #include "ddrun/helper/coprocess.hpp"
 
@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Talks to a script, until its end if nothing is said.
+/// A script as coprocess.
 struct Talker {
   explicit Talker(const std::string& script) {
     auto started = helper::Coprocess::start(
@@ -44,7 +44,7 @@ struct Talker {
   std::unique_ptr<helper::Coprocess> coprocess;
 };
 
-/// As on a kernel that has no pidfds, or as on one that has.
+/// Runs the test with or without pidfds.
 class WithPidfds {
  public:
   explicit WithPidfds(bool there) {
@@ -55,14 +55,14 @@ class WithPidfds {
 
 }  // namespace
 
-TEST_CASE("a conversation's program has a variable that this process has not") {
+TEST_CASE("a coprocess gets the extra variable, this process does not") {
   Talker talk("echo $GREETING $HOME");
   (void)talk.end();
   CHECK(talk.lines == std::vector<std::string>{std::string("it is ") + ::getenv("HOME")});
   CHECK(::getenv("GREETING") == nullptr);
 }
 
-TEST_CASE("lines go both ways, and a program's end is told with its status and its last words") {
+TEST_CASE("lines go both ways, and the exit is reported with status and last stderr line") {
   const bool pidfd = GENERATE(true, false);
   CAPTURE(pidfd);
   const WithPidfds pidfds(pidfd);
@@ -77,7 +77,7 @@ TEST_CASE("lines go both ways, and a program's end is told with its status and i
   CHECK_FALSE(process::has_children());
 }
 
-TEST_CASE("what a program leaves behind goes with it, though it holds its stdout") {
+TEST_CASE("descendants of a coprocess are killed with it, even if they hold its stdout") {
   const bool pidfd = GENERATE(true, false);
   const WithPidfds pidfds(pidfd);
   Talker talk("sleep 1000 & echo started");
@@ -86,7 +86,7 @@ TEST_CASE("what a program leaves behind goes with it, though it holds its stdout
   CHECK(test::wait_until([] { return test::descendants_of(::getpid()).empty(); }));
 }
 
-TEST_CASE("a program that reads nothing, or has closed its stdout, is ended") {
+TEST_CASE("a coprocess that reads nothing or has closed its stdout is killed") {
   Talker reads_nothing("sleep 1000");
   for (int i = 0; i < 40; ++i) reads_nothing.coprocess->send_line(std::string(60'000, 'x'));
   CHECK(reads_nothing.end() == "sh does not read its stdin");
@@ -97,7 +97,7 @@ TEST_CASE("a program that reads nothing, or has closed its stdout, is ended") {
   CHECK(test::wait_until([] { return test::descendants_of(::getpid()).empty(); }));
 }
 
-TEST_CASE("one that is dropped is killed, also at a line of its own, and tells nothing more") {
+TEST_CASE("a dropped coprocess is killed, also in its line callback, without further callbacks") {
   Talker talk("echo one; sleep 1000");
   talk.coprocess.reset();
   CHECK_FALSE(process::has_children());
@@ -106,12 +106,12 @@ TEST_CASE("one that is dropped is killed, also at a line of its own, and tells n
   CHECK_FALSE(talk.why);
 }
 
-TEST_CASE("its end may be taken by who waits for all children") {
+TEST_CASE("a coprocess may be reaped by the reaper of all children") {
   Talker talk("read -r line; exit 5");
   const auto pid = test::descendants_of(::getpid());
   REQUIRE(pid.size() == 1);
   talk.coprocess->close_stdin();
-  // Its end is looked at by the other one first.
+  // The other reaper sees the exit first.
   REQUIRE(test::wait_until([&] {
     talk.io.poll();
     return helper::reap(pid[0]) == false || test::descendants_of(::getpid()).empty();

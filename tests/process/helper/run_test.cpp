@@ -1,4 +1,4 @@
-// Programs that are asked something: what they print, how they fail, and that none is left.
+// Helper programs: output, failures, no process left.
 
 #include "ddrun/helper/run.hpp"
 
@@ -22,7 +22,7 @@ namespace {
 
 constexpr helper::Limits generous{20s};
 
-/// As on a kernel that has no pidfds, or as on one that has.
+/// Runs the test with or without pidfds.
 class Pidfds {
  public:
   explicit Pidfds(bool there) {
@@ -33,7 +33,7 @@ class Pidfds {
 
 }  // namespace
 
-TEST_CASE("what a helper prints is read, to its end and with its status") {
+TEST_CASE("a helper's whole output and status are returned") {
   const bool pidfd = GENERATE(true, false);
   CAPTURE(pidfd);
   const Pidfds pidfds(pidfd);
@@ -44,7 +44,7 @@ TEST_CASE("what a helper prints is read, to its end and with its status") {
   CHECK(said->status == ExitStatus(Exited{3}));
   CHECK_FALSE(said->succeeded());
 
-  // More than a pipe holds, both ways.
+  // More than a pipe's capacity, both ways.
   const std::string much(500'000, 'x');
   const auto copied = helper::run({"cat"}, generous, much);
   REQUIRE(copied);
@@ -54,7 +54,7 @@ TEST_CASE("what a helper prints is read, to its end and with its status") {
   CHECK_FALSE(process::has_children());
 }
 
-TEST_CASE("a helper starts as from a shell, whatever this process ignores and blocks") {
+TEST_CASE("a helper starts with default signals, whatever this process ignores and blocks") {
   sigset_t one, before;
   ::sigemptyset(&one);
   ::sigaddset(&one, SIGTERM);
@@ -93,7 +93,7 @@ TEST_CASE("a helper that takes too long is killed") {
   CHECK_FALSE(process::has_children());
 }
 
-TEST_CASE("a helper that prints too much is ended, and what it printed before is there") {
+TEST_CASE("a helper over the output limit is killed, and its output up to the limit is returned") {
   const auto cut = helper::run({"yes"}, {20s, 10'000});
   REQUIRE(cut);
   CHECK_FALSE(cut->succeeded());
@@ -111,7 +111,7 @@ TEST_CASE("a helper runs while its caller goes on, and is gone when the caller d
   boost::asio::io_context context;
   int called = 0;
   helper::Running run;
-  // It is called later, even where nothing is started, and from there the next one may be started.
+  // The callback runs later, even if the start failed, and may start the next helper.
   run = helper::start(context.get_executor(), {"ddrun-no-such-program"}, generous, [&](const auto& got) {
     CHECK_FALSE(got);
     ++called;
@@ -134,7 +134,7 @@ TEST_CASE("a helper runs while its caller goes on, and is gone when the caller d
   CHECK(called == 2);
 }
 
-TEST_CASE("a helper's end that the watcher of all children meets first is told all the same") {
+TEST_CASE("a helper that the watcher of all children reaps first still reports its status") {
   const bool pidfd = GENERATE(true, false);
   CAPTURE(pidfd);
   const Pidfds pidfds(pidfd);

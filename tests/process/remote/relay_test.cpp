@@ -1,4 +1,4 @@
-// What runs on a host at the other end of ssh, with a home that does not take what it sends.
+// The relay at the remote end of ssh, with a head that does not read.
 #include "ddrun/remote/relay.hpp"
 
 #include <fcntl.h>
@@ -32,7 +32,7 @@ struct Got {
   std::string payload;
 };
 
-/// A relay in a process of its own; this one is home.
+/// A relay in a child process; the test is the head.
 class Host {
  public:
   explicit Host(const std::function<int(const Bootstrap&, const HeadConnection&)>& node_main) {
@@ -40,7 +40,7 @@ class Host {
     auto out = make_pipe();
     REQUIRE((in && out));
     const pid_t test = ::getpid();
-    // What the test program has not written yet is not the relay's: ThreadSanitizer writes it out in _exit().
+    // Flush first: ThreadSanitizer would write the child's copy of the buffers in _exit().
     std::cout.flush();
     std::fflush(nullptr);
     pid_ = ::fork();
@@ -68,7 +68,7 @@ class Host {
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
 
-  /// All that comes until its end.
+  /// All frames until end-of-file.
   std::vector<Got> read_all() {
     std::string greeting;
     const std::string marker = frames_marker(build);
@@ -112,7 +112,7 @@ std::string line(int number) { return std::to_string(number) + std::string(1000,
 
 }  // namespace
 
-TEST_CASE("Who writes events never waits for home, and what is lost are whole lines") {
+TEST_CASE("Writing events never blocks on the head, and whole lines are dropped") {
   const TemporaryDirectory directory;
   constexpr int number = 30'000;
   Host host([done = directory.file("done")](const Bootstrap&, const HeadConnection& head) {
@@ -124,7 +124,7 @@ TEST_CASE("Who writes events never waits for home, and what is lost are whole li
     ddrun::test::write_file(done, "done");
     return head.read_secret() == "the secret" ? 0 : 2;
   });
-  // Nothing is read here.
+  // The head reads nothing.
   REQUIRE(wait_until([&] { return ddrun::test::read_file(directory.file("done")) == "done"; }));
   const auto all = host.read_all();
   CHECK(of_type(all, FrameType::ended) == "0");

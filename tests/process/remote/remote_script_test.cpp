@@ -1,4 +1,4 @@
-// What /bin/sh of a host runs: it starts a ddrun that lies there, or takes a copy. The ddruns are scripts.
+// The script for a host's /bin/sh: it starts an installed ddrun or receives a copy. The ddruns are shell scripts.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,12 +18,12 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Answers to the question whether it is this build, and says that it ran.
+/// Accepts --check, and prints that it ran.
 constexpr const char* program = "#!/bin/sh\ncase $2 in --check=*) exit 0;; esac\necho \"$0 ran\"\n";
-/// What comes from home instead.
+/// The copy sent by the head.
 constexpr const char* copy = "#!/bin/sh\ncase $2 in --check=*) exit 0;; esac\necho the copy ran; rm -r \"${0%/*}\"\n";
 
-/// Shells that may be /bin/sh, as far as they are here.
+/// Installed shells that may be /bin/sh.
 std::vector<std::vector<std::string>> shells() {
   std::vector<std::vector<std::string>> found;
   for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
@@ -33,7 +33,7 @@ std::vector<std::vector<std::string>> shells() {
   return found;
 }
 
-/// The shell's script alone, without the word that starts /bin/sh.
+/// The script without the command that starts /bin/sh.
 std::vector<std::string> with_shell(std::vector<std::string> shell, const std::string& command) {
   const std::size_t begin = command.find('\'') + 1;
   shell.emplace_back("-c");
@@ -41,7 +41,7 @@ std::vector<std::string> with_shell(std::vector<std::string> shell, const std::s
   return shell;
 }
 
-/// A host on which there is a ddrun, in a directory below others of this test.
+/// A host with an installed ddrun, below two directories of this test.
 class HostWithProgram {
  public:
   HostWithProgram() {
@@ -56,13 +56,13 @@ class HostWithProgram {
   [[nodiscard]] std::string ddrun() const { return directory_.file("above/bin/ddrun"); }
   [[nodiscard]] std::string scratch() const { return directory_.file("scratch"); }
 
-  /// True if what lies at `path` is run; false if a copy is asked for and run.
+  /// True if `path` is run; false if a copy is requested and run.
   [[nodiscard]] bool runs(const std::vector<std::string>& shell, const std::string& path) const {
     RunOptions options;
     options.env = {{"TMPDIR", scratch()}};
     return runs(shell, path, std::move(options));
   }
-  /// The same where only PATH tells of it.
+  /// The same, found by PATH only.
   [[nodiscard]] bool runs_from_path(const std::vector<std::string>& shell) const {
     RunOptions options;
     options.env = {{"TMPDIR", scratch()}, {"PATH", bin() + ":/usr/bin:/bin"}};
@@ -89,14 +89,14 @@ class HostWithProgram {
 
 }  // namespace
 
-TEST_CASE("A ddrun on a host is run if nobody else could have put it there") {
+TEST_CASE("A ddrun on a host is run if only root and the user could have put it there") {
   for (const auto& shell : shells()) {
     CAPTURE(shell);
     const HostWithProgram host;
     CHECK(host.runs(shell, host.ddrun()));
     CHECK(host.runs_from_path(shell));
     CHECK_FALSE(host.runs(shell, host.bin() + "/other"));
-    // In a place like /tmp nobody can replace what is another's.
+    // In a sticky directory others cannot replace the file.
     REQUIRE(::chmod(host.bin().c_str(), 01777) == 0);
     CHECK(host.runs(shell, host.ddrun()));
   }
@@ -114,7 +114,7 @@ TEST_CASE("A ddrun on a host that others may write to is not run") {
       REQUIRE(::chmod(path.c_str(), 0755) == 0);
     }
     CHECK(host.runs(shell, host.ddrun()));
-    // A link in a good place to one in a bad place.
+    // A link in a safe directory to a file in an unsafe one.
     const TemporaryDirectory elsewhere;
     const std::string link = elsewhere.file("ddrun");
     REQUIRE(::symlink(host.ddrun().c_str(), link.c_str()) == 0);
@@ -136,7 +136,7 @@ TEST_CASE("A ddrun on a host that is another user's is not run") {
       CHECK_FALSE(host.runs(shell, host.ddrun()));
       REQUIRE(::chown(path.c_str(), 0, 0) == 0);
     }
-    // Another user has been there first, and may not be kept out by the sticky bit.
+    // The sticky bit does not protect against the owner of the file.
     REQUIRE(::chmod(host.bin().c_str(), 01777) == 0);
     REQUIRE(::chown(host.ddrun().c_str(), nobody, 0) == 0);
     CHECK_FALSE(host.runs(shell, host.ddrun()));
@@ -145,13 +145,13 @@ TEST_CASE("A ddrun on a host that is another user's is not run") {
     CHECK(host.runs(shell, host.ddrun()));
     REQUIRE(::chmod(host.ddrun().c_str(), 0775) == 0);
     CHECK_FALSE(host.runs(shell, host.ddrun()));
-    // The group of the same number is the user's own.
+    // The group with the user's number is private.
     REQUIRE(::chown(host.ddrun().c_str(), 0, 0) == 0);
     CHECK(host.runs(shell, host.ddrun()));
   }
 }
 
-TEST_CASE("A host does not wait for ever for the rest of a copy") {
+TEST_CASE("A host gives up on an incomplete copy after the limit") {
   for (const auto& shell : shells()) {
     CAPTURE(shell);
     const TemporaryDirectory scratch;
@@ -164,7 +164,7 @@ TEST_CASE("A host does not wait for ever for the rest of a copy") {
     Run run(with_shell(shell, remote_command("id", "/nonexistent/ddrun", 1000, 1s)), options);
     REQUIRE(run.wait_for_out("ddrun-agent-id-missing\n"));
     CHECK_FALSE(std::filesystem::is_empty(scratch.path()));
-    REQUIRE(write_all(wire->write.get(), "a part", 6));  // and no more, but no end either
+    REQUIRE(write_all(wire->write.get(), "a part", 6));  // no more data and no end-of-file
     CHECK(run.wait().code() == 1);
     CHECK(run.all_gone());
     CHECK(std::filesystem::is_empty(scratch.path()));

@@ -37,7 +37,7 @@ bool wait_until(const std::function<bool()>& condition, std::chrono::millisecond
 
 namespace {
 
-/// Quicker than a stream, and told apart from an empty file by nobody here.
+/// Faster than a stream; empty also for a missing file.
 std::string slurp(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return {};
@@ -66,7 +66,7 @@ bool has_entry(pid_t pid, const std::string& entry) {
   return environment.find('\0' + entry + '\0') != std::string::npos;
 }
 
-/// Our own environment with these in it; the last of a name counts.
+/// This process's environment plus `more`; the last entry of a name counts.
 std::vector<std::string> environment_with(const std::vector<std::pair<std::string, std::string>>& more) {
   std::map<std::string, std::string> values;
   for (char** entry = ::environ; *entry != nullptr; ++entry) {
@@ -82,7 +82,7 @@ std::vector<std::string> environment_with(const std::vector<std::pair<std::strin
   return entries;
 }
 
-/// Ends with a null pointer, as exec wants it. Points into `words`.
+/// Null-terminated, for exec. Points into `words`.
 std::vector<char*> pointers_to(const std::vector<std::string>& words) {
   std::vector<char*> pointers;
   for (const auto& word : words) pointers.push_back(const_cast<char*>(word.c_str()));
@@ -135,8 +135,8 @@ Run::Run(const std::vector<std::string>& argv, Options options) : input_(std::mo
   if (::pipe2(in, O_CLOEXEC) != 0 || ::pipe2(out, O_CLOEXEC) != 0 || ::pipe2(err, O_CLOEXEC) != 0) {
     throw std::runtime_error("pipe failed");
   }
-  // Another thread may be allocating at the moment of the fork, and a sanitizer's allocator stays locked in the child
-  // then: all that it needs is made before.
+  // Prepared before fork(): another thread may hold the allocator's lock of a sanitizer, which then stays locked in the
+  // child.
   auto more = options.env;
   more.emplace_back(tag_name, tag);
   const auto entries = environment_with(more);
@@ -148,7 +148,7 @@ Run::Run(const std::vector<std::string>& argv, Options options) : input_(std::mo
   pid_ = ::fork();
   if (pid_ != 0) ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (pid_ == 0) {
-    // Nor is what our own caller ignores, as nohup and a shell's & do, to be ignored by the program.
+    // Signals ignored by our parent (nohup, a shell's &) must not be ignored by the program.
     for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
     if (options.own_group) ::setpgid(0, 0);
     if (!options.inherit_input) ::dup2(in[0], 0);
@@ -193,7 +193,7 @@ Run::~Run() {
 
 void Run::feed() {
   if (in_fd_ < 0) return;
-  // A program that has ended reads nothing: that must not end the test.
+  // Ignore SIGPIPE when the program has ended.
   ::signal(SIGPIPE, SIG_IGN);
   while (!input_.empty()) {
     const ssize_t n = ::write(in_fd_, input_.data(), input_.size());
@@ -266,7 +266,7 @@ void Run::signal(int number) const {
 }
 
 bool Run::signal(pid_t pid, int number) const {
-  // While the descriptor is open the number cannot become another's between our look and the signal.
+  // The pidfd prevents the pid from being reused between the check and the signal.
   const auto pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
   if (pidfd < 0 && errno == ESRCH) return false;
   const bool ours = has_entry(pid, tag_);
@@ -279,7 +279,7 @@ bool Run::signal(pid_t pid, int number) const {
 std::vector<pid_t> Run::living() const { return processes_with(tag_); }
 
 bool Run::all_gone(std::chrono::milliseconds limit) const {
-  // Twice: a process that is just being replaced by exec has no environment for a moment.
+  // Twice: during exec a process has no environment for a moment.
   return wait_until([&] { return living().empty() && living().empty(); }, limit);
 }
 

@@ -16,7 +16,7 @@ TEST_CASE("times are read with and without units") {
   CHECK(parse_duration("0").value() == 0ms);
 }
 
-TEST_CASE("what is not a time is refused with a hint") {
+TEST_CASE("an invalid time is rejected with a hint") {
   for (const char* bad : {"", "-1", "x", "5x", "1.2.3", "inf", "nan", "1e3", " 3", "3 ", "5 s", "1h30", "0x10"}) {
     INFO(bad);
     const auto result = parse_duration(bad);
@@ -46,7 +46,7 @@ TEST_CASE("integers are whole, decimal and in range") {
   }
 }
 
-TEST_CASE("durations are shown for people") {
+TEST_CASE("durations are formatted for messages") {
   CHECK(format_duration(300us) == "0.3 ms");
   CHECK(format_duration(42ms) == "42 ms");
   CHECK(format_duration(350ms) == "0.3 s");
@@ -55,7 +55,7 @@ TEST_CASE("durations are shown for people") {
   CHECK(format_duration(3h + 2min) == "3 h 2 min");
 }
 
-TEST_CASE("time left is told to poll in milliseconds that are not too few") {
+TEST_CASE("the timeout for poll is rounded up to milliseconds") {
   CHECK(poll_timeout(Clock::now() - 1h) == 0);
   const auto before = Clock::now();
   const int left = poll_timeout(before + 10s);

@@ -28,7 +28,7 @@ TEST_CASE("signals have names, also real-time ones") {
   CHECK(signal_number("0") == 0);
 }
 
-TEST_CASE("a core dump is said") {
+TEST_CASE("a core dump is reported") {
   const std::string text = describe(Signaled{SIGSEGV, true});
   CHECK(text.find("SIGSEGV") != std::string::npos);
   CHECK(text.find("core dumped") != std::string::npos);

@@ -15,7 +15,7 @@ std::string parts(std::string_view text) {
 
 }  // namespace
 
-TEST_CASE("host and port are told apart") {
+TEST_CASE("host and port are split") {
   CHECK(parts("node0") == "node0 and no port");
   CHECK(parts("node0:29400") == "node0 and '29400'");
   CHECK(parts("node0:") == "node0 and ''");
@@ -32,7 +32,7 @@ TEST_CASE("host and port are told apart") {
   }
 }
 
-TEST_CASE("an address of IPv6 is written with brackets, so that its port can be told from it") {
+TEST_CASE("an IPv6 address with a port is written with brackets") {
   CHECK(host_port_text("node0", 29400) == "node0:29400");
   CHECK(host_port_text("fd00::1", 29400) == "[fd00::1]:29400");
   CHECK(host_port_text("node0", 0) == "node0");

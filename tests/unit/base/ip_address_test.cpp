@@ -16,7 +16,7 @@ IpAddress address(std::string_view text) {
 
 }  // namespace
 
-TEST_CASE("addresses are compared by what they mean") {
+TEST_CASE("IPv4-mapped addresses equal IPv4 addresses") {
   CHECK(address("10.0.0.1") == address("::ffff:10.0.0.1"));
   CHECK(address("fd00::7") == address("[fd00:0:0::0007]"));
   CHECK(address("fe80::1%eth0") == address("fe80::1"));
@@ -26,7 +26,7 @@ TEST_CASE("addresses are compared by what they mean") {
   CHECK(address("fd00:0:0::0007").text() == "fd00::7");
 }
 
-TEST_CASE("what is no address is not taken for one") {
+TEST_CASE("invalid addresses are rejected") {
   for (const char* text : {"", "localhost", "node7", "10.0.0", "10.0.0.256", "10.0.0.1:80", "10.0.0.1%eth0",
                            "[10.0.0.1", "::1::", "[]", " 10.0.0.1", "010.0.0.1x"}) {
     CAPTURE(text);
@@ -34,7 +34,7 @@ TEST_CASE("what is no address is not taken for one") {
   }
 }
 
-TEST_CASE("no machine in particular") {
+TEST_CASE("unspecified addresses") {
   for (const char* text : {"0.0.0.0", "::", "::ffff:0.0.0.0"}) {
     CAPTURE(text);
     CHECK(address(text).is_unspecified());
@@ -57,7 +57,7 @@ TEST_CASE("link-local addresses") {
   }
 }
 
-TEST_CASE("this machine knows its own addresses") {
+TEST_CASE("own addresses include the loopback") {
   CHECK(address("127.0.0.1").is_loopback());
   CHECK(address("127.9.9.9").is_loopback());
   CHECK(address("::1").is_loopback());

@@ -15,7 +15,7 @@ using namespace ddrun::test;
 
 namespace {
 
-/// Runs before the next listen(): where another process could run too.
+/// Called before the next listen(), where another process could run.
 std::function<void()> before_listen;
 
 bool set(int fd, int option) {
@@ -23,7 +23,7 @@ bool set(int fd, int option) {
   return ::setsockopt(fd, SOL_SOCKET, option, &on, sizeof on) == 0;
 }
 
-/// What another program does that wants this port; none if it does not get it.
+/// Another program that tries to take the port; no descriptor if it fails.
 UniqueFd take_port(const SocketAddress& at, bool as_another_user) {
   constexpr uid_t nobody = 65534;
   const uid_t before = ::geteuid();
@@ -54,7 +54,7 @@ extern "C" int listen(int fd, int backlog) noexcept {
   return static_cast<int>(::syscall(SYS_listen, fd, backlog));
 }
 
-TEST_CASE("a listener that restarts drops who waits and goes on, with the port in its hands all the time") {
+TEST_CASE("a restarting listener drops pending connections and keeps its port") {
   const bool another_user = ::geteuid() == 0 && GENERATE(true, false);
   const std::string address = GENERATE("127.0.0.1", "0.0.0.0", "::1", "::");
   CAPTURE(another_user, address);
@@ -64,7 +64,7 @@ TEST_CASE("a listener that restarts drops who waits and goes on, with the port i
   Listener& listener = listeners->front();
   auto target = *SocketAddress::parse(listener.at.family() == AF_INET ? "127.0.0.1" : "::1", listener.at.port());
 
-  // Connections that are served share the port.
+  // Open connections share the port.
   const UniqueFd served = connected(target);
   REQUIRE(waits(listener));
   const UniqueFd accepted(::accept(listener.fd.get(), nullptr, nullptr));

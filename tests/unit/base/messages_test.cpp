@@ -20,7 +20,7 @@ TEST_CASE("messages go to the sink of the thread that set it, and to stderr with
   CHECK(said == "ddrun: warning: one\n");
 }
 
-TEST_CASE("nothing that is said can write to the terminal but letters") {
+TEST_CASE("control characters in messages are replaced") {
   CHECK(sanitize_for_terminal("two\nlines, a\ttab, caf\xC3\xA9 \xE2\x82\xAC") ==
         "two\n  lines, a\ttab, caf\xC3\xA9 \xE2\x82\xAC");
   CHECK(sanitize_for_terminal("\033]0;title\a b\b\r\x7F") == "?]0;title? b???");
@@ -34,7 +34,7 @@ TEST_CASE("nothing that is said can write to the terminal but letters") {
   CHECK(said == "ddrun: waiting for ?[2Jnode7\n");
 }
 
-TEST_CASE("a name with line ends in it cannot write a message of its own") {
+TEST_CASE("a name with newlines cannot imitate a message") {
   std::string said;
   set_message_sink([&](std::string_view line) { said += line; });
   say(Level::notice, "waiting for node7\nddrun: error: rank 0 failed\n\nddrun: warning: 2\n");
@@ -43,7 +43,7 @@ TEST_CASE("a name with line ends in it cannot write a message of its own") {
   CHECK(sanitize_for_terminal("a\n b\n") == "a\n b\n");
 }
 
-TEST_CASE("a thread that does not own the sink never touches it") {
+TEST_CASE("a thread that does not own the sink does not use it") {
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
   if (child == 0) {
@@ -59,6 +59,6 @@ TEST_CASE("a thread that does not own the sink never touches it") {
 #ifdef NDEBUG
   CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
 #else
-  CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT));  // a build with assertions says so at once
+  CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT));  // a build with assertions aborts
 #endif
 }

@@ -8,7 +8,7 @@
 using namespace ddrun;
 
 TEST_CASE("every byte is random, of few and of many") {
-  // The kernel gives up to 256 bytes at once whatever happens; more than 32 MiB never.
+  // getrandom() always returns up to 256 bytes in one call, and never more than 32 MiB.
   for (const std::size_t size : {std::size_t{1}, std::size_t{16}, std::size_t{300}, (std::size_t{32} << 20U) + 64}) {
     std::vector<std::byte> bytes(size);
     REQUIRE(fill_random(bytes));

@@ -29,7 +29,7 @@ TEST_CASE("a name is no socket address and is not looked up") {
   }
 }
 
-TEST_CASE("localhost stands for the loopback of both families") {
+TEST_CASE("localhost is the loopback of both families") {
   const auto endpoints = literal_socket_addresses("localhost", 80);
   REQUIRE(endpoints.size() == 2);
   CHECK(endpoints[0].text() == "127.0.0.1:80");
@@ -37,7 +37,7 @@ TEST_CASE("localhost stands for the loopback of both families") {
   CHECK(literal_socket_addresses("node0", 80).empty());
 }
 
-TEST_CASE("only addresses that every machine has stand for their family") {
+TEST_CASE("wildcard and loopback addresses are recognised") {
   for (const auto* address : {"127.0.0.1", "0.0.0.0", "::1", "::"}) {
     CAPTURE(address);
     CHECK(SocketAddress::parse(address, 0)->is_wildcard_or_loopback());

@@ -13,7 +13,7 @@ TEST_CASE("ranks are folded into ranges") {
   CHECK(fold_ranks({7, 0, 1, 2, 4, 5, 6, 4}) == "0-2,4-7");
 }
 
-TEST_CASE("the nearest word is suggested, a far one is not") {
+TEST_CASE("the nearest candidate is suggested, a distant one is not") {
   const std::vector<std::string> options = {"--nproc-per-node", "--nnodes", "--tee", "--timeout"};
   CHECK(nearest("--nproc-per-nod", options) == "--nproc-per-node");
   CHECK(nearest("--nprocs-per-node", options) == "--nproc-per-node");
@@ -35,7 +35,7 @@ TEST_CASE("split keeps empty parts, trim takes blanks off both ends") {
   CHECK(trim(" ") == "");
 }
 
-TEST_CASE("what is typed is read without byte order mark, blanks and line ends around it") {
+TEST_CASE("typed input is trimmed of byte order mark, blanks and newlines") {
   CHECK(trim_typed("\xef\xbb\xbf a b\r\n") == "a b");
   CHECK(trim_typed("\xef\xbb\xbf").empty());
 }

@@ -17,7 +17,7 @@ TEST_CASE("a descriptor that another program has made non-blocking is written to
   const std::string text(300'000, 'x');
   std::string got;
   std::thread reader([&] {
-    // Not before the writer has found the pipe full.
+    // Only after the writer has found the pipe full.
     pollfd full{pipe.write.get(), POLLOUT, 0};
     while (::poll(&full, 1, 0) == 1) std::this_thread::yield();
     char buffer[4096];

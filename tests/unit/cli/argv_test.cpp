@@ -3,7 +3,7 @@
 using namespace ddrun;
 using namespace ddrun::cli::test;
 
-TEST_CASE("options end where the program begins and nothing behind it is touched") {
+TEST_CASE("options end at the program and its arguments are unchanged") {
   const Args args{"-n", "2", "./w", "-n", "5", "--help", "--", "-v", "", "a b", "$$", "--nproc=1"};
   const auto launch = launched(args);
   CHECK(launch.spec.nproc.count == 2);
@@ -39,7 +39,7 @@ TEST_CASE("a double dash directly behind a program of torchrun is dropped if non
     CHECK(launched(separated).spec.program.args == Args{"--", "a"});
   }
   CHECK(launched({"echo", "--", "a"}, {"PET_NO_PYTHON=1"}).spec.program.args == Args{"a"});
-  // Of ddrun's own ways to write a program: as env, nohup and mpirun do.
+  // For executables "--" is an argument, as with env, nohup and mpirun.
   CHECK(launched({"grep", "--", "-x", "file"}).spec.program.args == Args{"--", "-x", "file"});
 }
 

@@ -15,7 +15,7 @@ TEST_CASE("options that contradict each other are refused") {
   CHECK(refused({"-n2", "--stdin=2", "x"}) == "--stdin=2: there is no such rank, the highest is 1");
 }
 
-TEST_CASE("of two that exclude each other the one from the stronger source stays") {
+TEST_CASE("of two exclusive options the one with higher precedence stays") {
   CHECK(launched({"-m", "x"}, {"PET_NO_PYTHON=1"}).spec.program.kind == ProgramKind::python_module);
   CHECK(launched({"--no-python", "x"}, {"PET_MODULE=1"}).spec.program.kind == ProgramKind::executable);
   CHECK(launched({"-q", "x"}, {"DDRUN_VERBOSE=2"}).messages.shown == Level::warning);
@@ -24,7 +24,7 @@ TEST_CASE("of two that exclude each other the one from the stronger source stays
   CHECK(log.line_prefix_template.empty());
 }
 
-TEST_CASE("commands beside the workers are taken as they are") {
+TEST_CASE("host commands are taken unchanged") {
   const auto commands =
       launched({"--before=a 'b' && c", "--before-each=attempt", "x"}, {"DDRUN_AFTER=d"}).spec.commands;
   CHECK(commands.before == "a 'b' && c");
@@ -39,7 +39,7 @@ TEST_CASE("a flag that is switched off excludes nothing") {
   CHECK(launched({"-v", "--quiet=0", "x"}).messages.shown == Level::info);
 }
 
-TEST_CASE("what has no effect is said once") {
+TEST_CASE("an option without effect causes one warning") {
   const auto warnings = [](Args args) {
     args.emplace_back("x");
     return launched(args).warnings;
@@ -67,7 +67,7 @@ TEST_CASE("This machine alone and several machines contradict each other") {
         "--standalone is for this machine alone, but --nnodes wants 2; leave one of them out");
   CHECK(refused({"--nnodes=2:4", "--standalone", "w"}) ==
         "--standalone is for this machine alone, but --nnodes wants 2; leave one of them out");
-  // One is enough, or they do not come from one hand.
+  // One of them, or different sources, is fine.
   CHECK_FALSE(launched({"--standalone", "--nnodes=1:4", "w"}).spec.rendezvous.several_machines());
   CHECK_FALSE(launched({"--standalone", "w"}, {"PET_NNODES=2"}).spec.rendezvous.several_machines());
 }
@@ -83,7 +83,7 @@ TEST_CASE("A secret and no secret contradict each other") {
   CHECK(meeting({"--secret-file=f", "--insecure=0", "w"}, {}).secret_file == "f");
 }
 
-TEST_CASE("torchrun's settings of the rendezvous mean what they mean to torchrun") {
+TEST_CASE("torchrun's keys of --rdzv-conf have torchrun's meaning") {
   const auto meeting = [](Args args) {
     args.insert(args.begin(), "--nnodes=2");
     args.emplace_back("x");
@@ -108,7 +108,7 @@ TEST_CASE("torchrun's settings of the rendezvous mean what they mean to torchrun
   CHECK(contains(refused({"--nnodes=2", "--node-rank=2", "x"}), "node ranks are 0 to 1"));
 }
 
-TEST_CASE("a file to meet in is nothing to one machine and refused for several") {
+TEST_CASE("a rendezvous file is ignored on one machine and rejected for several") {
   const Args file{"--rdzv-backend=c10d", "--rdzv-conf=store_type=file", "--rdzv-endpoint=/tmp/meet", "--rdzv-id=7"};
   const auto with = [&](Args more) {
     more.insert(more.end(), file.begin(), file.end());

@@ -4,7 +4,7 @@ using namespace ddrun;
 using namespace ddrun::cli;
 using namespace ddrun::cli::test;
 
-TEST_CASE("a program may be called as ddrun's own first words") {
+TEST_CASE("a program may have the name of a subcommand") {
   for (const std::string word : {"config", "completion", "env", "help", "rendezvous", "secret", "store", "version"}) {
     CHECK(launched({"--", word}).spec.program.name == word);
     CHECK(launched({"./" + word}).spec.program.name == "./" + word);
@@ -12,7 +12,7 @@ TEST_CASE("a program may be called as ddrun's own first words") {
   }
 }
 
-TEST_CASE("rendezvous has few options and no words") {
+TEST_CASE("rendezvous has few options and no positionals") {
   const auto served = [](const Args& args, const Args& variables = {}) {
     Parsed parsed = run(args, variables);
     REQUIRE(std::holds_alternative<RendezvousServe>(parsed));
@@ -42,7 +42,7 @@ TEST_CASE("rendezvous has few options and no words") {
   CHECK(contains(refused({"rendezvous", "--nonsense"}), "ddrun rendezvous"));
 }
 
-TEST_CASE("ddrun's own words read their options as a launch does") {
+TEST_CASE("subcommands parse their options as a launch does") {
   const Parsed parsed = run({"store", "get", "--prefix=", "--server=h:1", "--", "--k_e_y"});
   REQUIRE(std::holds_alternative<StoreRequest>(parsed));
   const auto& ask = std::get<StoreRequest>(parsed);
@@ -56,7 +56,7 @@ TEST_CASE("ddrun's own words read their options as a launch does") {
   CHECK(refused({"rendezvous", "-port=1"}) == "unknown option '-port'; did you mean '--port'?");
 }
 
-TEST_CASE("wrong words to the store are one line that says what to do") {
+TEST_CASE("wrong arguments of the store give one line with a hint") {
   for (const auto& [args, message] :
        std::vector<std::pair<Args, std::string>>{{{"frob"}, "knows get, set, add, wait, list and del"},
                                                  {{"get"}, "usage: ddrun store get KEY"},
@@ -93,7 +93,7 @@ TEST_CASE("env takes the options of a launch and needs no program") {
   CHECK(contains(refused({"env", "--env-detect=slum"}), "did you mean 'slurm'?"));
 }
 
-TEST_CASE("words of env(1) behind env make it the program") {
+TEST_CASE("arguments of env(1) after env make it the program") {
   for (const Args& args : {Args{"FOO=1", "./p"},
                            {"./p"},
                            {"train", "--lr", "1"},
@@ -121,7 +121,7 @@ TEST_CASE("words of env(1) behind env make it the program") {
   CHECK(contains(refused({"env", "-n", "2", "-u", "X", "./p"}), "unknown option '-u'"));
 }
 
-TEST_CASE("each word of ddrun refuses words that it does not know") {
+TEST_CASE("each subcommand rejects unknown arguments") {
   for (const Args& args : {Args{"store", "./p"},
                            {"store", "FOO=1", "./p"},
                            {"version", "FOO=1"},
@@ -137,7 +137,7 @@ TEST_CASE("each word of ddrun refuses words that it does not know") {
   }
 }
 
-TEST_CASE("help may be asked for as a word and by each word") {
+TEST_CASE("help is a subcommand and an option of each subcommand") {
   CHECK(answered({"help"}) == answered({"--help"}));
   for (const std::string word : {"config", "completion", "env", "rendezvous", "secret", "store", "version"}) {
     CAPTURE(word);
@@ -150,7 +150,7 @@ TEST_CASE("help may be asked for as a word and by each word") {
   CHECK(answered({"config", "show", "--help"}) == answered({"config", "--help"}));
 }
 
-TEST_CASE("what is given with -x is set for the workers with hosts and without") {
+TEST_CASE("variables of -x are set for the workers with and without hosts") {
   const auto launch = launched({"-x", "A=1", "-x", "B=2", "-x", "B=3", "--env=A=0", "-xC", "w"}, {"C="});
   CHECK(launch.spec.env == std::vector<std::pair<std::string, std::string>>{{"A", "0"}, {"B", "3"}});
   CHECK(launch.warnings.empty());
@@ -159,7 +159,7 @@ TEST_CASE("what is given with -x is set for the workers with hosts and without")
   CHECK(launched({"-x", "A=1", "--hosts=h", "w"}).spec.env.empty());
 }
 
-TEST_CASE("a launch knows which options were given and where") {
+TEST_CASE("a launch records the given options and their sources") {
   const cli::Launch launch =
       launched({"--rdzv-id=x", "-n2", "w"}, {"PET_NODE_RANK=0", "DDRUN_RDZV_ID=y", "PET_NNODES="});
   CHECK(launch.given == cluster::Given{{"rdzv-id", "--rdzv-id"},
@@ -221,7 +221,7 @@ TEST_CASE("the examples in help are good command lines") {
   }
 }
 
-TEST_CASE("config alone says how it is used") {
+TEST_CASE("config without arguments shows its usage") {
   CHECK(contains(refused({"config"}), "usage: ddrun config show"));
   CHECK(contains(refused({"config", "list"}), "usage: ddrun config show"));
   CHECK(contains(refused({"config", "show", "-n0"}), "--nproc-per-node=0: "));

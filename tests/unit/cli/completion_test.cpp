@@ -31,7 +31,7 @@ bool has(const std::string& shell) {
   return WEXITSTATUS(std::system(("command -v " + shell + " >/dev/null 2>&1").c_str())) == 0;
 }
 
-/// What bash offers for a line whose last word is under the cursor; words as bash itself splits them.
+/// The completions of bash for a line with the cursor on its last word; words as split by bash.
 Args bash_offers(const Args& args) {
   const TemporaryDirectory dir;
   dir.file("script", answered({"completion", "bash"}));
@@ -86,7 +86,7 @@ TEST_CASE("bash completes the program and leaves its options alone") {
   CHECK(offers(bash_offers({"conf"}), "config"));
 }
 
-TEST_CASE("bash offers programs and nothing that only a shell knows") {
+TEST_CASE("bash offers programs but no shell builtins") {
   if (!has("bash")) ddrun::test::skip("bash is not installed");
   const Args all = bash_offers({""});
   for (const char* word : {"[[", "!", "cd", "trap", "while", "_ddrun", "_ddrun_program"}) {
@@ -105,7 +105,7 @@ TEST_CASE("bash completes variables and signals") {
   CHECK(bash_offers({"--signals_to_handle=SIGH"}) == Args{"--signals_to_handle=SIGHUP"});
 }
 
-TEST_CASE("bash completes ddrun's own words") {
+TEST_CASE("bash completes subcommands") {
   if (!has("bash")) ddrun::test::skip("bash is not installed");
   CHECK(bash_offers({"config", ""}) == Args{"show"});
   CHECK(bash_offers({"config", "show", "--nproc"}) == Args{"--nproc-per-node"});
@@ -118,7 +118,7 @@ TEST_CASE("bash completes ddrun's own words") {
   CHECK(bash_offers({"store", "get", "--s"}) == Args{"--server="});
 }
 
-TEST_CASE("bash takes the script without a complaint and shellcheck finds nothing") {
+TEST_CASE("bash and shellcheck accept the script") {
   if (!has("shellcheck")) ddrun::test::skip("shellcheck is not installed");
   const TemporaryDirectory dir;
   const Output output = run_script("shellcheck -s bash", dir.file("ddrun.bash", answered({"completion", "bash"})));
@@ -126,7 +126,7 @@ TEST_CASE("bash takes the script without a complaint and shellcheck finds nothin
   CHECK(output.status == 0);
 }
 
-TEST_CASE("zsh reads its script and knows every option") {
+TEST_CASE("zsh accepts its script with every option") {
   const std::string script = answered({"completion", "zsh"});
   for (const ddrun::cli::Option* option : ddrun::cli::all_options()) {
     CHECK(contains(script, "--" + std::string(option->name)));
@@ -136,7 +136,7 @@ TEST_CASE("zsh reads its script and knows every option") {
   const Output syntax = run_script("zsh -f -n", dir.file("_ddrun", script));
   INFO(syntax.text);
   CHECK(syntax.status == 0);
-  // Each specification is also good for _arguments, which complains when it is run and not when it is read.
+  // Each specification is valid for _arguments, which reports errors only when run.
   const std::string load = "fpath=(" + dir.path() + " $fpath); autoload -Uz compinit && compinit -u -d " + dir.path() +
                            "/dump && print -r -- $_comps[ddrun]\n";
   const Output loaded = run_script("zsh -f", dir.file("load.zsh", load));
@@ -144,7 +144,7 @@ TEST_CASE("zsh reads its script and knows every option") {
   CHECK(loaded.text == "_ddrun\n");
 }
 
-TEST_CASE("fish completes options values and words") {
+TEST_CASE("fish completes options values and subcommands") {
   if (!has("fish")) ddrun::test::skip("fish is not installed");
   const TemporaryDirectory dir;
   dir.file("script", answered({"completion", "fish"}));

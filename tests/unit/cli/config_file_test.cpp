@@ -14,7 +14,7 @@ cli::Launch launch_with(const std::string& toml, Args args = {"w"}) {
   return launched(args);
 }
 
-/// The message, with the file's directory taken off.
+/// The message without the file's directory.
 std::string complaint(const std::string& toml) {
   const TemporaryDirectory dir;
   const std::string line = refused({"--config", dir.file("c.toml", toml), "w"});
@@ -89,7 +89,7 @@ TEST_CASE("a settings file may name the program and a typed one replaces it with
   CHECK(launch_with("program = \"./a b\"\n", {}).spec.program.name == "./a b");
 }
 
-TEST_CASE("mistakes in a settings file are named with line and column") {
+TEST_CASE("errors in a settings file are reported with line and column") {
   CHECK(complaint("\n nproc = 4\n") == "c.toml:2:2: unknown key 'nproc'; did you mean 'nproc-per-node'?");
   CHECK(complaint("zebra = 4\n") == "c.toml:1:1: unknown key 'zebra' (keys are long options without dashes in front)");
   CHECK(complaint("[section]\nnproc-per-node = 4\n").find("c.toml:1:") == 0);
@@ -109,7 +109,7 @@ TEST_CASE("mistakes in a settings file are named with line and column") {
   CHECK(complaint("program = []\n") == "c.toml:1:1: program must not be empty");
   CHECK(complaint("program = true\n") == "c.toml:1:1: program must be a text or a list of texts, not true or false");
   CHECK(complaint("args = [\"x\"]\n") == "c.toml:1:1: args without program; add program = \"...\"");
-  // The first mistake in the file, not in the alphabet.
+  // The first error in file order, not in alphabetical order.
   CHECK(complaint("zzzzz = 1\naaaaa = 1\n").find("c.toml:1:1: unknown key 'zzzzz'") == 0);
 }
 

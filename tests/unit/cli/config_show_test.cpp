@@ -36,7 +36,7 @@ TEST_CASE("config show names the origin of each value") {
   CHECK(line_of(text, "program") == "program = [\"./w\", \"x y\"] # command line");
 }
 
-TEST_CASE("config show has the same for programs and no empty lines for people") {
+TEST_CASE("config show has the same as JSON and no empty lines as text") {
   CHECK_FALSE(contains(answered({"config", "show"}), "\n\n"));
   const std::string json = answered({"config", "show", "--json", "-n", "4", "--env=A=1", "w", "x"});
   for (const std::string part :

@@ -40,7 +40,7 @@ Names difference(const Names& all, const Names& known) {
   return rest;
 }
 
-/// Spelled with dashes in documents, though not options of ddrun: of its own words, and of programs in examples.
+/// Spelled as options in documents, but of subcommands or of programs in examples.
 const Names foreign{"--json", "--lr", "--print"};
 
 }  // namespace
@@ -56,7 +56,7 @@ TEST_CASE("the manual page names every option of the table and no other") {
   const Names found = matches(page, R"((--[a-z][a-z-]*[a-z]))");
   CHECK(difference(options_of_table(), found) == Names{});
   CHECK(difference(difference(found, options_of_table()), foreign) == Names{});
-  // Each has an entry of its own, with its letters.
+  // Each option has an entry with its short forms.
   for (const cli::Option* option : cli::all_options()) {
     CAPTURE(std::string(option->name));
     std::string head = "\n";

@@ -104,7 +104,7 @@ TEST_CASE("a value that is not allowed is named with its option and what is allo
   }
 }
 
-TEST_CASE("what can only be meant as an address has to be one") {
+TEST_CASE("a host of digits and dots or with a colon must be a valid address") {
   CHECK(refused({"--local-addr=300.1.1.1", "w"}) == "--local-addr=300.1.1.1: '300.1.1.1' is not an IP address");
   CHECK(refused({"--master-addr=10.0.0", "w"}) == "--master-addr=10.0.0: '10.0.0' is not an IP address");
   CHECK(refused({"--master-addr=fd00:1", "w"}) == "--master-addr=fd00:1: 'fd00:1' is not an IP address");
@@ -125,7 +125,7 @@ TEST_CASE("several endpoints are the members of an etcd, and nothing else") {
   CHECK(launched({"--standalone", "--rdzv-endpoint=a,b,c", "w"}).spec.rendezvous.standalone);
 }
 
-TEST_CASE("link-local addresses where they lead nowhere") {
+TEST_CASE("link-local addresses without an interface are rejected") {
   CHECK(refused({"--nnodes=2", "--local-addr=fe80::1%eth0", "w"}) ==
         "--local-addr=fe80::1%eth0: a link-local address leads nowhere from other machines; give another one of this "
         "machine");
@@ -151,6 +151,6 @@ TEST_CASE("no program is an error that says how to give one") {
   CHECK(refused({""}) == "the program's name is empty");
 }
 
-TEST_CASE("a control character in what was typed does not break the line") {
+TEST_CASE("a control character in an argument does not break the line") {
   CHECK(refused({"--role", "x", "--bad\nline", "w"}) == "unknown option '--bad?line' (see 'ddrun --help')");
 }

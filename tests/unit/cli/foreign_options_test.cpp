@@ -18,7 +18,7 @@ bool is_short(char letter) {
                      [&](const Option* option) { return option->shorts.find(letter) != std::string_view::npos; });
 }
 
-/// What a hint tells to write is an option, but for what stands behind a program.
+/// The options named by a hint, except those after a program.
 void check_options_in(const std::string& hint) {
   static const std::regex option(R"((?:^|[ '])(--?)([a-z][a-z-]*))");
   for (auto it = std::sregex_iterator(hint.begin(), hint.end(), option); it != std::sregex_iterator(); ++it) {
@@ -31,7 +31,7 @@ void check_options_in(const std::string& hint) {
 
 }  // namespace
 
-TEST_CASE("each option of other launchers is answered with what it is in ddrun or that it is not needed") {
+TEST_CASE("each option of other launchers gets a hint: its replacement or that it is not needed") {
   std::set<std::string> names;
   for (const ForeignOption& option : foreign_options()) {
     const std::string hint(option.hint);
@@ -76,7 +76,7 @@ TEST_CASE("the commonest options of other launchers are known") {
   CHECK(contains(refused({"-H", "h:2", "w"}), "in ddrun: --hosts="));
 }
 
-TEST_CASE("what means the same in ddrun is taken as other launchers write it") {
+TEST_CASE("options with the same meaning are accepted in other launchers' spelling") {
   for (const Args& args : {Args{"-np4", "w"}, {"-np", "4", "w"}, {"-np=4", "w"}, {"-n4", "w"}}) {
     CHECK(launched(args).spec.nproc.count == 4);
   }

@@ -120,7 +120,7 @@ TEST_CASE("options that torchrun users bring along") {
   CHECK(launched({"w"}, {"PET_START_METHOD=fork", "PET_MONITOR_INTERVAL=5"}).warnings.empty());
 }
 
-TEST_CASE("colour follows the terminal and NO_COLOR unless it is said") {
+TEST_CASE("colour follows the terminal and NO_COLOR unless given") {
   const Args terminal{"TERM=xterm"};
   CHECK(launched({"w"}, terminal, true).messages.color);
   CHECK_FALSE(launched({"w"}, terminal, false).messages.color);
@@ -132,7 +132,7 @@ TEST_CASE("colour follows the terminal and NO_COLOR unless it is said") {
   CHECK_FALSE(launched({"--color=never", "w"}, terminal, true).messages.color);
 }
 
-TEST_CASE("an option given as nothing is as if it were not given") {
+TEST_CASE("an empty option counts as not given") {
   const LaunchSpec standard = launched({"w"}).spec;
   const Args variables{"PET_LOG_DIR=logs", "PET_MASTER_ADDR=10.0.0.1", "PET_LOCAL_ADDR=10.0.0.2", "PET_RDZV_ID=7"};
   const auto launch = launched({"--log-dir=", "--master-addr=", "--local-addr", "", "--rdzv-id=", "w"}, variables);
@@ -140,17 +140,17 @@ TEST_CASE("an option given as nothing is as if it were not given") {
   CHECK(launch.spec.rendezvous.master_addr == standard.rendezvous.master_addr);
   CHECK(launch.spec.rendezvous.local_addr == standard.rendezvous.local_addr);
   CHECK(launch.spec.rendezvous.id.empty());  // a random one
-  // So that what a scheduler says counts.
+  // Otherwise a scheduler's values would be ignored.
   CHECK(launch.given.empty());
   CHECK(launched({"--label=host", "--log-line-prefix-template=", "w"}).spec.log.label == Label::host);
 }
 
-TEST_CASE("no role and no signal can be asked for") {
+TEST_CASE("role and signals may be empty") {
   CHECK(launched({"--role=", "w"}).spec.role.empty());
   CHECK(launched({"--signals-to-handle=", "w"}).spec.stop.ending_signals.empty());
 }
 
-TEST_CASE("whole numbers are taken as Python takes them") {
+TEST_CASE("whole numbers are parsed as by Python") {
   CHECK(launched({"--nproc-per-node= 2", "w"}).spec.nproc.count == 2);
   CHECK(launched({"--nproc-per-node=+2\n", "w"}).spec.nproc.count == 2);
   CHECK(launched({"--nproc-per-node=1_0", "w"}).spec.nproc.count == 10);

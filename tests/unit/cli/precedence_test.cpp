@@ -51,7 +51,7 @@ TEST_CASE("flags in variables take 0 and 1") {
   CHECK(launched({"w"}, {"PET_NPROC_PER_NODE=2", "PET_NO_PYTHON=1"}).spec.nproc.count == 2);
 }
 
-TEST_CASE("torchrun's older variables are the weakest") {
+TEST_CASE("torchrun's older variables have the lowest precedence") {
   CHECK(launched({"w"}, {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=7"}).spec.stop.grace == 7s);
   CHECK(launched({"w"}, {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=7", "PET_SHUTDOWN_TIMEOUT=8"}).spec.stop.grace == 8s);
   CHECK(launched({"w"}, {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=x"}).spec.log.line_prefix_template == "x");
@@ -64,7 +64,7 @@ TEST_CASE("variables of options that torchrun has none for are not read") {
 TEST_CASE("a bad value in a variable names the variable") {
   CHECK(refused({"w"}, {"PET_NPROC_PER_NODE=0"}) ==
         "PET_NPROC_PER_NODE=0: '0' is not a number from 1 to 100000, auto, cpu or gpu");
-  // A value that does not count is not looked at.
+  // An overridden value is not checked.
   CHECK(launched({"-n2", "w"}, {"PET_NPROC_PER_NODE=0"}).spec.nproc.count == 2);
 }
 
@@ -72,7 +72,7 @@ TEST_CASE("unknown variables with our prefix are left alone") {
   CHECK(launched({"w"}, {"DDRUN_RANK=3", "DDRUN_SOMETHING=x", "DDRUN_", "PET_=1", "odd"}).warnings.empty());
 }
 
-TEST_CASE("variables for the workers are gathered from all sources and the stronger one wins per name") {
+TEST_CASE("variables for the workers are merged from all sources by precedence") {
   const TemporaryDirectory dir;
   const std::string config = dir.file("c.toml", "[env]\nA = 1\nB = \"file\"\nC = \"file\"\n");
   const auto env =

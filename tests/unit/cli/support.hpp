@@ -26,7 +26,7 @@ inline Parsed run(const Args& args, const Args& variables = {}, bool terminal = 
   return parse(args, Environment(entries.data()), {"1.2.3", "abc1234", {{"Boost", "1.81"}}}, terminal);
 }
 
-/// For command lines that must be good.
+/// For valid command lines.
 inline Launch launched(const Args& args, const Args& variables = {}, bool terminal = false) {
   Parsed parsed = run(args, variables, terminal);
   if (const auto* text = std::get_if<PrintAndExit>(&parsed)) {
@@ -36,7 +36,7 @@ inline Launch launched(const Args& args, const Args& variables = {}, bool termin
   return std::get<Launch>(std::move(parsed));
 }
 
-/// The line of a command line that must be refused, without "ddrun: error: " and the newline.
+/// The error of an invalid command line, without "ddrun: error: " and the newline.
 inline std::string refused(const Args& args, const Args& variables = {}) {
   Parsed parsed = run(args, variables);
   REQUIRE(std::holds_alternative<PrintAndExit>(parsed));
@@ -49,7 +49,7 @@ inline std::string refused(const Args& args, const Args& variables = {}) {
   return answer.text.substr(start.size(), answer.text.size() - start.size() - 1);
 }
 
-/// The text of an answer on stdout.
+/// The text printed to stdout.
 inline std::string answered(const Args& args, const Args& variables = {}) {
   Parsed parsed = run(args, variables);
   REQUIRE(std::holds_alternative<PrintAndExit>(parsed));

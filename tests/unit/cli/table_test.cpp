@@ -9,7 +9,7 @@ using namespace ddrun;
 using namespace ddrun::cli;
 using namespace ddrun::cli::test;
 
-TEST_CASE("every word that an option offers is accepted by it") {
+TEST_CASE("every choice of an option is accepted by it") {
   for (const Option* option : all_options()) {
     if (!option->is_setting() || option->choices.empty()) continue;
     std::istringstream args{std::string(option->choices)};

@@ -46,7 +46,7 @@ LaunchSpec with_nodes(int least, int most) {
 
 }  // namespace
 
-TEST_CASE("inside of srun nothing needs to be said") {
+TEST_CASE("inside srun no option is needed") {
   const auto [spec, completion] = completed(step);
   const RendezvousSpec& meeting = spec.rendezvous;
   CHECK(meeting.min_nodes == 4);
@@ -61,7 +61,7 @@ TEST_CASE("inside of srun nothing needs to be said") {
   for (const Evidence& one : completion.evidence) CHECK(one.instead.empty());
 }
 
-TEST_CASE("what the user set stays") {
+TEST_CASE("the user's options take precedence") {
   LaunchSpec mine = with_nodes(2, 2);
   mine.rendezvous.node_rank = 1;
   mine.rendezvous.endpoint = "other:1";
@@ -112,21 +112,21 @@ TEST_CASE("one machine stays as it was") {
 
 TEST_CASE("a Slurm script gets its agents through srun") {
   CHECK(completed(script).completion.start_agents->nodes == 4);
-  // Fewer, at most so many, or too many.
+  // Fewer nodes, all, or too many.
   CHECK(completed(script, {{"nnodes", "--nnodes"}}, with_nodes(2, 2)).completion.start_agents->nodes == 2);
   CHECK(completed(script, {{"nnodes", "--nnodes"}}, with_nodes(2, 8)).completion.start_agents->nodes == 4);
   CHECK_FALSE(completed(script, {{"nnodes", "--nnodes"}}).completion.start_agents);
   CHECK(refused(script, {{"nnodes", "--nnodes"}}, with_nodes(5, 5)) ==
         "--nnodes asks for 5 nodes, but the Slurm job has 4 (SLURM_JOB_NUM_NODES); ask Slurm for more, or give a "
         "smaller --nnodes");
-  // Somebody numbers the machines himself.
+  // The user numbers the machines.
   LaunchSpec numbered = with_nodes(4, 4);
   numbered.rendezvous.node_rank = 1;
   CHECK_FALSE(
       completed(script, {{"nnodes", "--nnodes"}, {"node-rank", "--node-rank"}}, numbered).completion.start_agents);
 }
 
-TEST_CASE("ranks and other scripts are refused unless the user says how many machines") {
+TEST_CASE("ranks and other scripts are rejected unless the user gives the number of machines") {
   const Lines ranks = {"OMPI_COMM_WORLD_RANK=3", "OMPI_COMM_WORLD_SIZE=8", "OMPI_COMM_WORLD_LOCAL_SIZE=4"};
   CHECK(refused(ranks).find("mpirun started 8 ddruns, 4 of them here") == 0);
   CHECK(refused(ranks, {{"nnodes", "--nnodes"}}, with_nodes(2, 2)).find("mpirun started 8 ddruns") == 0);
@@ -194,10 +194,10 @@ TEST_CASE("workers have their grace time before the scheduler kills them") {
   const std::int64_t now = 1'800'000'000;
   CHECK(time_before_end(now + 100, now, seconds(30)) == Milliseconds(95'000));
   CHECK(time_before_end(now + 3600, now, seconds(145)) == Milliseconds(3'480'000));
-  // Slurm's own patience is enough.
+  // Slurm's KillWait is enough.
   CHECK_FALSE(time_before_end(now + 100, now, seconds(25)));
   CHECK_FALSE(time_before_end(now + 100, now, seconds(0)));
-  // Too late to do anything about it.
+  // Too late for a timeout.
   CHECK_FALSE(time_before_end(now + 5, now, seconds(30)));
   CHECK_FALSE(time_before_end(now - 1, now, seconds(30)));
   CHECK_FALSE(time_before_end(0, now, seconds(30)));

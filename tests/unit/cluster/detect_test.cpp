@@ -16,7 +16,7 @@ Lines operator+(Lines left, const Lines& right) {
   return left;
 }
 
-/// As a real Slurm 22.05 sets them for: srun --nodes=2 --ntasks-per-node=1 in a job of four.
+/// Captured with Slurm 22.05: srun --nodes=2 --ntasks-per-node=1 in a job of four nodes.
 const Lines slurm_step = {"SLURM_JOB_ID=123",
                           "SLURM_JOBID=123",
                           "SLURM_JOB_NAME=train",
@@ -70,16 +70,16 @@ TEST_CASE("a Slurm script has to start its agents") {
   CHECK(summary(found) == "Slurm job; nodes 3; at n1:*; job slurm-123; GPUs 2");
 }
 
-TEST_CASE("a shell in a Slurm step stands for the job") {
+TEST_CASE("a shell in a Slurm step counts as the job") {
   const Lines pty = slurm_step + Lines{"SLURM_PTY_PORT=4000"};
   const Detected shell = detect_in({pty, {"n4", {}, 99}});
   CHECK(shell.shape == Shape::slurm_script);
   CHECK(shell.in_step);
-  CHECK(shell.nodes->value.most == 4);
+  CHECK(shell.nodes->value.max == 4);
   CHECK(shell.hosts->value == Lines{"n1", "n2", "n3", "n4"});
-  // srun --pty ddrun: the terminal is its own.
+  // srun --pty ddrun: the terminal is for ddrun itself.
   CHECK(detect_in({pty, {"n4", {}, 4711}}).shape == Shape::agents);
-  // The steps that salloc and sbatch make themselves.
+  // The internal steps of salloc and sbatch.
   for (const std::string id : {"4294967290", "4294967291"}) {
     const Detected own = detect_in({slurm_script + Lines{"SLURM_STEP_ID=" + id}});
     CHECK(own.shape == Shape::slurm_script);
@@ -93,7 +93,7 @@ TEST_CASE("a requeued Slurm job is another job") {
   CHECK(detect_in({slurm_step + Lines{"SLURM_JOB_END_TIME=1795312800"}}).end_time->value == 1795312800);
 }
 
-TEST_CASE("one ddrun for each rank is refused with what to write") {
+TEST_CASE("one ddrun per rank is rejected with the command to use") {
   Scenario scenario{slurm_step};
   for (std::string& variable : scenario.variables) {
     if (variable == "SLURM_STEP_NUM_TASKS=2") variable = "SLURM_STEP_NUM_TASKS=16";
@@ -122,7 +122,7 @@ TEST_CASE("a heterogeneous Slurm job is not guessed at") {
   CHECK(found.refusal.find("SLURM_HET_SIZE says that this Slurm job has several parts") == 0);
 }
 
-TEST_CASE("Slurm that contradicts itself is an error that names both") {
+TEST_CASE("contradictory variables of Slurm are an error that names both") {
   Scenario scenario{slurm_step};
   std::replace(scenario.variables.begin(), scenario.variables.end(), std::string("SLURM_STEP_NUM_NODES=2"),
                std::string("SLURM_STEP_NUM_NODES=5"));
@@ -140,7 +140,7 @@ TEST_CASE("Slurm that contradicts itself is an error that names both") {
 TEST_CASE("mpirun inside of a Slurm job decides") {
   const Lines mpi = {"OMPI_COMM_WORLD_RANK=2", "OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_LOCAL_SIZE=1",
                      "OMPI_COMM_WORLD_NODE_RANK=0"};
-  // On the node of mpirun itself there is no step, on the others there is: all must find the same meeting place.
+  // mpirun's own node has no step, the others have one: all must find the same coordinator.
   Scenario on_first{{"SLURM_JOB_ID=123", "SLURM_JOB_NODELIST=n[1-4]", "SLURM_JOB_NUM_NODES=4", "SLURM_NNODES=4"}};
   on_first.variables = on_first.variables + mpi;
   const Detected first = detect_in(on_first);
@@ -148,7 +148,7 @@ TEST_CASE("mpirun inside of a Slurm job decides") {
   CHECK(summary(other) == "Open MPI, then Slurm job; nodes 4; rank 2; at n1:*; there; job slurm-123");
   CHECK(first.coordinators->value == other.coordinators->value);
   CHECK(other.shape == Shape::agents);
-  // Where mpirun alone says where it is, the meeting place must come from the user.
+  // mpirun alone gives no coordinator: the user must.
   CHECK(summary_in({mpi}) == "Open MPI; nodes 4; rank 2; there");
   CHECK(summary_in({{"PMI_RANK=0", "PMI_SIZE=2", "MPI_LOCALNRANKS=1"}}) == "MPICH; nodes 2; rank 0; here");
   CHECK(summary_in({{"MV2_COMM_WORLD_RANK=1", "MV2_COMM_WORLD_SIZE=2", "MV2_COMM_WORLD_LOCAL_SIZE=1"}}) ==
@@ -211,7 +211,7 @@ TEST_CASE("Kubeflow's trainer gives five variables") {
         "Kubeflow Trainer; nodes 2; rank 0; at job-node-0-0.job:29500; here");
 }
 
-TEST_CASE("an Indexed Job gives the pod's index and its name the meeting place") {
+TEST_CASE("an Indexed Job gives the pod's index and its name the coordinator") {
   Scenario pod{{"KUBERNETES_SERVICE_HOST=10.96.0.1", "JOB_COMPLETION_INDEX=2"}, {"train-2", {}, 1}};
   CHECK(summary_in(pod) == "Kubernetes Indexed Job; rank 2; there; job train");
   pod.files["/etc/hosts"] =
@@ -225,14 +225,14 @@ TEST_CASE("an Indexed Job gives the pod's index and its name the meeting place")
   CHECK(summary_in(pod) ==
         "Kubernetes Indexed Job; rank 2; at set-workers-0-0.set.default.svc.cluster.local:29400; there; job "
         "set-workers-0");
-  // hostNetwork: the host's own name says nothing.
+  // hostNetwork: the host name is not the pod's.
   pod.machine.host_name = "gpu-node";
   CHECK(summary_in(pod) == "Kubernetes Indexed Job; rank 2; there");
   // Without Kubernetes the index may be anything.
   CHECK(summary_in({{"JOB_COMPLETION_INDEX=2"}}) == "");
 }
 
-TEST_CASE("a LeaderWorkerSet says all of it") {
+TEST_CASE("a LeaderWorkerSet gives size, index and leader") {
   const Lines pod = {"LWS_LEADER_ADDRESS=set-0.set.default", "LWS_GROUP_SIZE=4", "KUBERNETES_SERVICE_HOST=10.96.0.1"};
   CHECK(summary_in({pod + Lines{"LWS_WORKER_INDEX=0"}}) ==
         "Kubernetes LeaderWorkerSet; nodes 4; rank 0; at set-0.set.default:29400; here; job set-0");
@@ -258,11 +258,11 @@ TEST_CASE("PBS and SGE name a file of hosts") {
                      {{"/f", "10.0.0.1 4 q@a UNDEFINED\n10.0.0.2 4 q@b 0,0\n"}}};
   CHECK(summary_in(sge) == "SGE; nodes 2; rank 1; at 10.0.0.1:*; there; job sge-5");
   CHECK(detect_in(sge).refusal.find("write: ddrun --hostfile=$PE_HOSTFILE ... (over ssh)") != std::string::npos);
-  // One machine: nothing to say.
+  // One machine: no error.
   CHECK(detect_in({{"JOB_ID=5", "PE_HOSTFILE=/f"}, {"x", {}, 1}, {{"/f", "x 4 q@a UNDEFINED\n"}}}).refusal.empty());
 }
 
-TEST_CASE("machines of one short name are told apart") {
+TEST_CASE("machines with the same short name are distinguished") {
   const auto rank_of = [](const std::string& name, const std::string& hosts) {
     return summary_in(
         {{"PBS_ENVIRONMENT=PBS_BATCH", "PBS_JOBID=9", "PBS_NODEFILE=/f\r\n"}, {name, {}, 1}, {{"/f", hosts}}});
@@ -277,7 +277,7 @@ TEST_CASE("LSF's first host only launches where jsrun does") {
         "LSF; nodes 2; rank 1; at a:*; there; job lsf-7");
   CHECK(summary_in({{"LSB_JOBID=7", "LSB_DJOB_HOSTFILE=/h"}, {"a", {}, 1}, {{"/h", "a\na\nb\n"}}}) ==
         "LSF; nodes 2; rank 0; at a:*; here; job lsf-7");
-  // What to write is something that is there.
+  // The suggestion uses a list or variable that exists.
   CHECK(detect_in({{"LSB_JOBID=7", "LSB_MCPU_HOSTS=a 4 b 4"}}).refusal.find("write: ddrun --hosts=a,b ...") !=
         std::string::npos);
   CHECK(detect_in({{"LSB_JOBID=7", "LSB_MCPU_HOSTS=a 4 b 4", "LSB_DJOB_HOSTFILE=/h"}})
@@ -291,11 +291,11 @@ TEST_CASE("LSF's first host only launches where jsrun does") {
 TEST_CASE("Flux starts tasks") {
   CHECK(summary_in({{"FLUX_JOB_ID=fA1", "FLUX_TASK_RANK=1", "FLUX_JOB_NNODES=2", "FLUX_JOB_SIZE=2"}}) ==
         "Flux; nodes 2; rank 1; there; job flux-fA1");
-  // An instance of Flux, and no task of it.
+  // Inside a Flux instance, but not a task of it.
   CHECK(summary_in({{"FLUX_URI=local:///tmp/x"}}) == "");
 }
 
-TEST_CASE("clouds say which machine this is") {
+TEST_CASE("clouds give the node rank") {
   CHECK(summary_in({{"SKYPILOT_NODE_RANK=1", "SKYPILOT_NUM_NODES=2", "SKYPILOT_NODE_IPS=10.0.0.1\n10.0.0.2\n",
                      "SKYPILOT_NUM_GPUS_PER_NODE=4", "SKYPILOT_TASK_ID=sky-1_train"}}) ==
         "SkyPilot; nodes 2; rank 1; at 10.0.0.1:*; there; job sky-1_train; GPUs 4");
@@ -325,13 +325,13 @@ TEST_CASE("horovodrun starts ranks or one ddrun on each machine") {
         "its own)");
   CHECK(refusal_of({{"HOROVOD_CROSS_RANK=2", "HOROVOD_CROSS_SIZE=2", "HOROVOD_LOCAL_SIZE=1"}})
             .find("HOROVOD_CROSS_RANK=2 and HOROVOD_CROSS_SIZE=2 contradict each other") == 0);
-  // The script that called it is Slurm's, this process is not.
+  // horovodrun inside a Slurm script: that scheme describes the script, not this process.
   CHECK(summary_in({slurm_script + Lines{"HOROVOD_CROSS_RANK=1", "HOROVOD_CROSS_SIZE=3", "HOROVOD_LOCAL_SIZE=1"}}) ==
         "Horovod, then Slurm job; nodes 3; rank 1; at n1:*; there; job slurm-123; GPUs 2");
   CHECK(summary_in({{"HOROVOD_RANK=1"}}) == "");
 }
 
-TEST_CASE("machines with TPUs know each other") {
+TEST_CASE("machines with TPUs have the list of hosts") {
   const Lines one = {"TPU_WORKER_HOSTNAMES=t-0.tpu,t-1.tpu", "TPU_WORKER_ID=1"};
   CHECK(summary_in({one}) == "TPU; nodes 2; rank 1; at t-0.tpu:29400; there");
   CHECK(summary_in({one + Lines{"MEGASCALE_NUM_SLICES=3", "MEGASCALE_SLICE_ID=2",
@@ -343,12 +343,12 @@ TEST_CASE("machines with TPUs know each other") {
             .find("TPU_WORKER_ID=2 and TPU_WORKER_HOSTNAMES with 2 contradict each other") == 0);
   CHECK(refusal_of({one + Lines{"MEGASCALE_NUM_SLICES=2", "MEGASCALE_SLICE_ID=2"}})
             .find("MEGASCALE_SLICE_ID=2 and MEGASCALE_NUM_SLICES=2 contradict each other") == 0);
-  // What starts the pods knows more: with a leader that has no TPU the numbers are others.
+  // The pods' scheme takes precedence: with a leader without TPU the numbers differ.
   CHECK(summary_in({one + Lines{"LWS_LEADER_ADDRESS=set-0.set", "LWS_GROUP_SIZE=3", "LWS_WORKER_INDEX=2"}}) ==
         "Kubernetes LeaderWorkerSet, then TPU; nodes 3; rank 2; at set-0.set:29400; there; job set-0");
 }
 
-TEST_CASE("torchx gives the meeting place and the job") {
+TEST_CASE("torchx gives the coordinator and the job") {
   CHECK(summary_in({{"TORCHX_JOB_ID=local://x/train-1", "TORCHX_RANK0_HOST=train-0"}}) ==
         "torchx; at train-0:29400; job local---x-train-1");
   CHECK(summary_in({{"TORCHX_JOB_ID=j", "TORCHX_RANK0_HOST=localhost"}}) == "torchx; job j");
@@ -360,7 +360,7 @@ TEST_CASE("plain variables count when nothing else does") {
   const Lines plain = {"MASTER_ADDR=a", "MASTER_PORT=1234", "NODE_RANK=1", "NNODES=2"};
   CHECK(summary_in({plain}) == "MASTER_ADDR and NODE_RANK; nodes 2; rank 1; at a:1234; there");
   CHECK(summary_in({{"MASTER_ADDR=a", "GROUP_RANK=0"}}) == "MASTER_ADDR and NODE_RANK; rank 0; at a:29500; here");
-  // These belong to a rank that somebody else has started.
+  // These describe a rank started by another launcher.
   CHECK(summary_in({plain + Lines{"LOCAL_RANK=0"}}) == "");
   CHECK(summary_in({{"MASTER_ADDR=a", "MASTER_PORT=1"}}) == "");
   CHECK(summary_in({slurm_step + plain}).find("Slurm step, then MASTER_ADDR and NODE_RANK; nodes 2; rank 1; at n3:*") ==
@@ -380,9 +380,9 @@ TEST_CASE("two schedulers that disagree are an error that names both") {
         "SLURM_JOB_NUM_NODES (nodes: 3) and PBS_NODEFILE (nodes: 2) contradict each other; say with --env-detect=WORD "
         "which one counts, or none");
   scenario.how = "slurm";
-  CHECK(detect_in(scenario).nodes->value.most == 3);
+  CHECK(detect_in(scenario).nodes->value.max == 3);
   scenario.how = "pbs";
-  CHECK(detect_in(scenario).nodes->value.most == 2);
+  CHECK(detect_in(scenario).nodes->value.max == 2);
   scenario.how = "flux";
   CHECK(refusal_of(scenario) ==
         "--env-detect=flux: nothing of it is there; it is known by FLUX_JOB_ID, FLUX_TASK_RANK and "
@@ -401,7 +401,7 @@ TEST_CASE("ports of a job are three and the same for all of its members") {
   }
   CHECK(ports.size() == 3);
   CHECK(candidates("n1", "123.0") == one);
-  // Jobs beside each other rarely meet: of a thousand few have the first port in common.
+  // Of a thousand jobs few share the first port.
   std::set<int> first;
   for (int job = 0; job < 1000; ++job) first.insert(candidates("n1", concat(job, ".0")).front().port);
   CHECK(first.size() > 900);

@@ -14,13 +14,13 @@ using namespace ddrun::cluster;
 
 namespace {
 
-/// Joined with blanks; the message in angle brackets for a failure.
+/// Joined with blanks; an error as message in angle brackets.
 std::string expanded(std::string_view text, std::size_t limit = max_hosts) {
   const auto hosts = expand_hostlist(text, limit);
   return hosts ? join(*hosts, " ") : concat("<", hosts.error().message, ">");
 }
 
-/// What both Slurm and we must say the same of.
+/// Host lists for which scontrol and ddrun must agree.
 const std::vector<std::string> samples = {"a",
                                           "a,b,c",
                                           "a[1-3]",
@@ -87,7 +87,7 @@ TEST_CASE("host lists are expanded as scontrol does") {
   if (::system("command -v scontrol >/dev/null 2>&1") != 0) {
     ddrun::test::skip("scontrol (Debian: slurm-client) is not installed");
   }
-  // It only wants to know that there is a configuration.
+  // scontrol needs a configuration file.
   const std::string conf = concat("/tmp/ddrun-scontrol-", ::getpid(), ".conf");
   FILE* file = ::fopen(conf.c_str(), "w");
   REQUIRE(file != nullptr);

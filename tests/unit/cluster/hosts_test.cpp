@@ -10,7 +10,7 @@ using namespace ddrun::cluster;
 
 namespace {
 
-/// "a*4 b*0"; the message in angle brackets for a failure.
+/// "a*4 b*0"; an error as message in angle brackets.
 std::string shown(const Result<std::vector<Host>>& hosts) {
   if (!hosts) return concat("<", hosts.error().message, ">");
   std::vector<std::string> words;
@@ -70,7 +70,7 @@ TEST_CASE("both forms of host files are understood") {
   CHECK(filed("n[01-02] slots=2\n") == "n01*2 n02*2");
 }
 
-TEST_CASE("files of hosts that batch systems write are understood") {
+TEST_CASE("host files of batch systems are parsed") {
   CHECK(filed("n1.cluster\nn1.cluster\nn2.cluster\nn2.cluster\n") == "n1.cluster*2 n2.cluster*2");  // PBS, LSF
   CHECK(filed("n1\nn2\n") == "n1*0 n2*0");
   CHECK(filed("n1 4 all.q@n1 UNDEFINED\nn2 2 all.q@n2 0,0:0,1\n") == "n1*4 n2*2");  // SGE

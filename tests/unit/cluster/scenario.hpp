@@ -11,7 +11,7 @@
 
 namespace ddrun::cluster::test {
 
-/// A machine with its variables and files.
+/// A simulated machine with variables and files.
 struct Scenario {
   std::vector<std::string> variables;  ///< "NAME=value"
   Machine machine{"host", {}, 4711};
@@ -49,13 +49,13 @@ inline std::string refusal_of(const Scenario& scenario) {
   return detected.error().message;
 }
 
-/// All that was found in one line: "Slurm step: 4 nodes, rank 2, at n1:PORT.., here no, job slurm-1.0, 8 GPUs".
-/// Ports that come from a hash are shown as a star.
+/// The detected values in one line: "Slurm step: 4 nodes, rank 2, at n1:PORT.., here no, job slurm-1.0, 8 GPUs". Hashed
+/// ports are shown as a star.
 inline std::string summary(const Detected& found) {
   std::string text = found.scheme;
   if (found.nodes) {
-    text += concat("; nodes ", found.nodes->value.least);
-    if (found.nodes->value.least != found.nodes->value.most) text += concat(":", found.nodes->value.most);
+    text += concat("; nodes ", found.nodes->value.min);
+    if (found.nodes->value.min != found.nodes->value.max) text += concat(":", found.nodes->value.max);
   }
   if (found.node_rank) text += concat("; rank ", found.node_rank->value);
   if (found.coordinators) {

@@ -39,7 +39,7 @@ const Lines slurm{"SLURM_JOB_ID=12", "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=n[3
 
 }  // namespace
 
-TEST_CASE("a rank that mpirun started knows its numbers") {
+TEST_CASE("the rank of a process of mpirun is found") {
   CHECK(found_in({"HOME=/root"}) == "nothing");
   CHECK(found_in(open_mpi) == "Open MPI 3/4, 1/2 here");
   CHECK(found_in(mpich) == "MPICH 1/2, 1/2 here");
@@ -47,15 +47,15 @@ TEST_CASE("a rank that mpirun started knows its numbers") {
                   "MV2_COMM_WORLD_LOCAL_SIZE=1"}) == "MVAPICH2 0/2, 0/1 here");
 }
 
-TEST_CASE("a task of srun knows its numbers") {
+TEST_CASE("the rank of a task of srun is found") {
   CHECK(found_in(slurm) == "srun 4/5, 0/1 here");
   CHECK(found_in(with(slurm, {"SLURM_NODEID=1", "SLURM_PROCID=3", "SLURM_LOCALID=1", "SLURM_RESTART_COUNT=2"})) ==
         "srun 3/5, 1/2 here");
 }
 
-TEST_CASE("mpirun inside of a Slurm job is stronger than what Slurm says to all") {
+TEST_CASE("mpirun inside a Slurm job takes precedence over Slurm") {
   CHECK(found_in(with(slurm, open_mpi)).starts_with("Open MPI 3/4"));
-  // srun with PMI sets these two, which say nothing of this machine.
+  // srun with PMI sets these two, without the local size.
   CHECK(found_in(with(slurm, {"PMI_RANK=4", "PMI_SIZE=5"})).starts_with("srun 4/5"));
 }
 
@@ -64,7 +64,7 @@ TEST_CASE("a batch script is no rank") {
   CHECK(found_in(with(slurm, {"SLURM_STEP_ID=4294967291"})) == "nothing");
 }
 
-TEST_CASE("numbers that cannot be are named") {
+TEST_CASE("invalid numbers are reported") {
   CHECK(found_in(with(open_mpi, {"OMPI_COMM_WORLD_RANK=4"})).starts_with("OMPI_COMM_WORLD_RANK=4: "));
   CHECK(found_in(with(open_mpi, {"OMPI_COMM_WORLD_LOCAL_RANK=2"})).starts_with("OMPI_COMM_WORLD_LOCAL_RANK=2: "));
   CHECK(found_in(with(mpich, {"PMI_SIZE=two"})).starts_with("PMI_SIZE=two: "));

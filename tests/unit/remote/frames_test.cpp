@@ -12,7 +12,7 @@ namespace {
 
 using Seen = std::tuple<FrameType, std::uint32_t, std::string>;
 
-/// What a reader sees that gets `bytes` in pieces of `portion`.
+/// The frames of a reader that gets `bytes` in chunks of `portion` bytes.
 std::vector<Seen> read_in(std::string_view bytes, std::size_t portion) {
   std::vector<Seen> seen;
   FrameReader reader;

@@ -60,7 +60,7 @@ TEST_CASE("A host's part of the job arrives whole, with bytes that are no text")
   CHECK_FALSE(bootstrap_from_json(to_json(sent))->slots);
 }
 
-TEST_CASE("What cannot be read is refused without being shown") {
+TEST_CASE("Invalid messages are rejected without being quoted") {
   Bootstrap sent;
   sent.variables = {{"TOKEN", "correct horse battery staple"}};
   std::string text = to_json(sent);

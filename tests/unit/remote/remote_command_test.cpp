@@ -27,7 +27,7 @@ TEST_CASE("The remote command can be read by any login shell") {
   // csh, fish and the Bourne shells differ in how these are read within single quotes.
   CHECK(script.find_first_of("'\\!\n") == std::string::npos);
   CHECK(script.find("\"/opt/my tools/ddrun\" ddrun") != std::string::npos);
-  // What the host has set reaches the workers: its umask, and variables that it may export.
+  // The host's umask and exported variables reach the workers.
   CHECK(script.find("umask") == std::string::npos);
   CHECK(script.find("; n=") == std::string::npos);
   CHECK(script.find("_n=12345; _s=90;") != std::string::npos);

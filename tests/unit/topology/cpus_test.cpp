@@ -44,7 +44,7 @@ TEST_CASE("CPUs that are not allowed are not there") {
   CHECK(text(layout) == "1:5 1:6,14 | 1:5,6,14");
 }
 
-TEST_CASE("a kernel that says nothing has one node and a core per CPU") {
+TEST_CASE("without topology files there is one node and a core per CPU") {
   const TemporaryDirectory dir;
   const CpuLayout layout = read_cpu_layout(CpuSet::parse("0,2").value(), {dir.path(), dir.path(), dir.path()});
   CHECK(text(layout) == "0:0 0:2 | 0:0,2");

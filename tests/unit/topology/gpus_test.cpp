@@ -50,7 +50,7 @@ TEST_CASE("CUDA_VISIBLE_DEVICES is read as CUDA reads it") {
   CHECK(seen(roots, "0,1") == 2);
   CHECK(seen(roots, "3") == 1);
   CHECK(seen(roots, " 2, 0") == 2);
-  CHECK(seen(roots, "0,1,7,2") == 2);  // stops at the first that is not there
+  CHECK(seen(roots, "0,1,7,2") == 2);  // stops at the first invalid entry
   CHECK(seen(roots, "1,-1,2") == 1);
   CHECK(seen(roots, "GPU-8932f937-d72c,1") == 2);
   CHECK(seen(roots, "MIG-1,MIG-2,MIG-3") == 3);
@@ -95,7 +95,7 @@ TEST_CASE("the number of workers follows what there is") {
   CHECK_FALSE(resolve_nproc({Kind::count, 0}, cpus, two));
 }
 
-TEST_CASE("a job has the GPUs that its scheduler gives it and not all of the machine's") {
+TEST_CASE("a job has the allocated GPUs and not all of the machine's") {
   using Kind = NprocSpec::Kind;
   const CpuSet cpus = CpuSet::parse("0-5").value();
   const TemporaryDirectory dir;
@@ -109,7 +109,7 @@ TEST_CASE("a job has the GPUs that its scheduler gives it and not all of the mac
   CHECK(workers(Kind::gpu, 2, {}) == 2);
   CHECK(workers(Kind::automatic, 2, {}) == 2);
   CHECK(workers(Kind::gpu, 8, {}) == 4);
-  CHECK(workers(Kind::gpu, 2, {"3", {}, {}}) == 1);  // of the two the script has chosen one
+  CHECK(workers(Kind::gpu, 2, {"3", {}, {}}) == 1);  // the script has selected one of two
   CHECK(workers(Kind::count, 2, {}) == 1);
   CHECK(workers(Kind::cpu, 2, {}) == 6);
 }

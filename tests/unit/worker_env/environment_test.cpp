@@ -66,7 +66,7 @@ struct Case {
 
 }  // namespace
 
-TEST_CASE("ranks that a scheduler gave to ddrun do not reach workers") {
+TEST_CASE("a scheduler's rank variables are not inherited by workers") {
   Case test;
   const std::vector<const char*> misleading = {"SLURM_PROCID=0",
                                                "SLURM_LOCALID=0",
@@ -149,7 +149,7 @@ TEST_CASE("a worker gets what torchrun would give it and what ddrun adds") {
                              "DDRUN_SEED=5078158048327840177"});
 }
 
-TEST_CASE("what is not there is not set but the error file is empty") {
+TEST_CASE("missing values are not set, but the error file is empty") {
   const auto values = Case().values(0);
   CHECK(values.at("TORCHELASTIC_ERROR_FILE").empty());
   for (const char* name :
@@ -180,7 +180,7 @@ TEST_CASE("OMP_NUM_THREADS is 1 only if it is unset and there are several worker
   }
 }
 
-TEST_CASE("a Python worker that crashes says where it was, unless the user has said otherwise") {
+TEST_CASE("PYTHONFAULTHANDLER is set for Python workers unless the user has set it") {
   Case c;
   CHECK(c.values(0).count("PYTHONFAULTHANDLER") == 0);
   for (const char* name : {"python3", "/opt/venv/bin/python3.12"}) {
@@ -207,7 +207,7 @@ TEST_CASE("NCCL error handling and Python's buffering are inherited or 1") {
   CHECK(c.values(0).at("PYTHONUNBUFFERED").empty());
 }
 
-TEST_CASE("the agent store is shared unless the user says no outside of the static rendezvous") {
+TEST_CASE("the agent store is shared unless disabled outside the static rendezvous") {
   Case c;
   c.parent.push_back("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1");
   const auto value = [&] { return c.values(0).at("TORCHELASTIC_USE_AGENT_STORE"); };
@@ -239,7 +239,7 @@ TEST_CASE("the rest is inherited unchanged with doubles and odd entries") {
   CHECK(std::count_if(entries.begin(), entries.end(), [](const auto& e) { return e.starts_with("RANK="); }) == 1);
 }
 
-TEST_CASE("what an outer ddrun said about itself is not inherited") {
+TEST_CASE("variables of an outer ddrun are not inherited") {
   Case c;
   c.parent = {"DDRUN_ATTEMPT_DIR=/outer", "DDRUN_SEED=5",  "DDRUN_JOB_TAG=outer", "TORCHELASTIC_ERROR_FILE=/outer.json",
               "DDRUN_VERSION=0",          "DDRUN_ROUND=99"};
@@ -260,7 +260,7 @@ TEST_CASE("env options replace what is inherited and the last one counts") {
   CHECK(Entries(entries.begin(), entries.begin() + 3) == Entries{"B=2", "C=", "A=y=z"});
 }
 
-TEST_CASE("env options cannot change who a worker is") {
+TEST_CASE("env options cannot change rank variables") {
   Case c;
   c.spec.env = {{"RANK", "5"}};
   CHECK(c.error() == "--env RANK: ddrun sets RANK itself");

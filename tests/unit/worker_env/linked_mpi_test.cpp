@@ -20,13 +20,13 @@ void append(std::string& to, const T& what) {
 }
 
 struct Layout {
-  std::uint64_t names_address = 0;  ///< 0: where they are
-  std::uint64_t names_size = 0;     ///< 0: as many as there are
-  std::uint64_t first_name = 0;     ///< 0: where it is
+  std::uint64_t names_address = 0;  ///< 0: their real address
+  std::uint64_t names_size = 0;     ///< 0: the real size
+  std::uint64_t first_name = 0;     ///< 0: its real position
   std::uint16_t headers = 2;
 };
 
-/// A program that needs these libraries: header, two program headers, the dynamic section, names.
+/// An ELF file with these DT_NEEDED entries: header, two program headers, dynamic section, names.
 std::string program(const std::vector<std::string>& libraries, const Layout& layout = {}) {
   constexpr std::uint64_t base = 0x400000;
   const std::uint64_t dynamic_at = sizeof(Elf64_Ehdr) + 2 * sizeof(Elf64_Phdr);
@@ -75,7 +75,7 @@ std::string program(const std::vector<std::string>& libraries, const Layout& lay
 
 }  // namespace
 
-TEST_CASE("a program that is linked with MPI is known by the library it needs") {
+TEST_CASE("a program linked with MPI is recognised by its DT_NEEDED entry") {
   const TemporaryDirectory dir;
   const auto needed = [&](const std::string& content) { return linked_mpi(dir.file("p", content, 0755)); };
   CHECK(needed(program({"libm.so.6", "libmpi.so.40", "libc.so.6"})) == "libmpi.so.40");
@@ -87,7 +87,7 @@ TEST_CASE("a program that is linked with MPI is known by the library it needs") 
   CHECK(linked_mpi("/proc/self/exe").empty());
 }
 
-TEST_CASE("what is no good program needs no MPI and does no harm") {
+TEST_CASE("an invalid ELF file needs no MPI and is read safely") {
   const TemporaryDirectory dir;
   const auto needed = [&](const std::string& content) { return linked_mpi(dir.file("p", content, 0755)); };
   CHECK(needed("").empty());
@@ -106,7 +106,7 @@ TEST_CASE("what is no good program needs no MPI and does no harm") {
     needed(program({"libmpi.so.40"}, {.names_size = far}));
   }
   CHECK(needed(program({"libmpi.so.40"}, {.headers = 0xffff})).empty());
-  // Any byte may be anything: nothing is promised but an end.
+  // Every byte is varied; the call only has to return.
   std::mt19937 random(20);
   for (int i = 0; i < 2000; ++i) {
     std::string bad = good;

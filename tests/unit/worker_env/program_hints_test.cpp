@@ -11,7 +11,7 @@ namespace {
 
 const std::string shell_script = "#!/bin/sh\n";
 
-/// What is said behind the name of a program that is not there, in a directory and a PATH with these programs.
+/// The message, after the name, for a missing program in a directory and a PATH with these programs.
 class Place {
  public:
   Place() {
@@ -34,7 +34,7 @@ class Place {
 
 }  // namespace
 
-TEST_CASE("no short name and no other beginning is guessed from PATH") {
+TEST_CASE("no short name and no other first letter is suggested from PATH") {
   const Place place;
   for (const char* name : {"-m", ".", "cd", "rn", "train", "help", "gr"}) {
     CAPTURE(name);
@@ -44,7 +44,7 @@ TEST_CASE("no short name and no other beginning is guessed from PATH") {
   CHECK(place.said_of("trainr") == "not found in PATH (did you mean trainer?)");
 }
 
-TEST_CASE("what lies in the working directory is named first") {
+TEST_CASE("files of the working directory are suggested first") {
   const Place place;
   place.file("rm2", 0755);
   CHECK(place.said_of("rm2") == "not found in PATH (did you mean ./rm2?)");
@@ -57,7 +57,7 @@ TEST_CASE("what lies in the working directory is named first") {
   CHECK(place.said_of("plain") == "not found in PATH; ./plain is not executable; try: chmod +x ./plain");
 }
 
-TEST_CASE("nothing is suggested that does not run") {
+TEST_CASE("only executable programs are suggested") {
   const Place place;
   place.file("nb.ipynb", 0644);
   place.file("train.PY", 0644);
@@ -73,7 +73,7 @@ TEST_CASE("nothing is suggested that does not run") {
         "train.py: no such file (did you mean trains.py?)");
 }
 
-TEST_CASE("what belongs to a shell is said with how to write it") {
+TEST_CASE("shell keywords get a hint for bash -c") {
   const Place place;
   CHECK(place.said_of("FOO=1") ==
         "not found in PATH; to set a variable for the workers write --env FOO=1 before the program");
@@ -91,7 +91,7 @@ TEST_CASE("what belongs to a shell is said with how to write it") {
   CHECK(place.said_of("-m") == "not found in PATH; behind -- stands the program, and options of ddrun before it");
 }
 
-TEST_CASE("first words of other launchers are answered with where to look") {
+TEST_CASE("subcommands of other launchers get a hint") {
   const Place place;
   for (const std::string name : {"run", "launch", "status", "stop"}) {
     CHECK(place.said_of(name) == "not found in PATH; ddrun has no word " + name +

@@ -17,7 +17,7 @@ namespace {
 
 const std::string script = "#!/bin/sh\nexit 0\n";
 
-/// What the user would read, with the directory's random name left out.
+/// The message for the user, without the directory's random name.
 std::string failure(const Result<std::string>& result, Errc code, const std::string& directory = "") {
   if (result) return "found " + *result;
   CHECK(result.error().code == code);
@@ -61,7 +61,7 @@ TEST_CASE("a plain name is searched in PATH and what is no program there is pass
         "DIR/b/tool: not executable; try: chmod +x DIR/b/tool");
 }
 
-TEST_CASE("a missing program is told in the shell's words with the name that was meant") {
+TEST_CASE("a missing program is reported as by a shell, with a suggestion") {
   const TemporaryDirectory dir;
   dir.file("train", script, 0755);
   dir.file("trial.txt", "", 0644);
@@ -81,7 +81,7 @@ TEST_CASE("a missing program is told in the shell's words with the name that was
   CHECK(failure(find_program("", path, "/"), Errc::not_found) == "the name of the program is empty");
 }
 
-TEST_CASE("short names are suggested for a slip of the finger only") {
+TEST_CASE("short names are suggested for a single typo only") {
   const TemporaryDirectory dir;
   for (const char* name : {"sort", "run", "cat"}) dir.file(name, script, 0755);
   const auto tried = [&](const char* name) { return failure(find_program(name, "/bin", dir.path()), Errc::not_found); };
@@ -125,7 +125,7 @@ TEST_CASE("what cannot be executed says why and what to do") {
         "'#!/usr/bin/env python3' its first line");
 }
 
-TEST_CASE("a Python program by another name is known by what is in it") {
+TEST_CASE("a Python program with another name is recognised by its content") {
   const TemporaryDirectory dir;
   const auto is = [&](const std::string& name, const std::string& content, mode_t mode = 0644) {
     dir.file(name, content, mode);
@@ -139,7 +139,7 @@ TEST_CASE("a Python program by another name is known by what is in it") {
   CHECK(is("compiled", std::string("\xa7\r\r\n\0\0\0\0\1\2\3\4\5\6\7\10\11", 17)));
   CHECK(is("script", "#!/usr/bin/env python3\nprint(1)\n"));
   CHECK(is("script", "#!/opt/python3.11/bin/python3.11 -u\n"));
-  // May be executed, and names the Python that it wants; a shell's; nothing tells whose.
+  // Executable, with a '#!' line for Python; a shell script; no '#!' line.
   CHECK_FALSE(is("executable", "#!/nowhere/python3\n", 0755));
   CHECK_FALSE(is("shell", "#!/bin/sh\npython3 x\n"));
   CHECK_FALSE(is("text", "import os\n"));

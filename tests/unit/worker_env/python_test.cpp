@@ -41,7 +41,7 @@ TEST_CASE("Python is the chosen one or the venv's or that in PATH") {
   CHECK(choose({path}, "/").value() == found);
 }
 
-TEST_CASE("a Python that was asked for but is not there is an error that says who asked") {
+TEST_CASE("a configured Python that is missing is an error that names the setting") {
   const auto by_variable = choose({"PATH=/bin", "PYTHON_EXEC=/no/python"}, "/");
   REQUIRE_FALSE(by_variable);
   CHECK(by_variable.error().code == Errc::not_found);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Catch2 v3 where it is there, else v2: the tests use only what both have.
+// Catch2 v3 if installed, else v2: the tests use their common subset.
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_all.hpp>
 #else
@@ -13,7 +13,7 @@
 
 namespace ddrun::test {
 
-/// For CHECK_THAT: a text that has this one in it.
+/// For CHECK_THAT: a text that contains `part`.
 inline auto contains(const std::string& part) {
 #if __has_include(<catch2/catch_all.hpp>)
   return Catch::Matchers::ContainsSubstring(part);
@@ -22,8 +22,8 @@ inline auto contains(const std::string& part) {
 #endif
 }
 
-/// Ends this test as skipped, with its reason on the screen (CTest counts it: SKIP_REGULAR_EXPRESSION).
-/// For what cannot be tried on this machine; every test case runs in a process of its own.
+/// Ends this test as skipped, with its reason on the screen (CTest counts it: SKIP_REGULAR_EXPRESSION). For tests that
+/// cannot run on this machine; every test case runs in its own process.
 [[noreturn]] inline void skip(const std::string& reason) {
   std::printf("SKIPPED: %s\n", reason.c_str());
   std::fflush(stdout);

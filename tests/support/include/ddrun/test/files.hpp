@@ -16,7 +16,7 @@ class TemporaryDirectory {
   [[nodiscard]] const std::string& path() const { return path_; }
   /// The path of a file in it, whether there is one or not.
   [[nodiscard]] std::string file(const std::string& name) const { return path_ + "/" + name; }
-  /// Writes a file, and makes the directories to it; gives back its path.
+  /// Writes a file and creates its directories; returns its path.
   std::string file(const std::string& name, const std::string& content, mode_t mode = 0644) const;
 
  private:

@@ -6,13 +6,13 @@
 
 namespace ddrun::test {
 
-/// A pipe that takes nothing, and that somebody could read: the test, once it wants to.
+/// A full pipe with an open read end, which the test can drain.
 class FullPipe {
  public:
   FullPipe();
-  /// For a process that the test starts: its writes wait. Closed there by exec, unless it is duplicated first.
+  /// For a child: its writes block. Close-on-exec unless duplicated.
   [[nodiscard]] int write_end() const { return write_.get(); }
-  /// Reads until what came, behind what filled the pipe, contains `text`; false if that takes too long.
+  /// Reads until the data after the initial fill contains `text`; false on timeout.
   bool wait_for(const std::string& text);
 
  private:

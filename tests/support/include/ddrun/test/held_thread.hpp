@@ -9,8 +9,8 @@
 
 namespace ddrun::test {
 
-/// A thread of another process that stands still for as long as this lives, as one does that waits for a disk; the
-/// others of its process run on. For the thread that made it only. Throws where the system does not let us.
+/// Stops one thread of another process by ptrace(2), as if it waited for a disk; its other threads run on. Destroy it
+/// on the creating thread. Throws if ptrace() is not permitted.
 class HeldThread {
  public:
   explicit HeldThread(pid_t thread) : thread_(thread) {

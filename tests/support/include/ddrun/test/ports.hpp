@@ -12,15 +12,15 @@
 
 namespace ddrun::test {
 
-/// A port of the loopback on which nobody listens at this moment, and that nobody else gets by chance: it is below
-/// those that the system gives to connections, and test programs that run beside this one look elsewhere.
+/// A free loopback port that no other process gets by chance: below the ephemeral range, and each test program uses its
+/// own block of ports.
 inline int free_port() {
   constexpr int first = 10'000, of_each_program = 16, programs = 1'400;
   static int taken = 0;
   for (int tried = 0; tried < of_each_program; ++tried) {
     const int port = first + ::getpid() % programs * of_each_program + taken++ % of_each_program;
     const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    // As whoever will listen there does: connections that have ended keep a port busy for a minute.
+    // As a listener sets it: connections in TIME_WAIT keep a port busy for a minute.
     const int yes = 1;
     ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
     sockaddr_in at{};
@@ -29,7 +29,7 @@ inline int free_port() {
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0) return port;
   }
-  throw std::runtime_error("somebody listens on each port of this test");
+  throw std::runtime_error("no free port in the block of this test program");
 }
 
 }  // namespace ddrun::test

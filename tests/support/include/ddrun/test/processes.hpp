@@ -12,7 +12,7 @@
 
 namespace ddrun::test {
 
-/// Calls `condition` until it is true or the time is up; gives back its last value.
+/// Calls `condition` until it is true or the time is up; returns its last value.
 bool wait_until(const std::function<bool()>& condition, std::chrono::milliseconds limit = std::chrono::seconds(20));
 
 /// Living processes (not zombies) that descend from `root`, itself not included; nearest first.
@@ -39,8 +39,8 @@ struct RunOptions {
   std::function<void()> in_child;  ///< called last before exec, such as for limits or another stdout
 };
 
-/// One run of a program, in the background, with its output collected. Every process it starts carries a tag in its
-/// environment, so that the end of the test can see that nothing is left. The destructor kills what still runs.
+/// A program run in the background with collected output. A tag in the environment of all its processes lets the test
+/// check that none is left. The destructor kills the rest.
 class Run {
  public:
   using Options = RunOptions;
@@ -50,16 +50,16 @@ class Run {
   Run& operator=(const Run&) = delete;
 
   [[nodiscard]] pid_t pid() const { return pid_; }
-  /// Waits for the end and for the end of its output; fails the test (throws) when it takes longer.
+  /// Waits for the exit and the end of its output; throws on timeout, which fails the test.
   Outcome wait(std::chrono::milliseconds limit = std::chrono::seconds(30));
-  /// What was written so far.
+  /// The output so far.
   std::string out();
   std::string err();
   /// Waits until stdout contains `text`.
   bool wait_for_out(const std::string& text, std::chrono::milliseconds limit = std::chrono::seconds(20));
   bool wait_for_err(const std::string& text, std::chrono::milliseconds limit = std::chrono::seconds(20));
   void signal(int number) const;
-  /// Sends a signal to one process of this run; false if `pid` is no longer one. Never hits a stranger.
+  /// Signals one process of this run; false if `pid` is no longer one. Never signals another process.
   bool signal(pid_t pid, int number) const;  // NOLINT(bugprone-easily-swappable-parameters)
   /// Living processes of this run, the program itself included.
   [[nodiscard]] std::vector<pid_t> living() const;

@@ -6,7 +6,7 @@
 
 namespace ddrun::test {
 
-/// Each message of the control protocol, no field as it is by default.
+/// Each message of the control protocol, with non-default fields.
 inline std::vector<rendezvous::FromAgent> messages_of_agent() {
   using namespace rendezvous;
   return {

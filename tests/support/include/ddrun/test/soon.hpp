@@ -4,7 +4,7 @@
 
 namespace ddrun::test {
 
-/// By when whatever a test waits for has happened, unless it never does.
+/// The deadline for events that a test waits for.
 inline Deadline soon() { return Clock::now() + std::chrono::seconds(20); }
 
 }  // namespace ddrun::test

@@ -16,10 +16,10 @@
 
 #include "ddrun/test/catch.hpp"
 
-// The store's protocol from the outside: bytes as they were captured, and a client that sends whatever it is told.
+// The store's wire protocol: captured bytes, and a client for raw bytes.
 namespace ddrun::test {
 
-/// "00 cef7853c" -> the five bytes. Blanks do not count.
+/// "00 cef7853c" -> five bytes; blanks are ignored.
 inline std::string unhex(std::string_view text) {
   std::string bytes;
   int high = -1;
@@ -130,14 +130,14 @@ inline const std::vector<Exchange>& captured_old_session() {
       {"number of keys", unhex("06"), unhex("0300000000000000")},
       {"watch c", unhex("07 0200000000000000 2f63"), unhex("03")},
       {"delete c", unhex("08 0200000000000000 2f63"),
-       unhex("02 0200000000000000 2f63 0200000000000000 7631 0000000000000000"  // told of it before its own answer
+       unhex("02 0200000000000000 2f63 0200000000000000 7631 0000000000000000"  // the callback arrives before the reply
              "0100000000000000")},
       {"delete c again", unhex("08 0200000000000000 2f63"), unhex("0000000000000000")},
   };
   return session;
 }
 
-/// A connection to the loopback without any knowledge of the protocol. Everything ends after ten seconds.
+/// A raw connection to the loopback. Each read times out after ten seconds.
 class RawClient {
  public:
   explicit RawClient(std::uint16_t port) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -157,7 +157,7 @@ class RawClient {
   }
   [[nodiscard]] int fd() const { return fd_; }
 
-  /// False if the server has hung up.
+  /// False if the server has closed the connection.
   bool send(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -180,7 +180,7 @@ class RawClient {
     return total;
   }
 
-  /// Up to `size` bytes; fewer if the server hangs up.
+  /// Up to `size` bytes; fewer if the server closes the connection.
   std::string receive(std::size_t size) {
     std::string bytes;
     while (bytes.size() < size) {
@@ -192,7 +192,7 @@ class RawClient {
     return bytes;
   }
 
-  /// Whether the server hangs up without another byte.
+  /// Whether the server closes the connection without another byte.
   bool closed_by_server() {
     char byte;
     return read_some(&byte, 1) <= 0;

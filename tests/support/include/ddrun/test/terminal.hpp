@@ -13,16 +13,16 @@ struct Terminal {
   /// `size`: of the screen; left at 0 x 0 if null.
   explicit Terminal(const winsize* size = nullptr);
 
-  /// From now on it changes no byte that is written to it.
+  /// Disables output processing.
   void make_raw() const;
   void resize(const winsize& size) const;
   void type(const std::string& keys) const;
-  /// What has come to the screen since the last call; does not wait.
+  /// The output since the last call; does not block.
   [[nodiscard]] std::string shown() const;
 
   UniqueFd
       front;     ///< screen and keyboard: what is written to `tty` is read here, and the other way round; never blocks
-  UniqueFd tty;  ///< for whoever is under test
+  UniqueFd tty;  ///< for the program under test
 };
 
 }  // namespace ddrun::test
