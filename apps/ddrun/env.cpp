@@ -121,7 +121,7 @@ std::vector<Row> evidence_rows(const std::vector<cluster::Evidence>& evidence) {
   std::vector<Row> rows;
   for (const auto& one : evidence) {
     std::string from = concat("from ", one.variable);
-    if (!one.instead.empty()) from += concat("; instead: ", one.instead);
+    if (!one.overridden_by.empty()) from += concat("; instead: ", one.overridden_by);
     rows.push_back({one.what, one.value, std::move(from)});
   }
   return rows;
@@ -166,8 +166,8 @@ Json evidence_json(const std::vector<cluster::Evidence>& evidence) {
     list.push_back({{"what", one.what},
                     {"value", one.value},
                     {"from", one.variable},
-                    {"used", one.instead.empty()},
-                    {"instead", one.instead.empty() ? Json(nullptr) : Json(one.instead)}});
+                    {"used", one.overridden_by.empty()},
+                    {"instead", one.overridden_by.empty() ? Json(nullptr) : Json(one.overridden_by)}});
   }
   return list;
 }

@@ -311,7 +311,7 @@ std::string line(std::string setting, std::string_view origin) {
 }
 
 std::string_view origin_of(const Settings& settings, const Option& option) {
-  const Given& given = settings.of(option);
+  const GivenValue& given = settings.of(option);
   return given.source == Source::standard ? std::string_view("default") : given.where;
 }
 

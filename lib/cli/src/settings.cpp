@@ -9,7 +9,7 @@ namespace ddrun::cli {
 
 namespace {
 
-const Given not_given{};
+const GivenValue not_given{};
 
 struct Variable {
   std::string_view name;
@@ -55,7 +55,7 @@ Settings::Entry& Settings::entry(const Option& option) {
   return *std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.option == &option; });
 }
 
-void Settings::add(const Option& option, Given given) { entry(option).given.push_back(std::move(given)); }
+void Settings::add(const Option& option, GivenValue given) { entry(option).given.push_back(std::move(given)); }
 
 void Settings::add_file(const ConfigFile& file) {
   for (const FileValue& value : file.values) {
@@ -88,7 +88,7 @@ void Settings::add_command_line(const argv::CommandLine& line) {
   for (const auto& [typed, values] : line.options) {
     const Option* const option = find_option(typed->name);
     if (option == nullptr || !option->is_setting()) continue;
-    Given given{Source::command_line, "command line", concat("--", option->name), values};
+    GivenValue given{Source::command_line, "command line", concat("--", option->name), values};
     const bool counted = option->kind == Kind::count && values == std::vector<std::string>(values.size(), "true");
     // A repeated flag is counted; of several values the last one counts, as with argparse.
     if (counted) given.values = {std::to_string(std::min<std::size_t>(values.size(), 9))};
@@ -98,14 +98,14 @@ void Settings::add_command_line(const argv::CommandLine& line) {
   }
 }
 
-const Given& Settings::of(const Option& option) const {
+const GivenValue& Settings::of(const Option& option) const {
   for (const Entry& entry : entries_) {
     if (entry.option == &option) return entry.given.empty() ? not_given : entry.given.back();
   }
   return not_given;
 }
 
-const Given& Settings::of(std::string_view name) const {
+const GivenValue& Settings::of(std::string_view name) const {
   const Option* option = find_option(name);
   return option == nullptr ? not_given : of(*option);
 }
@@ -113,7 +113,7 @@ const Given& Settings::of(std::string_view name) const {
 bool Settings::is_on(std::string_view name) const {
   const Option* option = find_option(name);
   if (option == nullptr) return false;
-  const Given& given = of(*option);
+  const GivenValue& given = of(*option);
   if (given.source == Source::standard || given.values == option->show(ParsedOptions{})) return false;
   const std::string_view value = given.values.empty() ? std::string_view() : given.values.back();
   if (option->takes_value() && value.empty()) return false;
@@ -123,7 +123,7 @@ bool Settings::is_on(std::string_view name) const {
 
 void Settings::move(std::string_view from, std::string_view to, const std::string& value) {
   Entry& source = entry(*find_option(from));
-  Given given = source.given.back();
+  GivenValue given = source.given.back();
   source.given.clear();
   given.where += concat(", --", from, "=", given.values.back());
   given.values = {value};
@@ -132,8 +132,8 @@ void Settings::move(std::string_view from, std::string_view to, const std::strin
 
 Result<void> Settings::exclude(std::string_view one, std::string_view other) {
   if (!is_on(one) || !is_on(other)) return {};
-  const Given& first = of(one);
-  const Given& second = of(other);
+  const GivenValue& first = of(one);
+  const GivenValue& second = of(other);
   if (first.source == second.source) {
     return fail(Errc::invalid_argument,
                 concat("--", one, " and --", other, " exclude each other (", first.where,
@@ -144,11 +144,11 @@ Result<void> Settings::exclude(std::string_view one, std::string_view other) {
   return {};
 }
 
-cluster::Given Settings::given() const {
-  cluster::Given all;
+cluster::GivenOptions Settings::given() const {
+  cluster::GivenOptions all;
   for (const auto& [option, given] : entries_) {
     if (given.empty()) continue;
-    const Given& last = given.back();
+    const GivenValue& last = given.back();
     if (option->takes_value() && last.values == std::vector<std::string>{""}) continue;  // --rdzv-id=$UNSET
     std::string where = concat("--", option->name);
     if (last.source != Source::command_line) where = last.where.substr(last.where.find(' ') + 1);

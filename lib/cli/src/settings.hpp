@@ -34,7 +34,7 @@ struct ConfigFile {
 /// The source of a value; later ones take precedence.
 enum class Source { standard, file, variable, command_line };
 
-struct Given {
+struct GivenValue {
   Source source = Source::standard;
   std::string where;   ///< "command line", "variable NAME", "file PATH:LINE:COLUMN"
   std::string prefix;  ///< prefix of messages about the value: "--name=value", "NAME=value", "PATH:LINE:COLUMN: name"
@@ -53,8 +53,8 @@ class Settings {
   void add_command_line(const argv::CommandLine& line);
 
   /// The effective value of `option`; `standard` if it was not given.
-  [[nodiscard]] const Given& of(const Option& option) const;
-  [[nodiscard]] const Given& of(std::string_view name) const;
+  [[nodiscard]] const GivenValue& of(const Option& option) const;
+  [[nodiscard]] const GivenValue& of(std::string_view name) const;
   /// Given with a value that is not the default, not off (--quiet=0) and not empty (--rdzv-id=).
   [[nodiscard]] bool is_on(std::string_view name) const;
 
@@ -65,7 +65,7 @@ class Settings {
   void move(std::string_view from, std::string_view to, const std::string& value);
 
   /// All options with a non-empty value, and their source: "--nnodes", "PET_NNODES", "job.toml:3:1".
-  [[nodiscard]] cluster::Given given() const;
+  [[nodiscard]] cluster::GivenOptions given() const;
 
   /// Applies every value to its option.
   [[nodiscard]] Result<void> apply_to(ParsedOptions& parsed) const;
@@ -73,10 +73,10 @@ class Settings {
  private:
   struct Entry {
     const Option* option;
-    std::vector<Given> given;  ///< in order of precedence, highest last
+    std::vector<GivenValue> given;  ///< in order of precedence, highest last
   };
   [[nodiscard]] Entry& entry(const Option& option);
-  void add(const Option& option, Given given);
+  void add(const Option& option, GivenValue given);
 
   std::vector<Entry> entries_;
 };

@@ -137,9 +137,9 @@ Result<StreamSelection> parse_streams(std::string_view text) {
   };
   StreamSelection selection;
   if (text.find(':') == std::string_view::npos) {
-    const auto everyone = digit(text);
-    if (!everyone) return wrong();
-    selection.everyone = *everyone;
+    const auto all_ranks = digit(text);
+    if (!all_ranks) return wrong();
+    selection.all_ranks = *all_ranks;
     return selection;
   }
   for (const std::string& part : split(text, ',')) {
@@ -276,7 +276,7 @@ std::string number_text(double number) {
 std::string number_set_text(const std::set<int>& numbers) { return fold_ranks({numbers.begin(), numbers.end()}); }
 
 std::string streams_text(const StreamSelection& streams) {
-  if (streams.by_local_rank.empty()) return std::to_string(static_cast<int>(streams.everyone));
+  if (streams.by_local_rank.empty()) return std::to_string(static_cast<int>(streams.all_ranks));
   std::string text;
   for (const auto& [rank, which] : streams.by_local_rank) {
     text += concat(text.empty() ? "" : ",", rank, ":", static_cast<int>(which));

@@ -64,7 +64,7 @@ Detected script_on(const DetectContext& context, std::string_view scheme, Fact<s
 
 }  // namespace
 
-Found find_pbs(const DetectContext& context) {
+DetectResult find_pbs(const DetectContext& context) {
   const auto job = text_of(context.variables, "PBS_JOBID");
   const auto file = text_of(context.variables, "PBS_NODEFILE");
   if (!job || !file || !context.variables.get("PBS_ENVIRONMENT")) return std::optional<Detected>{};
@@ -87,7 +87,7 @@ Found find_pbs(const DetectContext& context) {
   return detected;
 }
 
-Found find_lsf(const DetectContext& context) {
+DetectResult find_lsf(const DetectContext& context) {
   const auto job = text_of(context.variables, "LSB_JOBID");
   const auto counts = text_of(context.variables, "LSB_MCPU_HOSTS");
   const auto file = text_of(context.variables, "LSB_DJOB_HOSTFILE");
@@ -134,7 +134,7 @@ Found find_lsf(const DetectContext& context) {
   return detected;
 }
 
-Found find_sge(const DetectContext& context) {
+DetectResult find_sge(const DetectContext& context) {
   const auto job = text_of(context.variables, "JOB_ID");
   const auto file = text_of(context.variables, "PE_HOSTFILE");
   if (!job || !file) return std::optional<Detected>{};
@@ -144,7 +144,7 @@ Found find_sge(const DetectContext& context) {
                    "--hostfile=$PE_HOSTFILE", "qrsh -inherit");
 }
 
-Found find_flux(const DetectContext& context) {
+DetectResult find_flux(const DetectContext& context) {
   const auto job = text_of(context.variables, "FLUX_JOB_ID");
   const auto rank = number_of(context.variables, "FLUX_TASK_RANK", 0, node_limit);
   const auto nodes = number_of(context.variables, "FLUX_JOB_NNODES", 1, node_limit);

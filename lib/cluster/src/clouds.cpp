@@ -27,7 +27,7 @@ std::vector<std::string> words_of(std::string_view text) {
   return words;
 }
 
-Found find_members(const DetectContext& context, const Names& names, int fixed_port) {
+DetectResult find_members(const DetectContext& context, const Names& names, int fixed_port) {
   const auto rank = first_number_of(context.variables, names.rank, 0, node_limit);
   const auto nodes = first_number_of(context.variables, names.nodes, 1, node_limit);
   const auto gpus =
@@ -68,7 +68,7 @@ Found find_members(const DetectContext& context, const Names& names, int fixed_p
 
 }  // namespace
 
-Found find_skypilot(const DetectContext& context) {
+DetectResult find_skypilot(const DetectContext& context) {
   if (!context.variables.get("SKYPILOT_NODE_RANK")) return std::optional<Detected>{};
   return find_members(context,
                       {"SkyPilot",
@@ -80,7 +80,7 @@ Found find_skypilot(const DetectContext& context) {
                       0);
 }
 
-Found find_dstack(const DetectContext& context) {
+DetectResult find_dstack(const DetectContext& context) {
   if (!context.variables.get("DSTACK_NODE_RANK")) return std::optional<Detected>{};
   return find_members(context,
                       {"dstack",
@@ -92,7 +92,7 @@ Found find_dstack(const DetectContext& context) {
                       0);
 }
 
-Found find_volcano(const DetectContext& context) {
+DetectResult find_volcano(const DetectContext& context) {
   // With a master role there are two index ranges, and no variable tells which one applies.
   const bool has_index = context.variables.get("VC_TASK_INDEX") || context.variables.get("VK_TASK_INDEX");
   if (!has_index || !context.variables.get("VC_WORKER_HOSTS") || context.variables.get("VC_MASTER_HOSTS")) {
@@ -102,7 +102,7 @@ Found find_volcano(const DetectContext& context) {
       context, {"Volcano", {"VC_TASK_INDEX", "VK_TASK_INDEX"}, {"VC_WORKER_NUM"}, {"VC_WORKER_HOSTS"}, "", ""}, 29400);
 }
 
-Found find_sagemaker(const DetectContext& context) {
+DetectResult find_sagemaker(const DetectContext& context) {
   const auto hosts = text_of(context.variables, "SM_HOSTS");
   const auto current = text_of(context.variables, "SM_CURRENT_HOST");
   if (!hosts || !current) return std::optional<Detected>{};
@@ -120,7 +120,7 @@ Found find_sagemaker(const DetectContext& context) {
   return found;
 }
 
-Found find_azureml(const DetectContext& context) {
+DetectResult find_azureml(const DetectContext& context) {
   if (!context.variables.get("AZUREML_NODE_COUNT") || context.variables.get("LOCAL_RANK")) {
     return std::optional<Detected>{};
   }
@@ -141,7 +141,7 @@ Found find_azureml(const DetectContext& context) {
 }
 
 // Without slices the list names all machines; with several slices each one has its own list and numbering.
-Found find_tpu(const DetectContext& context) {
+DetectResult find_tpu(const DetectContext& context) {
   const auto list = text_of(context.variables, "TPU_WORKER_HOSTNAMES");
   const auto id = number_of(context.variables, "TPU_WORKER_ID", 0, node_limit);
   const auto slices = number_of(context.variables, "MEGASCALE_NUM_SLICES", 1, 10'000);
@@ -187,7 +187,7 @@ Found find_tpu(const DetectContext& context) {
   return detected;
 }
 
-Found find_torchx(const DetectContext& context) {
+DetectResult find_torchx(const DetectContext& context) {
   const auto host = text_of(context.variables, "TORCHX_RANK0_HOST");
   if (!host) return std::optional<Detected>{};
   Detected detected;

@@ -11,7 +11,7 @@ namespace {
 
 class Completer {
  public:
-  Completer(LaunchSpec& spec, const Given& given, const Detected& detected)
+  Completer(LaunchSpec& spec, const GivenOptions& given, const Detected& detected)
       : spec_(spec), given_(given), detected_(detected) {
     result_.evidence = detected.evidence;
   }
@@ -44,20 +44,20 @@ class Completer {
   /// Sets the reason for evidence that is not overridden yet.
   void override_evidence(std::string_view what, const std::string& why) {
     for (Evidence& one : result_.evidence) {
-      if (one.what == what && one.instead.empty()) one.instead = why;
+      if (one.what == what && one.overridden_by.empty()) one.overridden_by = why;
     }
   }
   /// The user's option overrides the evidence, unless it is the same variable.
   void override_by_option(std::string_view what, std::string_view option) {
     for (Evidence& one : result_.evidence) {
-      if (one.what == what && one.instead.empty() && one.variable.find(where(option)) == std::string::npos) {
-        one.instead = where(option);
+      if (one.what == what && one.overridden_by.empty() && one.variable.find(where(option)) == std::string::npos) {
+        one.overridden_by = where(option);
       }
     }
   }
   void override_all(const std::string& why) {
     for (Evidence& one : result_.evidence) {
-      if (one.instead.empty()) one.instead = why;
+      if (one.overridden_by.empty()) one.overridden_by = why;
     }
   }
 
@@ -191,14 +191,14 @@ class Completer {
   }
 
   LaunchSpec& spec_;
-  const Given& given_;
+  const GivenOptions& given_;
   const Detected& detected_;
   Completion result_;
 };
 
 }  // namespace
 
-Result<Completion> complete(LaunchSpec& spec, const Given& given, const Detected& detected) {
+Result<Completion> complete(LaunchSpec& spec, const GivenOptions& given, const Detected& detected) {
   return Completer(spec, given, detected).run();
 }
 

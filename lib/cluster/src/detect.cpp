@@ -25,7 +25,7 @@ struct Scheme {
   std::string_view name;  ///< value of --env-detect
   /// Prefixes of variables without which the scheme is absent.
   std::array<std::string_view, 2> variable_prefixes;
-  Found (*find)(const DetectContext&);
+  DetectResult (*find)(const DetectContext&);
   int level;               ///< precedence: the higher one wins; equal ones must agree
   bool starts_ranks;       ///< starts ranks, as mpirun does, which changes the meaning of Slurm's variables
   std::string_view known;  ///< its variables, for messages

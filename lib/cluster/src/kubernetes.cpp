@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint16_t pod_port = 29400;  ///< every pod has its own address
 
-Found leader_worker_set(const DetectContext& context, const Fact<std::string>& leader) {
+DetectResult leader_worker_set(const DetectContext& context, const Fact<std::string>& leader) {
   const auto size = number_of(context.variables, "LWS_GROUP_SIZE", 1, node_limit);
   const auto index = number_of(context.variables, "LWS_WORKER_INDEX", 0, node_limit);
   if (!size) return tl::unexpected<Error>(size.error());
@@ -52,7 +52,7 @@ std::string domain_of(const std::string& pod, const std::string& hosts_file) {
 
 }  // namespace
 
-Found find_kubernetes(const DetectContext& context) {
+DetectResult find_kubernetes(const DetectContext& context) {
   if (const auto leader = text_of(context.variables, "LWS_LEADER_ADDRESS")) return leader_worker_set(context, *leader);
   const auto index = number_of(context.variables, "JOB_COMPLETION_INDEX", 0, node_limit);
   if (!index) return tl::unexpected<Error>(index.error());

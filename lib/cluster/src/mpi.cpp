@@ -7,7 +7,7 @@ namespace ddrun::cluster {
 
 namespace {
 
-Found find_mpi(const DetectContext& context, const MpiVariables& names) {
+DetectResult find_mpi(const DetectContext& context, const MpiVariables& names) {
   const auto rank = number_of(context.variables, names.rank, 0, node_limit);
   const auto size = number_of(context.variables, names.size, 1, node_limit);
   const auto local = number_of(context.variables, names.local_size, 1, node_limit);
@@ -38,16 +38,16 @@ Found find_mpi(const DetectContext& context, const MpiVariables& names) {
 
 }  // namespace
 
-Found find_open_mpi(const DetectContext& context) { return find_mpi(context, open_mpi); }
+DetectResult find_open_mpi(const DetectContext& context) { return find_mpi(context, open_mpi); }
 
-Found find_mpich(const DetectContext& context) {
+DetectResult find_mpich(const DetectContext& context) {
   auto found = find_mpi(context, mpich);
   if (!found || *found) return found;
   return find_mpi(context, mvapich);
 }
 
 // horovodrun starts ranks, too. Its address variable is that of Horovod's rendezvous server, so it is not used.
-Found find_horovod(const DetectContext& context) {
+DetectResult find_horovod(const DetectContext& context) {
   const auto rank = number_of(context.variables, "HOROVOD_CROSS_RANK", 0, node_limit);
   const auto size = number_of(context.variables, "HOROVOD_CROSS_SIZE", 1, node_limit);
   const auto local = number_of(context.variables, "HOROVOD_LOCAL_SIZE", 1, node_limit);

@@ -20,26 +20,26 @@ struct DetectContext {
 
 /// nullopt if the scheme is absent; an error for contradictory or invalid variables. `evidence` is filled in when
 /// results are merged.
-using Found = Result<std::optional<Detected>>;
+using DetectResult = Result<std::optional<Detected>>;
 
-Found find_slurm(const DetectContext& context);
-Found find_open_mpi(const DetectContext& context);
-Found find_mpich(const DetectContext& context);
-Found find_flux(const DetectContext& context);
-Found find_pbs(const DetectContext& context);
-Found find_lsf(const DetectContext& context);
-Found find_sge(const DetectContext& context);
-Found find_torchrun(const DetectContext& context);
-Found find_kubernetes(const DetectContext& context);
-Found find_skypilot(const DetectContext& context);
-Found find_dstack(const DetectContext& context);
-Found find_sagemaker(const DetectContext& context);
-Found find_azureml(const DetectContext& context);
-Found find_volcano(const DetectContext& context);
-Found find_horovod(const DetectContext& context);
-Found find_tpu(const DetectContext& context);
-Found find_torchx(const DetectContext& context);
-Found find_plain(const DetectContext& context);
+DetectResult find_slurm(const DetectContext& context);
+DetectResult find_open_mpi(const DetectContext& context);
+DetectResult find_mpich(const DetectContext& context);
+DetectResult find_flux(const DetectContext& context);
+DetectResult find_pbs(const DetectContext& context);
+DetectResult find_lsf(const DetectContext& context);
+DetectResult find_sge(const DetectContext& context);
+DetectResult find_torchrun(const DetectContext& context);
+DetectResult find_kubernetes(const DetectContext& context);
+DetectResult find_skypilot(const DetectContext& context);
+DetectResult find_dstack(const DetectContext& context);
+DetectResult find_sagemaker(const DetectContext& context);
+DetectResult find_azureml(const DetectContext& context);
+DetectResult find_volcano(const DetectContext& context);
+DetectResult find_horovod(const DetectContext& context);
+DetectResult find_tpu(const DetectContext& context);
+DetectResult find_torchx(const DetectContext& context);
+DetectResult find_plain(const DetectContext& context);
 
 // Helpers for all schemes.
 

@@ -51,7 +51,7 @@ class Slurm {
     if (step && in_step_) step_ = step->value;
   }
 
-  Found find(Fact<std::string> job) {
+  DetectResult find(Fact<std::string> job) {
     Detected detected;
     detected.scheme = in_step_ ? "Slurm step" : "Slurm job";
     if (is_heterogeneous_slurm(variables_)) return heterogeneous();
@@ -74,7 +74,7 @@ class Slurm {
   }
 
  private:
-  static Found heterogeneous() {
+  static DetectResult heterogeneous() {
     Detected detected;
     detected.scheme = "heterogeneous Slurm job";
     detected.refusal =
@@ -152,7 +152,7 @@ class Slurm {
 
 }  // namespace
 
-Found find_slurm(const DetectContext& context) {
+DetectResult find_slurm(const DetectContext& context) {
   auto job = first_text_of(context.variables, slurm_job_names);
   if (!job) return std::optional<Detected>{};
   return Slurm(context).find(std::move(*job));

@@ -59,7 +59,7 @@ bool any_set(const Environment& variables, const std::vector<std::string_view>& 
 
 }  // namespace
 
-Found find_torchrun(const DetectContext& context) {
+DetectResult find_torchrun(const DetectContext& context) {
   const Environment& variables = context.variables;
   // Kubeflow sets it to an empty value, on which torchrun itself fails.
   const bool standalone = variables.has("PET_STANDALONE") && !variables.get("PET_STANDALONE");
@@ -102,7 +102,7 @@ Found find_torchrun(const DetectContext& context) {
   return detected;
 }
 
-Found find_plain(const DetectContext& context) {
+DetectResult find_plain(const DetectContext& context) {
   const Environment& variables = context.variables;
   // With LOCAL_RANK a launcher has started ranks, and these variables describe ranks.
   if (!variables.get("MASTER_ADDR") || variables.get("LOCAL_RANK") ||

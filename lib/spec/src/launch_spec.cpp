@@ -5,13 +5,13 @@
 namespace ddrun {
 
 Streams StreamSelection::of(int local_rank) const {
-  if (by_local_rank.empty()) return everyone;
+  if (by_local_rank.empty()) return all_ranks;
   const auto found = by_local_rank.find(local_rank);
   return found == by_local_rank.end() ? Streams::none : found->second;
 }
 
 bool StreamSelection::any() const {
-  if (by_local_rank.empty()) return everyone != Streams::none;
+  if (by_local_rank.empty()) return all_ranks != Streams::none;
   for (const auto& [rank, streams] : by_local_rank) {
     if (streams != Streams::none) return true;
   }

@@ -77,8 +77,8 @@ TEST_CASE("short letters of torchrun work alone joined and with an equals sign")
     Args args = way;
     args.emplace_back("w");
     const auto launch = launched(args);
-    CHECK(launch.spec.log.redirects.everyone == Streams::both);
-    CHECK(launch.spec.log.tee.everyone == Streams::out);
+    CHECK(launch.spec.log.redirects.all_ranks == Streams::both);
+    CHECK(launch.spec.log.tee.all_ranks == Streams::out);
   }
   CHECK(launched({"-mr3", "pkg.mod"}).spec.program.kind == ProgramKind::python_module);
 }

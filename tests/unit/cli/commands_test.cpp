@@ -162,9 +162,9 @@ TEST_CASE("variables of -x are set for the workers with and without hosts") {
 TEST_CASE("a launch records the given options and their sources") {
   const cli::Launch launch =
       launched({"--rdzv-id=x", "-n2", "w"}, {"PET_NODE_RANK=0", "DDRUN_RDZV_ID=y", "PET_NNODES="});
-  CHECK(launch.given == cluster::Given{{"rdzv-id", "--rdzv-id"},
-                                       {"nproc-per-node", "--nproc-per-node"},
-                                       {"node-rank", "PET_NODE_RANK"}});
+  CHECK(launch.given == cluster::GivenOptions{{"rdzv-id", "--rdzv-id"},
+                                              {"nproc-per-node", "--nproc-per-node"},
+                                              {"node-rank", "PET_NODE_RANK"}});
 }
 
 TEST_CASE("version is shown in three ways") {

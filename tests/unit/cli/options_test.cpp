@@ -65,7 +65,7 @@ TEST_CASE("options about failure and the end") {
 
 TEST_CASE("options about output") {
   const auto log = [](const std::string& option) { return spec_of(option).log; };
-  CHECK(log("--redirects=3").redirects.everyone == Streams::both);
+  CHECK(log("--redirects=3").redirects.all_ranks == Streams::both);
   const auto listed = log("--tee=0:3,12:1,20-22:2").tee;
   CHECK(listed.of(0) == Streams::both);
   CHECK(listed.of(12) == Streams::out);

@@ -18,11 +18,11 @@ struct Outcome {
   Completion completion;
 };
 
-Result<Completion> attempt(LaunchSpec& spec, const Lines& variables, const Given& given) {
+Result<Completion> attempt(LaunchSpec& spec, const Lines& variables, const GivenOptions& given) {
   return complete(spec, given, detect_in({variables}));
 }
 
-Outcome completed(const Lines& variables, const Given& given = {}, LaunchSpec spec = {}) {
+Outcome completed(const Lines& variables, const GivenOptions& given = {}, LaunchSpec spec = {}) {
   auto done = attempt(spec, variables, given);
   if (!done) {
     INFO(done.error().message);
@@ -31,7 +31,7 @@ Outcome completed(const Lines& variables, const Given& given = {}, LaunchSpec sp
   return {spec, *done};
 }
 
-std::string refused(const Lines& variables, const Given& given = {}, LaunchSpec spec = {}) {
+std::string refused(const Lines& variables, const GivenOptions& given = {}, LaunchSpec spec = {}) {
   const auto done = attempt(spec, variables, given);
   REQUIRE_FALSE(done);
   return done.error().message;
@@ -58,7 +58,7 @@ TEST_CASE("inside srun no option is needed") {
   CHECK(meeting.id == "slurm-1.0");
   CHECK(spec.nproc.count == 2);
   CHECK_FALSE(completion.start_agents);
-  for (const Evidence& one : completion.evidence) CHECK(one.instead.empty());
+  for (const Evidence& one : completion.evidence) CHECK(one.overridden_by.empty());
 }
 
 TEST_CASE("the user's options take precedence") {
@@ -89,7 +89,7 @@ TEST_CASE("the user's options take precedence") {
 
 TEST_CASE("one machine stays as it was") {
   const LaunchSpec standard;
-  for (const auto& [variables, given] : std::vector<std::pair<Lines, Given>>{
+  for (const auto& [variables, given] : std::vector<std::pair<Lines, GivenOptions>>{
            {step, {{"nnodes", "--nnodes"}}},
            {{"SLURM_JOB_ID=1", "SLURM_JOB_NUM_NODES=1", "SLURM_JOB_NODELIST=n1", "SLURM_GPUS_ON_NODE=2"}, {}},
            {{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_NODES=1", "SLURM_STEP_NODELIST=n1", "SLURM_NODEID=0",

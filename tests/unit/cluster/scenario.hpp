@@ -74,7 +74,7 @@ inline std::string summary_in(const Scenario& scenario) { return summary(detect_
 /// "" if it is used; "<none>" if there is no such evidence.
 inline std::string override_of(const std::vector<Evidence>& all, const std::string& what) {
   for (const Evidence& one : all) {
-    if (one.what == what) return one.instead;
+    if (one.what == what) return one.overridden_by;
   }
   return "<none>";
 }

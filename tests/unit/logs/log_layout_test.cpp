@@ -94,7 +94,7 @@ TEST_CASE("the private directory is made again with the directory above it") {
   fs::create_directory(inner);
   setenv("TMPDIR", inner.c_str(), 1);
   LogSpec log;
-  if (GENERATE(false, true)) log.redirects.everyone = Streams::out;
+  if (GENERATE(false, true)) log.redirects.all_ranks = Streams::out;
   LogLayout layout(log, "job");
   REQUIRE(layout.prepare());
   REQUIRE(layout.begin_attempt(0, {0}));
@@ -117,7 +117,7 @@ TEST_CASE("a private directory that cannot be announced is an error and is not m
 TEST_CASE("redirecting without a log directory makes one") {
   TemporaryDir dir;
   LogSpec log;
-  log.redirects.everyone = Streams::out;
+  log.redirects.all_ranks = Streams::out;
   LogLayout layout(log, "job");
   REQUIRE(layout.prepare());
   REQUIRE(layout.begin_attempt(0, {0}));
@@ -129,7 +129,7 @@ TEST_CASE("redirecting without a log directory makes one") {
 TEST_CASE("the null device as log directory switches files off") {
   LogSpec log;
   log.dir = "/dev/null";
-  log.redirects.everyone = Streams::both;
+  log.redirects.all_ranks = Streams::both;
   LogLayout layout(log, "job");
   REQUIRE(layout.prepare());
   REQUIRE(layout.begin_attempt(0, {0}));

@@ -45,7 +45,7 @@ TEST_CASE("a tee files the exact bytes and shows lines with the prefix of torchr
   TemporaryDirectory dir;
   OutputHarness h(1, [&](OutputOptions& options) {
     options.log.dir = dir.path();
-    options.log.tee.everyone = Streams::both;
+    options.log.tee.all_ranks = Streams::both;
     options.role = "trainer";
   });
   h.start();
@@ -66,7 +66,7 @@ TEST_CASE("filters copy whole lines with their prefix to one file for all worker
   TemporaryDirectory dir;
   OutputHarness h(2, [&](OutputOptions& options) {
     options.log.dir = dir.path();
-    options.log.tee.everyone = Streams::out;
+    options.log.tee.all_ranks = Streams::out;
     options.log.duplicate_stdout_filters = {"loss", "acc"};
   });
   h.start();
@@ -84,7 +84,7 @@ TEST_CASE("every attempt keeps its logs and the tail is that of the present one"
   TemporaryDirectory dir;
   OutputHarness h(1, [&](OutputOptions& options) {
     options.log.dir = dir.path();
-    options.log.tee.everyone = Streams::both;
+    options.log.tee.all_ranks = Streams::both;
   });
   std::vector<std::string> logs;
   for (int attempt = 0; attempt < 3; ++attempt) {
@@ -152,7 +152,7 @@ TEST_CASE("a log directory that is removed before a rotation is made again") {
   TemporaryDirectory dir;
   OutputHarness h(1, [&](OutputOptions& options) {
     options.log.dir = dir.file("logs");
-    options.log.tee.everyone = Streams::out;
+    options.log.tee.all_ranks = Streams::out;
     options.log.rotate_bytes = 1024;
   });
   h.start();
@@ -190,7 +190,7 @@ TEST_CASE("rotation of a redirected stream goes through ddrun and keeps every by
   TemporaryDirectory dir;
   OutputHarness h(1, [&](OutputOptions& options) {
     options.log.dir = dir.path();
-    options.log.redirects.everyone = Streams::out;
+    options.log.redirects.all_ranks = Streams::out;
     options.log.rotate_bytes = 10'000;
   });
   h.start();
@@ -279,7 +279,7 @@ TEST_CASE("a full disk costs the log and not the job") {
   SmallDisk dir;
   OutputHarness h(2, [&](OutputOptions& options) {
     options.log.dir = dir.path();
-    options.log.tee.everyone = Streams::out;
+    options.log.tee.all_ranks = Streams::out;
   });
   h.start();
   const std::string line = std::string(99, 'x') + "\n";

@@ -48,7 +48,7 @@ TEST_CASE("redirect and tee are per stream and per local rank") {
 
 TEST_CASE("rotation goes through ddrun") {
   LogSpec log;
-  log.redirects.everyone = Streams::both;
+  log.redirects.all_ranks = Streams::both;
   log.rotate_bytes = 1000;
   CHECK(out_of(log, 1).kind == Kind::piped);
   CHECK_FALSE(out_of(log, 1).console);
@@ -59,7 +59,7 @@ TEST_CASE("local ranks that are filtered out go to files but are not shown") {
   log.local_ranks_filter = std::set<int>{1};
   CHECK(out_of(log, 4, 0).kind == Kind::discard);
   CHECK(out_of(log, 4, 1).kind == Kind::piped);
-  log.tee.everyone = Streams::out;
+  log.tee.all_ranks = Streams::out;
   CHECK(out_of(log, 4, 0).kind == Kind::direct_file);
   CHECK(out_of(log, 4, 1).console);
 }
@@ -71,7 +71,7 @@ TEST_CASE("a stderr that is not shown is read all the same") {
   CHECK(hidden.kind == Kind::piped);
   CHECK_FALSE((hidden.console || hidden.file || hidden.duplicate));
   log = {};
-  log.redirects.everyone = Streams::both;
+  log.redirects.all_ranks = Streams::both;
   hidden = plan_stream(log, StreamId::err, 0, 1, {.files = false});
   CHECK(hidden.kind == Kind::piped);
   CHECK_FALSE((hidden.console || hidden.file || hidden.duplicate));
@@ -79,9 +79,9 @@ TEST_CASE("a stderr that is not shown is read all the same") {
 
 TEST_CASE("without log files a redirected stream is dropped and a tee is shown") {
   LogSpec log;
-  log.redirects.everyone = Streams::out;
+  log.redirects.all_ranks = Streams::out;
   CHECK(out_of(log, 4, 0, false).kind == Kind::discard);
-  log.tee.everyone = Streams::out;
+  log.tee.all_ranks = Streams::out;
   CHECK(out_of(log, 4, 0, false).kind == Kind::piped);
   CHECK_FALSE(out_of(log, 4, 0, false).file);
   log.duplicate_stdout_filters = {"loss"};
@@ -93,7 +93,7 @@ TEST_CASE("a duplicate filter reads the stream whatever its other destinations")
   log.duplicate_stdout_filters = {"loss"};
   CHECK(out_of(log, 1).kind == Kind::piped);
   CHECK(plan_stream(log, StreamId::err, 0, 1, {}).kind == Kind::inherit);
-  log.redirects.everyone = Streams::out;
+  log.redirects.all_ranks = Streams::out;
   CHECK(out_of(log, 1).kind == Kind::piped);
   CHECK(out_of(log, 1).duplicate);
   CHECK_FALSE(out_of(log, 1).console);
@@ -110,10 +110,10 @@ TEST_CASE("workers get pseudo-terminals where their console is a terminal") {
   CHECK_FALSE(plan(log, 1, on_terminal).pty);  // it inherits the real one
   CHECK(plan(log, max_workers_with_ptys, on_terminal).pty);
   CHECK_FALSE(plan(log, max_workers_with_ptys + 1, on_terminal).pty);
-  log.tee.everyone = Streams::both;
+  log.tee.all_ranks = Streams::both;
   CHECK(plan(log, 1, on_terminal).pty);
   log = {};
-  log.redirects.everyone = Streams::both;
+  log.redirects.all_ranks = Streams::both;
   CHECK(plan(log, 2, on_terminal).kind == Kind::direct_file);
   CHECK_FALSE(plan(log, 2, on_terminal).pty);
   log.duplicate_stdout_filters = {"x"};
@@ -128,7 +128,7 @@ TEST_CASE("pseudo-terminals can be forced and switched off") {
   CHECK(out_of(log, 1).kind == Kind::piped);
   CHECK(out_of(log, 1000).pty);
   CHECK(plan_stream(log, StreamId::out, 0, 1, {.files = true, .terminal = true}).kind == Kind::inherit);
-  log.redirects.everyone = Streams::both;
+  log.redirects.all_ranks = Streams::both;
   CHECK(out_of(log, 2).pty);
   CHECK(out_of(log, 2).file);
   CHECK_FALSE(out_of(log, 2).console);

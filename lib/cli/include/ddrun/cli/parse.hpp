@@ -29,7 +29,7 @@ struct Launch {
   /// With spec.remote: the command line for each host, without the options in `not_forwarded`.
   std::vector<std::string> forwarded_args;
   std::vector<std::string> warnings;  ///< to show once `messages` is applied; one line each
-  cluster::Given given;               ///< the options that were set, and their sources
+  cluster::GivenOptions given;        ///< the options that were set, and their sources
   std::string env_detect = "auto";    ///< one of cluster::detect_schemes
   std::string ci = "auto";            ///< see agent/ci.hpp
   bool json = false;                  ///< of `ddrun env`

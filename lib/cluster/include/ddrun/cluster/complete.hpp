@@ -15,7 +15,7 @@ namespace ddrun::cluster {
 
 /// The options that the user set, by long name ("nnodes"), and their source ("--nnodes", "DDRUN_NNODES",
 /// "job.toml:3:1").
-using Given = std::map<std::string, std::string, std::less<>>;
+using GivenOptions = std::map<std::string, std::string, std::less<>>;
 
 /// ddrun runs once, in the script of a Slurm job with several nodes, and has to start its agents.
 struct SlurmScript {
@@ -31,7 +31,7 @@ struct Completion {
 
 /// Fills in what the user did not set. With one machine `spec` stays unchanged. Fails with `invalid_argument` where the
 /// job could not work; the message gives the options to use.
-[[nodiscard]] Result<Completion> complete(LaunchSpec& spec, const Given& given, const Detected& detected);
+[[nodiscard]] Result<Completion> complete(LaunchSpec& spec, const GivenOptions& given, const Detected& detected);
 
 /// How long the job may run so that its workers have the whole `grace` before the scheduler kills them. `end_time` and
 /// `now` are in seconds since 1970. Schedulers send SIGTERM at `end_time` and SIGKILL later; 25 s are assumed (Slurm's

@@ -58,10 +58,10 @@ struct NodeRange {
 
 /// One line of what `ddrun env` shows.
 struct Evidence {
-  std::string what;      ///< "nodes", "node rank", "coordinator"…
-  std::string value;     ///< "4"
-  std::string variable;  ///< its source
-  std::string instead;   ///< empty: used; else what overrides it, or why it is ignored
+  std::string what;           ///< "nodes", "node rank", "coordinator"…
+  std::string value;          ///< "4"
+  std::string variable;       ///< its source
+  std::string overridden_by;  ///< empty: used; else what overrides it, or why it is ignored
   bool operator==(const Evidence&) const = default;
 };
 

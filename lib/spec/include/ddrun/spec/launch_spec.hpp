@@ -46,7 +46,7 @@ enum class Streams : std::uint8_t { none = 0, out = 1, err = 2, both = 3 };
 
 /// The value of --redirects or --tee: one digit for all ranks, or a digit per local rank (others: none).
 struct StreamSelection {
-  Streams everyone = Streams::none;
+  Streams all_ranks = Streams::none;
   std::map<int, Streams> by_local_rank;
   [[nodiscard]] Streams of(int local_rank) const;
   [[nodiscard]] bool any() const;
