@@ -48,7 +48,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 volatile sig_atomic_t exit_codes[NSIG];
-volatile sig_atomic_t told = 0;
+volatile sig_atomic_t signal_count = 0;
 
 int signal_of(const std::string& name) {
   if (int number = ::atoi(name.c_str()); number > 0) return number;
@@ -62,8 +62,8 @@ int signal_of(const std::string& name) {
 
 void exit_on(int signal) { ::_exit(exit_codes[signal]); }
 
-void tell(int signal) {
-  told = told + 1;
+void print_signal(int signal) {
+  signal_count = signal_count + 1;
   char line[32] = "got ";
   const char* abbreviation = ::sigabbrev_np(signal);
   ::strncat(line, abbreviation != nullptr ? abbreviation : "?", 20);
@@ -201,7 +201,7 @@ void run(const Words& words) {
       sigset_t all, before;
       ::sigfillset(&all);
       ::sigprocmask(SIG_SETMASK, &all, &before);
-      for (const int wanted = ::atoi(next().c_str()); told < wanted;) ::sigsuspend(&before);
+      for (const int wanted = ::atoi(next().c_str()); signal_count < wanted;) ::sigsuspend(&before);
       ::sigprocmask(SIG_SETMASK, &before, nullptr);
     } else if (verb == "forever")
       while (true) ::pause();
@@ -211,7 +211,7 @@ void run(const Words& words) {
       const int signal = signal_of(next());
       exit_codes[signal] = ::atoi(next().c_str());
       ::signal(signal, exit_on);
-    } else if (verb == "tell") ::signal(signal_of(next()), tell);
+    } else if (verb == "tell") ::signal(signal_of(next()), print_signal);
     else if (verb == "print") write_out(1, next() + "\n");
     else if (verb == "stdio") std::printf("%s\n", next().c_str());
     else if (verb == "raw") write_out(1, next());

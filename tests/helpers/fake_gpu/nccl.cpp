@@ -81,25 +81,25 @@ Script script_for(State& comm, const std::string& function) {
   return wanted("hang", "") == now ? Script::hang : Script::none;
 }
 
-/// `give` writes into this rank's slot; `take` reads all ranks'.
-Status add(State& comm, cuda::Stream stream, const std::string& function, std::function<void(std::byte*)> give,
-           std::function<void()> take) {
+/// `write_input` writes this rank's slot; `read_output` reads all ranks' slots.
+Status add(State& comm, cuda::Stream stream, const std::string& function, std::function<void(std::byte*)> write_input,
+           std::function<void()> read_output) {
   const Script script = script_for(comm, function);
   if (script == Script::fail) return unhandled_cuda_error;
-  stream->add([&comm, script, give, take] {
+  stream->add([&comm, script, write_input, read_output] {
     auto sequence = std::make_shared<std::uint64_t>(0);
-    return [&comm, script, give, take, sequence] {
+    return [&comm, script, write_input, read_output, sequence] {
       if (comm.aborted) return true;
       if (script == Script::hang) return false;
       Shared& shared = comm.shared();
       if (*sequence == 0) {
         if (!comm.all_are_at(shared.taken, comm.sequence)) return false;
         *sequence = ++comm.sequence;
-        give(comm.slot(comm.rank));
+        write_input(comm.slot(comm.rank));
         shared.given[comm.rank] = *sequence;
       }
       if (!comm.all_are_at(shared.given, *sequence)) return false;
-      take();
+      read_output();
       shared.taken[comm.rank] = *sequence;
       return true;
     };
@@ -130,7 +130,7 @@ thread_local cuda::Stream group_stream = nullptr;
 Status end_group() {
   if (group_comm == nullptr) return success;
   State& comm = *std::exchange(group_comm, nullptr);
-  const auto give = [sends = std::move(group_sends)](std::byte* slot) {
+  const auto write_input = [sends = std::move(group_sends)](std::byte* slot) {
     for (const Piece& piece : sends) {
       const Parcel parcel{static_cast<std::uint64_t>(piece.peer), piece.bytes};
       std::memcpy(slot, &parcel, sizeof(parcel));
@@ -140,7 +140,7 @@ Status end_group() {
     const Parcel end{kMostRanks, 0};
     std::memcpy(slot, &end, sizeof(end));
   };
-  const auto take = [&comm, receives = std::move(group_receives)] {
+  const auto read_output = [&comm, receives = std::move(group_receives)] {
     for (const Piece& piece : receives) {
       const std::byte* slot = comm.slot(piece.peer);
       Parcel parcel{};
@@ -156,7 +156,7 @@ Status end_group() {
   };
   group_sends.clear();
   group_receives.clear();
-  return add(comm, group_stream, "ncclGroupEnd", give, take);
+  return add(comm, group_stream, "ncclGroupEnd", write_input, read_output);
 }
 
 void join(State& comm) {
