@@ -8,7 +8,7 @@
 
 #include "ddrun/base/bytes.hpp"
 
-// Numbers of the protocol and the encoding of its fields; defined in docs/store-protocol.md.
+// Numbers of the protocol and the encoding of its fields; defined in docs/store.md.
 namespace ddrun::store::wire {
 
 enum class Opcode : std::uint8_t {
@@ -37,7 +37,7 @@ enum class Opcode : std::uint8_t {
 /// Size of tables indexed by Opcode.
 inline constexpr std::size_t opcode_count = 0x14;
 
-/// As docs/store-protocol.md writes it: "SET", "QUEUE_PUSH".
+/// As docs/store.md writes it: "SET", "QUEUE_PUSH".
 [[nodiscard]] inline std::string_view opcode_name(Opcode op) {
   constexpr std::string_view names[] = {"VALIDATE",  "SET",       "COMPARE_SET", "GET",        "ADD",
                                         "CHECK",     "WAIT",      "GETNUMKEYS",  "DELETE_KEY", "APPEND",

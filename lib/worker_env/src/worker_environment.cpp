@@ -305,7 +305,7 @@ namespace {
 
 /// torchrun's --run-path in Python without PyTorch: an exception is written to the error file as by @record, and a
 /// finished worker waits for the others of its machine, so that it does not tear down what they still use: a barrier of
-/// the agent's store (docs/store-protocol.md).
+/// the agent's store (docs/store.md).
 constexpr std::string_view run_path =
     R"(import faulthandler, json, os, pkgutil, runpy, socket, struct, sys, time, traceback
 

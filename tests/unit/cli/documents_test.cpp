@@ -40,6 +40,13 @@ Names difference(const Names& all, const Names& known) {
   return rest;
 }
 
+/// The text behind `head`, up to `tail`.
+std::string between(const std::string& text, const std::string& head, const std::string& tail) {
+  const std::size_t start = text.find(head);
+  REQUIRE(start != std::string::npos);
+  return text.substr(start + head.size(), text.find(tail, start + head.size()) - start - head.size());
+}
+
 /// Spelled as options in documents, but of subcommands or of programs in examples.
 const Names foreign{"--json", "--lr", "--print"};
 
@@ -65,26 +72,45 @@ TEST_CASE("the manual page names every option of the table and no other") {
   }
 }
 
-TEST_CASE("the page of options names every option of the table with its variables and default") {
-  const std::string page = read_file(std::string(DDRUN_SOURCE_DIR) + "/docs/options.md");
-  const Names found = matches(page, R"((--[a-z][a-z-]*[a-z]))");
-  CHECK(difference(options_of_table(), found) == Names{});
-  CHECK(difference(difference(found, options_of_table()), foreign) == Names{});
+TEST_CASE("the manual page gives the default of every option") {
+  const std::string page = plain_roff(read_file(std::string(DDRUN_SOURCE_DIR) + "/docs/ddrun.1"));
   const cli::ParsedOptions defaults;
   for (const cli::Option* option : cli::all_options()) {
+    if (!option->is_setting() || !option->takes_value()) continue;
     const std::string name(option->name);
     CAPTURE(name);
-    const std::size_t at = page.find("`--" + name + (option->takes_value() ? "=" : "`"));
+    const std::size_t at = page.find("--" + name + "=", page.find("\n.SH OPTIONS"));
     REQUIRE(at != std::string::npos);
-    const std::size_t line_start = page.rfind('\n', at) + 1;
-    const std::string row = page.substr(line_start, page.find('\n', at) - line_start);
-    CAPTURE(row);
-    CHECK(row[0] == '|');
-    for (const char letter : option->shorts) CHECK(contains(row, std::string("`-") + letter + "`"));
-    CHECK(contains(row, "PET_") == option->pet);
-    if (!option->other_variable.empty()) CHECK(contains(row, std::string(option->other_variable)));
-    if (!option->is_setting() || !option->takes_value()) continue;
-    for (const std::string& value : option->show(defaults)) CHECK(contains(row, "| `" + value + "` |"));
+    const std::string entry = page.substr(at, page.find("\n.TP\n", at) + 1 - at);
+    CAPTURE(entry);
+    for (const std::string& value : option->show(defaults)) CHECK(contains(entry, "\nDefault: " + value + ".\n"));
+  }
+}
+
+TEST_CASE("the manual page names the variables of torchrun") {
+  const std::string page = plain_roff(read_file(std::string(DDRUN_SOURCE_DIR) + "/docs/ddrun.1"));
+  Names pet;
+  for (const cli::Option* option : cli::all_options()) {
+    if (option->pet) pet.insert("--" + std::string(option->name));
+    if (!option->other_variable.empty()) CHECK(contains(page, std::string(option->other_variable)));
+  }
+  const std::string list = between(page, "\nOptions that have one: ", ".\n.TP");
+  CHECK(matches(list, R"((--[a-z][a-z-]*[a-z]))") == pet);
+}
+
+TEST_CASE("the page of options names every option of the table and no other") {
+  const std::string page = read_file(std::string(DDRUN_SOURCE_DIR) + "/docs/options.md");
+  const Names of_allreduce{"--max-latency", "--min-busbw"};
+  const Names found = difference(matches(page, R"((--[a-z][a-z-]*[a-z]))"), of_allreduce);
+  CHECK(difference(difference(found, options_of_table()), foreign) == Names{});
+
+  const std::string list = between(page, "\n## All options\n", "\n## ");
+  CHECK(difference(options_of_table(), matches(list, R"((--[a-z][a-z-]*[a-z]))")) == Names{});
+  for (const cli::Option* option : cli::all_options()) {
+    CAPTURE(std::string(option->name));
+    for (const char letter : option->shorts) {
+      CHECK(contains(list, "`--" + std::string(option->name) + "` (`-" + letter + "`"));
+    }
   }
 }
 

@@ -19,7 +19,7 @@ inline constexpr std::size_t max_key_size = 8191;  ///< bytes
 inline constexpr std::size_t max_value_size = 8 * 1024 * 1024;
 inline constexpr std::size_t max_keys_per_call = 131072;
 
-/// A client for PyTorch's TCPStore protocol (docs/store-protocol.md), for ddrun's server and PyTorch's. Keys and values
+/// A client for PyTorch's TCPStore protocol (docs/store.md), for ddrun's server and PyTorch's. Keys and values
 /// are any bytes. Prepends "/" to keys as PyTorch's clients do, so that both see the same keys.
 ///
 /// Every call may block until `deadline`, and five seconds longer if the server has stopped responding;

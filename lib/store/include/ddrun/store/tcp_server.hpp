@@ -42,11 +42,11 @@ struct TcpServerStats {
   std::uint64_t rejected_peers = 0;    ///< connections closed because of their address; not in `accepted`
   std::uint64_t bytes_in = 0;
   std::uint64_t bytes_out = 0;
-  /// Executed requests, by the names of docs/store-protocol.md; without those that are 0.
+  /// Executed requests, by the names of docs/store.md; without those that are 0.
   std::vector<std::pair<std::string, std::uint64_t>> requests;
 };
 
-/// The worker store: serves PyTorch's TCPStore protocol in both dialects (docs/store-protocol.md), on a separate
+/// The worker store: serves PyTorch's TCPStore protocol in both dialects (docs/store.md), on a separate
 /// thread. It never looks up a name.
 ///
 /// The thread blocks all signals, wakes up only for its clients, and is called "ddrun-store". Memory per client is
