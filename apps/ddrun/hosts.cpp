@@ -149,7 +149,7 @@ Result<void> open_files(const LaunchSpec& spec, agent::CiService ci, agent::Even
   const bool in_github = ci == agent::CiService::github;
   if (!spec.report_file && !in_github) return {};
   options.on_report = [in_github, path = spec.report_file](const std::string& json) -> Result<void> {
-    if (in_github) agent::show_in_github(json);
+    if (in_github) agent::report_to_github(json);
     return path ? agent::write_report(*path, json) : Result<void>();
   };
   return spec.report_file ? agent::check_report_file(*spec.report_file) : Result<void>();
@@ -161,9 +161,9 @@ int run_on_hosts(const cli::Launch& launch, process::AgentContext& context) {
   auto options = head_options(launch);
   if (!options) return say_failure(options.error());
   // The first host folds its output; the summary is written here and needs the report.
-  const agent::CiService ci = agent::find_ci(launch.ci, Environment(environ));
+  const agent::CiService ci = agent::detect_ci(launch.ci, Environment(environ));
   auto& args = options->job.args;
-  args.insert(args.begin(), concat("--ci=", agent::ci_word(ci)));
+  args.insert(args.begin(), concat("--ci=", agent::ci_name(ci)));
   if (ci == agent::CiService::github && !launch.spec.report_file) args.insert(args.begin(), "--report=/dev/null");
   agent::EventsFile events;
   if (auto ready = launch.spec.dry_run ? Result<void>() : open_files(launch.spec, ci, events, *options); !ready)

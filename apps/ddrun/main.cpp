@@ -64,7 +64,7 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
     say(Level::info, "stdin is a terminal that another job of the shell uses: workers read end-of-file");
     spec.stdin_.kind = StdinSpec::Kind::none;
   }
-  const agent::CiService ci = agent::find_ci(launch.ci, Environment(environ));
+  const agent::CiService ci = agent::detect_ci(launch.ci, Environment(environ));
   hooks.fold = agent::ci_fold(ci, spec.program.name);
   std::optional<Error> report_error;
   if (spec.report_file) {
@@ -81,14 +81,14 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
     say(Level::notice, "logs: " + result.log_dir);
   }
   std::string report = agent::failure_report(result, launch.messages.color);
-  if (ci == agent::CiService::github && !report.empty()) report = agent::without_commands(std::move(report));
+  if (ci == agent::CiService::github && !report.empty()) report = agent::escape_runner_commands(std::move(report));
   int code = agent::exit_code(result);
   // A report that could not be written is a failure.
   if (!report.empty() && (part == nullptr || part->node_rank == 0 || !result.cause) && !say_text(report) && code == 0) {
     code = exit_codes::launcher_failed;
   }
   if (ci == agent::CiService::github && result.is_whole_job && part == nullptr) {
-    agent::show_in_github(agent::json_report(result));
+    agent::report_to_github(agent::json_report(result));
   }
   if (report_error) {
     say_error(report_error->message);

@@ -49,14 +49,14 @@ namespace {
 namespace asio = boost::asio;
 
 /// How long the console may take nothing when a process of ours was killed, or the user has lost patience.
-constexpr std::chrono::seconds hurried_end{1};
+constexpr std::chrono::seconds console_stall_limit{1};
 
 /// Room for this many is made at once: for ourselves, and for each worker's pipes, files, pidfd and connections to the
 /// store.
 constexpr std::size_t own_descriptors = 64;
 constexpr std::size_t descriptors_per_worker = 8;
 
-std::string name_sender(pid_t sender) {
+std::string describe_sender(pid_t sender) {
   if (sender <= 0) return {};
   const std::string name = process::process_name(sender);
   return name.empty() ? concat("pid ", sender) : concat("pid ", sender, " (", name, ")");
@@ -74,48 +74,48 @@ class Agent {
         version_(std::move(version)),
         record_(spec),
         watcher_(
-            io_.get_executor(), [this](const process::ChildEnd& end) { worker_ended(end); },
+            io_.get_executor(), [this](const process::ChildEnd& end) { on_child_exit(end); },
             [this] {
-              takedown_->somebody_ended();
+              takedown_->on_child_exit();
               if (command_) command_->check_gone();
             }),
         signals_(io_.get_executor(), context,
-                 {[this](const process::SignalMessage& message) { signal_arrived(message); },
+                 {[this](const process::SignalMessage& message) { on_signal_message(message); },
                   [this](pid_t first) { watcher_.reap(first); },
-                  [this](const char* who, pid_t pid) { parent_lost(who, pid); }}),
+                  [this](const char* who, pid_t pid) { on_parent_lost(who, pid); }}),
         time_limit_(io_.get_executor()),
         skew_(io_.get_executor()),
-        background_look_(io_.get_executor()) {}
+        background_poll_(io_.get_executor()) {}
 
   JobResult run();
 
  private:
   Result<void> set_up();
   Result<void> open_rendezvous();
-  void signal_arrived(const process::SignalMessage& message);
+  void on_signal_message(const process::SignalMessage& message);
   /// Ctrl-Z: workers and clocks stand still; SIGCONT: they go on.
-  void suspend(bool still);
+  void set_suspended(bool still);
   /// While the job is in the background, as the kernel does with its own jobs: what reads from the terminal is stopped.
-  void hold_readers();
-  void signal_held(int number) const;
-  void worker_ended(const process::ChildEnd& end);
-  void parent_lost(const char* who, pid_t pid);
-  void time_is_up();
+  void stop_background_readers();
+  void signal_stopped_readers(int number) const;
+  void on_child_exit(const process::ChildEnd& end);
+  void on_parent_lost(const char* who, pid_t pid);
+  void on_time_limit();
   /// From now on the console is waited for only while it takes something.
-  void hurry() { output_->set_flush_timeout(hurried_end); }
-  void signal_arrived_late(const std::string& what, bool at_once);
+  void bound_console_wait() { output_->set_flush_timeout(console_stall_limit); }
+  void on_late_signal(const std::string& what, bool at_once);
 
   void dispatch(const Event& event);
-  void act();
+  void run_actions();
   void carry_out(const action::SpawnWorkers& spawn);
   void carry_out(const action::SignalGroup& signal) {
-    evidence_ends();
+    close_evidence();
     takedown_->signal(signal.signal);
     output_->read_file_tails();
   }
   void carry_out(const action::StartGrace& grace) { takedown_->start_grace(grace.duration); }
   void carry_out(const action::KillGroup&) {
-    evidence_ends();
+    close_evidence();
     takedown_->kill();
   }
   void carry_out(const action::CheckGone&) { takedown_->check_gone(); }
@@ -123,33 +123,33 @@ class Agent {
   void carry_out(const action::StartSkew& skew);
   void carry_out(const action::Finish&);
   void carry_out(const action::Join&) { member_->join(); }
-  void carry_out(const action::TellFailed& failed);
-  void carry_out(const action::TellSucceeded& succeeded) { member_->tell(succeeded); }
-  void carry_out(const action::TellStopped& stopped);
-  void carry_out(const action::TellLeave& leave) { member_->tell(leave); }
-  void carry_out(const action::TellAbort& abort) { member_->tell(abort); }
+  void carry_out(const action::SendFailed& failed);
+  void carry_out(const action::SendSucceeded& succeeded) { member_->send(succeeded); }
+  void carry_out(const action::SendStopped& stopped);
+  void carry_out(const action::SendLeave& leave) { member_->send(leave); }
+  void carry_out(const action::SendAbort& abort) { member_->send(abort); }
   void carry_out(const action::Abandon& abandon) { member_->abandon(abandon.why); }
   /// What workers write from now on, they write because they are stopped.
-  void evidence_ends();
-  void all_is_written();
+  void close_evidence();
+  void on_output_flushed();
   void remove_private_directory();
   /// The result is complete, and told.
-  void settle();
+  void publish_result();
 
   // --before and --after
-  [[nodiscard]] bool command_runs() const { return command_ && command_->is_running(); }
+  [[nodiscard]] bool is_command_running() const { return command_ && command_->is_running(); }
   Result<void> start_command(std::string_view name, const std::string& command,
                              const std::vector<std::pair<std::string, std::string>>& variables,
                              HostCommand::OnEnd on_end);
-  void before_ended(int attempt, CommandEnd end);
+  void on_before_exit(int attempt, CommandEnd end);
   /// False: there is none, or nothing has been started on this machine.
-  bool start_after();
-  void after_ended(const CommandEnd& end, const std::string& private_report);
-  void stop_after(const std::string& why, int code);
+  bool start_after_command();
+  void on_after_exit(const CommandEnd& end, const std::string& private_report);
+  void stop_after_command(const std::string& why, int code);
 
   void spawn_workers(int attempt);
   Result<void> start_workers(int attempt);
-  void output_closed();
+  void on_output_closed();
 
   const LaunchSpec& spec_;
   JobHooks hooks_;
@@ -176,19 +176,19 @@ class Agent {
   std::unique_ptr<Takedown> takedown_;
   std::unique_ptr<Watchdog> watchdog_;    ///< null: not asked for
   std::unique_ptr<HostCommand> command_;  ///< null: there was none yet
-  bool before_is_done_ = false;
+  bool before_done_ = false;
   std::string after_stopped_by_;  ///< empty: it was not
   int after_stopped_code_ = 0;    ///< the exit code then
 
-  std::optional<JobResult> ended_;
+  std::optional<JobResult> published_;
 
   std::deque<Action> actions_;
-  bool acting_ = false;
+  bool running_actions_ = false;
   bool suspended_ = false;  ///< by Ctrl-Z
   dev_t terminal_ = 0;      ///< from which a worker reads; 0: none
-  Alarm background_look_;
-  std::set<pid_t> held_;  ///< process groups that are stopped as they would read in the background
-  bool is_folded_ = false;
+  Alarm background_poll_;
+  std::set<pid_t> stopped_readers_;  ///< process groups that are stopped as they would read in the background
+  bool folded_ = false;
 };
 
 // ---- set-up
@@ -221,14 +221,14 @@ Result<void> Agent::set_up() {
   options.hostname = prepared_.hostname;
   options.local_world_size = prepared_.local_world_size;
   options.announce_private_directory = [shared = shared_.shared](const std::string& path) {
-    return shared->set_private_directory(path);
+    if (path.size() < sizeof shared->private_directory) ::strcpy(shared->private_directory, path.c_str());
   };
   output_ = std::make_unique<logs::Output>(io_.get_executor(), std::move(options));
   if (auto ready = output_->prepare(); !ready) return ready;
-  if (events_file_.same_place(STDERR_FILENO)) {
-    events_file_.share([this](std::string_view lines) { output_->console_line(lines); });
-  } else if (events_file_.same_place(STDOUT_FILENO)) {
-    events_file_.share([this](std::string_view lines) { output_->stdout_line(lines); });
+  if (events_file_.is_same_file(STDERR_FILENO)) {
+    events_file_.redirect_to([this](std::string_view lines) { output_->console_line(lines); });
+  } else if (events_file_.is_same_file(STDOUT_FILENO)) {
+    events_file_.redirect_to([this](std::string_view lines) { output_->stdout_line(lines); });
   }
 
   if (auto opened = watcher_.open(); !opened) return opened;
@@ -248,7 +248,7 @@ Result<void> Agent::set_up() {
     terminal_ = input.st_rdev;
   }
   job_cgroup_ = process::await_job_cgroup(*shared_.shared);
-  if (auto path = wanted_timer_file(spec_, prepared_.parent)) {
+  if (auto path = timer_file_path(spec_, prepared_.parent)) {
     watchdog_ = std::make_unique<Watchdog>(io_.get_executor(), *group_, record_);
     return watchdog_->open(std::move(*path));
   }
@@ -274,10 +274,10 @@ Result<void> Agent::open_rendezvous() {
 
 // ---- what happens
 
-void Agent::signal_arrived(const process::SignalMessage& message) {
+void Agent::on_signal_message(const process::SignalMessage& message) {
   const int signal = message.signal;
-  if (signal == SIGSTOP || (signal == SIGCONT && suspended_)) return suspend(signal == SIGSTOP);
-  if (signal == SIGCONT) hold_readers();
+  if (signal == SIGSTOP || (signal == SIGCONT && suspended_)) return set_suspended(signal == SIGSTOP);
+  if (signal == SIGCONT) stop_background_readers();
   if (spec_.stop.ending_signals.count(signal) == 0) {
     if (signal == SIGWINCH) output_->screen_resized();
     const bool to_all = spec_.rendezvous.signals_to_all && (signal == SIGUSR1 || signal == SIGUSR2);
@@ -288,32 +288,32 @@ void Agent::signal_arrived(const process::SignalMessage& message) {
     return;
   }
   const State state = machine_->state();
-  const std::string from = name_sender(message.sender);
+  const std::string from = describe_sender(message.sender);
   const event::EndingSignal ending{signal, from, message.at_once};
   const std::string what = signal_name(signal) + (from.empty() ? "" : " from " + from);
   if (machine_->ending_signal() != 0 && !message.at_once) {
     say(Level::info, concat(what, ": the job is being ended already"));
     return;
   }
-  if (suspended_) suspend(false);
-  if (command_runs()) {
+  if (suspended_) set_suspended(false);
+  if (is_command_running()) {
     if (message.at_once) {
       command_->stop(SIGKILL);
-      hurry();
+      bound_console_wait();
     }
-    if (state == State::finished) return stop_after(what, exit_codes::signal_base + signal);
+    if (state == State::finished) return stop_after_command(what, exit_codes::signal_base + signal);
     say(Level::notice, concat(what, ": stopping --before (SIGKILL after ", format_duration(spec_.stop.grace),
                               ", or at once if you repeat it)"));
     return dispatch(ending);
   }
   if (state == State::closing || state == State::finished) {
     dispatch(ending);
-    return signal_arrived_late(what, message.at_once);
+    return on_late_signal(what, message.at_once);
   }
   if (machine_->ending_signal() != 0) {
     say(Level::notice, concat(what, " again: killing all workers"));
-  } else if (group_->living() > 0) {
-    say(Level::notice, concat(what, ": stopping ", counted(group_->living(), "worker"), " (SIGKILL after ",
+  } else if (group_->alive_count() > 0) {
+    say(Level::notice, concat(what, ": stopping ", counted(group_->alive_count(), "worker"), " (SIGKILL after ",
                               format_duration(spec_.stop.grace), ", or at once if you repeat it)"));
   } else if (state == State::stopping && (signal == SIGINT || signal == SIGQUIT)) {
     say(Level::notice, concat(what, ": killing what the workers have left"));
@@ -321,11 +321,11 @@ void Agent::signal_arrived(const process::SignalMessage& message) {
   dispatch(ending);
 }
 
-void Agent::suspend(bool still) {
+void Agent::set_suspended(bool still) {
   suspended_ = still;
   // A read that Ctrl-Z interrupted must not go on in the background.
-  if (!still) hold_readers();
-  group_->signal(still ? SIGSTOP : SIGCONT, held_);
+  if (!still) stop_background_readers();
+  group_->signal(still ? SIGSTOP : SIGCONT, stopped_readers_);
   if (command_) command_->set_paused(still);
   for (Alarm* alarm : {&time_limit_, &skew_}) alarm->set_paused(still);
   takedown_->set_paused(still);
@@ -334,100 +334,100 @@ void Agent::suspend(bool still) {
   shared_.shared->set_suspended(still);
 }
 
-void Agent::signal_held(int number) const {
+void Agent::signal_stopped_readers(int number) const {
   for (const auto& info : process::workers_and_their_descendants()) {
-    if (held_.count(info.group) != 0) process::signal_descendant(info, number);
+    if (stopped_readers_.count(info.group) != 0) process::signal_descendant(info, number);
   }
 }
 
-void Agent::hold_readers() {
+void Agent::stop_background_readers() {
   if (terminal_ == 0 || suspended_) return;
   if (!process::job_is_in_background()) {
-    signal_held(SIGCONT);
-    held_.clear();
+    signal_stopped_readers(SIGCONT);
+    stopped_readers_.clear();
     return;
   }
-  const bool held_before = !held_.empty();
+  const bool had_stopped = !stopped_readers_.empty();
   bool runs = false;
   if (!machine_->taking_down()) {
     for (const auto& reader : process::readers_of_terminal(terminal_)) {
-      held_.insert(reader.group);
+      stopped_readers_.insert(reader.group);
       runs = runs || reader.state != 'T';
     }
   }
-  if (runs) signal_held(SIGSTOP);
-  if (!held_.empty() && !held_before) {
+  if (runs) signal_stopped_readers(SIGSTOP);
+  if (!stopped_readers_.empty() && !had_stopped) {
     say(Level::notice, concat("rank ", spec_.stdin_.rank, " is stopped: it reads from the terminal, which another job ",
                               "of the shell has; in the foreground ('fg') it goes on"));
   }
-  background_look_.set(Clock::now() + background_interval, [this] { hold_readers(); });
+  background_poll_.set(Clock::now() + background_interval, [this] { stop_background_readers(); });
 }
 
-void Agent::parent_lost(const char* who, pid_t pid) {
-  if (suspended_) suspend(false);
-  hurry();
-  if (command_runs()) command_->stop(SIGTERM);
+void Agent::on_parent_lost(const char* who, pid_t pid) {
+  if (suspended_) set_suspended(false);
+  bound_console_wait();
+  if (is_command_running()) command_->stop(SIGTERM);
   dispatch(event::ParentLost{concat("ddrun's own ", who, " (pid ", pid, ") was killed; the job was stopped")});
 }
 
 /// Nothing is left but output that has not been taken.
-void Agent::signal_arrived_late(const std::string& what, bool at_once) {
+void Agent::on_late_signal(const std::string& what, bool at_once) {
   if (machine_->state() == State::finished && output_->is_flushed()) return io_.stop();
   if (at_once) return output_->abort_flush();
-  say(Level::notice, concat(what, ": ending as soon as nobody reads the output for ", format_duration(hurried_end),
-                            ", or at once if you repeat it"));
-  hurry();
+  say(Level::notice, concat(what, ": ending as soon as nobody reads the output for ",
+                            format_duration(console_stall_limit), ", or at once if you repeat it"));
+  bound_console_wait();
 }
 
-void Agent::time_is_up() {
-  if (command_runs() && machine_->state() == State::finished) {
-    return stop_after("the time for it is up", exit_codes::timed_out);
+void Agent::on_time_limit() {
+  if (is_command_running() && machine_->state() == State::finished) {
+    return stop_after_command("the time for it is up", exit_codes::timed_out);
   }
   if (machine_->state() != State::closing && machine_->state() != State::finished) {
     say(Level::info, concat("the time limit of ", format_duration(*spec_.timeout), " is up"));
   }
   dispatch(event::JobTimeout{});
   // The output of a job that went well is worth as much time as its reader wants.
-  if (machine_->verdict() != Verdict::success) hurry();
+  if (machine_->verdict() != Verdict::success) bound_console_wait();
 }
 
-void Agent::worker_ended(const process::ChildEnd& end) {
-  Worker* worker = group_->take_end(end);
+void Agent::on_child_exit(const process::ChildEnd& end) {
+  Worker* worker = group_->record_exit(end);
   if (worker == nullptr) {
-    if (command_) command_->take_end(end);
+    if (command_) command_->on_child_exit(end);
     return;
   }
   output_->drain(worker->local_rank);
-  WorkerEnd& told = worker->end;
-  told.success = is_success(told.status, spec_.restart);
-  told.stopped_by_ddrun = takedown_->was_cause_of(told.status);
-  say(Level::info, concat("rank ", told.rank, " (pid ", told.pid, ") ", describe(told.status), " after ",
-                          format_duration(told.ran)));
-  if (!told.success && !told.stopped_by_ddrun) {
-    told.shm = describe_shm(told.status, output_->stderr_tail(worker->local_rank, 50));
+  WorkerEnd& ended = worker->end;
+  ended.success = is_success(ended.status, spec_.restart);
+  ended.stopped_by_ddrun = takedown_->has_caused(ended.status);
+  say(Level::info, concat("rank ", ended.rank, " (pid ", ended.pid, ") ", describe(ended.status), " after ",
+                          format_duration(ended.ran)));
+  if (!ended.success && !ended.stopped_by_ddrun) {
+    ended.shm = describe_shm(ended.status, output_->stderr_tail(worker->local_rank, 50));
   }
-  events_->worker_ended(told);
-  if (machine_->verdict() == Verdict::launcher_failed) record_.worker_ended_late(told);
-  dispatch(event::WorkerEnded{worker->local_rank, told.status});
-  takedown_->somebody_ended();
+  events_->worker_ended(ended);
+  if (machine_->verdict() == Verdict::launcher_failed) record_.correct_late_exit(ended);
+  dispatch(event::WorkerEnded{worker->local_rank, ended.status});
+  takedown_->on_child_exit();
 }
 
 // ---- what is done
 
 void Agent::dispatch(const Event& event) {
   for (auto& action : machine_->on(event)) actions_.push_back(std::move(action));
-  if (!acting_) act();
+  if (!running_actions_) run_actions();
 }
 
-void Agent::act() {
-  acting_ = true;
+void Agent::run_actions() {
+  running_actions_ = true;
   while (!actions_.empty()) {
     const Action action = std::move(actions_.front());
     actions_.pop_front();
     std::visit([this](const auto& what) { carry_out(what); }, action);
   }
-  acting_ = false;
-  if (command_runs() && machine_->spawn_is_pointless()) command_->stop(SIGTERM);
+  running_actions_ = false;
+  if (is_command_running() && machine_->is_stop_pending()) command_->stop(SIGTERM);
 }
 
 Result<void> Agent::start_workers(int attempt) {
@@ -462,7 +462,7 @@ Result<void> Agent::start_workers(int attempt) {
                           ranks.master_addr, ":", ranks.master_port));
   auto spawned = group_->spawn_all(ranks, *environment, [this] {
     io_.poll();
-    return machine_->spawn_is_pointless();
+    return machine_->is_stop_pending();
   });
   std::vector<std::pair<int, pid_t>> started;
   for (const Worker& worker : group_->workers()) {
@@ -470,7 +470,7 @@ Result<void> Agent::start_workers(int attempt) {
     events_->worker_started(worker.end);
     started.emplace_back(worker.end.rank, worker.end.pid);
   }
-  say_started(started, prepared_.program, prepared_.directory);
+  log_started(started, prepared_.program, prepared_.directory);
   return spawned;
 }
 
@@ -481,18 +481,18 @@ void Agent::carry_out(const action::SpawnWorkers& spawn) {
     if (!why.empty()) say(Level::notice, concat("starting again after ", why));
   }
   attempt_started_at_ = Clock::now();
-  takedown_->attempt_begins();
-  held_.clear();
-  record_.attempt_begins(prepared_.local_world_size);
+  takedown_->begin_attempt();
+  stopped_readers_.clear();
+  record_.begin_attempt(prepared_.local_world_size);
   // In memory they would add up.
   if (!record_.result().attempts.empty()) output_->remove_error_files();
-  group_->forget_workers();
+  group_->clear_workers();
   const HostCommands& commands = spec_.commands;
-  if (commands.before.empty() || (before_is_done_ && commands.before_each == BeforeEach::job)) {
+  if (commands.before.empty() || (before_done_ && commands.before_each == BeforeEach::job)) {
     return spawn_workers(spawn.attempt);
   }
   auto begun = start_command("before", commands.before, {},
-                             [this, attempt = spawn.attempt](const CommandEnd& end) { before_ended(attempt, end); });
+                             [this, attempt = spawn.attempt](const CommandEnd& end) { on_before_exit(attempt, end); });
   if (!begun) dispatch(event::SpawnFailed{concat("--before: ", begun.error().message), exit_code(begun.error().code)});
 }
 
@@ -540,27 +540,27 @@ Result<void> Agent::start_command(std::string_view name, const std::string& comm
   return started;
 }
 
-void Agent::before_ended(int attempt, CommandEnd end) {
+void Agent::on_before_exit(int attempt, CommandEnd end) {
   say(Level::info, concat("--before ", describe(end.status), " after ", format_duration(end.ran)));
-  std::optional<CommandEnd>& told = record_.result().before;
-  if (told) end.runs += told->runs;
-  told = end;
-  if (machine_->spawn_is_pointless()) return dispatch(event::Spawned{});  // no worker was: it is taken down at once
+  std::optional<CommandEnd>& before = record_.result().before;
+  if (before) end.runs += before->runs;
+  before = end;
+  if (machine_->is_stop_pending()) return dispatch(event::Spawned{});  // no worker was: it is taken down at once
   if (end.status != ExitStatus(Exited{0})) {
     return dispatch(event::SpawnFailed{concat("--before failed on ", record_.result().host, ": ", describe(end.status)),
                                        shell_code(end.status)});
   }
-  before_is_done_ = true;
+  before_done_ = true;
   attempt_started_at_ = Clock::now();
-  acting_ = true;  // what happens while workers are being spawned is acted upon afterwards, as within act()
+  running_actions_ = true;  // events that arrive while workers are spawned wait, as within run_actions()
   spawn_workers(attempt);
-  act();
+  run_actions();
 }
 
-bool Agent::start_after() {
+bool Agent::start_after_command() {
   JobResult& result = record_.result();
   if (spec_.commands.after.empty() || (result.attempts.empty() && !result.before)) return false;
-  record_.sum_up(*output_);
+  record_.update_totals(*output_);
   // The user's file is written again at the end; what only one reader gets, such as a pipe, is left for that.
   std::string report = spec_.report_file.value_or("");
   std::string private_report;
@@ -569,7 +569,7 @@ bool Agent::start_after() {
   if (auto written = write_report(report, json_report(result)); !written) say(Level::warning, written.error().message);
   auto begun = start_command("after", spec_.commands.after,
                              {{"DDRUN_REPORT", report}, {"DDRUN_EXIT_CODE", std::to_string(exit_code(result))}},
-                             [this, private_report](const CommandEnd& end) { after_ended(end, private_report); });
+                             [this, private_report](const CommandEnd& end) { on_after_exit(end, private_report); });
   if (!begun) {
     say(Level::warning, concat("--after: ", begun.error().message));
     if (!private_report.empty()) ::unlink(private_report.c_str());
@@ -577,18 +577,18 @@ bool Agent::start_after() {
   }
   // Nothing but the user's own limit bounds it, unless the job was cut short.
   const bool cut_short = result.verdict == Verdict::stopped_by_signal || result.verdict == Verdict::timed_out;
-  if (cut_short) time_limit_.set(Clock::now() + spec_.stop.grace, [this] { time_is_up(); });
+  if (cut_short) time_limit_.set(Clock::now() + spec_.stop.grace, [this] { on_time_limit(); });
   return true;
 }
 
-void Agent::stop_after(const std::string& why, int code) {
+void Agent::stop_after_command(const std::string& why, int code) {
   if (after_stopped_by_.empty()) say(Level::notice, concat(why, ": stopping --after"));
   after_stopped_by_ = why;
   after_stopped_code_ = code;
   command_->stop(SIGTERM);
 }
 
-void Agent::after_ended(const CommandEnd& end, const std::string& private_report) {
+void Agent::on_after_exit(const CommandEnd& end, const std::string& private_report) {
   say(Level::info, concat("--after ", describe(end.status), " after ", format_duration(end.ran)));
   if (!private_report.empty()) ::unlink(private_report.c_str());
   JobResult& result = record_.result();
@@ -606,13 +606,13 @@ void Agent::after_ended(const CommandEnd& end, const std::string& private_report
       result.launcher_code = stopped ? after_stopped_code_ : shell_code(end.status);
     }
   }
-  output_->async_flush([this] { all_is_written(); });
+  output_->async_flush([this] { on_output_flushed(); });
 }
 
-void Agent::evidence_ends() {
-  if (record_.stop_has_begun()) return;
+void Agent::close_evidence() {
+  if (record_.has_stop_begun()) return;
   output_->drain_all();
-  record_.stop_begins();
+  record_.begin_stop();
 }
 
 void Agent::carry_out(const action::CloseOutput&) {
@@ -626,22 +626,22 @@ void Agent::carry_out(const action::CloseOutput&) {
     if (worker.child) still_running.insert(worker.end.rank);
   }
   if (!all_well) shared_.shared->request_terminal_restore();
-  output_->async_end_attempt([this] { output_closed(); }, std::move(still_running));
+  output_->async_end_attempt([this] { on_output_closed(); }, std::move(still_running));
 }
 
-void Agent::output_closed() {
+void Agent::on_output_closed() {
   if (machine_->state() != State::closing) return;
   output_->read_file_tails();
   record_.add_attempt(*machine_, *group_, *output_, prepared_, attempt_started_at_);
   dispatch(event::OutputClosed{});
 }
 
-void Agent::carry_out(const action::TellStopped& stopped) {
+void Agent::carry_out(const action::SendStopped& stopped) {
   std::string restart;
-  if (!spec_.rendezvous.several_machines() && member_->another_round_follows()) {
+  if (!spec_.rendezvous.several_machines() && member_->expects_another_round()) {
     restart = record_.describe_restart(machine_->attempt() + 1);
   }
-  member_->tell(stopped);
+  member_->send(stopped);
   // The coordinator may have ended the job instead, for its cause.
   if (!restart.empty() && !record_.has_verdict()) say(Level::notice, restart);
 }
@@ -650,35 +650,35 @@ void Agent::carry_out(const action::StartSkew& skew) {
   skew_.set(Clock::now() + skew.duration, [this] { dispatch(event::SkewExpired{}); });
 }
 
-void Agent::carry_out(const action::TellFailed& failed) {
+void Agent::carry_out(const action::SendFailed& failed) {
   const auto& workers = group_->workers();
   const auto worker = std::find_if(workers.begin(), workers.end(),
                                    [&](const Worker& one) { return one.local_rank == failed.local_rank; });
-  if (worker != workers.end()) member_->tell_failed(worker->end);
+  if (worker != workers.end()) member_->send_failed(worker->end);
 }
 
 void Agent::carry_out(const action::Finish&) {
   skew_.cancel();
-  record_.take_verdict(*machine_);
+  record_.set_verdict(*machine_);
   events_->job_ended(record_.result());
-  if (start_after()) return;
-  output_->async_flush([this] { all_is_written(); });
+  if (start_after_command()) return;
+  output_->async_flush([this] { on_output_flushed(); });
 }
 
-void Agent::all_is_written() {
+void Agent::on_output_flushed() {
   // The report may wait for a reader, for some seconds: since its verdict the coordinator asks for no sign of life.
-  if (!member_->runs_coordinator()) settle();
+  if (!member_->runs_coordinator()) publish_result();
   member_->async_close([this] { io_.stop(); });
 }
 
-void Agent::settle() {
-  if (ended_) return;
+void Agent::publish_result() {
+  if (published_) return;
   set_message_sink({});
   if (output_->close()) begin_new_line();
-  events_file_.share({});
-  if (is_folded_) say_text(hooks_.fold.ends);
-  ended_ = record_.finish(*output_, prepared_);
-  if (hooks_.on_result) hooks_.on_result(*ended_);
+  events_file_.redirect_to({});
+  if (folded_) say_text(hooks_.fold.ends);
+  published_ = record_.finish(*output_, prepared_);
+  if (hooks_.on_result) hooks_.on_result(*published_);
 }
 
 /// The report has said what error files hold, as far as it can be read.
@@ -708,21 +708,21 @@ JobResult Agent::run() {
     }
   }
   if (spec_.timeout) {
-    time_limit_.set(record_.started_at() + *spec_.timeout, [this] { time_is_up(); });
+    time_limit_.set(record_.started_at() + *spec_.timeout, [this] { on_time_limit(); });
   }
   set_message_sink([this](std::string_view line) { output_->console_line(line); });
-  is_folded_ = !hooks_.fold.begins.empty() && member_->runs_coordinator();
-  if (is_folded_) say_text(hooks_.fold.begins);
+  folded_ = !hooks_.fold.begins.empty() && member_->runs_coordinator();
+  if (folded_) say_text(hooks_.fold.begins);
   dispatch(event::Start{});
   io_.run();
   set_message_sink({});
   if (watchdog_) watchdog_->close();
-  settle();  // while signals are still taken: the first one would end a process that does not listen
+  publish_result();  // while signals are still taken: the first one would end a process that does not listen
   events_file_.finish();
   signals_.close();
   remove_private_directory();
   output_.reset();
-  return std::move(*ended_);
+  return std::move(*published_);
 }
 
 }  // namespace

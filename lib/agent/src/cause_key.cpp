@@ -8,7 +8,7 @@ namespace ddrun::agent {
 
 namespace {
 
-constexpr std::size_t most_columns = 300;
+constexpr std::size_t max_columns = 300;
 
 /// Addresses; numbers of ranks, processes and devices; durations; dates, times, ports and what else is that long.
 const char* const changing = R"(0x[0-9a-f]+|((?:rank|pid|process|worker|node|gpu|cuda|device|thread|port)[ :=#_]*)\d+)"
@@ -29,7 +29,7 @@ std::string user_frame(const std::vector<std::string>& traceback) {
     const auto names = [&](const char* part) { return line.find(part) != std::string::npos; };
     const bool library =
         names("/site-packages/") || names("/dist-packages/") || names("/lib/python3") || names("<frozen ");
-    if (!library || found.empty()) found = cut_line(std::string(trim(plain_line(line.substr(begin)))), most_columns);
+    if (!library || found.empty()) found = cut_line(std::string(trim(plain_line(line.substr(begin)))), max_columns);
   }
   return found;
 }
@@ -38,7 +38,7 @@ std::string user_frame(const std::vector<std::string>& traceback) {
 
 std::string cause_key(const WorkerEnd& worker) {
   if (!worker.error && !worker.last_words) return {};
-  std::string reason = cut_line(join(reason_lines(worker), "; "), most_columns);
+  std::string reason = cut_line(join(reason_lines(worker), "; "), max_columns);
   if (reason.empty()) return {};
   std::string frame = worker.last_words ? user_frame(worker.last_words->text) : std::string();
   if (frame.empty() && worker.error) frame = user_frame(split(worker.error->traceback, '\n'));

@@ -20,13 +20,13 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "evidence.hpp"
-#include "reported.hpp"
+#include "report_fields.hpp"
 
 namespace ddrun::agent {
 
 // ---- what the report says
 
-std::string reported_text(const Json& json, const char* key) {
+std::string text_at(const Json& json, const char* key) {
   const auto found = json.find(key);
   return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
@@ -52,28 +52,28 @@ const Json* cause_of(const Json& report) {
   return report["attempts"].empty() ? nullptr : failed_worker(report["attempts"].back());
 }
 
-std::string ending_of(const Json& worker) {
+std::string describe_end(const Json& worker) {
   const std::string rank = concat("rank ", worker.value("rank", -1));
   if (worker.value("stopped_by_ddrun", false)) return rank + " failed first";
-  return concat(rank, worker["signal"].is_object() ? " was " : " ", reported_text(worker, "ended_how"));
+  return concat(rank, worker["signal"].is_object() ? " was " : " ", text_at(worker, "ended_how"));
 }
 
 std::string outcome_of(const Json& report) {
-  const std::string verdict = reported_text(report, "verdict");
+  const std::string verdict = text_at(report, "verdict");
   if (verdict == "success") {
     return report.value("output_complete", true) ? "all workers succeeded"
                                                  : "all workers succeeded, but the output is incomplete";
   }
   const Json* const worker = cause_of(report);
-  if (verdict == "worker_failed" && worker != nullptr) return ending_of(*worker);
-  if (report["cause"].is_object()) return plain_line(reported_text(report["cause"], "why"));
-  if (const std::string message = reported_text(report, "message"); !message.empty()) return plain_line(message);
+  if (verdict == "worker_failed" && worker != nullptr) return describe_end(*worker);
+  if (report["cause"].is_object()) return plain_line(text_at(report["cause"], "why"));
+  if (const std::string message = text_at(report, "message"); !message.empty()) return plain_line(message);
   if (verdict == "timed_out") {
     const std::chrono::duration<double> limit(report["timeout_s"].is_number() ? report["timeout_s"].get<double>() : 0);
     return concat("stopped after ", format_duration(std::chrono::duration_cast<std::chrono::nanoseconds>(limit)),
                   ", the limit set with --timeout");
   }
-  if (report["signal"].is_object()) return "stopped by " + reported_text(report["signal"], "name");
+  if (report["signal"].is_object()) return "stopped by " + text_at(report["signal"], "name");
   return verdict == "worker_failed" ? "the workers failed" : "ddrun could not do its work";
 }
 
@@ -180,16 +180,16 @@ std::string markdown(std::string_view text, std::size_t columns = 1000) {
 }
 
 /// "1 exited with code 3; 0,2-3 stopped by ddrun"
-std::string fates_of(const Json& attempt) {
+std::string outcomes_of(const Json& attempt) {
   constexpr std::size_t most = 8;
   std::map<std::string, std::vector<int>> ranks;
   for (const Json& worker : attempt["workers"]) {
     const bool stopped = worker.value("stopped_by_ddrun", false) && !worker.value("success", false);
-    ranks[stopped ? "stopped by ddrun" : reported_text(worker, "ended_how")].push_back(worker.value("rank", -1));
+    ranks[stopped ? "stopped by ddrun" : text_at(worker, "ended_how")].push_back(worker.value("rank", -1));
   }
   std::vector<std::string> parts;
-  for (const auto& [fate, of] : ranks) {
-    if (parts.size() < most) parts.push_back(concat(cut_line(fold_ranks(of), 200), " ", fate));
+  for (const auto& [outcome, list] : ranks) {
+    if (parts.size() < most) parts.push_back(concat(cut_line(fold_ranks(list), 200), " ", outcome));
   }
   if (ranks.size() > most) parts.emplace_back("...");
   return join(parts, "; ");
@@ -197,7 +197,7 @@ std::string fates_of(const Json& attempt) {
 
 }  // namespace
 
-CiService find_ci(std::string_view asked, const Environment& environment) {
+CiService detect_ci(std::string_view asked, const Environment& environment) {
   if (asked == "github") return CiService::github;
   if (asked == "gitlab") return CiService::gitlab;
   if (asked != "auto") return CiService::none;
@@ -207,7 +207,7 @@ CiService find_ci(std::string_view asked, const Environment& environment) {
   return found != CiService::none && environment.has("DDRUN_ROUND") ? CiService::none : found;
 }
 
-std::string_view ci_word(CiService service) {
+std::string_view ci_name(CiService service) {
   return service == CiService::github ? "github" : service == CiService::gitlab ? "gitlab" : "none";
 }
 
@@ -222,7 +222,7 @@ CiFold ci_fold(CiService service, std::string_view program) {
           concat("\n\033[0Ksection_end:", now, ":", name, "\r\033[0K\n")};
 }
 
-std::string without_commands(std::string text) {
+std::string escape_runner_commands(std::string text) {
   if (text.find("::") == std::string::npos && text.find("##[") == std::string::npos) return text;
   std::array<std::byte, 16> random{};
   if (!fill_random(random)) return text;
@@ -232,8 +232,7 @@ std::string without_commands(std::string text) {
 
 std::string github_annotation(const std::string& json, const std::string& workspace) {
   const Json report = Json::parse(json, nullptr, false);
-  if (!report.is_object() || report.value("exit_code", 0) == 0 ||
-      reported_text(report, "verdict") == "stopped_by_signal")
+  if (!report.is_object() || report.value("exit_code", 0) == 0 || text_at(report, "verdict") == "stopped_by_signal")
     return {};
   const Json* const worker = cause_of(report);
   const std::string outcome = cut_line(outcome_of(report), 500);
@@ -243,7 +242,7 @@ std::string github_annotation(const std::string& json, const std::string& worksp
   if (const auto frame = worker != nullptr ? place_of(*worker, workspace) : std::nullopt) {
     properties = concat("file=", escaped(frame->file, true), ",line=", frame->line, ",");
   }
-  const std::string title = concat(cut_line(plain_line(reported_text(report, "program")), 200), ": ", outcome);
+  const std::string title = concat(cut_line(plain_line(text_at(report, "program")), 200), ": ", outcome);
   return concat("::error ", properties, "title=", escaped(title, true), "::", escaped(message, false), "\n");
 }
 
@@ -252,8 +251,7 @@ std::string github_summary(const std::string& json) {
   if (!report.is_object()) return {};
   const Json* const worker = report.value("exit_code", 0) != 0 ? cause_of(report) : nullptr;
   const Json& attempts = report["attempts"];
-  std::string table =
-      concat("| ddrun | ", markdown(plain_line(reported_text(report, "program")), 200), " |\n|---|---|\n");
+  std::string table = concat("| ddrun | ", markdown(plain_line(text_at(report, "program")), 200), " |\n|---|---|\n");
   const auto row = [&](const char* name, const std::string& value) {
     if (!value.empty()) table += concat("| ", name, " | ", markdown(value), " |\n");
   };
@@ -263,12 +261,12 @@ std::string github_summary(const std::string& json) {
       concat(attempts.empty() ? 0 : attempts.back().value("attempt", 0), " of ", report.value("max_restarts", 0)));
   row("Time", format_duration(std::chrono::duration_cast<std::chrono::nanoseconds>(
                   std::chrono::duration<double>(report.value("ran_s", 0.0)))));
-  if (worker != nullptr) row("Cause", concat(ending_of(*worker), ": ", reason_of(*worker)));
-  if (!attempts.empty()) row("Ranks", fates_of(attempts.back()));
+  if (worker != nullptr) row("Cause", concat(describe_end(*worker), ": ", reason_of(*worker)));
+  if (!attempts.empty()) row("Ranks", outcomes_of(attempts.back()));
   return table + "\n";
 }
 
-void show_in_github(const std::string& json) {
+void report_to_github(const std::string& json) {
   say_text(github_annotation(json, std::string(variable("GITHUB_WORKSPACE").value_or(""))));
   const std::string path(variable("GITHUB_STEP_SUMMARY").value_or(""));
   if (path.empty()) return;

@@ -22,7 +22,7 @@ namespace {
 using topology::SystemRoots;
 
 /// Signals that a process sends, rather than the kernel because of what the program did.
-bool comes_from_somebody(int signal) {
+bool is_usually_sent(int signal) {
   return signal == SIGKILL || signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
 }
 
@@ -97,11 +97,11 @@ std::string core_dump_location(const DeadWorker& worker, const SystemRoots& root
   return file.empty() ? std::string() : concat("core file: ", file);
 }
 
-DeathReasons::DeathReasons(SystemRoots roots) : roots_(std::move(roots)), before_(count_kills()) {}
+DeathReasons::DeathReasons(SystemRoots roots) : roots_(std::move(roots)), baseline_(count_kills()) {}
 
-void DeathReasons::attempt_begins(int workers) {
-  before_ = count_kills();
-  explained_ = 0;
+void DeathReasons::begin_attempt(int workers) {
+  baseline_ = count_kills();
+  explained_kills_ = 0;
   workers_ = std::max(workers, 1);
 }
 
@@ -134,34 +134,35 @@ std::string DeathReasons::out_of_memory(bool whole_machine) const {
 
 std::string DeathReasons::explain(const DeadWorker& worker) {
   const auto now = count_kills();
-  const bool comparable = now && before_ && now->of_our_cgroup == before_->of_our_cgroup;
-  const bool oom = comparable && now->kills - before_->kills > explained_;
+  const bool comparable = now && baseline_ && now->of_our_cgroup == baseline_->of_our_cgroup;
+  const bool oom = comparable && now->kills - baseline_->kills > explained_kills_;
   const auto* signaled = std::get_if<Signaled>(&worker.status);
-  const auto perhaps = [&](std::string text) {
-    before_ = now;
-    explained_ = 0;
+  const auto ambiguous = [&](std::string text) {
+    baseline_ = now;
+    explained_kills_ = 0;
     return text;
   };
 
   if (signaled != nullptr && signaled->signal == SIGKILL) {
     if (oom && is_far_below_limit(worker.max_rss_kib)) {
-      return perhaps(concat("killed from outside ddrun, or perhaps out of memory: the kernel's OOM killer was at work ",
-                            out_of_memory(!now->of_our_cgroup), ", but this worker was small"));
+      return ambiguous(
+          concat("killed from outside ddrun, or perhaps out of memory: the kernel's OOM killer was at work ",
+                 out_of_memory(!now->of_our_cgroup), ", but this worker was small"));
     }
     if (oom) {
-      ++explained_;
+      ++explained_kills_;
       return concat(now->of_our_cgroup ? "out of memory" : "probably out of memory", ": the kernel's OOM killer ended ",
                     now->of_our_cgroup ? "it " : "a process ", out_of_memory(!now->of_our_cgroup));
     }
     return comparable ? "killed from outside ddrun; the kernel's OOM killer was not at work"
                       : "killed from outside ddrun";
   }
-  if (signaled != nullptr && comes_from_somebody(signaled->signal)) return "signal sent from outside ddrun";
+  if (signaled != nullptr && is_usually_sent(signaled->signal)) return "signal sent from outside ddrun";
   if (std::string core = core_dump_location(worker, roots_); !core.empty()) return core;
   if (oom && now->of_our_cgroup && worker.status != ExitStatus(Exited{0})) {
     // Such as a data loader's process: its parent sees it die and fails with a code of its own.
-    return perhaps(concat("perhaps out of memory: the kernel's OOM killer ended another process of this job ",
-                          out_of_memory(false)));
+    return ambiguous(concat("perhaps out of memory: the kernel's OOM killer ended another process of this job ",
+                            out_of_memory(false)));
   }
   return {};
 }

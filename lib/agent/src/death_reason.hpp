@@ -30,7 +30,7 @@ class DeathReasons {
 
   /// Before the first worker of each attempt starts: remembers where the counters stand, because what was killed
   /// before explains nothing that comes. `workers`: how many share this machine's memory.
-  void attempt_begins(int workers);
+  void begin_attempt(int workers);
 
   /// A sentence such as "out of memory: the kernel's OOM killer ended it (memory limit of cgroup /job: 4 GiB)",
   /// "killed from outside ddrun" or "core file: /data/core.4711"; empty if there is nothing to say.
@@ -47,8 +47,8 @@ class DeathReasons {
 
   topology::SystemRoots roots_;
   [[nodiscard]] bool is_far_below_limit(long max_rss_kib) const;
-  std::optional<KillCount> before_;  ///< those after it are not yet explained
-  std::int64_t explained_ = 0;
+  std::optional<KillCount> baseline_;  ///< those after it are not yet explained
+  std::int64_t explained_kills_ = 0;
   int workers_ = 1;
 };
 

@@ -57,8 +57,8 @@ std::string quote_entry(const std::string& entry) {
 /// What can be said of the rendezvous before it has taken place.
 struct RendezvousPlan {
   RankAssignment ranks;
-  std::string note;                     ///< lines
-  std::set<std::string> not_known_yet;  ///< variables
+  std::string note;                         ///< lines
+  std::set<std::string> unknown_variables;  ///< variables
 };
 
 Result<RendezvousPlan> plan_several(const LaunchSpec& spec, RendezvousPlan plan) {
@@ -77,8 +77,9 @@ Result<RendezvousPlan> plan_several(const LaunchSpec& spec, RendezvousPlan plan)
                    location->is_local ? ", where this one would run the coordinator" : "");
   }
   plan.note = concat("once ", nodes, " machines have met ", place, "; ranks and MASTER_ADDR are given then\n");
-  plan.not_known_yet = {"RANK",        "WORLD_SIZE",  "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE",
-                        "MASTER_ADDR", "MASTER_PORT", "DDRUN_ROUND"};
+  plan.unknown_variables = {"RANK",       "WORLD_SIZE",      "GROUP_RANK",  "GROUP_WORLD_SIZE",
+                            "ROLE_RANK",  "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+                            "DDRUN_ROUND"};
   plan.ranks.run_id = wanted.id;
   return plan;
 }
@@ -111,11 +112,11 @@ Result<std::string> describe_job(const LaunchSpec& spec, const char* const* envi
   facts.job_tag = ranks.run_id;
   auto prepared_environment = worker_env::WorkerEnvironment::prepare(spec, ranks, prepared->parent, facts);
   if (!prepared_environment) return tl::unexpected(prepared_environment.error());
-  const Differences differ = differences(*prepared_environment, *prepared, plan->not_known_yet);
+  const Differences differ = differences(*prepared_environment, *prepared, plan->unknown_variables);
 
   std::string text = concat("would start ", counted(prepared->local_world_size, "worker"), " on ", prepared->hostname,
                             " in ", shell_quote(prepared->directory), "\n");
-  if (!prepared->python_why.empty()) text += concat("by ", prepared->python, ": ", prepared->python_why, "\n");
+  if (!prepared->python_reason.empty()) text += concat("by ", prepared->python, ": ", prepared->python_reason, "\n");
   const auto add_command = [&](std::string_view what, const std::string& command) {
     if (!command.empty()) text += concat(what, ": sh -c ", shell_quote(command), "\n");
   };
@@ -129,7 +130,7 @@ Result<std::string> describe_job(const LaunchSpec& spec, const char* const* envi
       spec.bind == BindMode::none
           ? std::vector<std::string>()
           : topology::describe_bindings(prepared->binding, prepared->local_world_size, prepared->cpus, 0);
-  const bool several = !plan->not_known_yet.empty();
+  const bool several = !plan->unknown_variables.empty();
   for (int local_rank = 0; local_rank < prepared->local_world_size; ++local_rank) {
     const auto index = static_cast<std::size_t>(local_rank);
     text += concat(several ? "\nlocal rank " : "\nrank ", several ? local_rank : ranks.rank_of(local_rank), ":\n  ",

@@ -20,9 +20,9 @@ namespace {
 using nlohmann::json;
 using Time = std::chrono::system_clock::time_point;
 
-constexpr std::size_t most_bytes = std::size_t{4} << 20U;
+constexpr std::size_t max_file_bytes = std::size_t{4} << 20U;
 /// Of a message or a traceback: each worker of each attempt may have one.
-constexpr std::size_t most_kept = std::size_t{64} << 10U;
+constexpr std::size_t max_text_bytes = std::size_t{64} << 10U;
 
 std::optional<std::string> read_regular_file(const std::string& path, timespec* written = nullptr) {
   // Opening a device may do something; O_NONBLOCK: a FIFO that a worker puts there meanwhile must not wait for its
@@ -33,7 +33,7 @@ std::optional<std::string> read_regular_file(const std::string& path, timespec* 
   struct stat info {};
   if (!fd || ::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
   if (written != nullptr) *written = info.st_mtim;
-  std::string text(std::min(static_cast<std::size_t>(info.st_size), most_bytes), '\0');
+  std::string text(std::min(static_cast<std::size_t>(info.st_size), max_file_bytes), '\0');
   std::size_t have = 0;
   while (have < text.size()) {
     const ssize_t size = ::read(fd.get(), text.data() + have, text.size() - have);
@@ -106,17 +106,18 @@ Time time_of(std::int64_t seconds, const timespec& written) {
 }
 
 /// A text that ended inside a string, or has bytes in one that JSON forbids, as JSON up to there.
-std::string mended(std::string_view text) {
+std::string repaired(std::string_view text) {
   // nlohmann's serializer knows what is not UTF-8.
-  std::string mended = json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace)).get<std::string>();
-  for (char& c : mended) {
+  std::string repaired =
+      json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace)).get<std::string>();
+  for (char& c : repaired) {
     if (static_cast<unsigned char>(c) < ' ') c = ' ';
   }
   // Perhaps half an escape: "\u12".
-  if (const std::size_t escape = mended.rfind('\\'); escape != std::string::npos && mended.size() - escape < 6)
-    mended.resize(escape);
-  while (mended.ends_with('\\')) mended.pop_back();
-  return mended + '"';
+  if (const std::size_t escape = repaired.rfind('\\'); escape != std::string::npos && repaired.size() - escape < 6)
+    repaired.resize(escape);
+  while (repaired.ends_with('\\')) repaired.pop_back();
+  return repaired + '"';
 }
 
 std::string last_line(std::string_view text) {
@@ -137,22 +138,22 @@ std::optional<WorkerError> read_error_file(const std::string& path) {
     return json::sax_parse(*text, &picker) || !picker.found.message.empty() || !picker.found.traceback.empty();
   };
   if (!parse()) {
-    *text = mended(*text);
+    *text = repaired(*text);
     if (!parse() && picker.broke_at > 0) {
-      *text = mended(std::string_view(*text).substr(0, picker.broke_at - 1));
+      *text = repaired(std::string_view(*text).substr(0, picker.broke_at - 1));
       (void)parse();
     }
   }
   WorkerError error = std::move(picker.found);
   if (trim(error.message).empty()) error.message = last_line(error.traceback);
   if (error.message.empty()) return std::nullopt;
-  for (std::string* part : {&error.message, &error.traceback}) *part = cut_line(std::move(*part), most_kept);
+  for (std::string* part : {&error.message, &error.traceback}) *part = cut_line(std::move(*part), max_text_bytes);
   error.file = path;
   error.at = time_of(picker.seconds, written);
   return error;
 }
 
-Result<void> hand_on_error_file(const std::string& from, const ExitStatus& status, const std::string& to) {
+Result<void> forward_error_file(const std::string& from, const ExitStatus& status, const std::string& to) {
   const auto text = read_regular_file(from);
   if (!text) return fail(Errc::protocol, concat("cannot read ", from));
   json content = json::parse(*text, nullptr, false);

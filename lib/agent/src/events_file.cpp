@@ -23,11 +23,11 @@ namespace ddrun::agent {
 
 namespace {
 
-constexpr std::size_t most_waiting_events = std::size_t{4} << 20U;
+constexpr std::size_t max_waiting_bytes = std::size_t{4} << 20U;
 /// At the end a reader may still come, or to read on.
-constexpr std::chrono::seconds events_patience{2};
+constexpr std::chrono::seconds reader_timeout{2};
 /// And a disk that hangs may come back.
-constexpr std::chrono::seconds events_disk_patience{60};
+constexpr std::chrono::seconds disk_timeout{60};
 
 }  // namespace
 
@@ -55,11 +55,11 @@ class EventsFile::LineFile {
 
 /// What waits for a reader or a disk, and the thread that waits with it. That thread may be left behind in a write or
 /// an open that never ends, and so it shares the ownership.
-class EventsFile::Feed {
+class EventsFile::Writer {
  public:
   /// Of what is a FIFO or was opened already.
-  Feed(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
-  explicit Feed(std::unique_ptr<LineFile> file) : file_(std::move(file)) {}
+  Writer(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+  explicit Writer(std::unique_ptr<LineFile> file) : file_(std::move(file)) {}
 
   /// The thread's.
   void run() {
@@ -67,12 +67,12 @@ class EventsFile::Feed {
     for (;;) {
       changed_.wait(lock, [this] { return !waiting_.empty(); });
       const std::string lines = std::exchange(waiting_, {});
-      under_way_ = lines.size();
+      in_flight_ = lines.size();
       lock.unlock();
-      const int err = put(lines);
+      const int err = write(lines);
       lock.lock();
-      under_way_ = 0;
-      if (err == 0) taken_ += lines.size();
+      in_flight_ = 0;
+      if (err == 0) written_ += lines.size();
       else lost_ += lines.size();
       if (err != 0) error_ = err;
       changed_.notify_all();
@@ -82,7 +82,7 @@ class EventsFile::Feed {
   /// False if there is no room for them.
   bool add(std::string_view lines) {
     const std::scoped_lock lock(mutex_);
-    if (waiting_.size() + under_way_ + lines.size() > most_waiting_events) {
+    if (waiting_.size() + in_flight_ + lines.size() > max_waiting_bytes) {
       lost_ += lines.size();
       return false;
     }
@@ -92,7 +92,7 @@ class EventsFile::Feed {
   }
 
   [[nodiscard]] bool is_disk() const { return file_ != nullptr; }
-  [[nodiscard]] const char* where_it_hangs() const {
+  [[nodiscard]] const char* stall_reason() const {
     return is_disk() ? "the disk does not take them" : "nobody reads them";
   }
 
@@ -109,23 +109,23 @@ class EventsFile::Feed {
   /// Waits until all is written or nothing has been for too long.
   Loss finish() {
     std::unique_lock lock(mutex_);
-    const auto done = [this] { return waiting_.empty() && under_way_ == 0; };
+    const auto done = [this] { return waiting_.empty() && in_flight_ == 0; };
     for (;;) {
-      const std::uint64_t before = taken_;
-      if (changed_.wait_for(lock, is_disk() ? events_disk_patience : events_patience,
-                            [&] { return done() || taken_ != before; })) {
+      const std::uint64_t before = written_;
+      if (changed_.wait_for(lock, is_disk() ? disk_timeout : reader_timeout,
+                            [&] { return done() || written_ != before; })) {
         if (done()) break;
       } else {
         break;
       }
     }
-    const char* const hangs = is_disk() ? where_it_hangs() : "nobody read them";
-    return {lost_ + waiting_.size() + under_way_, error_ != 0 ? std::strerror(error_) : hangs};
+    const char* const hangs = is_disk() ? stall_reason() : "nobody read them";
+    return {lost_ + waiting_.size() + in_flight_, error_ != 0 ? std::strerror(error_) : hangs};
   }
 
  private:
   /// 0, or why nothing was taken.
-  int put(const std::string& lines) {
+  int write(const std::string& lines) {
     if (file_) return file_->write(lines);
     // A FIFO has a reader, or gets one now; if that one leaves, the next one may come.
     if (!fd_) fd_.reset(::open(path_.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC));
@@ -140,8 +140,8 @@ class EventsFile::Feed {
   std::string path_;                      ///< of what is yet to be opened
   UniqueFd fd_;
   std::string waiting_;
-  std::size_t under_way_ = 0;
-  std::uint64_t taken_ = 0;
+  std::size_t in_flight_ = 0;
+  std::uint64_t written_ = 0;
   std::uint64_t lost_ = 0;
   int error_ = 0;
 };
@@ -166,26 +166,26 @@ Result<void> EventsFile::open(const std::string& path) {
   if (fd && ::fstat(fd.get(), &info) != 0) return failed();
   device_ = info.st_dev;
   inode_ = info.st_ino;
-  if (S_ISREG(info.st_mode)) return start_feed(std::make_shared<Feed>(std::make_unique<LineFile>(std::move(fd))));
+  if (S_ISREG(info.st_mode)) return start_writer(std::make_shared<Writer>(std::make_unique<LineFile>(std::move(fd))));
   const bool opened = static_cast<bool>(fd);
-  return start_feed(std::make_shared<Feed>(opened ? "" : path, std::move(fd)));
+  return start_writer(std::make_shared<Writer>(opened ? "" : path, std::move(fd)));
 }
 
-Result<void> EventsFile::start_feed(std::shared_ptr<Feed> feed) {
-  auto thread = start_thread_signals_blocked("ddrun-events", [feed] { feed->run(); });
+Result<void> EventsFile::start_writer(std::shared_ptr<Writer> writer) {
+  auto thread = start_thread_signals_blocked("ddrun-events", [writer] { writer->run(); });
   if (!thread) return tl::unexpected(thread.error());
   thread->detach();
-  feed_ = std::move(feed);
+  writer_ = std::move(writer);
   return {};
 }
 
-bool EventsFile::same_place(int fd) const {
+bool EventsFile::is_same_file(int fd) const {
   struct stat info {};
-  return feed_ && ::fstat(fd, &info) == 0 && info.st_dev == device_ && info.st_ino == inode_;
+  return writer_ && ::fstat(fd, &info) == 0 && info.st_dev == device_ && info.st_ino == inode_;
 }
 
 void EventsFile::write_line(const std::string& json) {
-  if (!feed_ || json.size() < 2 || json.front() != '{') return;
+  if (!writer_ || json.size() < 2 || json.front() != '{') return;
   const bool empty = json == "{}";
   std::string line =
       concat("{\"time\":", utc(std::chrono::system_clock::now()).dump(), empty ? "" : ",", json.substr(1));
@@ -197,35 +197,35 @@ void EventsFile::write_line(const std::string& json) {
 void EventsFile::write(std::string_view said) {
   const std::string lines = json_for_terminal(std::string(said));
   if (console_) return console_(lines);
-  if (!feed_) return;
-  const bool added = feed_->add(lines);
-  if (feed_->is_disk()) {
-    const Feed::Loss loss = feed_->refused();
-    if (loss.bytes > 0) note_loss(loss.bytes, loss.why);
+  if (!writer_) return;
+  const bool added = writer_->add(lines);
+  if (writer_->is_disk()) {
+    const Writer::Loss loss = writer_->refused();
+    if (loss.bytes > 0) record_loss(loss.bytes, loss.why);
   }
-  if (added || std::exchange(complained_, true)) return;
-  say(Level::warning, concat("--events: ", feed_->where_it_hangs(), "; what comes now is lost"));
+  if (added || std::exchange(warned_, true)) return;
+  say(Level::warning, concat("--events: ", writer_->stall_reason(), "; what comes now is lost"));
 }
 
 /// While the job runs something can still be done about it; the sum comes at the end.
-void EventsFile::note_loss(std::uint64_t bytes, std::string why) {
-  if (lost_ == 0) why_lost_ = std::move(why);
+void EventsFile::record_loss(std::uint64_t bytes, std::string why) {
+  if (lost_ == 0) loss_reason_ = std::move(why);
   lost_ = bytes;
-  if (!std::exchange(complained_, true)) say_loss();
+  if (!std::exchange(warned_, true)) warn_loss();
 }
 
-void EventsFile::say_loss() {
-  say(Level::warning, concat("--events: ", format_size(lost_), " were lost (", why_lost_, ")"));
-  said_lost_ = lost_;
+void EventsFile::warn_loss() {
+  say(Level::warning, concat("--events: ", format_size(lost_), " were lost (", loss_reason_, ")"));
+  reported_lost_ = lost_;
 }
 
 void EventsFile::finish() {
-  if (const auto feed = std::exchange(feed_, nullptr)) {
-    Feed::Loss loss = feed->finish();
+  if (const auto writer = std::exchange(writer_, nullptr)) {
+    Writer::Loss loss = writer->finish();
     lost_ = loss.bytes;
-    why_lost_ = std::move(loss.why);
+    loss_reason_ = std::move(loss.why);
   }
-  if (lost_ > said_lost_) say_loss();
+  if (lost_ > reported_lost_) warn_loss();
 }
 
 }  // namespace ddrun::agent

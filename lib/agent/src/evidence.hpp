@@ -19,7 +19,7 @@ namespace ddrun::agent {
 /// Finds out which worker of `attempt` failed first by its own evidence: its end, its error file, its last traceback or
 /// fatal message. The first to end is often a victim, whose peer raised before and is still tearing down. A worker that
 /// ddrun stopped is the cause only where no worker ended by itself with its own reason. Sets
-/// `attempt.cause` and `attempt.cause_sign`; leaves them empty if no worker failed.
+/// `attempt.cause` and `attempt.cause_evidence`; leaves them empty if no worker failed.
 ///
 /// `stopped_at`: when ddrun had read what workers had written by the time it began to stop them. What came later is no
 /// evidence: workers that are told to end complain, and crash, too.
@@ -38,10 +38,10 @@ void drop_survived(WorkerEnd& worker, std::chrono::system_clock::time_point last
 [[nodiscard]] std::vector<std::string> reason_lines(const WorkerEnd& worker);
 
 /// The same, or what the kernel tells, as part of a sentence.
-[[nodiscard]] std::string reason_in_short(const WorkerEnd& worker);
+[[nodiscard]] std::string short_reason(const WorkerEnd& worker);
 
 /// Whether its error file's message says what its last words say.
-[[nodiscard]] bool says_the_same(const WorkerError& error, const LastWords& words);
+[[nodiscard]] bool gives_same_reason(const WorkerError& error, const LastWords& words);
 
 // ---- cause_key.cpp
 
@@ -65,7 +65,7 @@ void drop_survived(WorkerEnd& worker, std::chrono::system_clock::time_point last
 /// Copies a worker's error file to `to`, the file that an outer launcher gave to ddrun itself, with the worker's end
 /// added as "errorCode" inside "message" (minus the number for a signal), as torchrun does for outer schedulers.
 /// Fails with `protocol` if `from` holds no complete JSON and with `unavailable` if `to` cannot be written.
-[[nodiscard]] Result<void> hand_on_error_file(const std::string& from, const ExitStatus& status, const std::string& to);
+[[nodiscard]] Result<void> forward_error_file(const std::string& from, const ExitStatus& status, const std::string& to);
 
 // ---- last_words.cpp
 
@@ -78,6 +78,6 @@ void drop_survived(WorkerEnd& worker, std::chrono::system_clock::time_point last
 /// Whether a worker's complaint is about others: what the libraries of this field say when a peer, or the store, is
 /// gone or does not answer. A worker that says so is a victim of a failure, as a rule, and not its cause. `text` may
 /// have several lines; escape sequences are taken out.
-[[nodiscard]] bool is_victims_words(std::string_view text);
+[[nodiscard]] bool is_peer_failure_message(std::string_view text);
 
 }  // namespace ddrun::agent

@@ -16,13 +16,13 @@ namespace ddrun::agent {
 
 namespace {
 
-constexpr std::size_t width = 100;       ///< columns we try to stay in
-constexpr std::size_t indent = 11;       ///< of the text after "  label: "
-constexpr std::size_t most_stderr = 8;   ///< lines of a worker's stderr
-constexpr std::size_t most_trace = 16;   ///< lines of a traceback
-constexpr std::size_t most_message = 3;  ///< lines of an error.json's message
-constexpr std::size_t far_above = 20;    ///< lines: what was shown before so many is not looked for
-constexpr std::size_t most_earlier = 4;  ///< lines for earlier attempts
+constexpr std::size_t width = 100;            ///< columns we try to stay in
+constexpr std::size_t indent = 11;            ///< of the text after "  label: "
+constexpr std::size_t max_stderr_lines = 8;   ///< lines of a worker's stderr
+constexpr std::size_t max_trace_lines = 16;   ///< lines of a traceback
+constexpr std::size_t max_message_lines = 3;  ///< lines of an error.json's message
+constexpr std::size_t far_above_lines = 20;   ///< lines: what was shown before so many is not looked for
+constexpr std::size_t max_earlier_lines = 4;  ///< lines for earlier attempts
 
 // ---- lines ----
 
@@ -85,14 +85,14 @@ bool was_killed(const WorkerEnd& worker) {
 }
 
 /// "ranks 0-2,4-7 stopped by ddrun; rank 5 had finished": every worker of the attempt but `except`.
-std::string fates(const AttemptResult& attempt, std::optional<std::size_t> except) {
+std::string other_outcomes(const AttemptResult& attempt, std::optional<std::size_t> except) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;  // in the order in which they are told
-  const auto add = [&](const std::string& fate, int rank) {
-    const auto found = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == fate; });
-    if (found == groups.end()) groups.push_back({fate, {rank}});
+  const auto add = [&](const std::string& outcome, int rank) {
+    const auto found = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == outcome; });
+    if (found == groups.end()) groups.push_back({outcome, {rank}});
     else found->second.push_back(rank);
   };
-  const auto fate_of = [](const WorkerEnd& worker) -> std::pair<int, std::string> {
+  const auto outcome_of_worker = [](const WorkerEnd& worker) -> std::pair<int, std::string> {
     if (worker.pid == 0) return {4, "not started"};
     if (worker.still_runs) return {0, concat("still runs (pid ", worker.pid, "): cannot be ended")};
     if (worker.stopped_by_ddrun && was_killed(worker)) return {2, "killed by ddrun (SIGKILL)"};
@@ -103,12 +103,12 @@ std::string fates(const AttemptResult& attempt, std::optional<std::size_t> excep
   for (int order = 0; order <= 4; ++order) {
     for (std::size_t i = 0; i < attempt.workers.size(); ++i) {
       if (except == i) continue;
-      const auto [worker_order, fate] = fate_of(attempt.workers[i]);
-      if (worker_order == order) add(fate, attempt.workers[i].rank);
+      const auto [worker_order, outcome] = outcome_of_worker(attempt.workers[i]);
+      if (worker_order == order) add(outcome, attempt.workers[i].rank);
     }
   }
   std::vector<std::string> parts;
-  for (const auto& [fate, ranks] : groups) parts.push_back(concat(ranks_text(ranks), " ", fate));
+  for (const auto& [outcome, ranks] : groups) parts.push_back(concat(ranks_text(ranks), " ", outcome));
   return join(parts, "; ");
 }
 
@@ -139,7 +139,7 @@ std::string why(const WorkerEnd& worker) {
 }
 
 /// Known last words that say nothing to a user who does not know them.
-std::string known_meaning(const WorkerEnd& worker) {
+std::string explain_known_message(const WorkerEnd& worker) {
   const auto* signaled = std::get_if<Signaled>(&worker.status);
   if (signaled == nullptr || signaled->signal != SIGABRT) return {};
   const bool known = std::any_of(worker.stderr_tail.begin(), worker.stderr_tail.end(), [](const std::string& line) {
@@ -153,7 +153,7 @@ std::string known_meaning(const WorkerEnd& worker) {
 std::vector<std::string> message_lines(const WorkerError& error) {
   std::vector<std::string> lines;
   for (const std::string& line : split(trim(error.message), '\n')) {
-    if (lines.size() == most_message) {
+    if (lines.size() == max_message_lines) {
       lines.back() += " ...";
       break;
     }
@@ -170,7 +170,8 @@ std::vector<std::string> stderr_lines(const WorkerEnd& worker) {
     std::string plain = fitting(line);
     if (!trim(plain).empty()) lines.push_back(std::move(plain));
   }
-  if (lines.size() > most_stderr) lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(most_stderr));
+  if (lines.size() > max_stderr_lines)
+    lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(max_stderr_lines));
   return lines;
 }
 
@@ -181,8 +182,8 @@ std::vector<std::string> trace_lines(const std::vector<std::string>& text) {
     std::string plain = fitting(line);
     if (!trim(plain).empty()) lines.push_back(std::move(plain));
   }
-  if (lines.size() > most_trace) {
-    lines.erase(lines.begin() + 1, lines.end() - static_cast<std::ptrdiff_t>(most_trace - 2));
+  if (lines.size() > max_trace_lines) {
+    lines.erase(lines.begin() + 1, lines.end() - static_cast<std::ptrdiff_t>(max_trace_lines - 2));
     lines.insert(lines.begin() + 1, "  ...");
   }
   return lines;
@@ -191,7 +192,7 @@ std::vector<std::string> trace_lines(const std::vector<std::string>& text) {
 /// What the worker said on stderr: all of its last words if they were not shown or their place is far above, else
 /// what they come to, unless the message has said so.
 std::vector<std::string> last_words(const WorkerEnd& worker) {
-  const bool in_sight = worker.stderr_was_shown && worker.lines_since <= far_above;
+  const bool in_sight = worker.stderr_was_shown && worker.lines_since <= far_above_lines;
   if (!worker.last_words) {
     auto lines = stderr_lines(worker);
     if (in_sight && lines.size() > 1) lines.erase(lines.begin(), lines.end() - 1);
@@ -199,7 +200,7 @@ std::vector<std::string> last_words(const WorkerEnd& worker) {
     return lines;
   }
   if (!in_sight) return trace_lines(worker.last_words->text);
-  if (worker.error && says_the_same(*worker.error, *worker.last_words)) return {};
+  if (worker.error && gives_same_reason(*worker.error, *worker.last_words)) return {};
   std::vector<std::string> lines;
   for (const std::string& line : worker.last_words->reason) lines.push_back(cut_line(line, 2 * width));
   return lines;
@@ -208,7 +209,7 @@ std::vector<std::string> last_words(const WorkerEnd& worker) {
 void add_cause(Lines& lines, const WorkerEnd& worker) {
   if (const std::string text = why(worker); !text.empty()) lines.sentence("why", text);
   if (worker.error) lines.block("message", message_lines(*worker.error));
-  if (const std::string text = known_meaning(worker); !text.empty()) lines.sentence("note", text);
+  if (const std::string text = explain_known_message(worker); !text.empty()) lines.sentence("note", text);
   if (!worker.shm.empty()) lines.sentence("note", worker.shm);
   lines.block("stderr", last_words(worker));
   const bool traced = worker.last_words && worker.last_words->text.size() > 1;
@@ -217,18 +218,18 @@ void add_cause(Lines& lines, const WorkerEnd& worker) {
   else if (!worker.stdout_log.empty()) lines.block("log", {worker.stdout_log});
 }
 
-std::chrono::nanoseconds time_until(const WorkerEnd& worker, const Sign& sign) {
+std::chrono::nanoseconds time_until(const WorkerEnd& worker, const Evidence& sign) {
   return std::max<std::chrono::nanoseconds>(sign.at - worker.started, std::chrono::nanoseconds(0));
 }
 
 /// A worker that failed before another ended: the cause, then the first end and whose status counts.
-void add_failed_before(Lines& lines, const std::string& host, const WorkerEnd& cause, const Sign& sign,
+void add_failed_before(Lines& lines, const std::string& host, const WorkerEnd& cause, const Evidence& sign,
                        const WorkerEnd& first, bool in_full = true) {
   lines.error(concat("rank ", cause.rank, " failed first, after ", format_duration(time_until(cause, sign)), " (",
                      place(host, cause), ")"));
   if (in_full) add_cause(lines, cause);
   else if (!cause.stderr_log.empty()) lines.block("log", {concat(host, ":", cause.stderr_log)});
-  const std::string reason = reason_in_short(first);
+  const std::string reason = short_reason(first);
   lines.block("status", {concat(ending(first), " after ", format_duration(first.ran), ", before rank ", cause.rank,
                                 " did", reason.empty() ? "" : ": ", reason)});
 }
@@ -252,7 +253,7 @@ void add_earlier(Lines& lines, const JobResult& result) {
     std::string log;
     if (attempt.cause) {
       const WorkerEnd& cause = attempt.workers.at(*attempt.cause);
-      reason = reason_in_short(cause);
+      reason = short_reason(cause);
       log = cause.stderr_log;
       if (attempt.cause != attempt.first_failure) reason = concat("rank ", cause.rank, " failed first: ", reason);
     }
@@ -266,8 +267,8 @@ void add_earlier(Lines& lines, const JobResult& result) {
     }
   }
   std::vector<std::string> text;
-  if (groups.size() > most_earlier) {
-    const std::size_t left_out = groups.size() - most_earlier;
+  if (groups.size() > max_earlier_lines) {
+    const std::size_t left_out = groups.size() - max_earlier_lines;
     text.push_back(concat("attempts 0-", groups[left_out - 1].last, ": see --report or the log directory"));
     groups.erase(groups.begin(), groups.begin() + static_cast<std::ptrdiff_t>(left_out));
   }
@@ -299,7 +300,7 @@ void add_losses(Lines& lines, const JobResult& result) {
 void add_failure(Lines& lines, const std::string& host, const AttemptResult& attempt) {
   const WorkerEnd& first = attempt.workers.at(*attempt.first_failure);
   if (attempt.cause && attempt.cause != attempt.first_failure) {
-    add_failed_before(lines, host, attempt.workers.at(*attempt.cause), attempt.cause_sign, first);
+    add_failed_before(lines, host, attempt.workers.at(*attempt.cause), attempt.cause_evidence, first);
   } else {
     // A single worker has ddrun's own stdout: in `ddrun prog | head` it ends just as it does in `prog | head`.
     if (attempt.workers.size() == 1 && first.status == ExitStatus(Signaled{SIGPIPE}))
@@ -310,19 +311,19 @@ void add_failure(Lines& lines, const std::string& host, const AttemptResult& att
 }
 
 /// No worker had ended badly by itself when the job was stopped; but one of them had said that it failed.
-void add_sign(Lines& lines, const JobResult& result) {
+void add_unended_failure(Lines& lines, const JobResult& result) {
   if (result.attempts.empty() || !result.attempts.back().cause || result.attempts.back().first_failure) return;
   const AttemptResult& last = result.attempts.back();
   const WorkerEnd& worker = last.workers.at(*last.cause);
-  lines.block("failed",
-              {concat("rank ", worker.rank, " had failed after ", format_duration(time_until(worker, last.cause_sign)),
-                      " (", place(result.host, worker), ")")});
+  lines.block("failed", {concat("rank ", worker.rank, " had failed after ",
+                                format_duration(time_until(worker, last.cause_evidence)), " (",
+                                place(result.host, worker), ")")});
   add_cause(lines, worker);
 }
 
 void add_last_lines(Lines& lines, const JobResult& result, std::string_view label, std::optional<std::size_t> except) {
   if (!result.attempts.empty()) {
-    const std::string text = fates(result.attempts.back(), except);
+    const std::string text = other_outcomes(result.attempts.back(), except);
     if (!text.empty()) lines.sentence(label, text);
   }
   add_earlier(lines, result);
@@ -337,17 +338,17 @@ void add_job_cause(Lines& lines, const JobResult& result, const JobCause& cause)
   } else if (!cause.worker) {
     lines.error(cause.why);
   } else if (cause.failed_first) {
-    add_failed_before(lines, cause.failed_first_host, *cause.failed_first, cause.failed_first_sign, *cause.worker,
-                      cause.is_told_in_full);
+    add_failed_before(lines, cause.failed_first_host, *cause.failed_first, cause.failed_first_evidence, *cause.worker,
+                      cause.is_detailed);
   } else {
     lines.error(headline(cause.host, *cause.worker));
-    if (cause.is_told_in_full) {
+    if (cause.is_detailed) {
       add_cause(lines, *cause.worker);
     } else if (!cause.worker->stderr_log.empty()) {
       lines.block("log", {concat(cause.host, ":", cause.worker->stderr_log)});
     }
   }
-  if (cause.is_here && !result.attempts.empty()) {
+  if (cause.is_local && !result.attempts.empty()) {
     add_last_lines(lines, result, "others", result.attempts.back().first_failure);
   } else {
     add_losses(lines, result);
@@ -382,7 +383,7 @@ std::string failure_report(const JobResult& result, bool color) {
       lines.error(result.message.empty()
                       ? concat("stopped after ", format_duration(result.timeout), ", the limit set with --timeout")
                       : result.message);
-      add_sign(lines, result);
+      add_unended_failure(lines, result);
       add_last_lines(lines, result, "workers", std::nullopt);
       if (!result.log_dir.empty()) lines.block("logs", {result.log_dir});
       break;
@@ -390,7 +391,7 @@ std::string failure_report(const JobResult& result, bool color) {
       lines.notice(concat("stopped by ", signal_name(result.signal),
                           result.signal_sender.empty() ? "" : concat(" from ", result.signal_sender), " after ",
                           format_duration(result.ran)));
-      add_sign(lines, result);
+      add_unended_failure(lines, result);
       add_last_lines(lines, result, "workers", std::nullopt);
       break;
     case Verdict::launcher_failed:

@@ -71,7 +71,7 @@ struct RoundBegins {
 struct StopOrdered {
   int signal = 0;  ///< for the workers; 0: SIGTERM
 };
-struct VerdictSpoken {};
+struct VerdictReceived {};
 struct CoordinatorLost {
   std::string message;
 };
@@ -80,7 +80,7 @@ struct CoordinatorLost {
 using Event = std::variant<event::Start, event::Spawned, event::SpawnFailed, event::WorkerEnded, event::GroupGone,
                            event::GraceExpired, event::KillExpired, event::OutputClosed, event::JobTimeout,
                            event::EndingSignal, event::ParentLost, event::SkewExpired, event::RoundBegins,
-                           event::StopOrdered, event::VerdictSpoken, event::CoordinatorLost>;
+                           event::StopOrdered, event::VerdictReceived, event::CoordinatorLost>;
 
 /// The index of an event in Event.
 template <class Kind, class... Kinds>
@@ -126,16 +126,16 @@ struct StartSkew {  ///< say SkewExpired after this time unless the attempt is o
 struct Finish {};
 // What the coordinator has to know.
 struct Join {};
-struct TellFailed {
+struct SendFailed {
   int local_rank = 0;
   ExitStatus status;
 };
-struct TellSucceeded {};
-struct TellStopped {};
-struct TellLeave {
+struct SendSucceeded {};
+struct SendStopped {};
+struct SendLeave {
   rendezvous::Leave message;
 };
-struct TellAbort {
+struct SendAbort {
   rendezvous::Abort message;
 };
 struct Abandon {  ///< no more words: for the others this node is lost
@@ -145,8 +145,8 @@ struct Abandon {  ///< no more words: for the others this node is lost
 
 using Action =
     std::variant<action::SpawnWorkers, action::SignalGroup, action::StartGrace, action::KillGroup, action::CheckGone,
-                 action::CloseOutput, action::StartSkew, action::Finish, action::Join, action::TellFailed,
-                 action::TellSucceeded, action::TellStopped, action::TellLeave, action::TellAbort, action::Abandon>;
+                 action::CloseOutput, action::StartSkew, action::Finish, action::Join, action::SendFailed,
+                 action::SendSucceeded, action::SendStopped, action::SendLeave, action::SendAbort, action::Abandon>;
 
 /// Decides about the workers of this machine; rounds, restarts and the end of the job are the coordinator's. Does
 /// nothing itself: its owner carries the actions out and says what happens. No processes, sockets or clocks in here: a
@@ -170,7 +170,7 @@ class GroupMachine {
   /// True from the moment that the group is being taken down: who ends now was stopped by ddrun.
   [[nodiscard]] bool taking_down() const { return state_ == State::stopping || state_ == State::killing; }
   /// While spawning: stop, the attempt is lost already.
-  [[nodiscard]] bool spawn_is_pointless() const { return state_ == State::starting && stop_wanted_; }
+  [[nodiscard]] bool is_stop_pending() const { return state_ == State::starting && stop_pending_; }
   /// Local rank of the attempt's first failure.
   [[nodiscard]] std::optional<int> first_failure() const { return first_failure_; }
 
@@ -197,19 +197,19 @@ class GroupMachine {
   Actions handle(const event::SkewExpired&);
   Actions handle(const event::RoundBegins&);
   Actions handle(const event::StopOrdered&);
-  Actions handle(const event::VerdictSpoken&);
+  Actions handle(const event::VerdictReceived&);
   Actions handle(const event::CoordinatorLost&);
 
   /// All workers of the job have ended well, and only what they left behind is being cleared up.
-  [[nodiscard]] bool all_went_well() const;
-  Actions first_ending_signal(const event::EndingSignal& ending);
-  Actions second_ending_signal(const event::EndingSignal& ending);
+  [[nodiscard]] bool job_succeeded() const;
+  Actions handle_first_signal(const event::EndingSignal& ending);
+  Actions handle_repeated_signal(const event::EndingSignal& ending);
   Actions start_attempt();
   Actions start_skew();
   Actions all_succeeded();
   Actions finish();
   /// Where that was put off until no worker is left.
-  Actions abandon_now();
+  Actions pending_abandon();
   Actions end_job(Verdict verdict, int signal_for_workers);
   Actions take_down(int signal);
   Actions kill();
@@ -221,10 +221,10 @@ class GroupMachine {
   int attempt_ = 0;
   std::set<int> running_;  ///< local ranks that have not ended
   std::optional<int> first_failure_;
-  bool succeeded_ = false;        ///< all workers of this machine have
-  bool only_node_ = false;        ///< of the round: there are no other workers
-  bool unstarted_round_ = false;  ///< one began while the job was ending here: no worker of it was started
-  bool stop_wanted_ = false;      ///< the attempt is to be taken down once spawning is over
+  bool succeeded_ = false;      ///< all workers of this machine have
+  bool only_node_ = false;      ///< of the round: there are no other workers
+  bool skipped_round_ = false;  ///< one began while the job was ending here: no worker of it was started
+  bool stop_pending_ = false;   ///< the attempt is to be taken down once spawning is over
   int stop_signal_ = 0;
   Verdict verdict_ = Verdict::success;
   bool job_is_ending_ = false;  ///< by signal, timeout or failure of ddrun itself, or the verdict is known
@@ -232,9 +232,9 @@ class GroupMachine {
   std::string signal_sender_;
   std::string message_;
   int launcher_code_ = exit_codes::launcher_failed;
-  bool no_verdict_follows_ = false;  ///< this agent has left, or the coordinator is gone: once all is stopped, finish
-  bool abandons_ = false;            ///< the job, as soon as no worker is left here
-  bool skew_runs_ = false;
+  bool awaits_verdict_ = true;    ///< false once this agent has left, lost the coordinator or has the verdict
+  bool abandon_pending_ = false;  ///< the job, as soon as no worker is left here
+  bool skew_running_ = false;
 };
 
 }  // namespace ddrun::agent

@@ -47,13 +47,13 @@ Result<void> HostCommand::start(std::string label, std::string command, const st
   if (!spawned) return tl::unexpected(spawned.error());
   child_ = std::move(*spawned);
   on_end_ = std::move(on_end);
-  stopping_ = gone_ = false;
+  stopping_ = exited_ = false;
   kill_deadline_.reset();
   watcher_.watch(child_->pid, child_->pidfd.get());
   return {};
 }
 
-void HostCommand::take_end(const process::ChildEnd& end) {
+void HostCommand::on_child_exit(const process::ChildEnd& end) {
   if (!child_ || child_->pid != end.pid) return;
   child_.reset();
   end_.status = end.status;
@@ -61,15 +61,15 @@ void HostCommand::take_end(const process::ChildEnd& end) {
 }
 
 void HostCommand::check_gone() {
-  if (!is_running() || child_ || gone_) return;
+  if (!is_running() || child_ || exited_) return;
   if (spawner_.has_processes()) stop(SIGTERM);
   else finish();
 }
 
 void HostCommand::stop(int signal) {
-  if (!is_running() || gone_ || (signal == SIGTERM && std::exchange(stopping_, true))) return;
+  if (!is_running() || exited_ || (signal == SIGTERM && std::exchange(stopping_, true))) return;
   if (grace_.count() == 0) signal = SIGKILL;
-  if (signal == SIGKILL && !kill_deadline_) kill_deadline_ = Clock::now() + kill_limit;
+  if (signal == SIGKILL && !kill_deadline_) kill_deadline_ = Clock::now() + kill_timeout;
   if (kill_deadline_ && Clock::now() >= *kill_deadline_) {
     say(Level::warning, "a process of the command cannot be killed: it hangs in the kernel or is another user's");
     return finish();
@@ -77,7 +77,7 @@ void HostCommand::stop(int signal) {
   timer_.set_paused(false);
   signal_all(signal);
   signal_all(SIGCONT);
-  timer_.set(Clock::now() + (signal == SIGKILL ? resweep : grace_), [this] { stop(SIGKILL); });
+  timer_.set(Clock::now() + (signal == SIGKILL ? resweep_interval : grace_), [this] { stop(SIGKILL); });
 }
 
 void HostCommand::set_paused(bool still) {
@@ -87,7 +87,7 @@ void HostCommand::set_paused(bool still) {
 }
 
 void HostCommand::finish() {
-  gone_ = true;
+  exited_ = true;
   timer_.cancel();
   if (child_) end_.status = Signaled{SIGKILL, false};
   end_.ran = Clock::now() - started_at_;

@@ -32,7 +32,7 @@ class HostCommand {
   [[nodiscard]] bool is_running() const { return on_end_ != nullptr; }
 
   /// To be called with each end that the watcher reports, and when an orphan was reaped.
-  void take_end(const process::ChildEnd& end);
+  void on_child_exit(const process::ChildEnd& end);
   void check_gone();
 
   /// SIGTERM, and after the grace time SIGKILL; it is sent again until nothing is left. A second SIGTERM is not sent.
@@ -52,7 +52,7 @@ class HostCommand {
   Clock::time_point started_at_;
   CommandEnd end_;
   bool stopping_ = false;
-  bool gone_ = false;
+  bool exited_ = false;
   std::optional<Deadline> kill_deadline_;
 };
 

@@ -70,47 +70,47 @@ rendezvous::RendezvousListener JobMember::listener() {
     round_ = round;
     ranks_ = ranks;
     another_round_ = false;
-    options_.record->round_began(round, ranks);
+    options_.record->begin_round(round, ranks);
     dispatch_(event::RoundBegins{ranks.restart_count, ranks.node_count == 1});
   };
   listener.stop = [this](const rendezvous::Stop& stop) {
     another_round_ = stop.another_round;
     // On one machine it is said with the reason, once that is known.
-    if (several_machines() && another_round_follows()) say(Level::notice, stop.why);
+    if (several_machines() && expects_another_round()) say(Level::notice, stop.why);
     dispatch_(event::StopOrdered{stop.signal});
   };
   listener.verdict = [this](const rendezvous::VerdictMessage& verdict) {
-    options_.record->take_verdict(verdict, rendezvous_->runs_coordinator());
-    dispatch_(event::VerdictSpoken{});
+    options_.record->set_verdict(verdict, rendezvous_->runs_coordinator());
+    dispatch_(event::VerdictReceived{});
   };
   listener.coordinator_lost = [this](const std::string& why) { dispatch_(event::CoordinatorLost{why}); };
-  listener.node_report = [this](const rendezvous::NodeReport& report) { options_.record->node_reported(report); };
+  listener.node_report = [this](const rendezvous::NodeReport& report) { options_.record->add_node_report(report); };
   listener.event = [this](const std::string& line) { options_.events->write_line(line); };
   listener.notice = [](const std::string& text) { say(Level::notice, text); };
   listener.signal = options_.on_signal;
   return listener;
 }
 
-void JobMember::tell_failed(const WorkerEnd& worker) {
+void JobMember::send_failed(const WorkerEnd& worker) {
   rendezvous::Failed message = failed_message(round_, worker);
   message.may_restart = message.by_signal || options_.spec->restart.no_restart_on.count(message.code) == 0;
   rendezvous_->failed(message);
 }
 
-void JobMember::tell(const action::TellStopped&) {
+void JobMember::send(const action::SendStopped&) {
   // --report is the same on every machine as a rule; on one, all is in the record already.
   rendezvous::Stopped message =
-      options_.record->last_attempt(several_machines() && options_.spec->report_file.has_value());
+      options_.record->stopped_message(several_machines() && options_.spec->report_file.has_value());
   message.round = round_;
   rendezvous_->stopped(message);
 }
 
-void JobMember::tell(const action::TellLeave& leave) {
+void JobMember::send(const action::SendLeave& leave) {
   leaving_ = true;
   rendezvous_->leave(leave.message);
 }
 
-void JobMember::tell(const action::TellAbort& abort) {
+void JobMember::send(const action::SendAbort& abort) {
   leaving_ = true;
   rendezvous_->abort(abort.message);
 }

@@ -46,14 +46,14 @@ class JobMember {
   [[nodiscard]] const RankAssignment& ranks() const { return ranks_; }
 
   /// The present round is over, and as far as is known here the coordinator will begin another.
-  [[nodiscard]] bool another_round_follows() const { return another_round_ && !leaving_; }
+  [[nodiscard]] bool expects_another_round() const { return another_round_ && !leaving_; }
 
   void join() { rendezvous_->join(); }
-  void tell_failed(const WorkerEnd& worker);
-  void tell(const action::TellSucceeded&) { rendezvous_->succeeded(); }
-  void tell(const action::TellStopped&);
-  void tell(const action::TellLeave& leave);
-  void tell(const action::TellAbort& abort);
+  void send_failed(const WorkerEnd& worker);
+  void send(const action::SendSucceeded&) { rendezvous_->succeeded(); }
+  void send(const action::SendStopped&);
+  void send(const action::SendLeave& leave);
+  void send(const action::SendAbort& abort);
   void abandon(const std::string& why);
   void pass_signal(int signal) { rendezvous_->pass_signal(signal); }
   void set_paused(bool still) { rendezvous_->set_paused(still); }

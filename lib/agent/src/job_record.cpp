@@ -36,16 +36,16 @@ JobRecord::JobRecord(const LaunchSpec& spec) : spec_(spec) {
   result_.is_whole_job = !spec_.rendezvous.several_machines();
 }
 
-void JobRecord::attempt_begins(int workers) {
-  stop_began_.reset();
-  death_reasons_.attempt_begins(workers);
+void JobRecord::begin_attempt(int workers) {
+  stop_begun_at_.reset();
+  death_reasons_.begin_attempt(workers);
 }
 
 void JobRecord::note_timer(pid_t worker, bool its_child, std::string what) {
   timers_[worker] = {std::move(what), its_child, std::chrono::system_clock::now()};
 }
 
-std::string JobRecord::reason_of_end(const WorkerEnd& end, const Preparation& prepared) {
+std::string JobRecord::explain_exit(const WorkerEnd& end, const Preparation& prepared) {
   const auto timer = timers_.find(end.pid);
   if (timer != timers_.end()) {
     // A worker whose child was ended may go on as intended, and fail later of something else.
@@ -57,8 +57,8 @@ std::string JobRecord::reason_of_end(const WorkerEnd& end, const Preparation& pr
   return death_reasons_.explain({end.pid, end.status, prepared.directory, end.started, end.use.max_rss_kib});
 }
 
-void JobRecord::stop_begins() {
-  if (!stop_began_) stop_began_ = std::chrono::system_clock::now();
+void JobRecord::begin_stop() {
+  if (!stop_begun_at_) stop_begun_at_ = std::chrono::system_clock::now();
 }
 
 void JobRecord::read_evidence(Worker& worker, const logs::Output& output) {
@@ -69,7 +69,7 @@ void JobRecord::read_evidence(Worker& worker, const logs::Output& output) {
   if (!error_file.empty()) end.error = read_error_file(error_file);
   if (end.error) end.error->file_stays = writes_logs();
   const auto tail = output.stderr_tail(worker.local_rank, searched_lines);
-  const Time stop = stop_began_.value_or(Time::max());
+  const Time stop = stop_begun_at_.value_or(Time::max());
   auto evidence = tail;
   if (end.stopped_by_ddrun) std::erase_if(evidence, [&](const logs::TailLine& line) { return line.at > stop; });
   end.last_words = find_last_words(evidence);
@@ -115,16 +115,16 @@ void JobRecord::add_attempt(const GroupMachine& machine, WorkerGroup& group, con
       const auto* signaled = std::get_if<Signaled>(&end.status);
       if (end.success || end.stopped_by_ddrun || (signaled != nullptr && signaled->signal == SIGKILL) != killed)
         continue;
-      end.why = reason_of_end(end, prepared);
+      end.why = explain_exit(end, prepared);
     }
   }
   timers_.clear();
-  find_first_cause(attempt, stop_began_.value_or(std::chrono::system_clock::now()));
+  find_first_cause(attempt, stop_begun_at_.value_or(std::chrono::system_clock::now()));
   result_.attempts.push_back(std::move(attempt));
-  keep_within_bounds();
+  trim_attempts();
 }
 
-void JobRecord::worker_ended_late(const WorkerEnd& end) {
+void JobRecord::correct_late_exit(const WorkerEnd& end) {
   if (result_.attempts.empty()) return;
   for (WorkerEnd& worker : result_.attempts.back().workers) {
     if (worker.pid != end.pid || !std::exchange(worker.still_runs, false)) continue;
@@ -135,7 +135,7 @@ void JobRecord::worker_ended_late(const WorkerEnd& end) {
   }
 }
 
-void JobRecord::keep_within_bounds() {
+void JobRecord::trim_attempts() {
   if (result_.attempts.size() <= first_attempts + last_attempts) return;
   const auto left_out = result_.attempts.begin() + first_attempts;
   std::erase_if(result_.other_nodes, [&](const NodeAttempt& node) { return node.round == left_out->round; });
@@ -146,7 +146,7 @@ void JobRecord::keep_within_bounds() {
 std::string JobRecord::describe_own_reason() const {
   if (result_.attempts.empty() || !result_.attempts.back().cause) return {};
   const AttemptResult& attempt = result_.attempts.back();
-  const bool own = attempt.cause_sign.own && !reason_in_short(attempt.workers[*attempt.cause]).empty();
+  const bool own = attempt.cause_evidence.own && !short_reason(attempt.workers[*attempt.cause]).empty();
   return own ? describe_last_failure() : std::string();
 }
 
@@ -155,7 +155,7 @@ std::string JobRecord::describe_last_failure() const {
   if (!attempt.first_failure) return {};
   const WorkerEnd& first = attempt.workers[*attempt.first_failure];
   const WorkerEnd& cause = attempt.workers[attempt.cause.value_or(*attempt.first_failure)];
-  std::string reason = reason_in_short(cause);
+  std::string reason = short_reason(cause);
   if (&cause != &first) {
     reason = concat(" (rank ", cause.rank, " failed first", reason.empty() ? "" : ": " + reason, ")");
   } else if (!reason.empty()) {
@@ -175,14 +175,14 @@ std::string JobRecord::describe_restart(int restart) const {
                 ")");
 }
 
-void JobRecord::hand_on_first_error(const Preparation& prepared) const {
+void JobRecord::forward_first_error(const Preparation& prepared) const {
   const auto outer = prepared.parent.find("TORCHELASTIC_ERROR_FILE");
   if (!outer || outer->empty() || result_.verdict != Verdict::worker_failed || result_.attempts.empty()) return;
   const AttemptResult& last = result_.attempts.back();
   if (!last.first_failure) return;
   const WorkerEnd& cause = last.workers[last.cause.value_or(*last.first_failure)];
   if (!cause.error) return;
-  if (auto copied = hand_on_error_file(cause.error->file, cause.status, std::string(*outer)); !copied) {
+  if (auto copied = forward_error_file(cause.error->file, cause.status, std::string(*outer)); !copied) {
     say(Level::warning, copied.error().message);
   }
 }
@@ -193,7 +193,7 @@ bool JobRecord::writes_logs() const {
          !log.duplicate_stderr_filters.empty();
 }
 
-void JobRecord::take_verdict(const GroupMachine& machine) {
+void JobRecord::set_verdict(const GroupMachine& machine) {
   if (!result_.cause) result_.signal_sender = machine.signal_sender();
   if (!result_.cause && result_.verdict == Verdict::timed_out) result_.message = machine.message();
   if (verdict_is_known_) return;
@@ -206,12 +206,14 @@ void JobRecord::take_verdict(const GroupMachine& machine) {
 namespace {
 
 /// A cause travels with its last lines and its traceback; more than this of it is cut.
-constexpr std::size_t most_cause = 64 * 1024;
+constexpr std::size_t max_cause_bytes = 64 * 1024;
 
 /// Two of these, as JSON, are below that but for very odd texts.
 WorkerEnd shortened(WorkerEnd worker) {
-  if (worker.error && worker.error->traceback.size() > most_cause / 8) worker.error->traceback.resize(most_cause / 8);
-  if (worker.error && worker.error->message.size() > most_cause / 16) worker.error->message.resize(most_cause / 16);
+  if (worker.error && worker.error->traceback.size() > max_cause_bytes / 8)
+    worker.error->traceback.resize(max_cause_bytes / 8);
+  if (worker.error && worker.error->message.size() > max_cause_bytes / 16)
+    worker.error->message.resize(max_cause_bytes / 16);
   constexpr std::size_t columns = 300;
   constexpr std::size_t lines = 20;
   for (std::string& line : worker.stderr_tail) line = cut_line(plain_line(line), columns);
@@ -229,7 +231,7 @@ bool failed_before(const AttemptResult& attempt) { return attempt.cause && attem
 
 }  // namespace
 
-void JobRecord::take_verdict(const rendezvous::VerdictMessage& verdict, bool runs_coordinator) {
+void JobRecord::set_verdict(const rendezvous::VerdictMessage& verdict, bool runs_coordinator) {
   verdict_is_known_ = true;
   result_.verdict = verdict.kind;
   if (result_.verdict == Verdict::stopped_by_signal) result_.signal = verdict.signal;
@@ -251,36 +253,36 @@ JobCause JobRecord::read_cause(const rendezvous::VerdictMessage& verdict, bool r
   cause.node_rank = verdict.node_rank;
   cause.why = verdict.why;
   cause.worker = worker_from_json(verdict.cause);
-  cause.is_here = verdict.host == result_.host && verdict.node_rank == node_rank_;
-  cause.is_told_in_full = cause.is_here || runs_coordinator;
+  cause.is_local = verdict.host == result_.host && verdict.node_rank == node_rank_;
+  cause.is_detailed = cause.is_local || runs_coordinator;
   cause.restarts = verdict.restarts;
   bool is_elsewhere = false;  // the one that failed first, as the coordinator found out
   if (auto before = failed_before_from_json(verdict.cause)) {
     cause.failed_first = std::move(before->worker);
-    cause.failed_first_sign = before->sign;
+    cause.failed_first_evidence = before->sign;
     cause.failed_first_host = before->host.empty() ? verdict.host : before->host;
-    const bool is_here = before->host == result_.host && before->node_rank == node_rank_;
-    is_elsewhere = !before->host.empty() && !is_here;
-    if (is_here && !result_.attempts.empty() && result_.attempts.back().cause) {
+    const bool is_local = before->host == result_.host && before->node_rank == node_rank_;
+    is_elsewhere = !before->host.empty() && !is_local;
+    if (is_local && !result_.attempts.empty() && result_.attempts.back().cause) {
       const AttemptResult& last = result_.attempts.back();
       cause.failed_first = last.workers[*last.cause];
-      cause.failed_first_sign = last.cause_sign;
-      cause.is_told_in_full = true;
+      cause.failed_first_evidence = last.cause_evidence;
+      cause.is_detailed = true;
     }
   }
-  if (cause.is_here && cause.worker && !result_.attempts.empty() && result_.attempts.back().first_failure) {
+  if (cause.is_local && cause.worker && !result_.attempts.empty() && result_.attempts.back().first_failure) {
     const AttemptResult& last = result_.attempts.back();
     cause.worker = last.workers.at(*last.first_failure);  // ours knows what the console has shown
     if (failed_before(last) && !is_elsewhere) {
       cause.failed_first = last.workers[*last.cause];
-      cause.failed_first_sign = last.cause_sign;
+      cause.failed_first_evidence = last.cause_evidence;
       cause.failed_first_host = result_.host;
     }
   }
   return cause;
 }
 
-void JobRecord::round_began(rendezvous::Round round, const RankAssignment& ranks) {
+void JobRecord::begin_round(rendezvous::Round round, const RankAssignment& ranks) {
   round_ = round;
   node_rank_ = ranks.node_rank;
   result_.host = ranks.host;
@@ -289,9 +291,9 @@ void JobRecord::round_began(rendezvous::Round round, const RankAssignment& ranks
   result_.max_restarts = ranks.max_restarts;
 }
 
-void JobRecord::node_reported(const rendezvous::NodeReport& report) {
+void JobRecord::add_node_report(const rendezvous::NodeReport& report) {
   if (report.workers.empty()) {
-    if (!std::exchange(told_of_missing_report_, true)) {
+    if (!std::exchange(missing_report_warned_, true)) {
       say(Level::warning, concat("the report lacks the workers of ", report.host, " in round ", report.round,
                                  ", and perhaps of more: too much was told at once"));
     }
@@ -300,22 +302,22 @@ void JobRecord::node_reported(const rendezvous::NodeReport& report) {
   result_.other_nodes.push_back({report.round, report.node_rank, report.host, report.workers});
 }
 
-rendezvous::Stopped JobRecord::last_attempt(bool whole) const {
+rendezvous::Stopped JobRecord::stopped_message(bool whole) const {
   rendezvous::Stopped stopped;
   stopped.round = round_;
   if (result_.attempts.empty() || result_.attempts.back().round != round_) return stopped;
   const AttemptResult& last = result_.attempts.back();
   // A node whose workers were only stopped tells of one that had failed before, in case the cause's complain of others.
-  if (last.first_failure || (last.cause && last.cause_sign.own)) {
+  if (last.first_failure || (last.cause && last.cause_evidence.own)) {
     const WorkerEnd& first = last.workers.at(last.first_failure ? *last.first_failure : *last.cause);
     Json cause = worker_json(shortened(first));
-    cause["failed_after_s"] = seconds(last.cause_sign.at - first.started);
-    if (last.cause) add_evidence(cause, last.cause_sign, last.workers[*last.cause]);
+    cause["failed_after_s"] = seconds(last.cause_evidence.at - first.started);
+    if (last.cause) add_evidence(cause, last.cause_evidence, last.workers[*last.cause]);
     if (last.first_failure && failed_before(last)) {
-      add_failed_before(cause, shortened(last.workers[*last.cause]), last.cause_sign);
+      add_failed_before(cause, shortened(last.workers[*last.cause]), last.cause_evidence);
     }
     stopped.cause = one_line(cause);
-    if (stopped.cause.size() > most_cause) stopped.cause.clear();
+    if (stopped.cause.size() > max_cause_bytes) stopped.cause.clear();
   }
   if (whole) {
     Json workers = Json::array();
@@ -325,7 +327,7 @@ rendezvous::Stopped JobRecord::last_attempt(bool whole) const {
   return stopped;
 }
 
-void JobRecord::sum_up(const logs::Output& output) {
+void JobRecord::update_totals(const logs::Output& output) {
   if (writes_logs()) result_.log_dir = output.root();
   const logs::LossReport losses = output.losses();
   result_.log_bytes_lost = losses.file_bytes;
@@ -338,8 +340,8 @@ void JobRecord::sum_up(const logs::Output& output) {
 }
 
 JobResult JobRecord::finish(const logs::Output& output, const Preparation& prepared) {
-  sum_up(output);
-  hand_on_first_error(prepared);
+  update_totals(output);
+  forward_first_error(prepared);
   return std::move(result_);
 }
 

@@ -27,18 +27,18 @@ class JobRecord {
   [[nodiscard]] Clock::time_point started_at() const { return started_at_; }
 
   /// An attempt begins: so many workers are about to start.
-  void attempt_begins(int workers);
+  void begin_attempt(int workers);
   /// ddrun has seen a worker fail or is about to stop the group, and what workers had written was read before: what
   /// they write from now on is a consequence. Only the first call of an attempt counts.
-  void stop_begins();
-  [[nodiscard]] bool stop_has_begun() const { return stop_began_.has_value(); }
+  void begin_stop();
+  [[nodiscard]] bool has_stop_begun() const { return stop_begun_at_.has_value(); }
   /// The attempt is over and its output is closed: take down how its workers ended, and who failed first. Reads error
   /// files, and the kernel's counters if a worker was killed.
   void add_attempt(const GroupMachine& machine, WorkerGroup& group, const logs::Output& output,
                    const Preparation& prepared, Clock::time_point attempt_started_at);
 
   /// A worker has ended: corrects what is known of it if its attempt was over before.
-  void worker_ended_late(const WorkerEnd& end);
+  void correct_late_exit(const WorkerEnd& end);
 
   /// A watchdog timer has ended this worker of the present attempt, or a child of it.
   void note_timer(pid_t worker, bool its_child, std::string what);
@@ -52,17 +52,17 @@ class JobRecord {
   [[nodiscard]] std::string describe_own_reason() const;
 
   /// How the job ended for this machine: used unless the coordinator has said it.
-  void take_verdict(const GroupMachine& machine);
+  void set_verdict(const GroupMachine& machine);
   /// How the job ended, as the coordinator said it.
-  void take_verdict(const rendezvous::VerdictMessage& verdict, bool runs_coordinator);
+  void set_verdict(const rendezvous::VerdictMessage& verdict, bool runs_coordinator);
   /// Of the present round: which one it is and how large the job is in it.
-  void round_began(rendezvous::Round round, const RankAssignment& ranks);
-  void node_reported(const rendezvous::NodeReport& report);
+  void begin_round(rendezvous::Round round, const RankAssignment& ranks);
+  void add_node_report(const rendezvous::NodeReport& report);
 
   /// What the last attempt has for the coordinator: its first failure, and all its workers if `whole`.
-  [[nodiscard]] rendezvous::Stopped last_attempt(bool whole) const;
+  [[nodiscard]] rendezvous::Stopped stopped_message(bool whole) const;
   /// What is known besides of what was lost, and of the time, up to now.
-  void sum_up(const logs::Output& output);
+  void update_totals(const logs::Output& output);
   /// The end of it all, when everything has been written. Hands the cause on to a launcher around us that asked for it.
   [[nodiscard]] JobResult finish(const logs::Output& output, const Preparation& prepared);
 
@@ -73,10 +73,10 @@ class JobRecord {
     std::chrono::system_clock::time_point at;
   };
   void read_evidence(Worker& worker, const logs::Output& output);
-  [[nodiscard]] std::string reason_of_end(const WorkerEnd& end, const Preparation& prepared);
+  [[nodiscard]] std::string explain_exit(const WorkerEnd& end, const Preparation& prepared);
   [[nodiscard]] std::string describe_last_failure() const;
-  void keep_within_bounds();
-  void hand_on_first_error(const Preparation& prepared) const;
+  void trim_attempts();
+  void forward_first_error(const Preparation& prepared) const;
   [[nodiscard]] JobCause read_cause(const rendezvous::VerdictMessage& verdict, bool runs_coordinator) const;
   [[nodiscard]] bool writes_logs() const;
 
@@ -88,8 +88,8 @@ class JobRecord {
   int node_rank_ = 0;
   DeathReasons death_reasons_;
   std::map<pid_t, Timer> timers_;  ///< by the worker's pid
-  std::optional<std::chrono::system_clock::time_point> stop_began_;
-  bool told_of_missing_report_ = false;
+  std::optional<std::chrono::system_clock::time_point> stop_begun_at_;
+  bool missing_report_warned_ = false;
 };
 
 }  // namespace ddrun::agent

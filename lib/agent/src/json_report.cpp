@@ -22,9 +22,9 @@ namespace {
 
 /// What another node said of its workers in the same round.
 void add_other_node(Json& workers, const NodeAttempt& node) {
-  const Json told = Json::parse(node.workers, nullptr, false);
-  if (!told.is_array()) return;
-  for (const Json& one : told) {
+  const Json others = Json::parse(node.workers, nullptr, false);
+  if (!others.is_array()) return;
+  for (const Json& one : others) {
     if (!one.is_object()) continue;
     Json worker = one;
     worker["host"] = node.host;
@@ -33,11 +33,11 @@ void add_other_node(Json& workers, const NodeAttempt& node) {
   }
 }
 
-const char* name(SignKind kind) {
+const char* name(EvidenceKind kind) {
   switch (kind) {
-    case SignKind::end: return "end";
-    case SignKind::error_file: return "error_file";
-    case SignKind::last_words: return "last_words";
+    case EvidenceKind::end: return "end";
+    case EvidenceKind::error_file: return "error_file";
+    case EvidenceKind::last_words: return "last_words";
   }
   return "";
 }
@@ -46,9 +46,9 @@ Json attempt_cause_json(const AttemptResult& attempt) {
   if (!attempt.cause) return nullptr;
   const WorkerEnd& worker = attempt.workers.at(*attempt.cause);
   return {{"rank", worker.rank},
-          {"evidence", name(attempt.cause_sign.kind)},
-          {"time", utc(attempt.cause_sign.at)},
-          {"reason", text_or_null(reason_in_short(worker))}};
+          {"evidence", name(attempt.cause_evidence.kind)},
+          {"time", utc(attempt.cause_evidence.at)},
+          {"reason", text_or_null(short_reason(worker))}};
 }
 
 using OtherNodes = std::multimap<std::uint64_t, const NodeAttempt*>;

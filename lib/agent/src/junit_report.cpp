@@ -3,7 +3,7 @@
 
 #include "ddrun/agent/ci.hpp"
 #include "ddrun/base/text.hpp"
-#include "reported.hpp"
+#include "report_fields.hpp"
 
 // The format is that of Apache Ant's JUnit task, as far as GitLab, Jenkins and their like read it.
 
@@ -48,14 +48,14 @@ std::string lines_of(const Json& lines) {
 }
 
 /// Traceback or message, and what the kernel tells.
-std::string story_of(const Json& worker) {
+std::string failure_text(const Json& worker) {
   std::string text =
-      concat(ending_of(worker), " (pid ", worker.value("pid", 0), " on ", reported_text(worker, "host"), ")\n");
+      concat(describe_end(worker), " (pid ", worker.value("pid", 0), " on ", text_at(worker, "host"), ")\n");
   if (worker["last_words"].is_object()) text += lines_of(worker["last_words"]["text"]);
   if (worker["error"].is_object()) {
-    text += concat(reported_text(worker["error"], "message"), "\n", reported_text(worker["error"], "traceback"), "\n");
+    text += concat(text_at(worker["error"], "message"), "\n", text_at(worker["error"], "traceback"), "\n");
   }
-  return text + reported_text(worker, "why");
+  return text + text_at(worker, "why");
 }
 
 bool failed_itself(const Json& worker, const Json* cause) {
@@ -69,7 +69,7 @@ bool failed_itself(const Json& worker, const Json* cause) {
 std::string junit_report(const std::string& json) {
   const Json report = Json::parse(json, nullptr, false);
   if (!report.is_object()) return {};
-  const std::string program = plain_line(reported_text(report, "program"));
+  const std::string program = plain_line(text_at(report, "program"));
   const bool failed = report.value("exit_code", 0) != 0;
   const Json* const cause = failed ? cause_of(report) : nullptr;
   const std::string head = concat("  <testcase", attribute("classname", program));
@@ -84,10 +84,9 @@ std::string junit_report(const std::string& json) {
     if (failed_itself(worker, cause)) {
       ++failures;
       std::string reason = reason_of(worker);
-      if (reason.empty()) reason = ending_of(worker);
-      cases +=
-          concat("    <failure", attribute("message", reason), attribute("type", reported_text(worker, "ended_how")),
-                 ">", xml(story_of(worker)), "</failure>\n");
+      if (reason.empty()) reason = describe_end(worker);
+      cases += concat("    <failure", attribute("message", reason), attribute("type", text_at(worker, "ended_how")),
+                      ">", xml(failure_text(worker)), "</failure>\n");
     } else if (!worker.value("success", false)) {
       ++skipped;
       cases += "    <skipped message=\"stopped by ddrun\"/>\n";
@@ -100,33 +99,31 @@ std::string junit_report(const std::string& json) {
   if (job_failed) {
     ++tests;
     const std::string outcome = outcome_of(report);
-    cases +=
-        concat(head, attribute("name", "job"), time_of(report), ">\n    <error", attribute("message", outcome),
-               attribute("type", reported_text(report, "verdict")), ">", xml(outcome), "</error>\n  </testcase>\n");
+    cases += concat(head, attribute("name", "job"), time_of(report), ">\n    <error", attribute("message", outcome),
+                    attribute("type", text_at(report, "verdict")), ">", xml(outcome), "</error>\n  </testcase>\n");
   }
   std::string properties;
   const auto property = [&](std::string_view name, std::string_view value) {
     properties += concat("    <property", attribute("name", name), attribute("value", value), "/>\n");
   };
-  property("verdict", reported_text(report, "verdict"));
+  property("verdict", text_at(report, "verdict"));
   property("exit_code", std::to_string(report.value("exit_code", 0)));
-  property("run_id", reported_text(report, "run_id"));
+  property("run_id", text_at(report, "run_id"));
   for (std::size_t i = 0; i + 1 < attempts.size(); ++i) {
     const Json* const worker = failed_worker(attempts[i]);
     const std::string reason = worker != nullptr ? reason_of(*worker) : "";
     property(concat("attempt ", attempts[i].value("attempt", 0)),
-             worker == nullptr ? "stopped" : ending_of(*worker) + (reason.empty() ? "" : ": " + reason));
+             worker == nullptr ? "stopped" : describe_end(*worker) + (reason.empty() ? "" : ": " + reason));
   }
-  std::string started = reported_text(report, "started");
+  std::string started = text_at(report, "started");
   started.resize(std::min<std::size_t>(started.size(), 19));
   const std::string counts =
       concat(attribute("name", program), attribute("tests", std::to_string(tests)),
              attribute("failures", std::to_string(failures)), attribute("errors", job_failed ? "1" : "0"),
              attribute("skipped", std::to_string(skipped)), time_of(report));
   return concat("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites", counts, ">\n <testsuite", counts,
-                started.empty() ? "" : attribute("timestamp", started),
-                attribute("hostname", reported_text(report, "host")), ">\n  <properties>\n", properties,
-                "  </properties>\n", cases, " </testsuite>\n</testsuites>\n");
+                started.empty() ? "" : attribute("timestamp", started), attribute("hostname", text_at(report, "host")),
+                ">\n  <properties>\n", properties, "  </properties>\n", cases, " </testsuite>\n</testsuites>\n");
 }
 
 }  // namespace ddrun::agent

@@ -74,7 +74,7 @@ bool contains(std::string_view text, std::string_view part) { return text.find(p
 
 }  // namespace
 
-bool is_victims_words(std::string_view text) {
+bool is_peer_failure_message(std::string_view text) {
   if (text.starts_with("ddrun-allreduce: error: ")) return contains(text, " is gone");
   return std::any_of(phrases.begin(), phrases.end(), [&](std::string_view phrase) { return contains(text, phrase); });
 }
@@ -85,12 +85,12 @@ namespace {
 
 using Time = std::chrono::system_clock::time_point;
 
-constexpr std::size_t most_reason = 3;  ///< lines
+constexpr std::size_t max_reason_lines = 3;  ///< lines
 /// Failures of one worker that come so close are one: the later is about the earlier.
-constexpr std::chrono::seconds one_failure{10};
+constexpr std::chrono::seconds same_failure_window{10};
 
-constexpr std::string_view traceback_words = "Traceback (most recent call last):";
-constexpr std::string_view group_words = "+ Exception Group Traceback (most recent call last):";
+constexpr std::string_view traceback_header = "Traceback (most recent call last):";
+constexpr std::string_view group_header = "+ Exception Group Traceback (most recent call last):";
 
 /// A line that begins so is a fatal message.
 constexpr std::array fatal_beginnings{
@@ -155,7 +155,7 @@ bool is_exception_line(std::string_view line) {
 }
 
 /// Before a traceback of what interpreters say while they end, and of what has no effect.
-constexpr std::string_view headers_of_ignored[] = {"Exception ignored in", "Error in atexit._run_exitfuncs"};
+constexpr std::string_view ignored_headers[] = {"Exception ignored in", "Error in atexit._run_exitfuncs"};
 /// A line behind a failure that begins so is a part of it, or of its aftermath: messages of PyTorch, CUDA, NCCL and
 /// glog, PyTorch's own log ("[W1125 12:00:00.1 ProcessGroupNCCL.cpp:1250] …"), wandb, Rust, shells.
 constexpr std::string_view aftermath[] = {"\t",
@@ -181,7 +181,7 @@ bool begins_with_any(std::string_view line, std::span<const std::string_view> be
 }
 
 /// Before a traceback of what ends no interpreter, though it may be why.
-bool is_header_of_others(std::string_view line) {
+bool is_thread_or_child_header(std::string_view line) {
   return (line.starts_with("Exception in thread ") || line.starts_with("Process ")) && line.ends_with(':');
 }
 
@@ -202,7 +202,7 @@ std::string_view without_rank(std::string_view line) {
 }
 
 /// What stands behind the bars of an exception group; nothing if it has none.
-std::optional<std::string_view> behind_bars(std::string_view line) {
+std::optional<std::string_view> strip_group_bars(std::string_view line) {
   const std::size_t at = line.find_first_not_of(' ');
   if (at == std::string_view::npos || (line[at] != '|' && line[at] != '+')) return std::nullopt;
   line.remove_prefix(at + 1);
@@ -214,18 +214,18 @@ std::optional<std::string_view> behind_bars(std::string_view line) {
 struct Block {
   std::size_t begin = 0;
   std::size_t end = 0;
-  std::size_t decided = 0;  ///< the line that completes the reason
+  std::size_t reason_end = 0;  ///< the line that completes the reason
   std::vector<std::string> reason;
-  bool of_a_victim = false;
+  bool blames_peer = false;
   bool python_chain = false;     ///< goes on with the exception before it
   bool is_faulthandler = false;  ///< says where, not why
   bool is_traceback = false;     ///< Python's
-  bool of_others = false;        ///< of a thread or a child, as its header says
+  bool of_other_thread = false;  ///< of a thread or a child, as its header says
 };
 
-class Reader {
+class TailParser {
  public:
-  explicit Reader(const std::vector<logs::TailLine>& tail) : tail_(tail) {
+  explicit TailParser(const std::vector<logs::TailLine>& tail) : tail_(tail) {
     for (const auto& line : tail) lines_.emplace_back(without_rank(plain_line(line.text)));
   }
 
@@ -235,8 +235,8 @@ class Reader {
     for (std::size_t at = 0; at < lines_.size();) {
       const std::string& line = lines_[at];
       std::optional<Block> block;
-      if (line.find(group_words) != std::string::npos) block = group(at);
-      else if (line.find(traceback_words) != std::string::npos) block = traceback(at, at + 1);
+      if (line.find(group_header) != std::string::npos) block = group(at);
+      else if (line.find(traceback_header) != std::string::npos) block = traceback(at, at + 1);
       else if (line.starts_with("  File \"")) block = bare_syntax_error(at);
       else if (line.starts_with("Fatal Python error: ")) block = faulthandler(at);
       else if (is_fatal_message(line)) block = fatal_message(at);
@@ -248,8 +248,8 @@ class Reader {
       }
       block->python_chain = std::exchange(chained, false);
       block->is_traceback = !is_fatal_message(line);
-      block->of_others = at > 0 && is_header_of_others(lines_[at - 1]);
-      const bool ignored = at > 0 && begins_with_any(lines_[at - 1], headers_of_ignored);
+      block->of_other_thread = at > 0 && is_thread_or_child_header(lines_[at - 1]);
+      const bool ignored = at > 0 && begins_with_any(lines_[at - 1], ignored_headers);
       at = block->end;
       if (ignored) ignored_.emplace_back(block->begin - 1, block->end);
       else found.push_back(std::move(*block));
@@ -269,14 +269,15 @@ class Reader {
   }
 
   /// The first and the last of lines [begin, end) that are no part of a failure: the program went on.
-  [[nodiscard]] std::optional<std::pair<std::size_t, std::size_t>> work(std::size_t begin, std::size_t end) const {
+  [[nodiscard]] std::optional<std::pair<std::size_t, std::size_t>> later_output(std::size_t begin,
+                                                                                std::size_t end) const {
     std::optional<std::pair<std::size_t, std::size_t>> found;
     for (std::size_t at = begin; at < end; ++at) {
       const std::string& line = lines_[at];
       const bool ignored = std::any_of(ignored_.begin(), ignored_.end(),
                                        [&](const auto& part) { return at >= part.first && at < part.second; });
-      if (ignored || trim(line).empty() || is_victims_words(line) || is_chain_line(line) ||
-          begins_with_any(line, aftermath) || is_header_of_others(line))
+      if (ignored || trim(line).empty() || is_peer_failure_message(line) || is_chain_line(line) ||
+          begins_with_any(line, aftermath) || is_thread_or_child_header(line))
         continue;
       found = {found ? found->first : at, at};
     }
@@ -290,7 +291,7 @@ class Reader {
     std::size_t exception = at;
     while (exception < lines_.size() && exception < at + 5 && !is_exception_line(lines_[exception])) ++exception;
     if (exception >= lines_.size() || exception == at + 5) exception = std::min(at, lines_.size() - 1);
-    return simple(begin, exception);
+    return simple_block(begin, exception);
   }
 
   std::optional<Block> bare_syntax_error(std::size_t begin) const {
@@ -298,32 +299,32 @@ class Reader {
     while (at < lines_.size() && lines_[at].starts_with(' ')) ++at;
     if (at == lines_.size() || lines_[at].substr(0, lines_[at].find(':')).find("Error") == std::string::npos)
       return std::nullopt;
-    return simple(begin, at);
+    return simple_block(begin, at);
   }
 
   Block group(std::size_t begin) const {
     Block block;
     block.begin = begin;
-    block.decided = begin;
+    block.reason_end = begin;
     std::size_t at = begin + 1;
     bool all_victims = true;
     for (; at < lines_.size(); ++at) {
-      const auto content = behind_bars(lines_[at]);
+      const auto content = strip_group_bars(lines_[at]);
       if (!content) break;
-      if (content->starts_with(' ') || !is_exception_line(*content) || content->find(traceback_words) == 0) continue;
+      if (content->starts_with(' ') || !is_exception_line(*content) || content->find(traceback_header) == 0) continue;
       // The first is the group's own line, then come its members.
-      if (!block.reason.empty()) all_victims = all_victims && is_victims_words(*content);
-      if (block.reason.size() < most_reason) block.reason.emplace_back(*content);
-      block.decided = at;
+      if (!block.reason.empty()) all_victims = all_victims && is_peer_failure_message(*content);
+      if (block.reason.size() < max_reason_lines) block.reason.emplace_back(*content);
+      block.reason_end = at;
     }
     block.end = at;
-    block.of_a_victim = block.reason.size() > 1 && all_victims;
+    block.blames_peer = block.reason.size() > 1 && all_victims;
     if (block.reason.empty()) block.reason.push_back(lines_[begin]);
     return block;
   }
 
   Block fatal_message(std::size_t begin) const {
-    Block block = simple(begin, begin);
+    Block block = simple_block(begin, begin);
     const std::string& line = lines_[begin];
     const bool more = begin + 1 < lines_.size();
     if (more && lines_[begin + 1].starts_with("  what():")) {
@@ -332,12 +333,12 @@ class Reader {
       const std::size_t close = line.rfind('\'');
       const std::string type = open < close ? line.substr(open + 1, close - open - 1) : line;
       block.reason = {concat(type, ": ", trim(std::string_view(lines_[begin + 1]).substr(9)))};
-      block.decided = begin + 1;
+      block.reason_end = begin + 1;
       block.end = begin + 2;
-      block.of_a_victim = complains_of_others(begin, begin + 1);
+      block.blames_peer = reason_blames_peer(begin, begin + 1);
     } else if (more && line.find("' panicked at ") != std::string::npos) {
       block.reason.push_back(lines_[begin + 1]);
-      block.decided = begin + 1;
+      block.reason_end = begin + 1;
       block.end = begin + 2;
     }
     // Stacks of sanitizers and of Go.
@@ -346,7 +347,7 @@ class Reader {
   }
 
   Block faulthandler(std::size_t begin) const {
-    Block block = simple(begin, begin);
+    Block block = simple_block(begin, begin);
     block.is_faulthandler = true;
     std::size_t at = begin + 1;
     bool current = false;
@@ -362,29 +363,29 @@ class Reader {
       }
     }
     block.end = at;
-    block.decided = at - 1;
+    block.reason_end = at - 1;
     return block;
   }
 
-  Block simple(std::size_t begin, std::size_t reason) const {
+  Block simple_block(std::size_t begin, std::size_t reason) const {
     Block block;
     block.begin = begin;
     block.end = reason + 1;
-    block.decided = reason;
+    block.reason_end = reason;
     block.reason = {std::string(trim(lines_[reason]))};
-    block.of_a_victim = complains_of_others(begin, reason);
+    block.blames_peer = reason_blames_peer(begin, reason);
     return block;
   }
 
   /// The reason's line, and those that follow it as part of its text.
-  [[nodiscard]] bool complains_of_others(std::size_t begin, std::size_t reason) const {
-    if (is_victims_words(lines_[reason])) return true;
+  [[nodiscard]] bool reason_blames_peer(std::size_t begin, std::size_t reason) const {
+    if (is_peer_failure_message(lines_[reason])) return true;
     for (std::size_t at = reason + 1; at < lines_.size() && at < reason + 7; ++at) {
       const std::string& line = lines_[at];
-      if (line.empty() || line.find(traceback_words) != std::string::npos || is_chain_line(line)) break;
+      if (line.empty() || line.find(traceback_header) != std::string::npos || is_chain_line(line)) break;
       if (begin != reason && is_fatal_message(line)) break;
       if (tail_[at].at - tail_[reason].at > std::chrono::milliseconds(20)) break;
-      if (is_victims_words(line)) return true;
+      if (is_peer_failure_message(line)) return true;
     }
     return false;
   }
@@ -397,23 +398,23 @@ class Reader {
 }  // namespace
 
 std::optional<LastWords> find_last_words(const std::vector<logs::TailLine>& tail) {
-  Reader reader(tail);
-  std::vector<Block> blocks = reader.blocks();
+  TailParser parser(tail);
+  std::vector<Block> blocks = parser.blocks();
   if (blocks.empty()) return std::nullopt;
   std::size_t chosen = blocks.size() - 1;
-  const auto time_of = [&](std::size_t block) { return tail[blocks[block].decided].at; };
+  const auto time_of = [&](std::size_t block) { return tail[blocks[block].reason_end].at; };
   const auto near = [&](std::size_t block) {
     const Block& next = blocks[block + 1];
     if (next.python_chain) return true;
     // An interpreter ends of one exception: what its program said before that one was survived.
-    const bool survived = (next.is_traceback && !next.of_others && !blocks[block].of_others) ||
-                          reader.work(blocks[block].end, next.begin).has_value();
-    return !survived && time_of(blocks.size() - 1) - time_of(block) <= one_failure;
+    const bool survived = (next.is_traceback && !next.of_other_thread && !blocks[block].of_other_thread) ||
+                          parser.later_output(blocks[block].end, next.begin).has_value();
+    return !survived && time_of(blocks.size() - 1) - time_of(block) <= same_failure_window;
   };
   // A complaint about others that comes close behind a failure of its own is a consequence of that, unless the program
   // went on between.
-  for (std::size_t i = chosen; blocks[chosen].of_a_victim && i-- > 0 && near(i);) {
-    if (!blocks[i].of_a_victim) chosen = i;
+  for (std::size_t i = chosen; blocks[chosen].blames_peer && i-- > 0 && near(i);) {
+    if (!blocks[i].blames_peer) chosen = i;
   }
   Block block = blocks[chosen];
   // Python's frames say where; why it aborted stands before them.
@@ -423,40 +424,40 @@ std::optional<LastWords> find_last_words(const std::vector<logs::TailLine>& tail
     std::vector<std::string> reason = why.reason;
     if (block.reason.size() > 1) reason.push_back(block.reason[1]);
     block.begin = why.begin;
-    block.of_a_victim = why.of_a_victim;
+    block.blames_peer = why.blames_peer;
     block.reason = std::move(reason);
   }
   // What it was raised from, on a line of its own.
-  if (block.python_chain && chosen > 0 && block.reason.size() < most_reason) {
+  if (block.python_chain && chosen > 0 && block.reason.size() < max_reason_lines) {
     std::size_t first = chosen;
     while (first > 0 && blocks[first].python_chain) --first;
     block.begin = blocks[first].begin;
-    if (!blocks[first].of_a_victim && blocks[first].reason.front() != block.reason.front()) {
+    if (!blocks[first].blames_peer && blocks[first].reason.front() != block.reason.front()) {
       block.reason.push_back(concat("after ", blocks[first].reason.front()));
     }
   }
   LastWords words;
-  words.text = reader.text(block);
+  words.text = parser.text(block);
   words.reason = std::move(block.reason);
-  words.at = tail[block.decided].at;
-  words.shown = tail[block.decided].shown;
+  words.at = tail[block.reason_end].at;
+  words.shown = tail[block.reason_end].shown;
   words.lines_after = tail.size() - blocks.back().end;
-  if (const auto work = reader.work(blocks.back().end, tail.size())) {
+  if (const auto later = parser.later_output(blocks.back().end, tail.size())) {
     // What it said in the end, in a line of its own, is about others.
-    if (const std::string last = reader.last_line(); is_victims_words(last))
+    if (const std::string last = parser.last_line(); is_peer_failure_message(last))
       return LastWords{.reason = {last},
                        .text = {last},
                        .at = tail.back().at,
                        .shown = tail.back().shown,
                        .turn = tail.back().turn,
-                       .went_on = true,
-                       .of_a_victim = true};
-    words.went_on = true;
-    words.span = tail[work->second].at - tail[work->first].at;
+                       .continued = true,
+                       .blames_peer = true};
+    words.continued = true;
+    words.span = tail[later->second].at - tail[later->first].at;
   }
-  words.turn = tail[block.decided].turn;
-  words.ends_python = block.is_traceback && !block.of_others;
-  words.of_a_victim = block.of_a_victim;
+  words.turn = tail[block.reason_end].turn;
+  words.is_main_traceback = block.is_traceback && !block.of_other_thread;
+  words.blames_peer = block.blames_peer;
   return words;
 }
 

@@ -19,9 +19,9 @@ bool is_in_hosts_file(const std::string& name) {
   for (const std::string& line : split(read_small_file("/etc/hosts").value_or(""), '\n')) {
     std::string text = line.substr(0, line.find('#'));
     std::replace(text.begin(), text.end(), '\t', ' ');
-    std::vector<std::string> words = split(trim(text), ' ');
-    const auto address = IpAddress::parse(words.front());
-    if (std::find(words.begin() + 1, words.end(), name) != words.end() && address && !address->is_loopback() &&
+    std::vector<std::string> fields = split(trim(text), ' ');
+    const auto address = IpAddress::parse(fields.front());
+    if (std::find(fields.begin() + 1, fields.end(), name) != fields.end() && address && !address->is_loopback() &&
         !interface_of(*address).empty()) {
       return true;
     }
@@ -30,11 +30,11 @@ bool is_in_hosts_file(const std::string& name) {
 }
 
 /// By the routes of this machine; no packet is sent for it.
-std::optional<IpAddress> source_address_to(const SocketAddress& there) {
-  const UniqueFd fd(::socket(there.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (!fd || ::connect(fd.get(), there.get(), there.size) != 0) return std::nullopt;
-  const auto here = local_socket_address(fd.get());
-  return here ? IpAddress::of(here->storage) : std::nullopt;
+std::optional<IpAddress> source_address_to(const SocketAddress& peer) {
+  const UniqueFd fd(::socket(peer.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd || ::connect(fd.get(), peer.get(), peer.size) != 0) return std::nullopt;
+  const auto local = local_socket_address(fd.get());
+  return local ? IpAddress::of(local->storage) : std::nullopt;
 }
 
 }  // namespace
@@ -57,13 +57,13 @@ std::vector<std::pair<std::string, std::string>> interface_variables(const Launc
   if (!named.empty()) {
     return {{"GLOO_SOCKET_IFNAME", named}, {"NCCL_SOCKET_IFNAME", named}, {"UCX_NET_DEVICES", named}};
   }
-  const auto there = SocketAddress::parse(master_addr, 1);
-  if (!spec.rendezvous.several_machines() || !there || there->is_wildcard_or_loopback() ||
+  const auto peer = SocketAddress::parse(master_addr, 1);
+  if (!spec.rendezvous.several_machines() || !peer || peer->is_wildcard_or_loopback() ||
       IpAddress::parse(master_addr)->is_loopback() || is_in_hosts_file(host_name)) {
     return {};
   }
-  const auto here = source_address_to(*there);
-  const std::string found = here ? interface_of(*here) : "";
+  const auto local = source_address_to(*peer);
+  const std::string found = local ? interface_of(*local) : "";
   if (found.empty()) return {};
   return {{"GLOO_SOCKET_IFNAME", found}};
 }

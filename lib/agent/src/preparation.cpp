@@ -28,12 +28,12 @@ std::string full_host_name() {
 
 /// The workers' directory, absolute: paths on the command line are meant from there, as with `env --chdir`.
 Result<std::string> working_directory(const LaunchSpec& spec) {
-  char here[4096];
-  if (::getcwd(here, sizeof here) == nullptr) {
+  char current[4096];
+  if (::getcwd(current, sizeof current) == nullptr) {
     return fail_errno(Errc::unavailable, "the current directory cannot be read (was it removed?)", errno);
   }
-  if (!spec.chdir) return std::string(here);
-  const std::string wanted = spec.chdir->starts_with('/') ? *spec.chdir : concat(here, "/", *spec.chdir);
+  if (!spec.chdir) return std::string(current);
+  const std::string wanted = spec.chdir->starts_with('/') ? *spec.chdir : concat(current, "/", *spec.chdir);
   struct stat info {};
   if (::stat(wanted.c_str(), &info) != 0) {
     return fail_errno(Errc::invalid_argument, concat("--chdir=", *spec.chdir), errno);
@@ -51,15 +51,16 @@ Result<std::string> working_directory(const LaunchSpec& spec) {
 }
 
 /// Where programs are looked for: as the workers will see it, as with env(1).
-class Lookup {
+class SearchEnvironment {
  public:
-  Lookup(const LaunchSpec& spec, const Environment& parent) {
+  SearchEnvironment(const LaunchSpec& spec, const Environment& parent) {
     for (const auto& [name, value] : spec.env) {
-      if (name == "PATH" || name == "VIRTUAL_ENV" || name == "PYTHON_EXEC") set_.push_back(concat(name, "=", value));
+      if (name == "PATH" || name == "VIRTUAL_ENV" || name == "PYTHON_EXEC")
+        overrides_.push_back(concat(name, "=", value));
     }
     // The first of a name counts, and of two --env the last.
     std::vector<const char*> entries;
-    for (auto it = set_.rbegin(); it != set_.rend(); ++it) entries.push_back(it->c_str());
+    for (auto it = overrides_.rbegin(); it != overrides_.rend(); ++it) entries.push_back(it->c_str());
     entries.insert(entries.end(), parent.entries().begin(), parent.entries().end());
     entries.push_back(nullptr);
     environment_ = Environment(entries.data());
@@ -67,13 +68,13 @@ class Lookup {
   [[nodiscard]] const Environment& environment() const { return environment_; }
 
  private:
-  std::vector<std::string> set_;
+  std::vector<std::string> overrides_;
   Environment environment_;
 };
 
-Result<void> find_what_to_run(const LaunchSpec& spec, Preparation& prepared) {
-  const Lookup lookup(spec, prepared.parent);
-  const std::string path(lookup.environment().find("PATH").value_or(worker_env::default_path));
+Result<void> resolve_program(const LaunchSpec& spec, Preparation& prepared) {
+  const SearchEnvironment search(spec, prepared.parent);
+  const std::string path(search.environment().find("PATH").value_or(worker_env::default_path));
   ProgramSpec& command = prepared.command = spec.program;
   if (command.kind == ProgramKind::executable) {
     auto found = worker_env::find_program(command.name, path, prepared.directory);
@@ -87,10 +88,10 @@ Result<void> find_what_to_run(const LaunchSpec& spec, Preparation& prepared) {
     }
     command.kind = ProgramKind::python_script;
   }
-  auto python = worker_env::choose_python(lookup.environment(), prepared.directory, spec.started_as);
+  auto python = worker_env::choose_python(search.environment(), prepared.directory, spec.started_as);
   if (!python) return tl::unexpected(python.error());
   prepared.python = python->path;
-  prepared.python_why = python->why;
+  prepared.python_reason = python->why;
   prepared.program = prepared.python;
   if (command.kind != ProgramKind::python_module) {
     auto script = worker_env::find_script(command.name, prepared.directory);
@@ -100,8 +101,8 @@ Result<void> find_what_to_run(const LaunchSpec& spec, Preparation& prepared) {
 }
 
 /// For --dry-run, which shows what would be started: also what will only be there by then.
-Result<void> find_or_assume(const LaunchSpec& spec, Preparation& prepared) {
-  auto found = find_what_to_run(spec, prepared);
+Result<void> resolve_or_assume_program(const LaunchSpec& spec, Preparation& prepared) {
+  auto found = resolve_program(spec, prepared);
   if (found || !spec.dry_run) return found;
   say(Level::warning, found.error().message);
   const bool by_python = prepared.command.kind != ProgramKind::executable;
@@ -122,7 +123,7 @@ void note_small_shm(const LaunchSpec& spec, int workers) {
 }
 
 /// Each worker of an MPI program that is not told otherwise is rank 0 of 1: a wrong result, and no failure.
-void warn_of_mpi(const LaunchSpec& spec, const Preparation& prepared) {
+void warn_about_mpi(const LaunchSpec& spec, const Preparation& prepared) {
   const RendezvousSpec& rendezvous = spec.rendezvous;
   const bool several = prepared.local_world_size > 1 || rendezvous.several_machines();
   if (!several || rendezvous.node_rank.value_or(0) != 0 || prepared.command.kind != ProgramKind::executable) return;
@@ -145,7 +146,7 @@ Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environme
   auto directory = working_directory(spec);
   if (!directory) return tl::unexpected(directory.error());
   prepared.directory = *directory;
-  if (auto found = find_or_assume(spec, prepared); !found) return tl::unexpected(found.error());
+  if (auto found = resolve_or_assume_program(spec, prepared); !found) return tl::unexpected(found.error());
 
   if (const std::string& interface = spec.rendezvous.interface; !interface.empty()) {
     if (auto there = check_interface(interface); !there) return tl::unexpected(there.error());
@@ -156,7 +157,7 @@ Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environme
   auto count = topology::resolve_nproc(spec.nproc);
   if (!count) return tl::unexpected(count.error());
   prepared.local_world_size = *count;
-  warn_of_mpi(spec, prepared);
+  warn_about_mpi(spec, prepared);
   note_small_shm(spec, prepared.local_world_size);
 
   if (spec.bind != BindMode::none || spec.report_bindings) {

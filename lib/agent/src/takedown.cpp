@@ -17,11 +17,11 @@ namespace ddrun::agent {
 namespace {
 
 /// A process that keeps ddrun for longer, though all workers have ended, is named.
-constexpr std::chrono::seconds naming_time{1};
-constexpr std::size_t most_named = 5;
+constexpr std::chrono::seconds survivor_report_delay{1};
+constexpr std::size_t max_named = 5;
 /// What a process starts when it hears the signal is looked for so long after its end: a program needs a while until it
 /// handles signals.
-constexpr Milliseconds birth_time{200};
+constexpr Milliseconds stray_recheck_delay{200};
 
 }  // namespace
 
@@ -34,13 +34,13 @@ Takedown::Takedown(boost::asio::any_io_executor executor, WorkerGroup& group, pr
       dispatch_(std::move(dispatch)),
       timer_(executor),
       strays_timer_(executor),
-      naming_(executor) {}
+      survivor_report_(executor) {}
 
-void Takedown::take_those_who_died_unasked() {
+void Takedown::reap_earlier_exits() {
   if (sent_.empty()) watcher_.reap();
 }
 
-bool Takedown::was_cause_of(const ExitStatus& status) const {
+bool Takedown::has_caused(const ExitStatus& status) const {
   if (!machine_.taking_down() || sent_.empty()) return false;
   // Who dies of something that we have not sent was not ended by us.
   const auto* signaled = std::get_if<Signaled>(&status);
@@ -48,7 +48,7 @@ bool Takedown::was_cause_of(const ExitStatus& status) const {
 }
 
 void Takedown::signal(int number) {
-  take_those_who_died_unasked();
+  reap_earlier_exits();
   sent_.insert(number);
   group_.signal(number);
   group_.signal(SIGCONT);
@@ -58,86 +58,86 @@ void Takedown::start_grace(Milliseconds grace) {
   set_paused(false);  // they have just been continued, to hear it
   grace_ends_ = Clock::now() + grace;
   timer_.set(Clock::now() + grace, [this, grace] {
-    if (group_.living() > 0) {
-      say(Level::notice, concat(group_.living(), group_.living() == 1 ? " worker has" : " workers have",
+    if (group_.alive_count() > 0) {
+      say(Level::notice, concat(group_.alive_count(), group_.alive_count() == 1 ? " worker has" : " workers have",
                                 " not ended within ", format_duration(grace), ": SIGKILL"));
     }
     dispatch_(event::GraceExpired{});
   });
   // A worker may wait in vain for what has left its group. Late, as one that is a launcher signals its own processes,
   // and a second signal may mean "at once" to them.
-  look_for_strays_at(Clock::now() + grace * 3 / 4);
+  schedule_stray_check(Clock::now() + grace * 3 / 4);
 }
 
-void Takedown::look_for_strays_at(Deadline time) {
+void Takedown::schedule_stray_check(Deadline time) {
   strays_timer_.set(time, [this] {
-    look_again_ = false;
+    recheck_scheduled_ = false;
     if (machine_.state() == State::stopping) stop_strays();
   });
 }
 
 void Takedown::kill() {
   set_paused(false);
-  take_those_who_died_unasked();
+  reap_earlier_exits();
   sent_.insert(SIGKILL);
-  kill_everything();
-  kill_deadline_ = Clock::now() + kill_limit;
+  kill_all();
+  kill_deadline_ = Clock::now() + kill_timeout;
 }
 
-void Takedown::kill_everything() {
+void Takedown::kill_all() {
   cgroup_.kill();
-  group_.kill_everything();  // also what has moved to another cgroup, and where there is none
+  group_.kill_all();  // also what has moved to another cgroup, and where there is none
 }
 
 void Takedown::check_gone() {
   checking_ = true;
   if (machine_.state() == State::killing) {
     // A process born while we looked is found in the next turn; a death comes first as a rule, and ends the wait.
-    timer_.set(Clock::now() + resweep, [this] {
+    timer_.set(Clock::now() + resweep_interval, [this] {
       if (machine_.state() != State::killing) return;
       if (Clock::now() >= kill_deadline_) {
         checking_ = false;
-        dispatch_(event::KillExpired{describe_those_left()});
+        dispatch_(event::KillExpired{describe_survivors()});
         return;
       }
-      kill_everything();
+      kill_all();
       watcher_.reap();
       if (machine_.state() == State::killing) check_gone();
     });
   }
-  somebody_ended();
+  on_child_exit();
 }
 
-void Takedown::somebody_ended() {
-  if (!checking_ || group_.living() > 0) return;
+void Takedown::on_child_exit() {
+  if (!checking_ || group_.alive_count() > 0) return;
   if (!group_.anyone_left()) {
     checking_ = false;
     timer_.cancel();
     dispatch_(event::GroupGone{});
   } else if (machine_.state() == State::stopping) {
-    if (!group_.somebody_in_a_group()) {
-      if (strays_told_.empty()) stop_strays();
-      else if (!std::exchange(look_again_, true)) look_for_strays_at(Clock::now() + birth_time);
+    if (!group_.any_group_alive()) {
+      if (signaled_strays_.empty()) stop_strays();
+      else if (!std::exchange(recheck_scheduled_, true)) schedule_stray_check(Clock::now() + stray_recheck_delay);
     }
-    if (!std::exchange(named_, true)) {
-      naming_.set(Clock::now() + naming_time, [this] { name_those_left(); });
+    if (!std::exchange(survivors_reported_, true)) {
+      survivor_report_.set(Clock::now() + survivor_report_delay, [this] { report_survivors(); });
     }
   }
 }
 
-void Takedown::name_those_left() {
+void Takedown::report_survivors() {
   if (machine_.state() != State::stopping) return;
-  const std::string names = describe_those_left();
+  const std::string names = describe_survivors();
   if (names.empty()) return;
   say(Level::notice, concat("all workers have ended; waiting for what they have left: ", names, " (SIGKILL in ",
                             format_duration(grace_ends_ - Clock::now()), ", or at once with Ctrl-C)"));
 }
 
-std::string Takedown::describe_those_left() const {
+std::string Takedown::describe_survivors() const {
   auto left = process::workers_and_their_descendants();
   std::erase_if(left, [](const process::ProcessInfo& info) { return info.state == 'Z'; });
   std::string names;
-  for (std::size_t i = 0; i < std::min(left.size(), most_named); ++i) {
+  for (std::size_t i = 0; i < std::min(left.size(), max_named); ++i) {
     const auto& workers = group_.workers();
     const auto worker = std::find_if(workers.begin(), workers.end(),
                                      [&](const Worker& one) { return one.child && one.end.pid == left[i].pid; });
@@ -148,7 +148,7 @@ std::string Takedown::describe_those_left() const {
     names += concat(i == 0 ? "" : ", ", worker != workers.end() ? concat("rank ", worker->end.rank, " ") : "", "pid ",
                     left[i].pid, " (", name, ")");
   }
-  if (left.size() > most_named) names += concat(" and ", left.size() - most_named, " more");
+  if (left.size() > max_named) names += concat(" and ", left.size() - max_named, " more");
   return names;
 }
 

@@ -30,7 +30,7 @@ namespace {
 using nlohmann::json;
 
 /// So often is a whole line looked for behind a broken one.
-constexpr int most_attempts = 16;
+constexpr int max_parse_attempts = 16;
 
 std::optional<TimerRequest> parse_whole(std::string_view line) {
   const json content = json::parse(line, nullptr, false);
@@ -63,7 +63,7 @@ std::optional<TimerRequest> parse_whole(std::string_view line) {
 
 std::optional<TimerRequest> parse_timer_request(std::string_view line) {
   std::size_t begin = 0;
-  for (int attempt = 0; attempt < most_attempts; ++attempt) {
+  for (int attempt = 0; attempt < max_parse_attempts; ++attempt) {
     if (auto request = parse_whole(line.substr(begin))) return request;
     begin = line.find('{', begin + 1);
     if (begin == std::string_view::npos) break;
@@ -71,13 +71,13 @@ std::optional<TimerRequest> parse_timer_request(std::string_view line) {
   return std::nullopt;
 }
 
-bool TimerTable::take(TimerRequest request) {
+bool TimerTable::set(TimerRequest request) {
   std::pair key{request.pid, request.scope};
   if (request.expires < 0) {
     timers_.erase(key);
     return true;
   }
-  if (timers_.size() >= most_timers && timers_.count(key) == 0) return false;
+  if (timers_.size() >= max_timers && timers_.count(key) == 0) return false;
   timers_.insert_or_assign(std::move(key), std::move(request));
   return true;
 }
@@ -116,7 +116,7 @@ namespace {
 using boost::asio::posix::stream_descriptor;
 
 /// PIPE_BUF, up to which a write into a FIFO is one piece, and the newline that PyTorch does not count.
-constexpr std::size_t longest_line = 4097;
+constexpr std::size_t max_line_bytes = 4097;
 /// What a FIFO holds: all that was in it at one moment is read with this.
 constexpr std::size_t fifo_size = std::size_t{64} << 10U;
 
@@ -130,7 +130,7 @@ std::string random_name() {
 /// When the process was born, in clock ticks since the machine's start; 0 if it is gone or a zombie.
 std::uint64_t birth_of(pid_t pid) {
   const auto stat = read_process_stat(pid);
-  return stat && stat->state != 'Z' ? stat->start_time : 0;
+  return stat && stat->state != 'Z' ? stat->born : 0;
 }
 
 double seconds_since_epoch() {
@@ -139,7 +139,7 @@ double seconds_since_epoch() {
 
 }  // namespace
 
-std::optional<std::string> wanted_timer_file(const LaunchSpec& spec, const Environment& parent) {
+std::optional<std::string> timer_file_path(const LaunchSpec& spec, const Environment& parent) {
   std::string enabled(parent.find("TORCHELASTIC_ENABLE_FILE_TIMER").value_or(""));
   for (const auto& [name, value] : spec.env) {
     if (name == "TORCHELASTIC_ENABLE_FILE_TIMER") enabled = value;
@@ -220,14 +220,14 @@ bool FileTimer::read_requests() {
   while (!rest.empty()) {
     const std::size_t end = rest.find('\n');
     const std::string_view piece = rest.substr(0, end);
-    if (unfinished_.size() + piece.size() > longest_line) {
-      if (!skipping_) complain("a line that is too long");
+    if (unfinished_.size() + piece.size() > max_line_bytes) {
+      if (!skipping_) warn_once("a line that is too long");
       skipping_ = true;
       unfinished_.clear();
     }
     if (!skipping_) unfinished_ += piece;
     if (end == std::string_view::npos) break;
-    if (!skipping_) take_line(unfinished_);
+    if (!skipping_) read_line(unfinished_);
     unfinished_.clear();
     skipping_ = false;
     rest.remove_prefix(end + 1);
@@ -235,31 +235,31 @@ bool FileTimer::read_requests() {
   return true;
 }
 
-void FileTimer::take_line(std::string_view line) {
+void FileTimer::read_line(std::string_view line) {
   auto request = parse_timer_request(line);
   if (!request) {
-    complain("something that is no timer");
+    warn_once("something that is no timer");
     return;
   }
   if (request->expires >= 0) {
     request->born = birth_of(request->pid);
     if (request->born == 0) return;  // it is gone already
   }
-  if (table_.take(*request)) return;
+  if (table_.set(*request)) return;
   table_.drop([](const TimerRequest& timer) { return birth_of(timer.pid) != timer.born; });
-  if (!table_.take(std::move(*request))) {
-    complain(concat("more than ", TimerTable::most_timers, " timers at once").c_str());
+  if (!table_.set(std::move(*request))) {
+    warn_once(concat("more than ", TimerTable::max_timers, " timers at once").c_str());
   }
 }
 
-void FileTimer::complain(const char* what) {
-  if (std::exchange(complained_, true)) return;
+void FileTimer::warn_once(const char* what) {
+  if (std::exchange(warned_, true)) return;
   say(Level::warning, concat("the watchdog's FIFO ", path_, " was given ", what, ": ignored, as all further ones"));
 }
 
 void FileTimer::wait_for_expiry() {
   const auto next = table_.next();
-  if (!next || still_since_) {
+  if (!next || paused_since_) {
     timer_.cancel();
     return;
   }
@@ -275,12 +275,12 @@ void FileTimer::wait_for_expiry() {
 }
 
 void FileTimer::set_paused(bool still) {
-  if (still == still_since_.has_value()) return;
+  if (still == paused_since_.has_value()) return;
   (void)read_requests();
   if (still) {
-    still_since_ = seconds_since_epoch();
+    paused_since_ = seconds_since_epoch();
   } else {
-    table_.put_off(seconds_since_epoch() - *std::exchange(still_since_, std::nullopt));
+    table_.postpone(seconds_since_epoch() - *std::exchange(paused_since_, std::nullopt));
   }
   wait_for_expiry();
 }
@@ -299,21 +299,21 @@ Watchdog::Watchdog(boost::asio::any_io_executor executor, WorkerGroup& group, Jo
     : group_(group), record_(record), timer_(std::move(executor), [this](const auto& timers) { expired(timers); }) {}
 
 void Watchdog::expired(const std::vector<TimerRequest>& timers) {
-  std::map<pid_t, process::ProcessInfo> family;
-  for (const auto& process : process::descendants(::getpid())) family.emplace(process.pid, process);
+  std::map<pid_t, process::ProcessInfo> descendants;
+  for (const auto& process : process::descendants(::getpid())) descendants.emplace(process.pid, process);
   for (const TimerRequest& timer : timers) {
     // Anybody's number may be in the FIFO: only who descends from us is meant.
-    const auto process = family.find(timer.pid);
-    if (process != family.end()) {
-      end_late_process(timer, process->second);
-    } else if (!std::exchange(stranger_was_told_, true)) {
+    const auto process = descendants.find(timer.pid);
+    if (process != descendants.end()) {
+      signal_late_process(timer, process->second);
+    } else if (!std::exchange(foreign_timer_reported_, true)) {
       say(Level::warning, concat("the watchdog timer ", plain_line(timer.scope), " of process ", timer.pid,
                                  " has expired, which is not one of this job: left alone"));
     }
   }
 }
 
-void Watchdog::end_late_process(const TimerRequest& timer, const process::ProcessInfo& process) {
+void Watchdog::signal_late_process(const TimerRequest& timer, const process::ProcessInfo& process) {
   const auto& workers = group_.workers();
   const auto owner = std::find_if(workers.begin(), workers.end(), [&](const Worker& worker) {
     return worker.end.pid == process.pid || worker.end.pid == process.group;

@@ -41,10 +41,10 @@ struct TimerRequest {
 /// The timers that run, by process and scope. Decides nothing about processes and knows no clock.
 class TimerTable {
  public:
-  static constexpr std::size_t most_timers = 4096;
+  static constexpr std::size_t max_timers = 4096;
 
   /// Sets a timer, sets it anew or releases it. False: there are too many, and it was not taken.
-  bool take(TimerRequest request);
+  bool set(TimerRequest request);
 
   /// When the first one expires; nothing if none runs.
   [[nodiscard]] std::optional<double> next() const;
@@ -59,7 +59,7 @@ class TimerTable {
     std::erase_if(timers_, [&](const auto& entry) { return gone(entry.second); });
   }
   /// All expire so many seconds later.
-  void put_off(double seconds) {
+  void postpone(double seconds) {
     for (auto& entry : timers_) entry.second.expires += seconds;
   }
   void clear() { timers_.clear(); }
@@ -71,7 +71,7 @@ class TimerTable {
 
 /// Where the watchdog's FIFO is to be: $TORCHELASTIC_TIMER_FILE, else a new name in $TMPDIR or /tmp. Nothing unless
 /// TORCHELASTIC_ENABLE_FILE_TIMER=1 asks for it.
-[[nodiscard]] std::optional<std::string> wanted_timer_file(const LaunchSpec& spec, const Environment& parent);
+[[nodiscard]] std::optional<std::string> timer_file_path(const LaunchSpec& spec, const Environment& parent);
 
 /// The server of PyTorch's file timers: workers write into a FIFO by when they will be through with something, and
 /// a worker that is not through by then is reported. Harmed by nothing that is written there; what it keeps is bounded.
@@ -96,8 +96,8 @@ class FileTimer {
   void wait_for_requests();
   /// What is in the FIFO now; false if that is nothing.
   bool read_requests();
-  void take_line(std::string_view line);
-  void complain(const char* what);
+  void read_line(std::string_view line);
+  void warn_once(const char* what);
   void wait_for_expiry();
   void expire();
 
@@ -107,10 +107,10 @@ class FileTimer {
   std::string path_;
   dev_t device_ = 0;
   ino_t inode_ = 0;
-  std::string unfinished_;             ///< a line whose end has not come yet
-  bool skipping_ = false;              ///< to the end of a line that is too long
-  std::optional<double> still_since_;  ///< in seconds since the epoch
-  bool complained_ = false;            ///< once is enough
+  std::string unfinished_;              ///< a line whose end has not come yet
+  bool skipping_ = false;               ///< to the end of a line that is too long
+  std::optional<double> paused_since_;  ///< in seconds since the epoch
+  bool warned_ = false;                 ///< once is enough
   TimerTable table_;
 };
 
@@ -132,12 +132,12 @@ class Watchdog {
 
  private:
   void expired(const std::vector<TimerRequest>& timers);
-  void end_late_process(const TimerRequest& timer, const process::ProcessInfo& process);
+  void signal_late_process(const TimerRequest& timer, const process::ProcessInfo& process);
 
   WorkerGroup& group_;
   JobRecord& record_;
   FileTimer timer_;
-  bool stranger_was_told_ = false;  ///< a timer of a process that is none of ours: once is enough
+  bool foreign_timer_reported_ = false;  ///< a timer of a process that is none of ours: once is enough
 };
 
 }  // namespace ddrun::agent

@@ -28,14 +28,14 @@ namespace {
 /// For our own pipes, files and timers while workers run.
 constexpr std::size_t spare_descriptors = 16;
 /// A group is looked after this often while it is being started.
-constexpr std::size_t spawn_batch = 32;
+constexpr std::size_t max_spawn_batch = 32;
 /// As /proc/PID/comm has it. It removes PyTorch's shared memory 2 s after its last client has ended, and ends; SIGTERM,
 /// which it does not handle, would leave all of it.
 constexpr std::string_view torch_shm_manager = "torch_shm_manag";
 /// Sweeper and agent of a worker that is ddrun: its guard has got the signal, and another would be taken for a
 /// repetition.
 constexpr std::string_view inner_sweeper = "job-sweeper";
-bool lives(pid_t group) { return ::kill(-group, 0) == 0 || errno == EPERM; }
+bool group_exists(pid_t group) { return ::kill(-group, 0) == 0 || errno == EPERM; }
 
 }  // namespace
 
@@ -85,10 +85,10 @@ Result<void> WorkerGroup::begin(int lane_number, Worker& worker, const RankAssig
 
   Lane& lane = lanes_[static_cast<std::size_t>(lane_number)];
   if (lane.argv.empty() || worker_env::argv_depends_on_rank(spec_.program)) {
-    lane.words = worker_env::worker_argv(prepared_.command, ranks.rank_of(worker.local_rank), worker.local_rank,
-                                         prepared_.python);
+    lane.args = worker_env::worker_argv(prepared_.command, ranks.rank_of(worker.local_rank), worker.local_rank,
+                                        prepared_.python);
     lane.argv.clear();
-    for (auto& word : lane.words) lane.argv.push_back(word.data());
+    for (auto& arg : lane.args) lane.argv.push_back(arg.data());
     lane.argv.push_back(nullptr);
   }
 
@@ -124,7 +124,7 @@ Result<void> WorkerGroup::confirm(int lane_number) {
   worker.child.emplace(std::move(*spawned));
   worker.end.pid = worker.child->pid;
   by_pid_[worker.end.pid] = &worker;  // the number may have been that of one that has ended
-  ++living_;
+  ++alive_count_;
   watcher_.watch(worker.end.pid, worker.child->pidfd.get());
   return {};
 }
@@ -139,13 +139,13 @@ Result<void> WorkerGroup::confirm_all() {
 }
 
 Result<void> WorkerGroup::spawn_all(const RankAssignment& ranks, const worker_env::WorkerEnvironment& environment,
-                                    const std::function<bool()>& pause) {
+                                    const std::function<bool()>& should_stop) {
   if (!null_) {
     null_ = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     if (!null_) return fail_errno(Errc::unavailable, "cannot open /dev/null", errno);
   }
   const auto count = static_cast<std::size_t>(prepared_.local_world_size);
-  forget_workers();
+  clear_workers();
   workers_.resize(count);
   by_pid_.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -159,9 +159,9 @@ Result<void> WorkerGroup::spawn_all(const RankAssignment& ranks, const worker_en
   for (std::size_t i = 0; i < count && failure; ++i) {
     // While events are looked at no start may be on its way: a child that is not yet known would be reaped as a
     // stranger.
-    if (i > 0 && i % spawn_batch == 0) {
+    if (i > 0 && i % max_spawn_batch == 0) {
       failure = confirm_all();
-      if (!failure || pause()) break;
+      if (!failure || should_stop()) break;
     }
     const int lane = static_cast<int>(i % process::Spawner::slots);
     failure = confirm(lane);
@@ -170,26 +170,27 @@ Result<void> WorkerGroup::spawn_all(const RankAssignment& ranks, const worker_en
   const auto confirmed = confirm_all();
   if (failure) failure = confirmed;
   if (!failure) {
-    if (living_ > 0) failure.error().message += concat(" (", living_, " of ", count, " workers had been started)");
+    if (alive_count_ > 0)
+      failure.error().message += concat(" (", alive_count_, " of ", count, " workers had been started)");
     return failure;
   }
   stdin_feed_.start();
   return {};
 }
 
-void WorkerGroup::forget_workers() {
+void WorkerGroup::clear_workers() {
   workers_.clear();
   by_pid_.clear();
-  living_ = 0;
+  alive_count_ = 0;
 }
 
-Worker* WorkerGroup::take_end(const process::ChildEnd& end) {
+Worker* WorkerGroup::record_exit(const process::ChildEnd& end) {
   const auto found = by_pid_.find(end.pid);
   if (found == by_pid_.end() || found->second->ended) return nullptr;
   Worker& worker = *found->second;
   worker.ended = true;
   // Right after its reaping the number cannot have been given to anybody else.
-  worker.left_group = lives(end.pid);
+  worker.group_alive = group_exists(end.pid);
   worker.child.reset();
   worker.end.status = end.status;
   worker.end.ended = std::chrono::system_clock::now();
@@ -200,7 +201,7 @@ Worker* WorkerGroup::take_end(const process::ChildEnd& end) {
   };
   worker.end.use.user_time = micros(end.use.ru_utime);
   worker.end.use.system_time = micros(end.use.ru_stime);
-  --living_;
+  --alive_count_;
   return &worker;
 }
 
@@ -209,7 +210,7 @@ void WorkerGroup::signal(int number, const std::set<pid_t>& except) {
   for (const Worker& worker : workers_) {
     if (except.count(worker.end.pid) != 0) continue;
     if (worker.child) ::kill(-worker.end.pid, number);
-    else if (worker.left_group) left.insert(worker.end.pid);
+    else if (worker.group_alive) left.insert(worker.end.pid);
   }
   if (left.empty()) return;
   // The number of a group whose leader is gone may be another's by now: only who descends from us is meant.
@@ -218,7 +219,7 @@ void WorkerGroup::signal(int number, const std::set<pid_t>& except) {
   }
 }
 
-void WorkerGroup::kill_everything() {
+void WorkerGroup::kill_all() {
   for (const Worker& worker : workers_) {
     if (worker.child) ::kill(-worker.end.pid, SIGKILL);
   }
@@ -227,14 +228,14 @@ void WorkerGroup::kill_everything() {
   }
 }
 
-void WorkerGroup::stop_strays(Strays& told) {
+void WorkerGroup::stop_strays(Strays& signaled) {
   const std::string own_name = process::process_name(::getpid());
   std::set<pid_t> groups;
   for (const Worker& worker : workers_) {
-    if (worker.child || worker.left_group) groups.insert(worker.end.pid);
+    if (worker.child || worker.group_alive) groups.insert(worker.end.pid);
   }
   for (const auto& info : process::workers_and_their_descendants()) {
-    if (info.state == 'Z' || groups.count(info.group) != 0 || !told.emplace(info.pid, info.start_time).second) continue;
+    if (info.state == 'Z' || groups.count(info.group) != 0 || !signaled.emplace(info.pid, info.start_time).second) continue;
     const std::string name = process::process_name(info.pid);
     if (name == torch_shm_manager || name == inner_sweeper || name == own_name) continue;
     process::signal_descendant(info, SIGTERM);
@@ -242,17 +243,17 @@ void WorkerGroup::stop_strays(Strays& told) {
   }
 }
 
-bool WorkerGroup::somebody_in_a_group() {
+bool WorkerGroup::any_group_alive() {
   bool any = false;
   for (Worker& worker : workers_) {
-    if (!worker.ended || !worker.left_group) continue;
-    worker.left_group = lives(worker.end.pid);
-    any = any || worker.left_group;
+    if (!worker.ended || !worker.group_alive) continue;
+    worker.group_alive = group_exists(worker.end.pid);
+    any = any || worker.group_alive;
   }
   return any;
 }
 
-std::string started_text(const std::vector<std::pair<int, pid_t>>& workers, std::size_t most) {
+std::string describe_started(const std::vector<std::pair<int, pid_t>>& workers, std::size_t most) {
   std::string text;
   std::size_t items = 0;
   for (std::size_t i = 0; i < workers.size(); ++items) {
@@ -275,16 +276,16 @@ std::string started_text(const std::vector<std::pair<int, pid_t>>& workers, std:
   return text;
 }
 
-void say_started(const std::vector<std::pair<int, pid_t>>& workers, const std::string& program,
+void log_started(const std::vector<std::pair<int, pid_t>>& workers, const std::string& program,
                  const std::string& directory) {
   constexpr std::size_t items_of_a_line = 16;
   if (workers.empty()) return;
-  say(Level::info, started_text(workers, items_of_a_line));
+  say(Level::info, describe_started(workers, items_of_a_line));
   say(Level::debug, concat("each runs ", shell_quote(program), " in ", shell_quote(directory)));
   for (std::size_t at = items_of_a_line; at < workers.size() + items_of_a_line; at += items_of_a_line) {
     const auto from = workers.begin() + static_cast<std::ptrdiff_t>(at - items_of_a_line);
     const auto to = workers.begin() + static_cast<std::ptrdiff_t>(std::min(at, workers.size()));
-    if (workers.size() > items_of_a_line) say(Level::debug, started_text({from, to}, items_of_a_line));
+    if (workers.size() > items_of_a_line) say(Level::debug, describe_started({from, to}, items_of_a_line));
   }
 }
 
@@ -293,10 +294,10 @@ void say_started(const std::vector<std::pair<int, pid_t>>& workers, const std::s
 namespace {
 
 /// How far the fastest worker may be ahead of the slowest: so much is kept for that one.
-constexpr std::size_t most_backlog = std::size_t{16} << 20U;
-constexpr std::size_t most_at_once = std::size_t{64} << 10U;
+constexpr std::size_t max_backlog_bytes = std::size_t{16} << 20U;
+constexpr std::size_t max_read_bytes = std::size_t{64} << 10U;
 /// So long the others may wait for the slowest before they are told of it.
-constexpr std::chrono::seconds slow{5};
+constexpr std::chrono::seconds slow_reader_delay{5};
 
 }  // namespace
 
@@ -340,7 +341,7 @@ void StdinFeed::stop() {
   backlog_.clear();
   begin_ = 0;
   slowest_timer_.cancel();
-  slowest_is_watched_ = false;
+  slowest_watched_ = false;
 }
 
 bool StdinFeed::open_input() {
@@ -371,11 +372,11 @@ void StdinFeed::wait_for_input() {
   readable_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
     waiting_ = false;
     if (ec || readers_.empty()) return;
-    take_input();
+    read_input();
   });
 }
 
-void StdinFeed::take_input() {
+void StdinFeed::read_input() {
   if (::isatty(input_.get()) != 0 && process::job_is_in_background()) {
     background_timer_.expires_after(background_interval);
     background_timer_.async_wait([this, generation = generation_](const boost::system::error_code& ec) {
@@ -384,21 +385,21 @@ void StdinFeed::take_input() {
     return;
   }
   const std::size_t before = backlog_.size();
-  backlog_.resize(before + most_at_once);
+  backlog_.resize(before + max_read_bytes);
   ssize_t n;
   do {
-    n = ::recv(input_.get(), backlog_.data() + before, most_at_once, MSG_DONTWAIT);
-    if (n < 0 && errno == ENOTSOCK) n = ::read(input_.get(), backlog_.data() + before, most_at_once);
+    n = ::recv(input_.get(), backlog_.data() + before, max_read_bytes, MSG_DONTWAIT);
+    if (n < 0 && errno == ENOTSOCK) n = ::read(input_.get(), backlog_.data() + before, max_read_bytes);
   } while (n < 0 && errno == EINTR);
   const bool nothing = n < 0 && errno == EAGAIN;
   backlog_.resize(before + (n > 0 ? static_cast<std::size_t>(n) : 0));
   if (nothing) return wait_for_input();
-  if (n <= 0) return input_is_over();
+  if (n <= 0) return on_input_end();
   push_all();
 }
 
 /// Who has got everything reads the end; the others get the rest first.
-void StdinFeed::input_is_over() {
+void StdinFeed::on_input_end() {
   at_end_ = true;
   boost::system::error_code ec;
   readable_.close(ec);
@@ -408,7 +409,7 @@ void StdinFeed::input_is_over() {
 
 void StdinFeed::push_all() {
   for (auto reader = readers_.begin(); reader != readers_.end();) push(reader++);
-  go_on();
+  read_more();
 }
 
 void StdinFeed::push(std::list<Reader>::iterator reader) {
@@ -424,7 +425,7 @@ void StdinFeed::push(std::list<Reader>::iterator reader) {
                                 if (ec || generation != generation_) return;
                                 reader->waiting = false;
                                 push(reader);
-                                go_on();
+                                read_more();
                               });
     } else if (errno != EINTR) {
       readers_.erase(reader);  // it reads no more
@@ -440,7 +441,7 @@ std::uint64_t StdinFeed::slowest() const {
   return least;
 }
 
-void StdinFeed::go_on() {
+void StdinFeed::read_more() {
   const auto got_by_all = static_cast<std::size_t>(slowest() - begin_);
   // Moved seldom, as long as it is small beside what stays.
   if (got_by_all == backlog_.size() || got_by_all >= backlog_.size() / 2) {
@@ -451,22 +452,22 @@ void StdinFeed::go_on() {
   const bool wanted =
       std::any_of(readers_.begin(), readers_.end(), [this](const Reader& reader) { return reader.at == end(); });
   if (!wanted) return;
-  if (end() - slowest() < most_backlog) wait_for_input();
+  if (end() - slowest() < max_backlog_bytes) wait_for_input();
   else watch_slowest();
 }
 
 void StdinFeed::watch_slowest() {
-  if (said_who_is_slow_ || std::exchange(slowest_is_watched_, true)) return;
-  slowest_timer_.expires_after(slow);
+  if (slow_readers_reported_ || std::exchange(slowest_watched_, true)) return;
+  slowest_timer_.expires_after(slow_reader_delay);
   slowest_timer_.async_wait([this, before = slowest(), generation = generation_](const boost::system::error_code& ec) {
     if (ec || generation != generation_) return;
-    slowest_is_watched_ = false;
-    if (slowest() != before || readers_.empty()) return go_on();
+    slowest_watched_ = false;
+    if (slowest() != before || readers_.empty()) return read_more();
     std::vector<int> ranks;
     for (const Reader& reader : readers_) {
       if (reader.at == before) ranks.push_back(reader.rank);
     }
-    said_who_is_slow_ = true;
+    slow_readers_reported_ = true;
     say(Level::warning, concat(name_ranks(ranks), ranks.size() == 1 ? " does" : " do",
                                " not read standard input, and the others get no more of it until then (--stdin=all)"));
   });

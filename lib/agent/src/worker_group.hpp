@@ -58,13 +58,13 @@ class StdinFeed {
   };
   bool open_input();
   void wait_for_input();
-  void take_input();
-  void input_is_over();
+  void read_input();
+  void on_input_end();
   /// Gives it what there is for it, as far as that goes without waiting; it may be erased.
   void push(std::list<Reader>::iterator reader);
   void push_all();
   /// Forgets what all have got, and reads on if a worker wants more and there is room.
-  void go_on();
+  void read_more();
   [[nodiscard]] std::uint64_t slowest() const;
   void watch_slowest();
   [[nodiscard]] std::uint64_t end() const { return begin_ + backlog_.size(); }
@@ -80,8 +80,8 @@ class StdinFeed {
   std::uint64_t begin_ = 0;  ///< where it begins
   boost::asio::steady_timer slowest_timer_;
   boost::asio::steady_timer background_timer_;
-  bool slowest_is_watched_ = false;
-  bool said_who_is_slow_ = false;
+  bool slowest_watched_ = false;
+  bool slow_readers_reported_ = false;
   unsigned generation_ = 0;
 };
 
@@ -90,7 +90,7 @@ struct Worker {
   int local_rank = 0;
   std::optional<process::Spawned> child;  ///< set from its start to its end
   bool ended = false;
-  bool left_group = false;  ///< it has ended, but others live in its process group
+  bool group_alive = false;  ///< it has ended, but others live in its process group
   Clock::time_point started_at;
   WorkerEnd end;
 };
@@ -104,19 +104,19 @@ class WorkerGroup {
   /// Checks that the descriptors suffice, and gives up pidfds if only so they do. Before the first attempt.
   Result<void> check_descriptors();
 
-  /// Starts the workers in order of local rank: the spawn order. `pause` is called now and then; when it says true, the
-  /// rest is not started. Events of workers that have ended already come later, from the watcher.
+  /// Starts the workers in order of local rank: the spawn order. `should_stop` is called now and then; when it says
+  /// true, the rest is not started. Events of workers that have ended already come later, from the watcher.
   Result<void> spawn_all(const RankAssignment& ranks, const worker_env::WorkerEnvironment& environment,
-                         const std::function<bool()>& pause);
+                         const std::function<bool()>& should_stop);
 
   /// An attempt begins: those of the one before are over and recorded.
-  void forget_workers();
+  void clear_workers();
 
   /// To be called with each end that the watcher reports. Null if it is none of ours.
-  Worker* take_end(const process::ChildEnd& end);
+  Worker* record_exit(const process::ChildEnd& end);
 
   /// Not yet ended.
-  [[nodiscard]] int living() const { return living_; }
+  [[nodiscard]] int alive_count() const { return alive_count_; }
   [[nodiscard]] std::vector<Worker>& workers() { return workers_; }
 
   /// To every worker's process group, also those whose worker has ended but left something in it.
@@ -125,11 +125,11 @@ class WorkerGroup {
   using Strays = std::set<std::pair<pid_t, unsigned long long>>;
   /// SIGTERM, whatever the groups got (daemons listen to no other), to each descendant outside the workers' groups that
   /// is not among `told`, which it joins. Reads /proc once.
-  void stop_strays(Strays& told);
+  void stop_strays(Strays& signaled);
   /// SIGKILL to every process that descends from us, wherever it hides.
-  void kill_everything();
+  void kill_all();
   /// True if something lives in a worker's process group though all workers have ended.
-  [[nodiscard]] bool somebody_in_a_group();
+  [[nodiscard]] bool any_group_alive();
   /// True while anything descends from the workers, or one of them has not been reaped.
   [[nodiscard]] bool anyone_left() const { return spawner_.has_processes(); }
 
@@ -141,7 +141,7 @@ class WorkerGroup {
   /// What the spawner borrows until a start is confirmed.
   struct Lane {
     Worker* worker = nullptr;  ///< null: free
-    std::vector<std::string> words;
+    std::vector<std::string> args;
     std::vector<char*> argv;
     worker_env::WorkerEnvironment::Block environment;
   };
@@ -161,17 +161,17 @@ class WorkerGroup {
   std::size_t pidfds_ = 0;  ///< so many workers, the first ones, get one
   std::vector<Worker> workers_;
   std::unordered_map<pid_t, Worker*> by_pid_;
-  int living_ = 0;
+  int alive_count_ = 0;
   std::array<Lane, process::Spawner::slots> lanes_;
 };
 
 /// Which rank is which process, for -v when workers start and for who looks into them later:
 /// "rank 0 pid 123, ranks 1-64 pids 130-193". Ranks and pids that go on by one are one item; `most` items at most, and
 /// "and 900 more" behind them. Empty for no workers.
-[[nodiscard]] std::string started_text(const std::vector<std::pair<int, pid_t>>& workers, std::size_t most);
+[[nodiscard]] std::string describe_started(const std::vector<std::pair<int, pid_t>>& workers, std::size_t most);
 
 /// Says it: with -v in one line, with -v -v all of it, and what each of them runs and where.
-void say_started(const std::vector<std::pair<int, pid_t>>& workers, const std::string& program,
+void log_started(const std::vector<std::pair<int, pid_t>>& workers, const std::string& program,
                  const std::string& directory);
 
 }  // namespace ddrun::agent

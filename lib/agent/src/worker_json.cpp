@@ -62,7 +62,7 @@ Json worker_json(const WorkerEnd& worker) {
     json["last_words"] = {{"reason", join(worker.last_words->reason, "\n")},
                           {"text", worker.last_words->text},
                           {"time", utc(worker.last_words->at)},
-                          {"of_a_victim", worker.last_words->of_a_victim}};
+                          {"of_a_victim", worker.last_words->blames_peer}};
   } else {
     json["last_words"] = nullptr;
   }
@@ -163,16 +163,16 @@ std::optional<WorkerEnd> worker_from_json(const std::string& text) {
   return read_worker(Json::parse(text, nullptr, false));
 }
 
-void add_evidence(Json& cause, const Sign& sign, const WorkerEnd& of) {
+void add_evidence(Json& cause, const Evidence& sign, const WorkerEnd& of) {
   const auto time = std::chrono::duration_cast<std::chrono::microseconds>(sign.at.time_since_epoch()).count();
   cause["evidence"] = {{"own", sign.own},
                        {"time_us", time},
                        {"stopped", of.stopped_by_ddrun},
                        {"explained", is_explained(of)},
-                       {"key", sign.own && sign.kind != SignKind::end ? cause_key(of) : std::string()}};
+                       {"key", sign.own && sign.kind != EvidenceKind::end ? cause_key(of) : std::string()}};
 }
 
-void add_failed_before(Json& worker, const WorkerEnd& failed_first, const Sign& sign) {
+void add_failed_before(Json& worker, const WorkerEnd& failed_first, const Evidence& sign) {
   Json before = worker_json(failed_first);
   before["failed_after_s"] = seconds(sign.at - failed_first.started);
   worker["failed_first"] = std::move(before);
@@ -186,7 +186,7 @@ std::optional<FailedBefore> failed_before_from_json(const std::string& text) {
   if (!worker) return std::nullopt;
   worker->stopped_by_ddrun = true;  // it had not ended by itself
   const std::chrono::duration<double> after(number_of(before, "failed_after_s", 0.0));
-  Sign sign;
+  Evidence sign;
   sign.at = worker->started + std::chrono::duration_cast<std::chrono::system_clock::duration>(after);
   return FailedBefore{std::move(*worker), sign, text_of(before, "host"), number_of(before, "node_rank", -1)};
 }

@@ -27,9 +27,9 @@ double seconds(Duration duration) {
 
 /// How the coordinator can compare it with what other nodes tell, and with earlier attempts: the key "evidence". `sign`
 /// is that of `of`, which is `cause` or its "failed_first".
-void add_evidence(Json& cause, const Sign& sign, const WorkerEnd& of);
+void add_evidence(Json& cause, const Evidence& sign, const WorkerEnd& of);
 /// Another worker of the same machine that failed before the one that `worker` describes: its key "failed_first".
-void add_failed_before(Json& worker, const WorkerEnd& failed_first, const Sign& sign);
+void add_failed_before(Json& worker, const WorkerEnd& failed_first, const Evidence& sign);
 
 /// One line. Workers write what they like: bytes that are not UTF-8 become the replacement character.
 [[nodiscard]] std::string one_line(const Json& json);
@@ -44,7 +44,7 @@ void add_failed_before(Json& worker, const WorkerEnd& failed_first, const Sign& 
 
 struct FailedBefore {
   WorkerEnd worker;
-  Sign sign;
+  Evidence sign;
   std::string host;  ///< empty: that of the cause
   int node_rank = -1;
 };

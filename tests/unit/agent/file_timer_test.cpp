@@ -153,7 +153,7 @@ TEST_CASE("the file is made where it was asked for") {
   LaunchSpec spec;
   const auto wanted = [&](std::vector<const char*> entries) {
     entries.push_back(nullptr);
-    return wanted_timer_file(spec, Environment(entries.data()));
+    return timer_file_path(spec, Environment(entries.data()));
   };
   CHECK_FALSE(wanted({}));
   CHECK_FALSE(wanted({"TORCHELASTIC_TIMER_FILE=/x"}));

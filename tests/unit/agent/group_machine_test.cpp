@@ -7,11 +7,11 @@
 
 using namespace ddrun;
 using namespace ddrun::agent;
+using ddrun::test::describe;
 using ddrun::test::grace;
 using ddrun::test::restarts;
 using ddrun::test::stop_with_term;
 using ddrun::test::Walk;
-using ddrun::test::words;
 
 namespace {
 
@@ -88,7 +88,7 @@ TEST_CASE("a group that is restarted as often as it may") {
     CHECK(walk.on(event::GroupGone{}) == "close");
     CHECK(walk.on(event::OutputClosed{}) == "pause " + std::to_string(100 << attempt));
     CHECK(walk.restarts_used() == attempt + 1);
-    CHECK(words(walk.pause_ends()) == "spawn " + std::to_string(attempt + 1));
+    CHECK(describe(walk.pause_ends()) == "spawn " + std::to_string(attempt + 1));
     CHECK_FALSE(walk.machine.first_failure());
     walk.on(event::Spawned{});
   }
@@ -105,7 +105,7 @@ TEST_CASE("all workers dead before the last was spawned") {
   SECTION("well") {
     walk.ended(0, Exited{0});
     walk.ended(1, Exited{0});
-    CHECK_FALSE(walk.machine.spawn_is_pointless());
+    CHECK_FALSE(walk.machine.is_stop_pending());
     CHECK(walk.on(event::Spawned{}) == stop_with_term);
     end(walk);
     CHECK(walk.verdict() == Verdict::success);

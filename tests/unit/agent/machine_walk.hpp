@@ -38,7 +38,7 @@ namespace ddrun::test {
 inline const std::string stop_with_term = "signal 15, grace 30000, check";
 
 /// Names of actions, in order: "signal 15, grace 30000, check".
-inline std::string words(const std::vector<agent::Action>& actions) {
+inline std::string describe(const std::vector<agent::Action>& actions) {
   struct Name {
     std::string operator()(const agent::action::SpawnWorkers& spawn) const {
       return "spawn " + std::to_string(spawn.attempt);
@@ -57,16 +57,16 @@ inline std::string words(const std::vector<agent::Action>& actions) {
     }
     std::string operator()(const agent::action::Finish&) const { return "finish"; }
     std::string operator()(const agent::action::Join&) const { return "join"; }
-    std::string operator()(const agent::action::TellFailed& failed) const {
-      return "tell failed " + std::to_string(failed.local_rank);
+    std::string operator()(const agent::action::SendFailed& failed) const {
+      return "send failed " + std::to_string(failed.local_rank);
     }
-    std::string operator()(const agent::action::TellSucceeded&) const { return "tell succeeded"; }
-    std::string operator()(const agent::action::TellStopped&) const { return "tell stopped"; }
-    std::string operator()(const agent::action::TellLeave& leave) const {
-      return "tell leave " + std::to_string(leave.message.signal);
+    std::string operator()(const agent::action::SendSucceeded&) const { return "send succeeded"; }
+    std::string operator()(const agent::action::SendStopped&) const { return "send stopped"; }
+    std::string operator()(const agent::action::SendLeave& leave) const {
+      return "send leave " + std::to_string(leave.message.signal);
     }
-    std::string operator()(const agent::action::TellAbort& abort) const {
-      return "tell abort " + std::to_string(abort.message.exit_code);
+    std::string operator()(const agent::action::SendAbort& abort) const {
+      return "send abort " + std::to_string(abort.message.exit_code);
     }
     std::string operator()(const agent::action::Abandon&) const { return "abandon"; }
   };
@@ -99,7 +99,7 @@ class OneMachine {
     using namespace agent::action;
     if (std::holds_alternative<Join>(action)) {
       coordinator_->join(1, join_, {}, now);
-    } else if (const auto* failed = std::get_if<TellFailed>(&action)) {
+    } else if (const auto* failed = std::get_if<SendFailed>(&action)) {
       rendezvous::Failed message;
       message.round = round_;
       message.local_rank = message.rank = failed->local_rank;
@@ -108,14 +108,14 @@ class OneMachine {
           message.by_signal ? std::get<Signaled>(failed->status).signal : std::get<Exited>(failed->status).code;
       message.may_restart = message.by_signal || restart_.no_restart_on.count(message.code) == 0;
       coordinator_->receive(1, message, now);
-    } else if (std::holds_alternative<TellSucceeded>(action)) {
+    } else if (std::holds_alternative<SendSucceeded>(action)) {
       coordinator_->receive(1, rendezvous::Succeeded{round_}, now);
-    } else if (std::holds_alternative<TellStopped>(action)) {
+    } else if (std::holds_alternative<SendStopped>(action)) {
       coordinator_->receive(1, rendezvous::Stopped{round_, {}, {}}, now);
-    } else if (const auto* leave = std::get_if<TellLeave>(&action)) {
+    } else if (const auto* leave = std::get_if<SendLeave>(&action)) {
       ends_ = true;
       coordinator_->receive(1, leave->message, now);
-    } else if (const auto* abort = std::get_if<TellAbort>(&action)) {
+    } else if (const auto* abort = std::get_if<SendAbort>(&action)) {
       ends_ = true;
       coordinator_->receive(1, abort->message, now);
     } else if (const auto* abandon = std::get_if<Abandon>(&action)) {
@@ -145,7 +145,7 @@ class OneMachine {
           events.emplace_back(agent::event::StopOrdered{stop->signal});
         } else if (const auto* verdict = std::get_if<rendezvous::VerdictMessage>(&*one.message)) {
           verdict_ = verdict->kind;
-          events.emplace_back(agent::event::VerdictSpoken{});
+          events.emplace_back(agent::event::VerdictReceived{});
         }
       }
     }
@@ -191,7 +191,7 @@ struct Walk {
   }
 
   std::string on(const agent::Event& event) {
-    std::string text = words(happens(event));
+    std::string text = describe(happens(event));
     if (const auto length = pause()) text += (text.empty() ? "pause " : ", pause ") + std::to_string(length->count());
     return text;
   }

@@ -40,7 +40,7 @@ NamedEvents make_events() {
   add("RoundBegins", event::RoundBegins{0});
   add("StopOrdered", event::StopOrdered{SIGINT});
   add("StopOrdered at once", event::StopOrdered{SIGKILL});
-  add("VerdictSpoken", event::VerdictSpoken{});
+  add("VerdictReceived", event::VerdictReceived{});
   add("CoordinatorLost", event::CoordinatorLost{"gone"});
   return events;
 }
@@ -74,7 +74,7 @@ Walk in_state(State state) {
   go(State::closing, event::GroupGone{});
   if (state == State::finished) {
     go(State::rendezvous, event::OutputClosed{});
-    go(State::finished, event::VerdictSpoken{});
+    go(State::finished, event::VerdictReceived{});
   }
   REQUIRE(walk.machine.state() == state);
   return walk;
@@ -93,52 +93,52 @@ constexpr std::string_view stop_with_term = "signal 15, grace 30000, check";
 /// All that ever happens in these walks. A pair that is not here changes no state and asks for nothing.
 constexpr Done table[] = {
     {State::idle, "Start", State::rendezvous, "join"},
-    {State::idle, "JobTimeout", State::finished, "tell abort 124, finish"},
-    {State::idle, "EndingSignal", State::finished, "tell leave 2, finish"},
+    {State::idle, "JobTimeout", State::finished, "send abort 124, finish"},
+    {State::idle, "EndingSignal", State::finished, "send leave 2, finish"},
     {State::idle, "ParentLost", State::finished, "abandon, finish"},
-    {State::idle, "VerdictSpoken", State::finished, "finish"},
+    {State::idle, "VerdictReceived", State::finished, "finish"},
     {State::idle, "CoordinatorLost", State::finished, "finish"},
 
     {State::rendezvous, "RoundBegins", State::starting, "spawn 0"},
-    {State::rendezvous, "JobTimeout", State::rendezvous, "tell abort 124"},
-    {State::rendezvous, "EndingSignal", State::rendezvous, "tell leave 2"},
+    {State::rendezvous, "JobTimeout", State::rendezvous, "send abort 124"},
+    {State::rendezvous, "EndingSignal", State::rendezvous, "send leave 2"},
     {State::rendezvous, "ParentLost", State::finished, "abandon, finish"},
-    {State::rendezvous, "VerdictSpoken", State::finished, "finish"},
+    {State::rendezvous, "VerdictReceived", State::finished, "finish"},
     {State::rendezvous, "CoordinatorLost", State::finished, "finish"},
 
     {State::starting, "Spawned", State::running, ""},
-    {State::starting, "SpawnFailed", State::stopping, "tell abort 125, signal 15, grace 30000, check"},
-    {State::starting, "WorkerEnded badly", State::starting, "tell failed 1"},
-    {State::starting, "JobTimeout", State::starting, "tell abort 124"},
-    {State::starting, "EndingSignal", State::starting, "tell leave 2"},
+    {State::starting, "SpawnFailed", State::stopping, "send abort 125, signal 15, grace 30000, check"},
+    {State::starting, "WorkerEnded badly", State::starting, "send failed 1"},
+    {State::starting, "JobTimeout", State::starting, "send abort 124"},
+    {State::starting, "EndingSignal", State::starting, "send leave 2"},
     {State::starting, "ParentLost", State::starting, ""},
 
     {State::running, "WorkerEnded well", State::running, "skew 500"},
-    {State::running, "WorkerEnded badly", State::stopping, "tell failed 1, signal 15, grace 30000, check"},
-    {State::running, "JobTimeout", State::stopping, "tell abort 124, signal 15, grace 30000, check"},
-    {State::running, "EndingSignal", State::stopping, "tell leave 2, signal 2, grace 30000, check"},
+    {State::running, "WorkerEnded badly", State::stopping, "send failed 1, signal 15, grace 30000, check"},
+    {State::running, "JobTimeout", State::stopping, "send abort 124, signal 15, grace 30000, check"},
+    {State::running, "EndingSignal", State::stopping, "send leave 2, signal 2, grace 30000, check"},
     {State::running, "ParentLost", State::stopping, stop_with_term},
     {State::running, "StopOrdered", State::stopping, "signal 2, grace 30000, check"},
     {State::running, "StopOrdered at once", State::killing, "kill, check"},
-    {State::running, "VerdictSpoken", State::stopping, stop_with_term},
+    {State::running, "VerdictReceived", State::stopping, stop_with_term},
     {State::running, "CoordinatorLost", State::stopping, stop_with_term},
 
     {State::stopping, "GroupGone", State::closing, "close"},
     {State::stopping, "GraceExpired", State::killing, "kill, check"},
     {State::stopping, "StopOrdered at once", State::killing, "kill, check"},
-    {State::stopping, "JobTimeout", State::stopping, "tell abort 124"},
-    {State::stopping, "EndingSignal", State::stopping, "tell leave 2, signal 2"},
+    {State::stopping, "JobTimeout", State::stopping, "send abort 124"},
+    {State::stopping, "EndingSignal", State::stopping, "send leave 2, signal 2"},
     {State::stopping, "ParentLost", State::stopping, ""},
 
     {State::killing, "GroupGone", State::closing, "close"},
-    {State::killing, "KillExpired", State::closing, "tell abort 125, close"},
-    {State::killing, "JobTimeout", State::killing, "tell abort 124"},
-    {State::killing, "EndingSignal", State::killing, "tell leave 2"},
+    {State::killing, "KillExpired", State::closing, "send abort 125, close"},
+    {State::killing, "JobTimeout", State::killing, "send abort 124"},
+    {State::killing, "EndingSignal", State::killing, "send leave 2"},
     {State::killing, "ParentLost", State::killing, ""},
 
-    {State::closing, "OutputClosed", State::rendezvous, "tell stopped"},
-    {State::closing, "JobTimeout", State::closing, "tell abort 124"},
-    {State::closing, "EndingSignal", State::closing, "tell leave 2"},
+    {State::closing, "OutputClosed", State::rendezvous, "send stopped"},
+    {State::closing, "JobTimeout", State::closing, "send abort 124"},
+    {State::closing, "EndingSignal", State::closing, "send leave 2"},
     {State::closing, "ParentLost", State::closing, "abandon"},
 };
 
@@ -224,7 +224,7 @@ TEST_CASE("what comes while workers are spawned is done once they are") {
                                                                   {"ParentLost", stop_with_term},
                                                                   {"StopOrdered", "signal 2, grace 30000, check"},
                                                                   {"StopOrdered at once", "kill, check"},
-                                                                  {"VerdictSpoken", stop_with_term},
+                                                                  {"VerdictReceived", stop_with_term},
                                                                   {"CoordinatorLost", stop_with_term}};
   for (const auto& [name, event] : all_events()) {
     if (name == "Spawned" || name == "SpawnFailed") continue;
@@ -232,7 +232,7 @@ TEST_CASE("what comes while workers are spawned is done once they are") {
     Walk walk = in_state(State::starting);
     walk.on(event);
     const auto found = held_back.find(name);
-    CHECK(walk.machine.spawn_is_pointless() == (found != held_back.end()));
+    CHECK(walk.machine.is_stop_pending() == (found != held_back.end()));
     const std::string_view otherwise = name == "WorkerEnded well" ? "skew 500" : "";
     CHECK(walk.on(event::Spawned{}) == (found == held_back.end() ? otherwise : found->second));
   }

@@ -70,12 +70,12 @@ TEST_CASE("half a line takes nothing from the next one") {
 TEST_CASE("timers expire in their order, the first with a signal counts, and its process is done with") {
   TimerTable table;
   CHECK_FALSE(table.next());
-  REQUIRE(table.take({10, "a", 5, SIGKILL}));
-  REQUIRE(table.take({10, "b", 3, SIGTERM}));
-  REQUIRE(table.take({10, "c", 1, 0}));
-  REQUIRE(table.take({10, "late", 99, SIGKILL}));
-  REQUIRE(table.take({20, "a", 2, 0}));
-  REQUIRE(table.take({30, "a", 7, SIGKILL}));
+  REQUIRE(table.set({10, "a", 5, SIGKILL}));
+  REQUIRE(table.set({10, "b", 3, SIGTERM}));
+  REQUIRE(table.set({10, "c", 1, 0}));
+  REQUIRE(table.set({10, "late", 99, SIGKILL}));
+  REQUIRE(table.set({20, "a", 2, 0}));
+  REQUIRE(table.set({30, "a", 7, SIGKILL}));
   CHECK(table.next() == 1.0);
   CHECK(table.take_expired(0.5).empty());
 
@@ -92,25 +92,25 @@ TEST_CASE("timers expire in their order, the first with a signal counts, and its
 
 TEST_CASE("a timer is released or set anew by process and scope") {
   TimerTable table;
-  REQUIRE(table.take({10, "a", 5, SIGKILL}));
-  REQUIRE(table.take({10, "a", 8, SIGKILL}));
+  REQUIRE(table.set({10, "a", 5, SIGKILL}));
+  REQUIRE(table.set({10, "a", 8, SIGKILL}));
   CHECK(table.next() == 8.0);
-  REQUIRE(table.take({11, "a", -1, 0}));
-  REQUIRE(table.take({10, "b", -1, 0}));
+  REQUIRE(table.set({11, "a", -1, 0}));
+  REQUIRE(table.set({10, "b", -1, 0}));
   CHECK(table.size() == 1);
-  REQUIRE(table.take({10, "a", -1, 0}));
+  REQUIRE(table.set({10, "a", -1, 0}));
   CHECK(table.size() == 0);
   CHECK(table.take_expired(100).empty());
 }
 
 TEST_CASE("the table is bounded, and a full one still releases and renews") {
   TimerTable table;
-  for (std::size_t i = 0; i < TimerTable::most_timers; ++i) REQUIRE(table.take({10, std::to_string(i), 5, SIGKILL}));
-  CHECK_FALSE(table.take({10, "one more", 5, SIGKILL}));
-  CHECK(table.take({10, "7", 6, SIGKILL}));
-  CHECK(table.take({10, "8", -1, 0}));
-  CHECK(table.take({10, "one more", 5, SIGKILL}));
-  CHECK(table.size() == TimerTable::most_timers);
+  for (std::size_t i = 0; i < TimerTable::max_timers; ++i) REQUIRE(table.set({10, std::to_string(i), 5, SIGKILL}));
+  CHECK_FALSE(table.set({10, "one more", 5, SIGKILL}));
+  CHECK(table.set({10, "7", 6, SIGKILL}));
+  CHECK(table.set({10, "8", -1, 0}));
+  CHECK(table.set({10, "one more", 5, SIGKILL}));
+  CHECK(table.size() == TimerTable::max_timers);
   table.drop([](const TimerRequest& timer) { return timer.pid == 10; });
   CHECK(table.size() == 0);
 }

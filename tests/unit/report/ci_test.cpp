@@ -28,7 +28,7 @@ JobResult raised(std::vector<std::string> trace, std::string reason) {
 TEST_CASE("A service is found by its variable, and not inside of a worker") {
   const auto found = [](std::string_view asked, std::vector<const char*> entries) {
     entries.push_back(nullptr);
-    return find_ci(asked, Environment(entries.data()));
+    return detect_ci(asked, Environment(entries.data()));
   };
   CHECK(found("auto", {"GITHUB_ACTIONS=true"}) == CiService::github);
   CHECK(found("auto", {"GITLAB_CI=true"}) == CiService::gitlab);
@@ -55,8 +55,8 @@ TEST_CASE("The annotation is at the user's innermost frame and escapes what it q
 }
 
 TEST_CASE("The report's lines are no commands") {
-  CHECK(without_commands("plain\n") == "plain\n");
-  const std::string guarded = without_commands("  ::error::x\n");
+  CHECK(escape_runner_commands("plain\n") == "plain\n");
+  const std::string guarded = escape_runner_commands("  ::error::x\n");
   CHECK(guarded.starts_with("::stop-commands::"));
   CHECK(has(guarded, "\n  ::error::x\n::"));
 }

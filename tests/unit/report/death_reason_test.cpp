@@ -68,7 +68,7 @@ TEST_CASE("a kill of an earlier attempt explains nothing in this one") {
   const Machine machine;
   DeathReasons reasons(roots_of(machine.dir));
   machine.kills(8);  // a data loader, say
-  reasons.attempt_begins(2);
+  reasons.begin_attempt(2);
   CHECK(reasons.explain(dead(Signaled{SIGKILL})) == outside);
   CHECK(reasons.explain(dead(Exited{1})).empty());
   machine.kills(9);
@@ -87,7 +87,7 @@ TEST_CASE("what perhaps explains one failure does not explain the next") {
 TEST_CASE("a worker far below the limit is not said to have been ended for memory") {
   const Machine machine;  // with a limit of 4 GiB
   DeathReasons reasons(roots_of(machine.dir));
-  reasons.attempt_begins(4);
+  reasons.begin_attempt(4);
   machine.kills(8);
   CHECK(reasons.explain(dead(Signaled{SIGKILL}, "/", 3800)) ==
         "killed from outside ddrun, or perhaps out of memory: the kernel's OOM killer was at work (memory limit of "

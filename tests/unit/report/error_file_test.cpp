@@ -125,23 +125,23 @@ TEST_CASE("the first failure's file is handed on with the error code added") {
   const TemporaryDirectory dir;
   const std::string from = dir.file("from.json", recorded);
   const std::string to = dir.file("to.json", "old and longer than the new one? no matter");
-  REQUIRE(hand_on_error_file(from, Exited{5}, to));
+  REQUIRE(forward_error_file(from, Exited{5}, to));
   auto json = nlohmann::json::parse(read_file(to));
   CHECK(json["message"]["errorCode"] == 5);
   CHECK(json["message"]["message"] == "ValueError: boom");
   CHECK(json["message"]["extraInfo"]["timestamp"] == "17");
-  REQUIRE(hand_on_error_file(from, Signaled{11}, to));
+  REQUIRE(forward_error_file(from, Signaled{11}, to));
   CHECK(nlohmann::json::parse(read_file(to))["message"]["errorCode"] == -11);
   CHECK(std::distance(std::filesystem::directory_iterator(dir.path()), {}) == 2);  // no temporary file is left
 }
 
 TEST_CASE("an error file that cannot be handed on says why") {
   const TemporaryDirectory dir;
-  const auto half = hand_on_error_file(dir.file("half", recorded.substr(0, 50)), Exited{1}, dir.path() + "/to");
+  const auto half = forward_error_file(dir.file("half", recorded.substr(0, 50)), Exited{1}, dir.path() + "/to");
   REQUIRE_FALSE(half);
   CHECK(half.error().message == dir.path() + "/half is not complete JSON");
   CHECK_FALSE(std::filesystem::exists(dir.path() + "/to"));
-  const auto nowhere = hand_on_error_file(dir.file("good", recorded), Exited{1}, "/none/to");
+  const auto nowhere = forward_error_file(dir.file("good", recorded), Exited{1}, "/none/to");
   REQUIRE_FALSE(nowhere);
   CHECK(nowhere.error().message == "cannot write /none/to: No such file or directory");
 }

@@ -80,7 +80,7 @@ TEST_CASE("who failed first stands first, then the one whose status counts") {
   attempt.cause = 2;
   WorkerEnd& cause = attempt.workers[2];
   cause.started = std::chrono::system_clock::time_point(1000s);
-  attempt.cause_sign = {SignKind::last_words, cause.started + 300ms};
+  attempt.cause_evidence = {EvidenceKind::last_words, cause.started + 300ms};
   cause.last_words = LastWords{};
   cause.last_words->reason = cause.last_words->text = {"ValueError: shard 17 is corrupt"};
   cause.stderr_log = "/logs/2/stderr.log";

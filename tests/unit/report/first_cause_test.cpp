@@ -12,13 +12,13 @@ namespace {
 using Time = std::chrono::system_clock::time_point;
 const Time start{1000s};
 
-LastWords words(std::chrono::milliseconds after, bool of_a_victim = false, std::size_t lines_after = 0) {
+LastWords words(std::chrono::milliseconds after, bool blames_peer = false, std::size_t lines_after = 0) {
   LastWords words;
-  words.reason = {of_a_victim ? "RuntimeError: Connection closed by peer" : "ValueError: boom"};
+  words.reason = {blames_peer ? "RuntimeError: Connection closed by peer" : "ValueError: boom"};
   words.text = words.reason;
   words.at = start + after;
   words.lines_after = lines_after;
-  words.of_a_victim = of_a_victim;
+  words.blames_peer = blames_peer;
   return words;
 }
 
@@ -48,8 +48,8 @@ struct Job {
 TEST_CASE("the first to end is the cause where nothing else is known") {
   Job job;
   CHECK(job.cause() == 0);
-  CHECK(job.result.cause_sign.kind == SignKind::end);
-  CHECK(job.result.cause_sign.at == start + 10s);
+  CHECK(job.result.cause_evidence.kind == EvidenceKind::end);
+  CHECK(job.result.cause_evidence.at == start + 10s);
 }
 
 TEST_CASE("a rank that raised and is still on its way out is the cause, not its victims") {
@@ -57,15 +57,15 @@ TEST_CASE("a rank that raised and is still on its way out is the cause, not its 
   job.at(0).last_words = words(9900ms, true);
   job.at(2).last_words = words(8700ms);
   CHECK(job.cause() == 2);
-  CHECK(job.result.cause_sign.kind == SignKind::last_words);
-  CHECK(job.result.cause_sign.at == start + 8700ms);
+  CHECK(job.result.cause_evidence.kind == EvidenceKind::last_words);
+  CHECK(job.result.cause_evidence.at == start + 8700ms);
   // Also if victims speak before it does, and if it says it in its error file.
   job.at(2).last_words = words(9950ms);
   CHECK(job.cause() == 2);
   job.at(2).last_words.reset();
   job.at(2).error = error(8700ms, "ValueError: the real cause");
   CHECK(job.cause() == 2);
-  CHECK(job.result.cause_sign.kind == SignKind::error_file);
+  CHECK(job.result.cause_evidence.kind == EvidenceKind::error_file);
 }
 
 TEST_CASE("the earlier of two own reasons wins, among workers that ended by themselves") {
@@ -112,7 +112,7 @@ TEST_CASE("what a worker evidently survived is dropped") {
   CHECK(dropped(end, {start + 3s, 8}));  // stdout went on
   CHECK(dropped(end, {start + 4s, 0}));
   CHECK_FALSE(dropped(end, {start + 11s, 0}));  // or it was told to end
-  end.last_words->went_on = true;
+  end.last_words->continued = true;
   CHECK(dropped(end, {}));
   // One that ended by itself may flush a lot then, and tidy up after an exception; but it did not fail of what it told
   // long before.
@@ -123,7 +123,7 @@ TEST_CASE("what a worker evidently survived is dropped") {
   end.last_words->span = 2s;
   CHECK(dropped(end, {}));
   end.status = Exited{1};
-  end.last_words->ends_python = true;
+  end.last_words->is_main_traceback = true;
   CHECK(dropped(end, {}));
   end.last_words->lines_after = 5;
   CHECK_FALSE(dropped(end, {}));

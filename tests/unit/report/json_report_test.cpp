@@ -55,7 +55,7 @@ TEST_CASE("the report has every fact of the result under its key") {
   result.attempts[0].workers.erase(result.attempts[0].workers.begin());
   result.attempts[0].first_failure = 0;
   result.attempts[0].cause = 0;
-  result.attempts[0].cause_sign = {SignKind::last_words, result.started + 12s};
+  result.attempts[0].cause_evidence = {EvidenceKind::last_words, result.started + 12s};
   WorkerEnd& end = first_failure(result);
   end.started = result.started;
   end.ended = result.started + 12300ms;

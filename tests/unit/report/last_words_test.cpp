@@ -47,8 +47,8 @@ TEST_CASE("the reason of a traceback is its exception") {
   CHECK(words->at == Time(1000s + 500ms));
   CHECK(words->shown == 5);
   CHECK(words->lines_after == 2);
-  CHECK_FALSE(words->went_on);
-  CHECK_FALSE(words->of_a_victim);
+  CHECK_FALSE(words->continued);
+  CHECK_FALSE(words->blames_peer);
 
   CHECK(reason("[rank3]: Traceback (most recent call last):\n[rank3]:   File \"a\", line 1, in f\n[rank3]: "
                "torch.OutOfMemoryError: CUDA out of memory.\n") ==
@@ -80,7 +80,7 @@ TEST_CASE("a chain says what was raised and what came before it") {
                                 "RuntimeError: [gloo] Connection closed by peer\n");
   REQUIRE(words);
   CHECK(words->reason == Lines{"KeyError: 'lr'"});
-  CHECK_FALSE(words->of_a_victim);
+  CHECK_FALSE(words->blames_peer);
 }
 
 TEST_CASE("an exception group says what is in it") {
@@ -98,7 +98,7 @@ TEST_CASE("an exception group says what is in it") {
       "    +------------------------------------\n");
   REQUIRE(words);
   CHECK(words->reason == Lines{"ExceptionGroup: two (2 sub-exceptions)", "ValueError: a", "KeyError: 'b'"});
-  CHECK_FALSE(words->of_a_victim);
+  CHECK_FALSE(words->blames_peer);
 }
 
 TEST_CASE("fatal messages of other languages and libraries are known") {
@@ -147,10 +147,10 @@ TEST_CASE("complaints about others do not hide a failure of one's own") {
   auto words = last_words(own + victim);
   REQUIRE(words);
   CHECK(words->reason == Lines{"ValueError: mine"});
-  CHECK_FALSE(words->of_a_victim);
+  CHECK_FALSE(words->blames_peer);
   words = last_words(victim);
   REQUIRE(words);
-  CHECK(words->of_a_victim);
+  CHECK(words->blames_peer);
   // What was followed by work was survived, and so was all that comes before the exception that ends an interpreter.
   const std::string uncaught =
       "Traceback (most recent call last):\n  File \"a\", line 9, in g\n"
@@ -161,7 +161,7 @@ TEST_CASE("complaints about others do not hide a failure of one's own") {
     INFO(text);
     words = last_words(text);
     REQUIRE(words);
-    CHECK(words->of_a_victim);
+    CHECK(words->blames_peer);
   }
   for (const std::string& text :
        {own + noise + victim, "Process Process-1:\n" + own + uncaught,
@@ -171,12 +171,12 @@ TEST_CASE("complaints about others do not hide a failure of one's own") {
     words = last_words(text);
     REQUIRE(words);
     CHECK(words->reason == Lines{"ValueError: mine"});
-    CHECK_FALSE(words->went_on);
+    CHECK_FALSE(words->continued);
   }
   // Long before: that one was survived.
   std::string long_after = own;
   for (int i = 0; i < 200; ++i) long_after += "step\n";
   words = last_words(long_after + victim);
   REQUIRE(words);
-  CHECK(words->of_a_victim);
+  CHECK(words->blames_peer);
 }

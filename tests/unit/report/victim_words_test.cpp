@@ -2,7 +2,7 @@
 
 #include "ddrun/test/catch.hpp"
 
-using ddrun::agent::is_victims_words;
+using ddrun::agent::is_peer_failure_message;
 
 TEST_CASE("what libraries say when a peer is gone are words of a victim") {
   for (const char* words : {
@@ -26,7 +26,7 @@ TEST_CASE("what libraries say when a peer is gone are words of a victim") {
            "ddrun-allreduce: error: rank 0: rank 2 is gone",
        }) {
     INFO(words);
-    CHECK(is_victims_words(words));
+    CHECK(is_peer_failure_message(words));
   }
 }
 
@@ -37,6 +37,6 @@ TEST_CASE("a worker's own failure is none of a victim's words") {
         "FileNotFoundError: [Errno 2] No such file or directory: 'x'", "connection is a word", "the parcel is gone",
         "RuntimeError: NCCL error: invalid usage (run with NCCL_DEBUG=WARN for details)", "Segmentation fault"}) {
     INFO(words);
-    CHECK_FALSE(is_victims_words(words));
+    CHECK_FALSE(is_peer_failure_message(words));
   }
 }

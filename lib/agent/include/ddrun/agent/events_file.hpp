@@ -31,9 +31,9 @@ class EventsFile {
   Result<void> open(const std::string& path);
 
   /// Whether `fd` leads to the same place. Two writers of one place would tear each other's lines.
-  [[nodiscard]] bool same_place(int fd) const;
+  [[nodiscard]] bool is_same_file(int fd) const;
   /// From now on lines go through `console`, which has that place; empty: no longer.
-  void share(std::function<void(std::string_view lines)> console) { console_ = std::move(console); }
+  void redirect_to(std::function<void(std::string_view lines)> console) { console_ = std::move(console); }
 
   /// `json`: an object on one line. Nothing happens if no file is open.
   void write_line(const std::string& json);
@@ -46,21 +46,21 @@ class EventsFile {
   void finish();
 
  private:
-  class Feed;
+  class Writer;
   class LineFile;
 
-  void note_loss(std::uint64_t bytes, std::string why);
-  void say_loss();
-  Result<void> start_feed(std::shared_ptr<Feed> feed);
+  void record_loss(std::uint64_t bytes, std::string why);
+  void warn_loss();
+  Result<void> start_writer(std::shared_ptr<Writer> writer);
 
-  std::shared_ptr<Feed> feed_;
+  std::shared_ptr<Writer> writer_;
   std::function<void(std::string_view)> console_;
   dev_t device_ = 0;  ///< with `inode_`: the place
   ino_t inode_ = 0;
-  bool complained_ = false;
+  bool warned_ = false;
   std::uint64_t lost_ = 0;  ///< bytes, as far as is known
-  std::uint64_t said_lost_ = 0;
-  std::string why_lost_;
+  std::uint64_t reported_lost_ = 0;
+  std::string loss_reason_;
 };
 
 }  // namespace ddrun::agent

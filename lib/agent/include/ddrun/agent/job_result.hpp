@@ -39,10 +39,10 @@ struct LastWords {
   std::uint64_t shown = 0;                   ///< lines that the consoles had shown by then
   std::uint64_t turn = 0;                    ///< as in logs::TailLine
   std::size_t lines_after = 0;               ///< what the worker wrote to stderr afterwards
-  bool went_on = false;                      ///< some of that is no part of a failure, as far as is known
+  bool continued = false;                    ///< some of that is no part of a failure, as far as is known
   std::chrono::nanoseconds span{0};          ///< from the first of those lines to the last
-  bool ends_python = false;                  ///< a traceback of a main thread
-  bool of_a_victim = false;                  ///< it complains of others
+  bool is_main_traceback = false;            ///< a traceback of a main thread
+  bool blames_peer = false;                  ///< it complains of others
 };
 
 /// How one worker of one attempt ended.
@@ -70,10 +70,10 @@ struct WorkerEnd {
 };
 
 /// By what a worker shows that it has failed.
-enum class SignKind { end, error_file, last_words };
+enum class EvidenceKind { end, error_file, last_words };
 
-struct Sign {
-  SignKind kind = SignKind::end;
+struct Evidence {
+  EvidenceKind kind = EvidenceKind::end;
   std::chrono::system_clock::time_point at;
   bool own = true;  ///< not a complaint about others
 };
@@ -85,7 +85,7 @@ struct AttemptResult {
   std::vector<WorkerEnd> workers;            ///< in order of rank
   std::optional<std::size_t> first_failure;  ///< index into workers: the first that ended badly by itself
   std::optional<std::size_t> cause;          ///< index into workers: the first that failed, by its own evidence
-  Sign cause_sign;                           ///< of `cause`
+  Evidence cause_evidence;                   ///< of `cause`
   std::chrono::nanoseconds ran{0};
 };
 
@@ -100,10 +100,10 @@ struct JobCause {
   std::string why;                        ///< one sentence
   std::optional<WorkerEnd> worker;        ///< the first that ended badly by itself, as its own machine told
   std::optional<WorkerEnd> failed_first;  ///< another one that failed before, by its own evidence
-  Sign failed_first_sign;
+  Evidence failed_first_evidence;
   std::string failed_first_host;
-  bool is_here = false;          ///< it is this machine's
-  bool is_told_in_full = false;  ///< here, or where the coordinator is
+  bool is_local = false;     ///< it is this machine's
+  bool is_detailed = false;  ///< here, or where the coordinator is
   int restarts = 0;
 };
 

@@ -38,17 +38,17 @@ std::string gone(Walk& walk) {
 
 TEST_CASE("a failure is told at once, and what follows is said by the coordinator") {
   Walk walk = running();
-  CHECK(walk.ended(1, Exited{3}) == "tell failed 1, " + stop_with_term);
+  CHECK(walk.ended(1, Exited{3}) == "send failed 1, " + stop_with_term);
   CHECK(walk.on(event::StopOrdered{}).empty());
   CHECK(walk.ended(0, Exited{4}).empty());
   CHECK(walk.machine.first_failure() == 1);
-  CHECK(gone(walk) == "tell stopped");
+  CHECK(gone(walk) == "send stopped");
   SECTION("another round, with the number of restarts that the job has had") {
     CHECK(walk.on(event::RoundBegins{7}) == "spawn 7");
     CHECK(walk.machine.attempt() == 7);
     CHECK_FALSE(walk.machine.first_failure());
   }
-  SECTION("the end") { CHECK(walk.on(event::VerdictSpoken{}) == "finish"); }
+  SECTION("the end") { CHECK(walk.on(event::VerdictReceived{}) == "finish"); }
 }
 
 TEST_CASE("a group is stopped for a failure elsewhere") {
@@ -58,17 +58,17 @@ TEST_CASE("a group is stopped for a failure elsewhere") {
   CHECK(walk.machine.taking_down());
   CHECK(walk.ended(0, Signaled{SIGTERM, false}).empty());
   CHECK_FALSE(walk.machine.first_failure());
-  CHECK(gone(walk) == "tell stopped");
+  CHECK(gone(walk) == "send stopped");
   CHECK(walk.on(event::RoundBegins{1}) == "spawn 1");
 }
 
 TEST_CASE("success here is not yet success of the job") {
   Walk walk = running();
   CHECK(walk.ended(0, Exited{0}).empty());
-  CHECK(walk.ended(1, Exited{0}) == "tell succeeded, " + stop_with_term);
-  CHECK(gone(walk) == "tell stopped");
+  CHECK(walk.ended(1, Exited{0}) == "send succeeded, " + stop_with_term);
+  CHECK(gone(walk) == "send stopped");
   CHECK(walk.machine.state() == State::rendezvous);
-  SECTION("the others as well") { CHECK(walk.on(event::VerdictSpoken{}) == "finish"); }
+  SECTION("the others as well") { CHECK(walk.on(event::VerdictReceived{}) == "finish"); }
   SECTION("another failed, and all start again") {
     CHECK(walk.on(event::StopOrdered{}).empty());
     CHECK(walk.on(event::RoundBegins{1}) == "spawn 1");
@@ -78,11 +78,11 @@ TEST_CASE("success here is not yet success of the job") {
 TEST_CASE("told to end, a member leaves") {
   SECTION("while its workers run") {
     Walk walk = running();
-    CHECK(walk.signal(SIGINT) == "tell leave 2, signal 2, grace 30000, check");
-    SECTION("and ends by itself") { CHECK(gone(walk) == "tell stopped, finish"); }
+    CHECK(walk.signal(SIGINT) == "send leave 2, signal 2, grace 30000, check");
+    SECTION("and ends by itself") { CHECK(gone(walk) == "send stopped, finish"); }
     SECTION("at once if told twice") {
       CHECK(walk.signal(SIGINT) == "kill, check");
-      CHECK(gone(walk) == "tell stopped, finish");
+      CHECK(gone(walk) == "send stopped, finish");
     }
     CHECK(walk.machine.verdict() == Verdict::stopped_by_signal);
     CHECK(walk.machine.ending_signal() == SIGINT);
@@ -90,15 +90,15 @@ TEST_CASE("told to end, a member leaves") {
   SECTION("while it waits") {
     Walk walk(rules());
     walk.on(event::Start{});
-    CHECK(walk.signal(SIGTERM) == "tell leave 15, finish");
+    CHECK(walk.signal(SIGTERM) == "send leave 15, finish");
     CHECK(walk.machine.verdict() == Verdict::stopped_by_signal);
   }
   SECTION("after its own workers have ended well") {
     Walk walk = running();
     walk.ended(0, Exited{0});
     walk.ended(1, Exited{0});
-    CHECK(walk.signal(SIGINT) == "tell leave 2, kill, check");
-    CHECK(gone(walk) == "tell stopped, finish");
+    CHECK(walk.signal(SIGINT) == "send leave 2, kill, check");
+    CHECK(gone(walk) == "send stopped, finish");
     CHECK(walk.machine.verdict() == Verdict::stopped_by_signal);
   }
 }
@@ -106,17 +106,17 @@ TEST_CASE("told to end, a member leaves") {
 TEST_CASE("the agent that runs the coordinator ends last") {
   SECTION("while its workers run") {
     Walk walk = running(true);
-    CHECK(walk.signal(SIGINT) == "tell leave 2, signal 2, grace 30000, check");
-    CHECK(gone(walk) == "tell stopped");
+    CHECK(walk.signal(SIGINT) == "send leave 2, signal 2, grace 30000, check");
+    CHECK(gone(walk) == "send stopped");
     CHECK(walk.machine.state() == State::rendezvous);
-    SECTION("once the verdict is known") { CHECK(walk.on(event::VerdictSpoken{}) == "finish"); }
+    SECTION("once the verdict is known") { CHECK(walk.on(event::VerdictReceived{}) == "finish"); }
     SECTION("unless it is told again") { CHECK(walk.signal(SIGINT) == "finish"); }
   }
   SECTION("while it waits") {
     Walk walk(rules(true));
     walk.on(event::Start{});
-    CHECK(walk.signal(SIGTERM) == "tell leave 15");
-    CHECK(walk.on(event::VerdictSpoken{}) == "finish");
+    CHECK(walk.signal(SIGTERM) == "send leave 15");
+    CHECK(walk.on(event::VerdictReceived{}) == "finish");
   }
 }
 
@@ -124,7 +124,7 @@ TEST_CASE("a lost coordinator is the end") {
   SECTION("while workers run") {
     Walk walk = running();
     CHECK(walk.on(event::CoordinatorLost{"gone"}) == stop_with_term);
-    CHECK(gone(walk) == "tell stopped, finish");
+    CHECK(gone(walk) == "send stopped, finish");
     CHECK(walk.machine.verdict() == Verdict::node_lost);
     CHECK(walk.machine.message() == "gone");
   }
@@ -132,14 +132,14 @@ TEST_CASE("a lost coordinator is the end") {
     Walk walk = running();
     walk.signal(SIGINT);
     CHECK(walk.on(event::CoordinatorLost{"gone"}).empty());
-    CHECK(gone(walk) == "tell stopped, finish");
+    CHECK(gone(walk) == "send stopped, finish");
     CHECK(walk.machine.verdict() == Verdict::stopped_by_signal);
   }
   SECTION("nor after the verdict") {
     Walk walk = running();
-    CHECK(walk.on(event::VerdictSpoken{}) == stop_with_term);
+    CHECK(walk.on(event::VerdictReceived{}) == stop_with_term);
     CHECK(walk.on(event::CoordinatorLost{"gone"}).empty());
-    CHECK(gone(walk) == "tell stopped, finish");
+    CHECK(gone(walk) == "send stopped, finish");
     CHECK(walk.machine.verdict() == Verdict::success);
   }
 }
@@ -147,16 +147,16 @@ TEST_CASE("a lost coordinator is the end") {
 TEST_CASE("what ends the job here ends it for all") {
   SECTION("its time") {
     Walk walk = running();
-    CHECK(walk.on(event::JobTimeout{}) == "tell abort 124, " + stop_with_term);
-    CHECK(gone(walk) == "tell stopped");
+    CHECK(walk.on(event::JobTimeout{}) == "send abort 124, " + stop_with_term);
+    CHECK(gone(walk) == "send stopped");
     CHECK(walk.on(event::RoundBegins{1}).empty());
-    CHECK(walk.on(event::VerdictSpoken{}) == "finish");
+    CHECK(walk.on(event::VerdictReceived{}) == "finish");
   }
   SECTION("processes that cannot be killed") {
     Walk walk = running();
     walk.ended(0, Exited{1});
     walk.on(event::GraceExpired{});
-    CHECK(walk.on(event::KillExpired{"pid 7 (sleep)"}) == "tell abort 125, close");
+    CHECK(walk.on(event::KillExpired{"pid 7 (sleep)"}) == "send abort 125, close");
   }
 }
 
@@ -167,11 +167,11 @@ TEST_CASE("a round that begins while the job ends here is not started, and its s
   std::string told;
   SECTION("after a signal") { told = walk.signal(SIGINT); }
   SECTION("after the job's time is up") { told = walk.on(event::JobTimeout{}); }
-  CHECK(told.starts_with("tell "));
+  CHECK(told.starts_with("send "));
   CHECK(walk.on(event::RoundBegins{0}).empty());
-  CHECK(walk.on(event::StopOrdered{SIGINT}) == "tell stopped");
+  CHECK(walk.on(event::StopOrdered{SIGINT}) == "send stopped");
   CHECK(walk.on(event::StopOrdered{SIGINT}).empty());
-  CHECK(walk.on(event::VerdictSpoken{}) == "finish");
+  CHECK(walk.on(event::VerdictReceived{}) == "finish");
 }
 
 TEST_CASE("without its guard an agent abandons the job") {
@@ -181,7 +181,7 @@ TEST_CASE("without its guard an agent abandons the job") {
     CHECK(walk.on(event::ParentLost{"guard"}) == stop_with_term);
     CHECK(walk.on(event::GraceExpired{}) == "kill, check");
     CHECK(walk.on(event::GroupGone{}) == "abandon, close");
-    CHECK(walk.on(event::OutputClosed{}) == "tell stopped, finish");
+    CHECK(walk.on(event::OutputClosed{}) == "send stopped, finish");
   }
   SECTION("while it waits") {
     Walk walk(rules());
@@ -199,7 +199,7 @@ TEST_CASE("the first success starts the clock for the others") {
     walk.on(event::RoundBegins{0});
     walk.on(event::Spawned{});
     CHECK(walk.ended(0, Exited{0}) == "skew 5000");
-    CHECK(walk.on(event::SkewExpired{}) == "tell abort 124, " + stop_with_term);
+    CHECK(walk.on(event::SkewExpired{}) == "send abort 124, " + stop_with_term);
     CHECK(walk.machine.message() == "local rank 1 still ran 5.0 s after the first worker had ended well (--exit-skew)");
   }
   SECTION("alone") {
@@ -209,8 +209,8 @@ TEST_CASE("the first success starts the clock for the others") {
     walk.on(event::Spawned{});
     CHECK(walk.ended(2, Exited{0}) == "skew 5000");
     CHECK(walk.ended(0, Exited{0}).empty());
-    CHECK(walk.on(event::SkewExpired{}) == "tell abort 124, " + stop_with_term);
-    CHECK(gone(walk) == "tell stopped");
+    CHECK(walk.on(event::SkewExpired{}) == "send abort 124, " + stop_with_term);
+    CHECK(gone(walk) == "send stopped");
     CHECK(walk.machine.verdict() == Verdict::timed_out);
     CHECK(walk.machine.message() == "rank 1 still ran 5.0 s after the first worker had ended well (--exit-skew)");
   }
@@ -227,9 +227,9 @@ TEST_CASE("the first success starts the clock for the others") {
     walk.on(event::RoundBegins{0, true});
     walk.on(event::Spawned{});
     walk.ended(0, Exited{0});
-    CHECK(walk.ended(1, Exited{0}) == "tell succeeded, " + stop_with_term);
+    CHECK(walk.ended(1, Exited{0}) == "send succeeded, " + stop_with_term);
     CHECK(walk.on(event::SkewExpired{}).empty());
-    CHECK(gone(walk) == "tell stopped");
+    CHECK(gone(walk) == "send stopped");
     CHECK(walk.machine.verdict() == Verdict::success);
   }
 }
@@ -247,9 +247,9 @@ TEST_CASE("what comes after the only node of a round has succeeded changes nothi
   SECTION("processes that cannot be killed") {
     walk.on(event::GraceExpired{});
     CHECK(walk.on(event::KillExpired{"pid 7 (sleep)"}) == "close");
-    CHECK(walk.on(event::OutputClosed{}) == "tell stopped");
+    CHECK(walk.on(event::OutputClosed{}) == "send stopped");
     return;
   }
-  CHECK(gone(walk) == "tell stopped");
+  CHECK(gone(walk) == "send stopped");
   CHECK(walk.machine.verdict() == Verdict::success);
 }
