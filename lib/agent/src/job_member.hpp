@@ -4,15 +4,14 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
-#include "ddrun/agent/agent.hpp"
 #include "ddrun/agent/events_file.hpp"
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 #include "ddrun/rendezvous/rendezvous.hpp"
 #include "group_machine.hpp"
 #include "job_record.hpp"
-#include "preparation.hpp"
 
 namespace ddrun::agent {
 
@@ -20,25 +19,17 @@ namespace ddrun::agent {
 /// of messages, and the rendezvous, which knows nothing of workers.
 class JobMember {
  public:
-  struct Options {
-    const LaunchSpec* spec = nullptr;  ///< borrowed, as the rest
-    const Preparation* prepared = nullptr;
-    JobRecord* record = nullptr;
-    EventsFile* events = nullptr;
-    std::string version;
-    JobHooks* hooks = nullptr;
-    bool with_store = true;
-    std::function<void(int)> on_signal;           ///< for the workers of this machine
-    std::function<void(pid_t)> on_lease_program;  ///< see rendezvous.hpp, as the next
-    std::function<bool()> kill_workers;
+  struct Handlers {
+    std::function<void(const Event&)> dispatch;
+    std::function<void(int signal)> forward_signal;  ///< to the workers of this machine
   };
-  using Dispatch = std::function<void(const Event&)>;
 
-  /// `dispatch` is called on the executor, on one machine also from within a call.
-  JobMember(boost::asio::any_io_executor executor, Options options, Dispatch dispatch);
+  /// `spec`, `record` and `events` are borrowed.
+  JobMember(boost::asio::any_io_executor executor, const LaunchSpec& spec, JobRecord& record, EventsFile& events,
+            rendezvous::RendezvousOptions options);
 
-  /// As Rendezvous::open; also fails as find_or_make_secret() does.
-  Result<void> open();
+  /// Before all else, once; see Rendezvous::open.
+  Result<void> open() { return rendezvous_->open(); }
 
   [[nodiscard]] bool runs_coordinator() const { return rendezvous_->runs_coordinator(); }
   [[nodiscard]] const std::string& run_id() const { return rendezvous_->run_id(); }
@@ -48,7 +39,11 @@ class JobMember {
   /// The present round is over, and as far as is known here the coordinator will begin another.
   [[nodiscard]] bool expects_another_round() const { return another_round_ && !leaving_; }
 
-  void join() { rendezvous_->join(); }
+  /// From here on the handlers are called: on the executor, on one machine also from within a call.
+  void join(Handlers handlers) {
+    handlers_ = std::move(handlers);
+    rendezvous_->join();
+  }
   void send_failed(const WorkerEnd& worker);
   void send(const action::SendSucceeded&) { rendezvous_->succeeded(); }
   void send(const action::SendStopped&);
@@ -62,11 +57,12 @@ class JobMember {
  private:
   [[nodiscard]] rendezvous::RendezvousListener listener();
 
-  [[nodiscard]] bool several_machines() const { return options_.spec->rendezvous.several_machines(); }
+  [[nodiscard]] bool several_machines() const { return spec_.rendezvous.several_machines(); }
 
-  boost::asio::any_io_executor executor_;
-  Options options_;
-  Dispatch dispatch_;
+  const LaunchSpec& spec_;
+  JobRecord& record_;
+  EventsFile& events_;
+  Handlers handlers_;
   std::shared_ptr<rendezvous::Rendezvous> rendezvous_;
   RankAssignment ranks_;
   rendezvous::Round round_ = 0;

@@ -24,8 +24,8 @@ class EventsFile {
   EventsFile();
   /// As finish() does.
   ~EventsFile();
-  EventsFile(const EventsFile&) = delete;
-  EventsFile& operator=(const EventsFile&) = delete;
+  EventsFile(EventsFile&&) = default;
+  EventsFile& operator=(EventsFile&&) = delete;
 
   /// Fails with `unavailable` if the file cannot be opened for appending. A FIFO is opened when it has a reader.
   Result<void> open(const std::string& path);

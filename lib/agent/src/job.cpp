@@ -1,0 +1,81 @@
+#include "job.hpp"
+
+#include <utility>
+
+#include "ddrun/base/messages.hpp"
+#include "ddrun/process/descriptor_limit.hpp"
+#include "ddrun/process/process_tree.hpp"
+#include "ddrun/worker_env/worker_environment.hpp"
+
+namespace ddrun::agent {
+
+namespace {
+
+/// Descriptors reserved for ddrun, and for each worker's pipes, files, pidfd and connections to the store.
+constexpr std::size_t own_descriptors = 64;
+constexpr std::size_t descriptors_per_worker = 8;
+
+}  // namespace
+
+Job::Job(const LaunchSpec& launch_spec, process::AgentContext& agent_context, JobHooks& job_hooks,
+         JobRecord& job_record, std::string ddrun_version, Preparation preparation, process::Launcher started_launcher,
+         EventsFile opened_events, rendezvous::RendezvousOptions options)
+    : spec(launch_spec),
+      context(agent_context),
+      hooks(job_hooks),
+      record(job_record),
+      version(std::move(ddrun_version)),
+      prepared(std::move(preparation)),
+      launcher(std::move(started_launcher)),
+      events_file(std::move(opened_events)),
+      member(io.get_executor(), spec, record, events_file, std::move(options)) {}
+
+Result<Job*> Job::create(const LaunchSpec& spec, process::AgentContext& context, const char* const* environment,
+                         const std::string& version, JobHooks& hooks, JobRecord& record) {
+  auto prepared = prepare(spec, environment);
+  if (!prepared) return tl::unexpected(prepared.error());
+  record.result().world_size = prepared->local_world_size;
+  record.result().host = prepared->hostname;
+
+  auto launcher = process::Launcher::create();
+  if (!launcher) return tl::unexpected(launcher.error());
+  launcher->set_child_descriptor_limit(process::raise_descriptor_limit());
+  process::reserve_descriptors(own_descriptors +
+                               descriptors_per_worker * static_cast<std::size_t>(prepared->local_world_size));
+  EventsFile events_file;
+  if (spec.events_file) {
+    if (auto opened = events_file.open(*spec.events_file); !opened) return tl::unexpected(opened.error());
+  }
+
+  rendezvous::RendezvousOptions options;
+  options.spec = &spec;
+  options.local_world_size = prepared->local_world_size;
+  options.host = prepared->hostname;
+  options.full_host = prepared->full_host;
+  options.version = version;
+  options.with_store = worker_env::uses_agent_store(spec, prepared->parent);
+  options.on_listening = hooks.on_listening;
+  options.on_lease_program = [shared = context.shared](pid_t pid) { shared->helper_pid = pid; };
+  options.kill_workers = process::kill_workers_beside;
+  bool weak_secret = false;
+  if (hooks.secret) {
+    options.secret = std::move(hooks.secret);
+  } else if (spec.rendezvous.several_machines() && !spec.rendezvous.insecure) {
+    auto found = rendezvous::find_or_make_secret(spec.rendezvous,
+                                                 [&](std::string_view name) { return prepared->parent.find(name); });
+    if (!found) return tl::unexpected(found.error());
+    if (found->is_new) say(Level::notice, rendezvous::new_secret_message(found->file));
+    weak_secret = !found->secret.looks_strong();
+    options.secret = std::move(found->secret);
+    options.secret_file = std::move(found->file);
+  }
+  auto* const job = new Job(spec, context, hooks, record, version, std::move(*prepared), std::move(*launcher),
+                            std::move(events_file), std::move(options));
+  if (auto opened = job->member.open(); !opened) return tl::unexpected(opened.error());
+  // Once in the job, not on each machine.
+  if (weak_secret && job->member.runs_coordinator()) say(Level::warning, rendezvous::weak_secret_message());
+  record.result().run_id = job->member.run_id();
+  return job;
+}
+
+}  // namespace ddrun::agent

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <string>
+
+#include "ddrun/agent/agent.hpp"
+#include "ddrun/agent/events_file.hpp"
+#include "ddrun/base/result.hpp"
+#include "ddrun/process/guard.hpp"
+#include "ddrun/process/launcher.hpp"
+#include "ddrun/spec/launch_spec.hpp"
+#include "job_member.hpp"
+#include "job_record.hpp"
+#include "preparation.hpp"
+
+namespace ddrun::agent {
+
+/// What a job needs on this machine before its output and its workers: each part is complete.
+struct Job {
+  /// Checks the specification, raises the descriptor limit, opens --events and the rendezvous, in this order. May block
+  /// while a name is looked up. Fails as prepare(), Launcher::create(), EventsFile::open(), find_or_make_secret() and
+  /// Rendezvous::open() do. The references are borrowed.
+  ///
+  /// A Job is never destroyed: the process ends after it, and stopping threads and closing sockets would take time.
+  static Result<Job*> create(const LaunchSpec& spec, process::AgentContext& context, const char* const* environment,
+                             const std::string& version, JobHooks& hooks, JobRecord& record);
+
+  const LaunchSpec& spec;
+  process::AgentContext& context;
+  JobHooks& hooks;
+  JobRecord& record;
+  std::string version;
+  Preparation prepared;
+  process::Launcher launcher;
+  EventsFile events_file;
+  boost::asio::io_context io{1};
+  JobMember member;
+
+ private:
+  Job(const LaunchSpec& launch_spec, process::AgentContext& agent_context, JobHooks& job_hooks, JobRecord& job_record,
+      std::string ddrun_version, Preparation preparation, process::Launcher started_launcher, EventsFile opened_events,
+      rendezvous::RendezvousOptions options);
+};
+
+}  // namespace ddrun::agent

@@ -1,0 +1,113 @@
+#include "job_commands.hpp"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <set>
+
+#include "atomic_file.hpp"
+#include "ddrun/agent/report.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/worker_env/worker_environment.hpp"
+
+namespace ddrun::agent {
+
+JobCommands::JobCommands(Job& job, logs::Output& output, process::ChildWatcher& watcher, process::JobCgroup& cgroup)
+    : job_(job),
+      output_(output),
+      cgroup_(cgroup),
+      command_(job.io.get_executor(), job.launcher, watcher, output, job.spec.stop.grace) {}
+
+Result<void> JobCommands::start(std::string_view name, const std::string& command, const Variables& variables,
+                                HostCommand::OnEnd on_end) {
+  LaunchSpec spec = job_.spec;
+  spec.virtual_local_rank = false;
+  spec.seed.reset();
+  worker_env::WorkerFacts facts;
+  facts.version = job_.version;
+  facts.job_tag = job_.member.run_id();
+  auto environment = worker_env::worker_environment(spec, job_.member.ranks(), 0, job_.prepared.parent, facts);
+  if (!environment) return tl::unexpected(environment.error());
+  std::set<std::string_view> left_out{"RANK", "LOCAL_RANK", "ROLE_RANK", "TORCHELASTIC_ERROR_FILE"};
+  for (const auto& variable : variables) left_out.insert(variable.first);
+  std::erase_if(*environment, [&](const std::string& entry) { return left_out.count(entry_name(entry)) != 0; });
+  for (const auto& [variable, value] : variables) environment->push_back(concat(variable, "=", value));
+
+  std::string label;
+  if (spec.log.label != Label::none) {
+    const bool with_host = spec.rendezvous.several_machines() || spec.log.label == Label::host;
+    label = concat("[", with_host ? job_.member.ranks().host + ":" : "", name, "] ");
+  }
+  cgroup_.renew();
+  job_.launcher.set_child_cgroup(cgroup_.open_directory());
+  say(Level::info, concat("running --", name));
+  auto started =
+      command_.start(std::move(label), command, job_.prepared.directory, std::move(*environment), std::move(on_end));
+  if (started && suspended_) command_.stand_still(true);
+  return started;
+}
+
+void JobCommands::set_suspended(bool suspended) {
+  suspended_ = suspended;
+  command_.stand_still(suspended);
+}
+
+Result<void> JobCommands::start_before(std::function<void(const ExitStatus&)> on_end) {
+  return start("before", job_.spec.commands.before, {}, [this, on_end = std::move(on_end)](CommandEnd end) {
+    say(Level::info, concat("--before ", describe(end.status), " after ", format_duration(end.ran)));
+    std::optional<CommandEnd>& before = job_.record.result().before;
+    if (before) end.runs += before->runs;
+    before = end;
+    on_end(end.status);
+  });
+}
+
+bool JobCommands::start_after(std::function<void()> on_end) {
+  JobResult& result = job_.record.result();
+  const std::string& command = job_.spec.commands.after;
+  if (command.empty() || (result.attempts.empty() && !result.before)) return false;
+  job_.record.update_totals(output_);
+  // The user's file is written again at the end; a pipe or device, which can be written once, is left for that.
+  std::string report = job_.spec.report_file.value_or("");
+  std::string private_report;
+  if (!is_replaceable_file(report)) report = private_report = make_private_file("ddrun-report.");
+  if (!report.starts_with('/')) report = concat(std::filesystem::current_path().string(), "/", report);
+  if (auto written = write_report(report, json_report(result)); !written) say(Level::warning, written.error().message);
+  auto begun =
+      start("after", command, {{"DDRUN_REPORT", report}, {"DDRUN_EXIT_CODE", std::to_string(exit_code(result))}},
+            [this, private_report, on_end = std::move(on_end)](const CommandEnd& end) {
+              if (!private_report.empty()) ::unlink(private_report.c_str());
+              record_after(end);
+              on_end();
+            });
+  if (begun) return true;
+  say(Level::warning, concat("--after: ", begun.error().message));
+  if (!private_report.empty()) ::unlink(private_report.c_str());
+  return false;
+}
+
+void JobCommands::stop_after(const std::string& why, int code) {
+  if (after_stopped_by_.empty()) say(Level::notice, concat(why, ": stopping --after"));
+  after_stopped_by_ = why;
+  after_stopped_code_ = code;
+  command_.stop(SIGTERM);
+}
+
+void JobCommands::record_after(const CommandEnd& end) {
+  say(Level::info, concat("--after ", describe(end.status), " after ", format_duration(end.ran)));
+  JobResult& result = job_.record.result();
+  result.after = end;
+  if (end.status == ExitStatus(Exited{0})) return;
+  const bool stopped = !after_stopped_by_.empty();
+  const std::string what = concat("--after ", stopped ? "was stopped on " : "failed on ", result.host, ": ",
+                                  stopped ? after_stopped_by_ : describe(end.status));
+  if (exit_code(result) != 0) return say(Level::warning, what);
+  result.verdict = Verdict::launcher_failed;
+  result.cause.reset();
+  result.message = what;
+  result.launcher_code = stopped ? after_stopped_code_ : shell_code(end.status);
+}
+
+}  // namespace ddrun::agent
