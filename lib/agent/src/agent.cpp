@@ -108,6 +108,7 @@ class Agent {
   void dispatch(const Event& event);
   void run_actions();
   void carry_out(const action::SpawnWorkers& spawn);
+  void carry_out(const action::CancelSpawn&) { commands_.stop(SIGTERM); }
   void carry_out(const action::SignalGroup& signal) {
     close_evidence();
     takedown_.signal(signal.signal);
@@ -371,7 +372,9 @@ void Agent::on_child_exit(const process::ChildEnd& end) {
 // ---- what is done
 
 void Agent::dispatch(const Event& event) {
-  for (auto& action : machine_.on(event)) actions_.push_back(std::move(action));
+  auto actions = machine_.step(event);
+  if (!actions) return say(Level::warning, concat("internal error: ", actions.error().message));
+  for (auto& action : *actions) actions_.push_back(std::move(action));
   if (!running_actions_) run_actions();
 }
 
@@ -383,7 +386,6 @@ void Agent::run_actions() {
     std::visit([this](const auto& what) { carry_out(what); }, action);
   }
   running_actions_ = false;
-  if (commands_.is_running() && machine_.is_stop_pending()) commands_.stop(SIGTERM);
 }
 
 Result<void> Agent::start_workers(int attempt) {
@@ -495,7 +497,6 @@ void Agent::carry_out(const action::CloseOutput&) {
 }
 
 void Agent::on_output_closed() {
-  if (machine_.state() != State::closing) return;
   output_.read_file_tails();
   record_.add_attempt(machine_, group_, output_, prepared_, attempt_started_at_);
   dispatch(event::OutputClosed{});

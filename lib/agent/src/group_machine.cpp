@@ -3,7 +3,10 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <array>
+#include <initializer_list>
 #include <iterator>
+#include <type_traits>
 #include <utility>
 
 #include "ddrun/agent/job_result.hpp"
@@ -13,83 +16,130 @@ namespace ddrun::agent {
 
 namespace {
 
-template <class Kind, class... States>
-constexpr Step step(State from, States... next) {
-  return {from, event_number<Kind>, ((1U << static_cast<unsigned>(next)) | ...)};
+constexpr std::array<std::string_view, 8> state_names{"idle",     "rendezvous", "starting", "running",
+                                                      "stopping", "killing",    "closing",  "finished"};
+constexpr std::array<std::string_view, std::variant_size_v<Event>> event_names{
+    "Start",       "Spawned",      "SpawnFailed",     "WorkerEnded",    "GroupGone",  "GraceExpired",
+    "KillExpired", "OutputClosed", "JobTimeout",      "EndingSignal",   "ParentLost", "SkewExpired",
+    "RoundBegins", "StopOrdered",  "VerdictReceived", "CoordinatorLost"};
+
+template <class Kind, class... Kinds>
+constexpr unsigned index_in(const std::variant<Kinds...>* /*list*/) {
+  unsigned index = 0;
+  (void)((std::is_same_v<Kind, Kinds> || (++index, false)) || ...);
+  return index;
+}
+template <class Kind>
+constexpr unsigned event_index = index_in<Kind>(static_cast<const Event*>(nullptr));
+template <class... Kinds>
+constexpr unsigned actions = ((1U << index_in<Kinds>(static_cast<const Action*>(nullptr))) | ...);
+
+template <class Kind>
+constexpr Step on(State from, std::initializer_list<State> next, unsigned taken = 0) {
+  Step step{from, event_index<Kind>, 0, taken, false};
+  for (const State state : next) step.next |= 1U << static_cast<unsigned>(state);
+  return step;
+}
+template <class Kind>
+constexpr Step ignore(State from) {
+  return {from, event_index<Kind>, 1U << static_cast<unsigned>(from), 0, true};
 }
 
-/// What is taken down goes to `killing` at once if the grace time is 0. What comes while workers are being spawned is
-/// kept in mind until all are.
-constexpr Step steps[] = {
-    step<event::Start>(State::idle, State::rendezvous),
-    step<event::JobTimeout>(State::idle, State::finished),
-    step<event::EndingSignal>(State::idle, State::finished),
-    step<event::ParentLost>(State::idle, State::finished),
-    step<event::VerdictReceived>(State::idle, State::idle, State::finished),
-    step<event::CoordinatorLost>(State::idle, State::idle, State::finished),
+/// With a grace time of 0 a group goes to `killing` at once. What comes while workers are spawned takes effect when
+/// all are.
+constexpr auto table = [] {
+  using enum State;
+  using namespace event;
+  using namespace action;
+  constexpr unsigned kill = actions<KillGroup, CheckGone>;
+  constexpr unsigned stop = actions<SignalGroup, StartGrace> | kill;
+  constexpr unsigned cancel = actions<CancelSpawn>;
+  constexpr unsigned close = actions<Abandon, CloseOutput>;
+  return std::array{
+      on<Start>(idle, {State::rendezvous}, actions<Join>),
+      on<JobTimeout>(idle, {finished}, actions<SendAbort, Finish>),
+      on<EndingSignal>(idle, {finished}, actions<SendLeave, Finish>),
+      on<ParentLost>(idle, {finished}, actions<Abandon, Finish>),
+      on<VerdictReceived>(idle, {finished}, actions<Finish>),
+      on<CoordinatorLost>(idle, {finished}, actions<Finish>),
 
-    step<event::RoundBegins>(State::rendezvous, State::rendezvous, State::starting),
-    step<event::JobTimeout>(State::rendezvous, State::rendezvous, State::finished),
-    step<event::EndingSignal>(State::rendezvous, State::rendezvous, State::finished),
-    step<event::ParentLost>(State::rendezvous, State::rendezvous, State::finished),
-    step<event::StopOrdered>(State::rendezvous, State::rendezvous),
-    step<event::VerdictReceived>(State::rendezvous, State::finished),
-    step<event::CoordinatorLost>(State::rendezvous, State::rendezvous, State::finished),
+      on<RoundBegins>(State::rendezvous, {State::rendezvous, starting}, actions<SpawnWorkers>),
+      on<JobTimeout>(State::rendezvous, {State::rendezvous, finished}, actions<SendAbort, Finish>),
+      on<EndingSignal>(State::rendezvous, {State::rendezvous, finished}, actions<SendLeave, Finish>),
+      on<ParentLost>(State::rendezvous, {State::rendezvous, finished}, actions<Abandon, Finish>),
+      on<StopOrdered>(State::rendezvous, {State::rendezvous}, actions<SendStopped>),
+      on<VerdictReceived>(State::rendezvous, {finished}, actions<Finish>),
+      on<CoordinatorLost>(State::rendezvous, {State::rendezvous, finished}, actions<Finish>),
+      ignore<WorkerEnded>(State::rendezvous),  // one that SIGKILL did not end in time
 
-    step<event::Spawned>(State::starting, State::running, State::stopping, State::killing),
-    step<event::SpawnFailed>(State::starting, State::stopping, State::killing),
-    step<event::WorkerEnded>(State::starting, State::starting),
-    step<event::JobTimeout>(State::starting, State::starting),
-    step<event::EndingSignal>(State::starting, State::starting),
-    step<event::ParentLost>(State::starting, State::starting),
-    step<event::StopOrdered>(State::starting, State::starting),
-    step<event::VerdictReceived>(State::starting, State::starting),
-    step<event::CoordinatorLost>(State::starting, State::starting),
+      on<Spawned>(starting, {running, stopping, killing}, stop | actions<SendSucceeded, StartSkew>),
+      on<SpawnFailed>(starting, {stopping, killing}, stop | actions<SendAbort>),
+      on<WorkerEnded>(starting, {starting}, cancel | actions<SendFailed>),
+      on<JobTimeout>(starting, {starting}, cancel | actions<SendAbort>),
+      on<EndingSignal>(starting, {starting}, cancel | actions<SendLeave>),
+      on<ParentLost>(starting, {starting}, cancel),
+      on<StopOrdered>(starting, {starting}, cancel),
+      on<VerdictReceived>(starting, {starting}, cancel),
+      on<CoordinatorLost>(starting, {starting}, cancel),
 
-    step<event::WorkerEnded>(State::running, State::running, State::stopping, State::killing),
-    step<event::SkewExpired>(State::running, State::running, State::stopping, State::killing),
-    step<event::JobTimeout>(State::running, State::stopping, State::killing),
-    step<event::EndingSignal>(State::running, State::stopping, State::killing),
-    step<event::ParentLost>(State::running, State::stopping, State::killing),
-    step<event::StopOrdered>(State::running, State::stopping, State::killing),
-    step<event::VerdictReceived>(State::running, State::running, State::stopping, State::killing),
-    step<event::CoordinatorLost>(State::running, State::running, State::stopping, State::killing),
+      on<WorkerEnded>(running, {running, stopping, killing}, stop | actions<SendFailed, SendSucceeded, StartSkew>),
+      on<SkewExpired>(running, {running, stopping, killing}, stop | actions<SendAbort>),
+      on<JobTimeout>(running, {stopping, killing}, stop | actions<SendAbort>),
+      on<EndingSignal>(running, {stopping, killing}, stop | actions<SendLeave>),
+      on<ParentLost>(running, {stopping, killing}, stop),
+      on<StopOrdered>(running, {stopping, killing}, stop),
+      on<VerdictReceived>(running, {stopping, killing}, stop),
+      on<CoordinatorLost>(running, {stopping, killing}, stop),
 
-    step<event::WorkerEnded>(State::stopping, State::stopping),
-    step<event::GroupGone>(State::stopping, State::closing),
-    step<event::StopOrdered>(State::stopping, State::stopping, State::killing),
-    step<event::GraceExpired>(State::stopping, State::killing),
-    step<event::JobTimeout>(State::stopping, State::stopping),
-    step<event::EndingSignal>(State::stopping, State::stopping, State::killing),
-    step<event::ParentLost>(State::stopping, State::stopping),
-    step<event::VerdictReceived>(State::stopping, State::stopping),
-    step<event::CoordinatorLost>(State::stopping, State::stopping),
+      on<WorkerEnded>(stopping, {stopping}),
+      on<GroupGone>(stopping, {closing}, close),
+      on<StopOrdered>(stopping, {stopping, killing}, kill),
+      on<GraceExpired>(stopping, {killing}, kill),
+      on<JobTimeout>(stopping, {stopping}, actions<SendAbort>),
+      on<EndingSignal>(stopping, {stopping, killing}, kill | actions<SendLeave, SignalGroup>),
+      on<ParentLost>(stopping, {stopping}),
+      on<VerdictReceived>(stopping, {stopping}),
+      on<CoordinatorLost>(stopping, {stopping}),
+      ignore<SkewExpired>(stopping),
 
-    step<event::WorkerEnded>(State::killing, State::killing),
-    step<event::GroupGone>(State::killing, State::closing),
-    step<event::KillExpired>(State::killing, State::closing),
-    step<event::JobTimeout>(State::killing, State::killing),
-    step<event::EndingSignal>(State::killing, State::killing),
-    step<event::ParentLost>(State::killing, State::killing),
-    step<event::VerdictReceived>(State::killing, State::killing),
-    step<event::CoordinatorLost>(State::killing, State::killing),
+      on<WorkerEnded>(killing, {killing}),
+      on<GroupGone>(killing, {closing}, close),
+      on<KillExpired>(killing, {closing}, close | actions<SendAbort>),
+      on<JobTimeout>(killing, {killing}, actions<SendAbort>),
+      on<EndingSignal>(killing, {killing}, actions<SendLeave>),
+      on<ParentLost>(killing, {killing}),
+      on<VerdictReceived>(killing, {killing}),
+      on<CoordinatorLost>(killing, {killing}),
+      ignore<StopOrdered>(killing),
+      ignore<SkewExpired>(killing),
 
-    step<event::OutputClosed>(State::closing, State::rendezvous, State::finished),
-    step<event::JobTimeout>(State::closing, State::closing),
-    step<event::EndingSignal>(State::closing, State::closing),
-    step<event::ParentLost>(State::closing, State::closing),
-    step<event::VerdictReceived>(State::closing, State::closing),
-    step<event::CoordinatorLost>(State::closing, State::closing),
-};
+      on<OutputClosed>(closing, {State::rendezvous, finished}, actions<SendStopped, Finish>),
+      on<JobTimeout>(closing, {closing}, actions<SendAbort>),
+      on<EndingSignal>(closing, {closing}, actions<SendLeave>),
+      on<ParentLost>(closing, {closing}, actions<Abandon>),
+      on<VerdictReceived>(closing, {closing}),
+      on<CoordinatorLost>(closing, {closing}),
+      ignore<WorkerEnded>(closing),  // as in `rendezvous`
+      ignore<GroupGone>(closing),    // from a CheckGone that was queued before
+      ignore<StopOrdered>(closing),
 
-bool has_row(State state, const Event& event) {
-  return std::any_of(std::begin(steps), std::end(steps),
-                     [&](const Step& one) { return one.from == state && one.event == event.index(); });
-}
+      ignore<WorkerEnded>(finished),
+      ignore<JobTimeout>(finished),
+      ignore<EndingSignal>(finished),
+      ignore<ParentLost>(finished),
+      ignore<RoundBegins>(finished),
+      ignore<StopOrdered>(finished),
+      ignore<VerdictReceived>(finished),
+      ignore<CoordinatorLost>(finished),
+  };
+}();
 
 }  // namespace
 
-std::span<const Step> state_table() { return steps; }
+std::string_view name(State state) { return state_names[static_cast<std::size_t>(state)]; }
+std::string_view name(const Event& event) { return event_names[event.index()]; }
+
+std::span<const Step> state_table() { return table; }
 
 bool is_success(const ExitStatus& status, const RestartPolicy& policy) {
   const auto* exited = std::get_if<Exited>(&status);
@@ -99,49 +149,60 @@ bool is_success(const ExitStatus& status, const RestartPolicy& policy) {
 GroupMachine::GroupMachine(Rules rules, int local_world_size)
     : rules_(std::move(rules)), local_world_size_(local_world_size) {}
 
-std::vector<Action> GroupMachine::on(const Event& event) {
-  if (!has_row(state_, event)) return {};
-  return std::visit([this](const auto& what) { return handle(what); }, event);
+Result<std::vector<Action>> GroupMachine::step(const Event& event) {
+  const auto row = std::find_if(table.begin(), table.end(),
+                                [&](const Step& one) { return one.from == state_ && one.event == event.index(); });
+  if (row == table.end()) {
+    return fail(Errc::invalid_argument, concat("event ", name(event), " cannot come in state ", name(state_)));
+  }
+  if (row->ignored) return Actions{};
+  Decision decision = std::visit([this](const auto& what) { return handle(what); }, event);
+  const bool allowed =
+      row->may_lead_to(decision.next) && std::all_of(decision.actions.begin(), decision.actions.end(),
+                                                     [&](const Action& action) { return row->may_cause(action); });
+  if (!allowed) {
+    return fail(Errc::invalid_argument, concat("the table has no step from state ", name(state_), " to ",
+                                               name(decision.next), " with these actions on event ", name(event)));
+  }
+  state_ = decision.next;
+  return std::move(decision.actions);
 }
 
-GroupMachine::Actions GroupMachine::start_attempt() {
-  state_ = State::starting;
+GroupMachine::Decision GroupMachine::after(Actions first, Decision rest) {
+  first.insert(first.end(), std::make_move_iterator(rest.actions.begin()), std::make_move_iterator(rest.actions.end()));
+  return {rest.next, std::move(first)};
+}
+
+GroupMachine::Decision GroupMachine::start_attempt() {
   running_.clear();
   for (int local_rank = 0; local_rank < local_world_size_; ++local_rank) running_.insert(local_rank);
   first_failure_.reset();
   succeeded_ = false;
   stop_pending_ = false;
   skew_running_ = false;
-  return {action::SpawnWorkers{attempt_}};
+  return {State::starting, {action::SpawnWorkers{attempt_}}};
 }
 
-GroupMachine::Actions GroupMachine::take_down(int signal) {
+GroupMachine::Decision GroupMachine::take_down(int signal) {
+  if (state_ != State::starting) return stop_group(signal);
   stop_signal_ = signal;
-  if (state_ == State::starting) {  // once the spawning is over
-    stop_pending_ = true;
-    return {};
-  }
+  return std::exchange(stop_pending_, true) ? stay() : stay({action::CancelSpawn{}});
+}
+
+GroupMachine::Decision GroupMachine::stop_group(int signal) const {
   if (rules_.stop.grace.count() == 0 || signal == SIGKILL) return kill();
-  state_ = State::stopping;
-  return {action::SignalGroup{signal}, action::StartGrace{rules_.stop.grace}, action::CheckGone{}};
+  return {State::stopping, {action::SignalGroup{signal}, action::StartGrace{rules_.stop.grace}, action::CheckGone{}}};
 }
 
-GroupMachine::Actions GroupMachine::kill() {
-  state_ = State::killing;
-  return {action::KillGroup{}, action::CheckGone{}};
-}
+GroupMachine::Decision GroupMachine::kill() { return {State::killing, {action::KillGroup{}, action::CheckGone{}}}; }
 
-GroupMachine::Actions GroupMachine::handle(const event::Start&) {
-  state_ = State::rendezvous;
-  return {action::Join{}};
-}
+GroupMachine::Decision GroupMachine::handle(const event::Start&) { return {State::rendezvous, {action::Join{}}}; }
 
-GroupMachine::Actions GroupMachine::handle(const event::Spawned&) {
-  state_ = State::running;
-  if (stop_pending_) return take_down(stop_signal_);
+GroupMachine::Decision GroupMachine::handle(const event::Spawned&) {
+  if (stop_pending_) return stop_group(stop_signal_);
   if (running_.empty()) return all_succeeded();
-  if (static_cast<int>(running_.size()) < local_world_size_) return start_skew();
-  return {};
+  const bool some_ended = static_cast<int>(running_.size()) < local_world_size_;
+  return {State::running, some_ended ? start_skew() : Actions{}};
 }
 
 GroupMachine::Actions GroupMachine::start_skew() {
@@ -150,50 +211,41 @@ GroupMachine::Actions GroupMachine::start_skew() {
 }
 
 /// What the last one left behind gets the same stop as a running group.
-GroupMachine::Actions GroupMachine::all_succeeded() {
+GroupMachine::Decision GroupMachine::all_succeeded() {
   succeeded_ = true;
-  Actions actions{action::SendSucceeded{}};
-  for (auto& action : take_down(SIGTERM)) actions.push_back(std::move(action));
-  return actions;
+  return after({action::SendSucceeded{}}, stop_group(SIGTERM));
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::SpawnFailed& failed) {
+GroupMachine::Decision GroupMachine::handle(const event::SpawnFailed& failed) {
   // Those that were never started will not end.
   job_is_ending_ = true;
   verdict_ = Verdict::launcher_failed;
   message_ = failed.message;
   launcher_code_ = failed.code;
-  state_ = State::running;
-  Actions actions{action::SendAbort{{rendezvous::AbortKind::cannot_go_on, failed.code, failed.message}}};
-  for (auto& action : take_down(SIGTERM)) actions.push_back(std::move(action));
-  return actions;
+  return after({action::SendAbort{{rendezvous::AbortKind::cannot_go_on, failed.code, failed.message}}},
+               stop_group(SIGTERM));
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::WorkerEnded& ended) {
+GroupMachine::Decision GroupMachine::handle(const event::WorkerEnded& ended) {
   running_.erase(ended.local_rank);
   const bool success = is_success(ended.status, rules_.restart);
-  if (state_ != State::starting && state_ != State::running) return {};
+  if (taking_down()) return stay();
   if (success) {
-    if (state_ != State::running) return {};
-    return running_.empty() ? all_succeeded() : start_skew();
+    if (state_ != State::running) return stay();
+    return running_.empty() ? all_succeeded() : stay(start_skew());
   }
-  if (first_failure_ || job_is_ending_) return {};
+  if (first_failure_ || job_is_ending_) return stay();
   first_failure_ = ended.local_rank;
-  Actions actions{action::SendFailed{ended.local_rank, ended.status}};
-  for (auto& action : take_down(SIGTERM)) actions.push_back(std::move(action));
-  return actions;
+  return after({action::SendFailed{ended.local_rank, ended.status}}, take_down(SIGTERM));
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::GroupGone&) {
-  state_ = State::closing;
-  Actions actions = pending_abandon();
-  actions.emplace_back(action::CloseOutput{});
-  return actions;
+GroupMachine::Decision GroupMachine::handle(const event::GroupGone&) {
+  return after(pending_abandon(), {State::closing, {action::CloseOutput{}}});
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::GraceExpired&) { return kill(); }
+GroupMachine::Decision GroupMachine::handle(const event::GraceExpired&) { return kill(); }
 
-GroupMachine::Actions GroupMachine::handle(const event::KillExpired& expired) {
+GroupMachine::Decision GroupMachine::handle(const event::KillExpired& expired) {
   Actions actions;
   if (!job_succeeded()) {
     // A new group beside the remains of the old one would be two jobs.
@@ -203,148 +255,124 @@ GroupMachine::Actions GroupMachine::handle(const event::KillExpired& expired) {
                       "; they hang inside the kernel (state D) or belong to another user; not restarting beside them");
     actions.emplace_back(action::SendAbort{{rendezvous::AbortKind::cannot_go_on, launcher_code_, message_}});
   }
-  state_ = State::closing;
-  for (auto& action : pending_abandon()) actions.push_back(std::move(action));
-  actions.emplace_back(action::CloseOutput{});
-  return actions;
+  return after(std::move(actions), after(pending_abandon(), {State::closing, {action::CloseOutput{}}}));
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::OutputClosed&) {
-  Actions actions{action::SendStopped{}};
-  if (!awaits_verdict_) {
-    for (auto& action : finish()) actions.push_back(std::move(action));
-  } else {
-    state_ = State::rendezvous;
-  }
-  return actions;
+GroupMachine::Decision GroupMachine::handle(const event::OutputClosed&) {
+  return after({action::SendStopped{}}, awaits_verdict_ ? Decision{State::rendezvous, {}} : finish());
 }
 
-GroupMachine::Actions GroupMachine::finish() {
-  state_ = State::finished;
-  return {action::Finish{}};
-}
+GroupMachine::Decision GroupMachine::finish() { return {State::finished, {action::Finish{}}}; }
 
 bool GroupMachine::job_succeeded() const {
   // With other machines the job goes on there.
   return only_node_ && succeeded_ && !job_is_ending_;
 }
 
-GroupMachine::Actions GroupMachine::end_job(Verdict verdict, int signal_for_workers) {
+GroupMachine::Decision GroupMachine::end_job(Verdict verdict, int signal_for_workers) {
   job_is_ending_ = true;
   verdict_ = verdict;
   switch (state_) {
     case State::idle: return finish();
-    case State::rendezvous: return !awaits_verdict_ ? finish() : Actions{};
+    case State::rendezvous: return awaits_verdict_ ? stay() : finish();
     case State::starting:
     case State::running: return take_down(signal_for_workers);
     case State::stopping:
     case State::killing:
     case State::closing:
-    case State::finished: return {};
+    case State::finished: break;
   }
-  return {};
+  return stay();
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::JobTimeout&) {
+GroupMachine::Decision GroupMachine::handle(const event::JobTimeout&) {
   // All went well: the time is up, but so is the job.
-  if (job_is_ending_ || job_succeeded()) return {};
-  Actions actions{action::SendAbort{
-      rendezvous::AbortKind::time_is_up, exit_codes::timed_out,
-      concat("the job ran for ", format_duration(rules_.job_limit), ", the limit set with --timeout")}};
-  for (auto& action : end_job(Verdict::timed_out, SIGTERM)) actions.push_back(std::move(action));
-  return actions;
+  if (job_is_ending_ || job_succeeded()) return stay();
+  return after({action::SendAbort{
+                   {rendezvous::AbortKind::time_is_up, exit_codes::timed_out,
+                    concat("the job ran for ", format_duration(rules_.job_limit), ", the limit set with --timeout")}}},
+               end_job(Verdict::timed_out, SIGTERM));
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::EndingSignal& ending) {
+GroupMachine::Decision GroupMachine::handle(const event::EndingSignal& ending) {
   return ending_signal_ != 0 ? handle_repeated_signal(ending) : handle_first_signal(ending);
 }
 
-GroupMachine::Actions GroupMachine::handle_first_signal(const event::EndingSignal& ending) {
+GroupMachine::Decision GroupMachine::handle_first_signal(const event::EndingSignal& ending) {
   ending_signal_ = ending.signal;
   signal_sender_ = ending.sender;
-  const bool was_taking_down = taking_down();
   // No worker is left whose work is worth waiting for: Ctrl-C ends what the workers have left behind.
   const bool kills_leftovers =
       state_ == State::stopping && running_.empty() && (ending.signal == SIGINT || ending.signal == SIGQUIT);
-  if (job_succeeded()) return kills_leftovers ? kill() : Actions{};  // only clearing up
-  if (verdict_ == Verdict::timed_out || verdict_ == Verdict::launcher_failed) return {};
-  Actions actions{action::SendLeave{{ending.signal, ending.sender}}};
+  if (job_succeeded()) return kills_leftovers ? kill() : stay();  // only clearing up
+  if (verdict_ == Verdict::timed_out || verdict_ == Verdict::launcher_failed) return stay();
   if (!rules_.runs_coordinator()) awaits_verdict_ = false;
-  for (auto& action : end_job(Verdict::stopped_by_signal, ending.signal)) actions.push_back(std::move(action));
-  if (was_taking_down && state_ == State::stopping) {
-    if (kills_leftovers) {
-      for (auto& action : kill()) actions.push_back(std::move(action));
-    } else {
-      actions.emplace_back(action::SignalGroup{ending.signal});
-    }
-  }
-  return actions;
+  Decision decision = end_job(Verdict::stopped_by_signal, ending.signal);
+  if (state_ == State::stopping) decision = kills_leftovers ? kill() : stay({action::SignalGroup{ending.signal}});
+  return after({action::SendLeave{{ending.signal, ending.sender}}}, std::move(decision));
 }
 
-GroupMachine::Actions GroupMachine::handle_repeated_signal(const event::EndingSignal& ending) {
-  if (!ending.at_once) return {};
+GroupMachine::Decision GroupMachine::handle_repeated_signal(const event::EndingSignal& ending) {
+  if (!ending.at_once) return stay();
   awaits_verdict_ = false;
   if (state_ == State::rendezvous) return finish();
   if (state_ == State::starting) {
     rules_.stop.grace = Milliseconds{0};
-    return {};
+    return stay();
   }
   // Afterwards no process is left to be killed.
-  return state_ == State::stopping || state_ == State::running ? kill() : Actions{};
+  return state_ == State::stopping || state_ == State::running ? kill() : stay();
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::ParentLost& lost) {
-  if (job_is_ending_ || job_succeeded()) return {};
+GroupMachine::Decision GroupMachine::handle(const event::ParentLost& lost) {
+  if (job_is_ending_ || job_succeeded()) return stay();
   message_ = lost.message;
   awaits_verdict_ = false;
   abandon_pending_ = true;
   // The others take the end of the connection for that of the workers here.
   const bool has_workers = state_ == State::starting || state_ == State::running || taking_down();
-  Actions actions = has_workers ? Actions{} : pending_abandon();
-  for (auto& action : end_job(Verdict::launcher_failed, SIGTERM)) actions.push_back(std::move(action));
-  return actions;
+  return after(has_workers ? Actions{} : pending_abandon(), end_job(Verdict::launcher_failed, SIGTERM));
 }
 
 GroupMachine::Actions GroupMachine::pending_abandon() {
   return std::exchange(abandon_pending_, false) ? Actions{action::Abandon{message_}} : Actions{};
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::SkewExpired&) {
-  if (!skew_running_ || job_is_ending_) return {};
+GroupMachine::Decision GroupMachine::handle(const event::SkewExpired&) {
+  if (!skew_running_ || job_is_ending_) return stay();
   // On several machines ranks are the coordinator's to know.
   message_ = concat(only_node_ ? "rank" : "local rank", running_.size() == 1 ? " " : "s ",
                     fold_ranks({running_.begin(), running_.end()}), " still ran ", format_duration(*rules_.exit_skew),
                     " after the first worker had ended well (--exit-skew)");
-  Actions actions{action::SendAbort{{rendezvous::AbortKind::skewed, exit_codes::timed_out, message_}}};
-  for (auto& action : end_job(Verdict::timed_out, SIGTERM)) actions.push_back(std::move(action));
-  return actions;
+  return after({action::SendAbort{{rendezvous::AbortKind::skewed, exit_codes::timed_out, message_}}},
+               end_job(Verdict::timed_out, SIGTERM));
 }
 
 // ---- the part of the group's life that the coordinator decides about
 
-GroupMachine::Actions GroupMachine::handle(const event::RoundBegins& round) {
+GroupMachine::Decision GroupMachine::handle(const event::RoundBegins& round) {
   // It was on its way when the job's end was asked for here: nothing is started, and STOPPED is what the others wait
   // for.
   skipped_round_ = job_is_ending_;
-  if (job_is_ending_) return {};
+  if (job_is_ending_) return stay();
   attempt_ = round.restart_count;
   only_node_ = round.only_node;
   return start_attempt();
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::StopOrdered& order) {
+GroupMachine::Decision GroupMachine::handle(const event::StopOrdered& order) {
   if (state_ == State::rendezvous) {
-    return std::exchange(skipped_round_, false) ? Actions{action::SendStopped{}} : Actions{};
+    return std::exchange(skipped_round_, false) ? stay({action::SendStopped{}}) : stay();
   }
-  if (state_ == State::stopping) return order.signal == SIGKILL ? kill() : Actions{};
+  if (state_ == State::stopping) return order.signal == SIGKILL ? kill() : stay();
   if (stop_pending_) {
     if (order.signal == SIGKILL) stop_signal_ = SIGKILL;
-    return {};
+    return stay();
   }
   return take_down(order.signal != 0 ? order.signal : SIGTERM);
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::VerdictReceived&) {
+GroupMachine::Decision GroupMachine::handle(const event::VerdictReceived&) {
   awaits_verdict_ = false;
   job_is_ending_ = true;
   switch (state_) {
@@ -352,14 +380,14 @@ GroupMachine::Actions GroupMachine::handle(const event::VerdictReceived&) {
     case State::rendezvous: return finish();
     case State::starting:
     case State::running: return take_down(SIGTERM);
-    default: return {};
+    default: return stay();
   }
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::CoordinatorLost& lost) {
-  if (!awaits_verdict_) return {};
+GroupMachine::Decision GroupMachine::handle(const event::CoordinatorLost& lost) {
+  if (!awaits_verdict_) return stay();
   awaits_verdict_ = false;
-  if (job_is_ending_) return state_ == State::rendezvous ? finish() : Actions{};
+  if (job_is_ending_) return state_ == State::rendezvous ? finish() : stay();
   message_ = lost.message;
   return end_job(Verdict::node_lost, SIGTERM);
 }

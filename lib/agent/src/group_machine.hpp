@@ -8,13 +8,15 @@
 #include <set>
 #include <span>
 #include <string>
-#include <type_traits>
+#include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/result.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
@@ -34,6 +36,8 @@ enum class State {
   closing,     ///< no process is left; the rest of their output is being written
   finished,
 };
+
+[[nodiscard]] std::string_view name(State state);
 
 // What happens to a group.
 namespace event {
@@ -82,36 +86,15 @@ using Event = std::variant<event::Start, event::Spawned, event::SpawnFailed, eve
                            event::EndingSignal, event::ParentLost, event::SkewExpired, event::RoundBegins,
                            event::StopOrdered, event::VerdictReceived, event::CoordinatorLost>;
 
-/// The index of an event in Event.
-template <class Kind, class... Kinds>
-constexpr std::size_t event_index(const std::variant<Kinds...>* /*list*/) {
-  std::size_t index = 0;
-  (void)((std::is_same_v<Kind, Kinds> || (++index, false)) || ...);
-  return index;
-}
-template <class Kind>
-inline constexpr std::size_t event_number = event_index<Kind>(static_cast<const Event*>(nullptr));
-
-/// A line of the table that the machine lives by: an event that is heard in a state, and the states that may come next.
-struct Step {
-  State from = State::idle;
-  std::size_t event = 0;  ///< index in Event
-  unsigned next = 0;      ///< a bit for each state; that of `from` if it may stay
-
-  [[nodiscard]] constexpr bool may_lead_to(State state) const {
-    return (next & (1U << static_cast<unsigned>(state))) != 0;
-  }
-};
-
-/// All of them. An event in a state that is not in here changes nothing, and nothing is done about it.
-[[nodiscard]] std::span<const Step> state_table();
+[[nodiscard]] std::string_view name(const Event& event);
 
 // What is to be done about it, in the order given.
 namespace action {
 struct SpawnWorkers {
   int attempt = 0;
 };
-struct SignalGroup {  ///< to every worker's process group, then SIGCONT so that stopped ones hear it
+struct CancelSpawn {};  ///< no worker of this attempt is needed any more: ends --before
+struct SignalGroup {    ///< to every worker's process group, then SIGCONT so that stopped ones hear it
   int signal = 0;
 };
 struct StartGrace {
@@ -143,10 +126,28 @@ struct Abandon {  ///< no more words: for the others this node is lost
 };
 }  // namespace action
 
-using Action =
-    std::variant<action::SpawnWorkers, action::SignalGroup, action::StartGrace, action::KillGroup, action::CheckGone,
-                 action::CloseOutput, action::StartSkew, action::Finish, action::Join, action::SendFailed,
-                 action::SendSucceeded, action::SendStopped, action::SendLeave, action::SendAbort, action::Abandon>;
+using Action = std::variant<action::SpawnWorkers, action::CancelSpawn, action::SignalGroup, action::StartGrace,
+                            action::KillGroup, action::CheckGone, action::CloseOutput, action::StartSkew,
+                            action::Finish, action::Join, action::SendFailed, action::SendSucceeded,
+                            action::SendStopped, action::SendLeave, action::SendAbort, action::Abandon>;
+
+/// A row of the machine's table: an event that can come in a state, the states that may follow, and the actions that
+/// may be taken.
+struct Step {
+  State from = State::idle;
+  std::size_t event = 0;  ///< index in Event
+  unsigned next = 0;      ///< a bit for each State; that of `from` if it may stay
+  unsigned actions = 0;   ///< a bit for each index in Action
+  bool ignored = false;   ///< the event can come, and has no effect
+
+  [[nodiscard]] constexpr bool may_lead_to(State state) const {
+    return (next & (1U << static_cast<unsigned>(state))) != 0;
+  }
+  [[nodiscard]] bool may_cause(const Action& action) const { return (actions & (1U << action.index())) != 0; }
+};
+
+/// All rows, one for each pair of state and event that can occur.
+[[nodiscard]] std::span<const Step> state_table();
 
 /// Decides about the workers of this machine; rounds, restarts and the end of the job are the coordinator's. Does
 /// nothing itself: its owner carries the actions out and says what happens. No processes, sockets or clocks in here: a
@@ -163,7 +164,10 @@ class GroupMachine {
   };
   GroupMachine(Rules rules, int local_world_size);
 
-  [[nodiscard]] std::vector<Action> on(const Event& event);
+  /// The only way to another state. Fails with `invalid_argument`, and changes no state, if the table has no row for
+  /// the event in this state, or the row does not have what the machine decided: a defect of ddrun. The message names
+  /// state and event.
+  [[nodiscard]] Result<std::vector<Action>> step(const Event& event);
 
   [[nodiscard]] State state() const { return state_; }
   [[nodiscard]] int attempt() const { return attempt_; }
@@ -183,36 +187,46 @@ class GroupMachine {
 
  private:
   using Actions = std::vector<Action>;
-  Actions handle(const event::Start&);
-  Actions handle(const event::Spawned&);
-  Actions handle(const event::SpawnFailed&);
-  Actions handle(const event::WorkerEnded&);
-  Actions handle(const event::GroupGone&);
-  Actions handle(const event::GraceExpired&);
-  Actions handle(const event::KillExpired&);
-  Actions handle(const event::OutputClosed&);
-  Actions handle(const event::JobTimeout&);
-  Actions handle(const event::EndingSignal&);
-  Actions handle(const event::ParentLost&);
-  Actions handle(const event::SkewExpired&);
-  Actions handle(const event::RoundBegins&);
-  Actions handle(const event::StopOrdered&);
-  Actions handle(const event::VerdictReceived&);
-  Actions handle(const event::CoordinatorLost&);
+  struct Decision {
+    State next;
+    Actions actions;
+  };
+  Decision handle(const event::Start&);
+  Decision handle(const event::Spawned&);
+  Decision handle(const event::SpawnFailed&);
+  Decision handle(const event::WorkerEnded&);
+  Decision handle(const event::GroupGone&);
+  Decision handle(const event::GraceExpired&);
+  Decision handle(const event::KillExpired&);
+  Decision handle(const event::OutputClosed&);
+  Decision handle(const event::JobTimeout&);
+  Decision handle(const event::EndingSignal&);
+  Decision handle(const event::ParentLost&);
+  Decision handle(const event::SkewExpired&);
+  Decision handle(const event::RoundBegins&);
+  Decision handle(const event::StopOrdered&);
+  Decision handle(const event::VerdictReceived&);
+  Decision handle(const event::CoordinatorLost&);
+
+  [[nodiscard]] Decision stay(Actions actions = {}) const { return {state_, std::move(actions)}; }
+  /// `rest` with other actions before its own.
+  [[nodiscard]] static Decision after(Actions first, Decision rest);
 
   /// All workers of the job have ended well, and only what they left behind is being cleared up.
   [[nodiscard]] bool job_succeeded() const;
-  Actions handle_first_signal(const event::EndingSignal& ending);
-  Actions handle_repeated_signal(const event::EndingSignal& ending);
-  Actions start_attempt();
+  Decision handle_first_signal(const event::EndingSignal& ending);
+  Decision handle_repeated_signal(const event::EndingSignal& ending);
+  Decision start_attempt();
   Actions start_skew();
-  Actions all_succeeded();
-  Actions finish();
+  Decision all_succeeded();
+  [[nodiscard]] static Decision finish();
   /// Where that was put off until no worker is left.
   Actions pending_abandon();
-  Actions end_job(Verdict verdict, int signal_for_workers);
-  Actions take_down(int signal);
-  Actions kill();
+  Decision end_job(Verdict verdict, int signal_for_workers);
+  /// Now, or while spawning once that is over.
+  Decision take_down(int signal);
+  [[nodiscard]] Decision stop_group(int signal) const;
+  [[nodiscard]] static Decision kill();
 
   Rules rules_;
   int local_world_size_;

@@ -149,7 +149,7 @@ TEST_CASE("an ending signal is passed on and ends the job") {
 
 TEST_CASE("an ending signal after the job has failed for good does not change its verdict") {
   const State state = GENERATE(State::stopping, State::killing, State::closing, State::finished);
-  CAPTURE(describe(state));
+  CAPTURE(name(state));
   Walk walk = failed_up_to(state);
   walk.signal(SIGTERM);
   walk.signal(SIGTERM);
@@ -264,7 +264,7 @@ TEST_CASE("the time limit, or a lost parent, ends the job wherever it comes") {
 
 TEST_CASE("a time limit does not hide that a worker has failed for good") {
   const State state = GENERATE(State::stopping, State::killing, State::closing, State::finished);
-  CAPTURE(describe(state));
+  CAPTURE(name(state));
   Walk walk = failed_up_to(state);
   CHECK(walk.on(event::JobTimeout{}).empty());
   if (state != State::finished) end(walk);

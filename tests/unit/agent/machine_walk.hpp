@@ -14,24 +14,6 @@
 #include "group_machine.hpp"
 #include "settings.hpp"
 
-namespace ddrun::agent {
-
-inline const char* describe(State state) {
-  switch (state) {
-    case State::idle: return "idle";
-    case State::rendezvous: return "rendezvous";
-    case State::starting: return "starting";
-    case State::running: return "running";
-    case State::stopping: return "stopping";
-    case State::killing: return "killing";
-    case State::closing: return "closing";
-    case State::finished: return "finished";
-  }
-  return "?";
-}
-
-}  // namespace ddrun::agent
-
 namespace ddrun::test {
 
 /// What a machine does first that ends its workers.
@@ -43,6 +25,7 @@ inline std::string describe(const std::vector<agent::Action>& actions) {
     std::string operator()(const agent::action::SpawnWorkers& spawn) const {
       return "spawn " + std::to_string(spawn.attempt);
     }
+    std::string operator()(const agent::action::CancelSpawn&) const { return "cancel spawn"; }
     std::string operator()(const agent::action::SignalGroup& sent) const {
       return "signal " + std::to_string(sent.signal);
     }
@@ -190,8 +173,11 @@ struct Walk {
     return std::chrono::duration_cast<Milliseconds>(*job->next_deadline() - now);
   }
 
+  /// The actions; "refused" if the table has no row for the event.
   std::string on(const agent::Event& event) {
+    refused.clear();
     std::string text = describe(happens(event));
+    if (!refused.empty()) return "refused";
     if (const auto length = pause()) text += (text.empty() ? "pause " : ", pause ") + std::to_string(length->count());
     return text;
   }
@@ -215,6 +201,7 @@ struct Walk {
   [[nodiscard]] int restarts_used() const { return job->restarts_used(); }
 
   agent::GroupMachine machine;
+  std::string refused;  ///< the error of the last event that the table does not have
   Clock::time_point now{std::chrono::hours(1)};
 
  private:
@@ -232,7 +219,10 @@ struct Walk {
     std::vector<agent::Action> left;
     const auto decide = [&](const std::vector<agent::Event>& which) {
       for (const auto& event : which) {
-        for (auto& action : machine.on(event)) waiting.push_back(std::move(action));
+        auto actions = machine.step(event);
+        if (!actions) refused = actions.error().message;
+        else
+          for (auto& action : *actions) waiting.push_back(std::move(action));
       }
     };
     for (decide(events); !waiting.empty(); waiting.pop_front()) {
