@@ -40,7 +40,7 @@ namespace {
 
 namespace asio = boost::asio;
 
-/// How long the console may take nothing when a process of ours was killed, or the user has lost patience.
+/// How long the console may take no output once a signal, a limit or the loss of the guard ends the job.
 constexpr std::chrono::seconds console_stall_limit{1};
 
 std::string describe_sender(pid_t sender) {
@@ -93,15 +93,15 @@ class Agent {
   Result<void> open();
 
   void on_signal_message(const process::SignalMessage& message);
-  /// Ctrl-Z: workers and clocks stand still; SIGCONT: they go on.
+  /// Ctrl-Z stops workers and timers; SIGCONT continues them.
   void set_suspended(bool still);
-  /// While the job is in the background, as the kernel does with its own jobs: what reads from the terminal is stopped.
+  /// While the job is in the background, stops processes that read from the terminal, as SIGTTIN would.
   void stop_background_readers();
   void signal_stopped_readers(int number) const;
   void on_child_exit(const process::ChildEnd& end);
   void on_parent_lost(const char* who, pid_t pid);
   void on_time_limit();
-  /// From now on the console is waited for only while it takes something.
+  /// From now on the console is waited for only as long as it takes some output each second.
   void bound_console_wait() { output_.hurry(console_stall_limit); }
   void on_late_signal(const std::string& what, bool at_once);
 
@@ -132,11 +132,11 @@ class Agent {
   void carry_out(const action::SendLeave& leave) { member_.send(leave); }
   void carry_out(const action::SendAbort& abort) { member_.send(abort); }
   void carry_out(const action::Abandon& abandon) { member_.abandon(abandon.why); }
-  /// What workers write from now on, they write because they are stopped.
+  /// Output from now on is a consequence of the stop, and no evidence of a cause.
   void close_evidence();
   void on_output_flushed();
   void remove_private_directory();
-  /// The result is complete, and told.
+  /// Completes the result and passes it to the caller's hook, once.
   void publish_result();
 
   void on_before_exit(int attempt, const ExitStatus& status);
@@ -173,7 +173,7 @@ class Agent {
   std::deque<Action> actions_;
   bool running_actions_ = false;
   bool suspended_ = false;           ///< by Ctrl-Z
-  std::set<pid_t> stopped_readers_;  ///< process groups that are stopped as they would read in the background
+  std::set<pid_t> stopped_readers_;  ///< process groups stopped because they read in the background
   bool folded_ = false;
 };
 
@@ -280,7 +280,7 @@ void Agent::on_signal_message(const process::SignalMessage& message) {
 
 void Agent::set_suspended(bool still) {
   suspended_ = still;
-  // A read that Ctrl-Z interrupted must not go on in the background.
+  // A read that Ctrl-Z interrupted must not continue in the background.
   if (!still) stop_background_readers();
   group_.signal(still ? SIGSTOP : SIGCONT, stopped_readers_);
   commands_.set_suspended(still);
@@ -327,11 +327,11 @@ void Agent::on_parent_lost(const char* who, pid_t pid) {
   dispatch(event::ParentLost{concat("ddrun's own ", who, " (pid ", pid, ") was killed; the job was stopped")});
 }
 
-/// Nothing is left but output that has not been taken.
+/// No process is left, only output that the console has not taken.
 void Agent::on_late_signal(const std::string& what, bool at_once) {
   if (machine_.state() == State::finished && output_.is_flushed()) return io_.stop();
   if (at_once) return output_.give_up();
-  say(Level::notice, concat(what, ": ending as soon as nobody reads the output for ",
+  say(Level::notice, concat(what, ": ending as soon as the output is not read for ",
                             format_duration(console_stall_limit), ", or at once if you repeat it"));
   bound_console_wait();
 }
@@ -344,7 +344,7 @@ void Agent::on_time_limit() {
     say(Level::info, concat("the time limit of ", format_duration(*spec_.timeout), " is up"));
   }
   dispatch(event::JobTimeout{});
-  // The output of a job that went well is worth as much time as its reader wants.
+  // After a success the console may take its time.
   if (machine_.verdict() != Verdict::success) bound_console_wait();
 }
 
@@ -434,7 +434,7 @@ Result<void> Agent::start_workers(int attempt) {
 
 void Agent::carry_out(const action::SpawnWorkers& spawn) {
   if (spec_.rendezvous.several_machines()) {
-    // The coordinator spoke of the restart before it could know the reason.
+    // The coordinator announced the restart before this node had found the reason.
     const std::string why = record_.describe_own_reason();
     if (!why.empty()) say(Level::notice, concat("starting again after ", why));
   }
@@ -442,7 +442,7 @@ void Agent::carry_out(const action::SpawnWorkers& spawn) {
   takedown_.begin_attempt();
   stopped_readers_.clear();
   record_.begin_attempt(prepared_.local_world_size);
-  // In memory they would add up.
+  // On a tmpfs they would use up memory.
   if (!record_.result().attempts.empty()) output_.remove_error_files();
   group_.clear_workers();
   const HostCommands& commands = spec_.commands;
@@ -458,7 +458,7 @@ void Agent::spawn_workers(int attempt) {
   if (auto started = start_workers(attempt); !started) {
     dispatch(event::SpawnFailed{started.error().message, exit_code(started.error().code)});
   } else {
-    if (suspended_) group_.signal(SIGSTOP);  // those that were started since
+    if (suspended_) group_.signal(SIGSTOP);  // workers started since
     dispatch(event::Spawned{});
   }
 }
@@ -508,7 +508,7 @@ void Agent::carry_out(const action::SendStopped& stopped) {
     restart = record_.describe_restart(machine_.attempt() + 1);
   }
   member_.send(stopped);
-  // The coordinator may have ended the job instead, for its cause.
+  // The coordinator may have ended the job instead.
   if (!restart.empty() && !record_.has_verdict()) say(Level::notice, restart);
 }
 
@@ -529,14 +529,14 @@ void Agent::carry_out(const action::Finish&) {
   event_log_.job_ended(record_.result());
   const auto flush = [this] { output_.async_flush([this] { on_output_flushed(); }); };
   if (!commands_.start_after(flush)) return flush();
-  // Nothing but the user's own limit bounds it, unless the job was cut short.
+  // --after has no time limit, unless the job was cut short.
   const Verdict verdict = record_.result().verdict;
   const bool cut_short = verdict == Verdict::stopped_by_signal || verdict == Verdict::timed_out;
   if (cut_short) time_limit_.set(Clock::now() + spec_.stop.grace, [this] { on_time_limit(); });
 }
 
 void Agent::on_output_flushed() {
-  // The report may wait for a reader, for some seconds: since its verdict the coordinator asks for no sign of life.
+  // The report may wait some seconds for a reader; after the verdict the coordinator expects no heartbeat.
   if (!member_.runs_coordinator()) publish_result();
   member_.async_close([this] { io_.stop(); });
 }
@@ -551,7 +551,7 @@ void Agent::publish_result() {
   if (job_.hooks.on_result) job_.hooks.on_result(*published_);
 }
 
-/// The report has said what error files hold, as far as it can be read.
+/// The error files in it were read for the report.
 void Agent::remove_private_directory() {
   if (output_.remove_if_unused()) return;
   output_.remove_error_files();
@@ -576,7 +576,7 @@ JobResult Agent::run() {
   io_.run();
   set_message_sink({});
   if (watchdog_) watchdog_->close();
-  publish_result();  // while signals are still taken: the first one would end a process that does not listen
+  publish_result();  // before signals_.close(), after which a signal would end this process
   job_.events_file.finish();
   signals_.close();
   remove_private_directory();

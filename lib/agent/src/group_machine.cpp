@@ -210,14 +210,13 @@ GroupMachine::Actions GroupMachine::start_skew() {
   return {action::StartSkew{*rules_.exit_skew}};
 }
 
-/// What the last one left behind gets the same stop as a running group.
+/// Processes that workers left behind are stopped like a running group.
 GroupMachine::Decision GroupMachine::all_succeeded() {
   succeeded_ = true;
   return after({action::SendSucceeded{}}, stop_group(SIGTERM));
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::SpawnFailed& failed) {
-  // Those that were never started will not end.
   job_is_ending_ = true;
   verdict_ = Verdict::launcher_failed;
   message_ = failed.message;
@@ -248,7 +247,7 @@ GroupMachine::Decision GroupMachine::handle(const event::GraceExpired&) { return
 GroupMachine::Decision GroupMachine::handle(const event::KillExpired& expired) {
   Actions actions;
   if (!job_succeeded()) {
-    // A new group beside the remains of the old one would be two jobs.
+    // No restart beside processes of the old attempt.
     job_is_ending_ = true;
     verdict_ = Verdict::launcher_failed;
     message_ = concat("processes of the job cannot be killed: ", expired.left,
@@ -265,7 +264,7 @@ GroupMachine::Decision GroupMachine::handle(const event::OutputClosed&) {
 GroupMachine::Decision GroupMachine::finish() { return {State::finished, {action::Finish{}}}; }
 
 bool GroupMachine::job_succeeded() const {
-  // With other machines the job goes on there.
+  // With other nodes the job continues there.
   return only_node_ && succeeded_ && !job_is_ending_;
 }
 
@@ -286,7 +285,6 @@ GroupMachine::Decision GroupMachine::end_job(Verdict verdict, int signal_for_wor
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::JobTimeout&) {
-  // All went well: the time is up, but so is the job.
   if (job_is_ending_ || job_succeeded()) return stay();
   return after({action::SendAbort{
                    {rendezvous::AbortKind::time_is_up, exit_codes::timed_out,
@@ -301,10 +299,10 @@ GroupMachine::Decision GroupMachine::handle(const event::EndingSignal& ending) {
 GroupMachine::Decision GroupMachine::handle_first_signal(const event::EndingSignal& ending) {
   ending_signal_ = ending.signal;
   signal_sender_ = ending.sender;
-  // No worker is left whose work is worth waiting for: Ctrl-C ends what the workers have left behind.
+  // All workers have ended: Ctrl-C kills what they left behind.
   const bool kills_leftovers =
       state_ == State::stopping && running_.empty() && (ending.signal == SIGINT || ending.signal == SIGQUIT);
-  if (job_succeeded()) return kills_leftovers ? kill() : stay();  // only clearing up
+  if (job_succeeded()) return kills_leftovers ? kill() : stay();
   if (verdict_ == Verdict::timed_out || verdict_ == Verdict::launcher_failed) return stay();
   if (!rules_.runs_coordinator()) awaits_verdict_ = false;
   Decision decision = end_job(Verdict::stopped_by_signal, ending.signal);
@@ -320,7 +318,6 @@ GroupMachine::Decision GroupMachine::handle_repeated_signal(const event::EndingS
     rules_.stop.grace = Milliseconds{0};
     return stay();
   }
-  // Afterwards no process is left to be killed.
   return state_ == State::stopping || state_ == State::running ? kill() : stay();
 }
 
@@ -329,7 +326,7 @@ GroupMachine::Decision GroupMachine::handle(const event::ParentLost& lost) {
   message_ = lost.message;
   awaits_verdict_ = false;
   abandon_pending_ = true;
-  // The others take the end of the connection for that of the workers here.
+  // Other nodes take the end of the connection for the end of the workers here, so Abandon waits for that.
   const bool has_workers = state_ == State::starting || state_ == State::running || taking_down();
   return after(has_workers ? Actions{} : pending_abandon(), end_job(Verdict::launcher_failed, SIGTERM));
 }
@@ -340,7 +337,7 @@ GroupMachine::Actions GroupMachine::pending_abandon() {
 
 GroupMachine::Decision GroupMachine::handle(const event::SkewExpired&) {
   if (!skew_running_ || job_is_ending_) return stay();
-  // On several machines ranks are the coordinator's to know.
+  // On several machines only the coordinator knows all ranks.
   message_ = concat(only_node_ ? "rank" : "local rank", running_.size() == 1 ? " " : "s ",
                     fold_ranks({running_.begin(), running_.end()}), " still ran ", format_duration(*rules_.exit_skew),
                     " after the first worker had ended well (--exit-skew)");
@@ -348,11 +345,10 @@ GroupMachine::Decision GroupMachine::handle(const event::SkewExpired&) {
                end_job(Verdict::timed_out, SIGTERM));
 }
 
-// ---- the part of the group's life that the coordinator decides about
+// ---- events from the coordinator
 
 GroupMachine::Decision GroupMachine::handle(const event::RoundBegins& round) {
-  // It was on its way when the job's end was asked for here: nothing is started, and STOPPED is what the others wait
-  // for.
+  // START crossed with the end of the job here: no worker is started, and the coordinator waits for STOPPED.
   skipped_round_ = job_is_ending_;
   if (job_is_ending_) return stay();
   attempt_ = round.restart_count;

@@ -22,27 +22,27 @@
 
 namespace ddrun::agent {
 
-/// Exit codes that a policy names are compared with real exit codes only; a signal is never among them.
+/// Whether the exit code is one of `policy.success_on`; never for a signal.
 [[nodiscard]] bool is_success(const ExitStatus& status, const RestartPolicy& policy);
 
-/// The life of a worker group, in order. A restart goes from `closing` back to `rendezvous`.
+/// States of a worker group, in order. A restart goes from `closing` back to `rendezvous`.
 enum class State {
   idle,
   rendezvous,  ///< waiting for the coordinator: for a round or for the verdict
   starting,    ///< workers are being spawned
   running,     ///< all were spawned, not all have ended
-  stopping,    ///< they were told to end and have their grace time; also what they left behind
+  stopping,    ///< they were signalled, and the grace time runs; also for what they left behind
   killing,     ///< SIGKILL was sent
-  closing,     ///< no process is left; the rest of their output is being written
+  closing,     ///< no process is left; the rest of the output is being written
   finished,
 };
 
 [[nodiscard]] std::string_view name(State state);
 
-// What happens to a group.
+// Events.
 namespace event {
 struct Start {};
-struct Spawned {};  ///< every worker of the attempt runs, or has run
+struct Spawned {};  ///< every worker of the attempt was started
 struct SpawnFailed {
   std::string message;
   int code = exit_codes::launcher_failed;
@@ -51,26 +51,26 @@ struct WorkerEnded {
   int local_rank = 0;
   ExitStatus status;
 };
-struct GroupGone {};  ///< no worker and nothing that a worker started is left
+struct GroupGone {};  ///< no worker and no descendant of a worker is left
 struct GraceExpired {};
-struct KillExpired {  ///< SIGKILL has not helped for long
-  std::string left;   ///< the processes that are there, for messages
+struct KillExpired {  ///< processes are left kill_timeout after SIGKILL
+  std::string left;   ///< these processes, for messages
 };
 struct OutputClosed {};
 struct JobTimeout {};
 struct EndingSignal {
   int signal = 0;
   std::string sender;
-  bool at_once = false;  ///< after an earlier one: a person has lost patience
+  bool at_once = false;  ///< it repeats an earlier one and forces SIGKILL
 };
 struct ParentLost {  ///< guard or sweeper was killed
   std::string message;
 };
 struct SkewExpired {};  ///< --exit-skew after the first worker's success
-// What the coordinator says.
+// Events from the coordinator.
 struct RoundBegins {
   int restart_count = 0;
-  bool only_node = false;  ///< no other takes part
+  bool only_node = false;  ///< the round has no other node
 };
 struct StopOrdered {
   int signal = 0;  ///< for the workers; 0: SIGTERM
@@ -88,26 +88,26 @@ using Event = std::variant<event::Start, event::Spawned, event::SpawnFailed, eve
 
 [[nodiscard]] std::string_view name(const Event& event);
 
-// What is to be done about it, in the order given.
+// Actions, to be run in the order given.
 namespace action {
 struct SpawnWorkers {
   int attempt = 0;
 };
 struct CancelSpawn {};  ///< no worker of this attempt is needed any more: ends --before
-struct SignalGroup {    ///< to every worker's process group, then SIGCONT so that stopped ones hear it
+struct SignalGroup {    ///< to each worker's process group, then SIGCONT for stopped ones
   int signal = 0;
 };
 struct StartGrace {
   Milliseconds duration{0};
 };
-struct KillGroup {};  ///< SIGKILL to every worker's process group and to whatever else descends from us
-struct CheckGone {};  ///< say GroupGone, now or as soon as it is true
+struct KillGroup {};  ///< SIGKILL to each worker's process group and to all other descendants
+struct CheckGone {};  ///< dispatch GroupGone, now or as soon as it is true
 struct CloseOutput {};
-struct StartSkew {  ///< say SkewExpired after this time unless the attempt is over before
+struct StartSkew {  ///< dispatch SkewExpired after this time unless the attempt is over before
   Milliseconds duration{0};
 };
 struct Finish {};
-// What the coordinator has to know.
+// Messages to the coordinator.
 struct Join {};
 struct SendFailed {
   int local_rank = 0;
@@ -121,7 +121,7 @@ struct SendLeave {
 struct SendAbort {
   rendezvous::Abort message;
 };
-struct Abandon {  ///< no more words: for the others this node is lost
+struct Abandon {  ///< no more messages: for the others this node is lost
   std::string why;
 };
 }  // namespace action
@@ -149,9 +149,8 @@ struct Step {
 /// All rows, one for each pair of state and event that can occur.
 [[nodiscard]] std::span<const Step> state_table();
 
-/// Decides about the workers of this machine; rounds, restarts and the end of the job are the coordinator's. Does
-/// nothing itself: its owner carries the actions out and says what happens. No processes, sockets or clocks in here: a
-/// test walks it with plain values.
+/// State machine for the workers of this machine; the coordinator decides about rounds, restarts and the end of the
+/// job. It has no process, socket or clock: the owner feeds events and runs the actions that step() returns.
 class GroupMachine {
  public:
   struct Rules {
@@ -159,7 +158,7 @@ class GroupMachine {
     StopPolicy stop;
     std::optional<Milliseconds> exit_skew;
     Milliseconds job_limit{0};  ///< --timeout, for the message
-    /// Whether that is in this very agent, which therefore ends last. May change while the job runs.
+    /// Whether the coordinator is in this agent, which therefore ends last. May change while the job runs.
     std::function<bool()> runs_coordinator = [] { return false; };
   };
   GroupMachine(Rules rules, int local_world_size);
@@ -171,14 +170,14 @@ class GroupMachine {
 
   [[nodiscard]] State state() const { return state_; }
   [[nodiscard]] int attempt() const { return attempt_; }
-  /// True from the moment that the group is being taken down: who ends now was stopped by ddrun.
+  /// The group is being taken down: workers that end now were stopped by ddrun.
   [[nodiscard]] bool taking_down() const { return state_ == State::stopping || state_ == State::killing; }
-  /// While spawning: stop, the attempt is lost already.
+  /// While spawning: the group will be taken down, so the rest need not be started.
   [[nodiscard]] bool is_stop_pending() const { return state_ == State::starting && stop_pending_; }
   /// Local rank of the attempt's first failure.
   [[nodiscard]] std::optional<int> first_failure() const { return first_failure_; }
 
-  // What has ended the job here, valid in `finished`; what the coordinator says goes before it.
+  // Why the job ended here, valid in `finished`; a verdict of the coordinator takes precedence.
   [[nodiscard]] Verdict verdict() const { return verdict_; }
   [[nodiscard]] int ending_signal() const { return ending_signal_; }
   [[nodiscard]] const std::string& signal_sender() const { return signal_sender_; }
@@ -212,7 +211,7 @@ class GroupMachine {
   /// `rest` with other actions before its own.
   [[nodiscard]] static Decision after(Actions first, Decision rest);
 
-  /// All workers of the job have ended well, and only what they left behind is being cleared up.
+  /// All workers of the job succeeded; only processes that they left behind are being stopped.
   [[nodiscard]] bool job_succeeded() const;
   Decision handle_first_signal(const event::EndingSignal& ending);
   Decision handle_repeated_signal(const event::EndingSignal& ending);
@@ -220,7 +219,7 @@ class GroupMachine {
   Actions start_skew();
   Decision all_succeeded();
   [[nodiscard]] static Decision finish();
-  /// Where that was put off until no worker is left.
+  /// The Abandon that was delayed until no worker is left.
   Actions pending_abandon();
   Decision end_job(Verdict verdict, int signal_for_workers);
   /// Now, or while spawning once that is over.
@@ -236,18 +235,18 @@ class GroupMachine {
   std::set<int> running_;  ///< local ranks that have not ended
   std::optional<int> first_failure_;
   bool succeeded_ = false;      ///< all workers of this machine have
-  bool only_node_ = false;      ///< of the round: there are no other workers
-  bool skipped_round_ = false;  ///< one began while the job was ending here: no worker of it was started
-  bool stop_pending_ = false;   ///< the attempt is to be taken down once spawning is over
+  bool only_node_ = false;      ///< the round has no other node
+  bool skipped_round_ = false;  ///< it began while the job was ending here: no worker was started
+  bool stop_pending_ = false;   ///< take the attempt down once spawning is over
   int stop_signal_ = 0;
   Verdict verdict_ = Verdict::success;
-  bool job_is_ending_ = false;  ///< by signal, timeout or failure of ddrun itself, or the verdict is known
+  bool job_is_ending_ = false;  ///< by a signal, a timeout or a failure of ddrun, or the verdict is known
   int ending_signal_ = 0;
   std::string signal_sender_;
   std::string message_;
   int launcher_code_ = exit_codes::launcher_failed;
   bool awaits_verdict_ = true;    ///< false once this agent has left, lost the coordinator or has the verdict
-  bool abandon_pending_ = false;  ///< the job, as soon as no worker is left here
+  bool abandon_pending_ = false;  ///< Abandon as soon as no worker is left here
   bool skew_running_ = false;
 };
 

@@ -16,11 +16,10 @@ namespace ddrun::agent {
 
 namespace {
 
-/// A process that keeps ddrun for longer, though all workers have ended, is named.
+/// Processes left this long after the last worker are named.
 constexpr std::chrono::seconds survivor_report_delay{1};
 constexpr std::size_t max_named = 5;
-/// What a process starts when it hears the signal is looked for so long after its end: a program needs a while until it
-/// handles signals.
+/// Delay until processes that a stray started on SIGTERM are signalled: a new program first has to set its handlers.
 constexpr Milliseconds stray_recheck_delay{200};
 
 }  // namespace
@@ -42,7 +41,6 @@ void Takedown::reap_earlier_exits() {
 
 bool Takedown::has_caused(const ExitStatus& status) const {
   if (!machine_.taking_down() || sent_.empty()) return false;
-  // Who dies of something that we have not sent was not ended by us.
   const auto* signaled = std::get_if<Signaled>(&status);
   return signaled == nullptr || sent_.count(signaled->signal) != 0;
 }
@@ -55,7 +53,7 @@ void Takedown::signal(int number) {
 }
 
 void Takedown::start_grace(Milliseconds grace) {
-  set_paused(false);  // they have just been continued, to hear it
+  set_paused(false);  // SIGCONT has continued the workers
   grace_ends_ = Clock::now() + grace;
   timer_.set(Clock::now() + grace, [this, grace] {
     if (group_.alive_count() > 0) {
@@ -64,8 +62,8 @@ void Takedown::start_grace(Milliseconds grace) {
     }
     dispatch_(event::GraceExpired{});
   });
-  // A worker may wait in vain for what has left its group. Late, as one that is a launcher signals its own processes,
-  // and a second signal may mean "at once" to them.
+  // A worker may wait for a process that left its group. Late, because a worker that is a launcher signals its own
+  // processes, for which a second signal may mean "at once".
   schedule_stray_check(Clock::now() + grace * 3 / 4);
 }
 
@@ -86,13 +84,13 @@ void Takedown::kill() {
 
 void Takedown::kill_all() {
   cgroup_.kill();
-  group_.kill_all();  // also what has moved to another cgroup, and where there is none
+  group_.kill_all();  // also processes in other cgroups, and without a job cgroup
 }
 
 void Takedown::check_gone() {
   checking_ = true;
   if (machine_.state() == State::killing) {
-    // A process born while we looked is found in the next turn; a death comes first as a rule, and ends the wait.
+    // Finds processes forked during the last scan; usually the group is gone before.
     timer_.set(Clock::now() + resweep_interval, [this] {
       if (machine_.state() != State::killing) return;
       if (Clock::now() >= kill_deadline_) {
@@ -142,7 +140,7 @@ std::string Takedown::describe_survivors() const {
     const auto worker = std::find_if(workers.begin(), workers.end(),
                                      [&](const Worker& one) { return one.child && one.end.pid == left[i].pid; });
     std::string name = process::process_name(left[i].pid);
-    // Any program may call itself anything.
+    // A process name may contain control characters.
     std::replace_if(
         name.begin(), name.end(), [](unsigned char c) { return std::iscntrl(c) != 0; }, '?');
     names += concat(i == 0 ? "" : ", ", worker != workers.end() ? concat("rank ", worker->end.rank, " ") : "", "pid ",

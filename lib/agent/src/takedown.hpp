@@ -15,13 +15,13 @@
 
 namespace ddrun::agent {
 
-/// While killing, what was missed is looked for again after this time.
+/// Interval of repeated SIGKILL while processes are left.
 inline constexpr Milliseconds resweep_interval{50};
-/// A process that survives SIGKILL for this long hangs in the kernel.
+/// Processes left this long after SIGKILL are given up.
 inline constexpr std::chrono::seconds kill_timeout{10};
 
-/// Takes the group down, as GroupMachine says: sends signals, counts the grace time, kills, and finds out when nothing
-/// is left. Remembers what was sent, to tell who has ended by itself.
+/// Takes the group down for GroupMachine: sends signals, runs the grace timer, kills, and detects when no process is
+/// left. Records the signals sent, to tell a stopped worker from one that ended by itself.
 class Takedown {
  public:
   using Dispatch = std::function<void(const Event&)>;
@@ -30,7 +30,7 @@ class Takedown {
   Takedown(boost::asio::any_io_executor executor, WorkerGroup& group, process::ChildWatcher& watcher,
            const GroupMachine& machine, process::JobCgroup& cgroup, Dispatch dispatch);
 
-  /// Of the one before nothing is left, and what it was sent means nothing any more.
+  /// Forgets the signals of the attempt before.
   void begin_attempt() {
     sent_.clear();
     signaled_strays_.clear();
@@ -38,21 +38,21 @@ class Takedown {
   }
 
   void signal(int number);
-  /// Says GraceExpired after this time.
+  /// Dispatches GraceExpired after this time.
   void start_grace(Milliseconds grace);
   void kill();
-  /// Says GroupGone, now or as soon as it is true; while killing KillExpired if that takes too long.
+  /// Dispatches GroupGone, now or as soon as it is true; while killing KillExpired after kill_timeout.
   void check_gone();
-  /// A worker has ended, or an orphan was reaped.
+  /// To be called when a worker has ended or an orphan was reaped.
   void on_child_exit();
-  /// The grace time does not pass while the workers are stopped. What is killed is killed all the same.
+  /// The grace timer stands still while the workers are stopped; timers for SIGKILL do not.
   void set_paused(bool still) {
     if (still && machine_.state() != State::stopping) return;
     timer_.set_paused(still);
     survivor_report_.set_paused(still);
     strays_timer_.set_paused(still);
   }
-  /// No time is counted any more.
+  /// Cancels all timers.
   void cancel() {
     timer_.cancel();
     survivor_report_.cancel();
@@ -61,17 +61,17 @@ class Takedown {
 
   /// SIGKILL was sent in the present attempt.
   [[nodiscard]] bool has_killed() const { return sent_.count(SIGKILL) != 0; }
-  /// Has a worker that ended just now, with this status, been stopped by us?
+  /// Whether a worker that just ended with this status was stopped by ddrun.
   [[nodiscard]] bool has_caused(const ExitStatus& status) const;
 
  private:
-  /// Before the group hears of its end from us: a worker that is dead by now has ended by itself.
+  /// Before the first signal: workers that are dead by now ended by themselves.
   void reap_earlier_exits();
   void kill_all();
-  /// SIGTERM to each process outside the workers' groups that has not got it in this attempt.
+  /// SIGTERM, once per attempt, to each descendant outside the workers' groups.
   void stop_strays() { group_.stop_strays(signaled_strays_); }
   void schedule_stray_check(Deadline time);
-  /// Who is still there though all workers have ended.
+  /// Logs the processes that are left after all workers have ended.
   void report_survivors();
   /// "rank 0 pid 4711 (python), pid 4712 (sh) and 3 more"
   [[nodiscard]] std::string describe_survivors() const;
@@ -81,14 +81,14 @@ class Takedown {
   const GroupMachine& machine_;
   process::JobCgroup& cgroup_;
   Dispatch dispatch_;
-  Alarm timer_;         ///< of the grace time, then for looking again
-  std::set<int> sent_;  ///< signals by which the present attempt was taken down
+  Alarm timer_;         ///< of the grace time, then of the next SIGKILL
+  std::set<int> sent_;  ///< signals of the present attempt's stop
   Deadline grace_ends_{};
-  Alarm strays_timer_;  ///< when strays are looked for, while stopping
+  Alarm strays_timer_;  ///< until strays are signalled, while stopping
   WorkerGroup::Strays signaled_strays_;
-  Alarm survivor_report_;  ///< of those that are waited for
+  Alarm survivor_report_;
   bool survivors_reported_ = false;
-  bool recheck_scheduled_ = false;  ///< the timer of the strays runs because one of them has ended
+  bool recheck_scheduled_ = false;  ///< strays_timer_ runs because a stray has ended
   bool checking_ = false;
   Deadline kill_deadline_{};
 };

@@ -25,15 +25,14 @@ namespace ddrun::agent {
 
 namespace {
 
-/// For our own pipes, files and timers while workers run.
+/// Descriptors for ddrun's own pipes, files and timers while workers run.
 constexpr std::size_t spare_descriptors = 16;
-/// A group is looked after this often while it is being started.
+/// Workers started between two looks at events.
 constexpr std::size_t max_spawn_batch = 32;
-/// As /proc/PID/comm has it. It removes PyTorch's shared memory 2 s after its last client has ended, and ends; SIGTERM,
-/// which it does not handle, would leave all of it.
+/// As in /proc/PID/comm. It removes PyTorch's shared memory 2 s after its last client has ended; it does not handle
+/// SIGTERM, which would leave the memory behind.
 constexpr std::string_view torch_shm_manager = "torch_shm_manag";
-/// Sweeper and agent of a worker that is ddrun: its guard has got the signal, and another would be taken for a
-/// repetition.
+/// Sweeper and agent of a worker that is ddrun: its guard has got the signal, and a second one would be a repetition.
 constexpr std::string_view inner_sweeper = "job-sweeper";
 bool group_exists(pid_t group) { return ::kill(-group, 0) == 0 || errno == EPERM; }
 
@@ -51,7 +50,7 @@ Result<void> WorkerGroup::check_descriptors() {
   const auto count = static_cast<std::size_t>(prepared_.local_world_size);
   if (spec_.stdin_.kind == StdinSpec::Kind::all) needed += count;
   const std::size_t available = process::free_descriptors();
-  // Those of the last workers are given up first: what their order tells is least likely to be missed.
+  // The last workers go without first: the order of their ends matters least.
   pidfds_ = 0;
   if (spawner_.has_pidfd() && needed + spare_descriptors < available) {
     pidfds_ = std::min(count, available - needed - spare_descriptors);
@@ -123,7 +122,7 @@ Result<void> WorkerGroup::confirm(int lane_number) {
   if (!spawned) return tl::unexpected(spawned.error());
   worker.child.emplace(std::move(*spawned));
   worker.end.pid = worker.child->pid;
-  by_pid_[worker.end.pid] = &worker;  // the number may have been that of one that has ended
+  by_pid_[worker.end.pid] = &worker;  // the pid may have been an ended worker's
   ++alive_count_;
   watcher_.watch(worker.end.pid, worker.child->pidfd.get());
   return {};
@@ -157,8 +156,7 @@ Result<void> WorkerGroup::spawn_all(const RankAssignment& ranks, const worker_en
   for (auto& lane : lanes_) lane.environment = {};
   Result<void> failure;
   for (std::size_t i = 0; i < count && failure; ++i) {
-    // While events are looked at no start may be on its way: a child that is not yet known would be reaped as a
-    // stranger.
+    // No start may be in progress while events run: an unknown child would be reaped as an orphan.
     if (i > 0 && i % max_spawn_batch == 0) {
       failure = confirm_all();
       if (!failure || should_stop()) break;
@@ -189,7 +187,7 @@ Worker* WorkerGroup::record_exit(const process::ChildEnd& end) {
   if (found == by_pid_.end() || found->second->ended) return nullptr;
   Worker& worker = *found->second;
   worker.ended = true;
-  // Right after its reaping the number cannot have been given to anybody else.
+  // Right after reaping, the pid cannot have been reused.
   worker.group_alive = group_exists(end.pid);
   worker.child.reset();
   worker.end.status = end.status;
@@ -213,7 +211,7 @@ void WorkerGroup::signal(int number, const std::set<pid_t>& except) {
     else if (worker.group_alive) left.insert(worker.end.pid);
   }
   if (left.empty()) return;
-  // The number of a group whose leader is gone may be another's by now: only who descends from us is meant.
+  // The id of a group without a leader may have been reused: signal only descendants.
   for (const auto& info : process::workers_and_their_descendants()) {
     if (left.count(info.group) != 0 && info.state != 'Z') process::signal_descendant(info, number);
   }
@@ -267,7 +265,7 @@ std::string describe_started(const std::vector<std::pair<int, pid_t>>& workers, 
     };
     while (next < workers.size() && goes_on(next)) ++next;
     if (!text.empty()) text += ", ";
-    // Two are read more easily one by one.
+    // Two are easier to read one by one.
     if (next - i < 3) next = i + 1;
     if (next == i + 1) text += concat("rank ", rank, " pid ", pid);
     else text += concat("ranks ", rank, "-", workers[next - 1].first, " pids ", pid, "-", workers[next - 1].second);
@@ -293,10 +291,10 @@ void log_started(const std::vector<std::pair<int, pid_t>>& workers, const std::s
 
 namespace {
 
-/// How far the fastest worker may be ahead of the slowest: so much is kept for that one.
+/// How far the fastest worker may be ahead of the slowest.
 constexpr std::size_t max_backlog_bytes = std::size_t{16} << 20U;
 constexpr std::size_t max_read_bytes = std::size_t{64} << 10U;
-/// So long the others may wait for the slowest before they are told of it.
+/// Slow ranks are named once the others have waited this long.
 constexpr std::chrono::seconds slow_reader_delay{5};
 
 }  // namespace
@@ -319,7 +317,7 @@ Result<UniqueFd> StdinFeed::open(int rank) {
   }
   auto pipe = make_pipe();
   if (!pipe) return tl::unexpected(pipe.error());
-  // Only our end: the worker expects to block.
+  // Only ddrun's end: the worker expects to block.
   ::fcntl(pipe->write.get(), F_SETFL, O_NONBLOCK);
   readers_.emplace_back(executor_, pipe->write.release(), rank);
   return std::move(pipe->read);
@@ -345,20 +343,20 @@ void StdinFeed::stop() {
 }
 
 bool StdinFeed::open_input() {
-  // stdin is shared with the process that started us, such as the user's shell: that reads must not block may be set
-  // only on a view of our own. Where none can be had (sockets, a terminal of another user) nothing is set.
+  // stdin is shared with the user's shell: O_NONBLOCK may be set only on a new open file description. Where that is not
+  // possible (sockets, a terminal of another user) nothing is set.
   input_ = UniqueFd(::open("/proc/self/fd/0", O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   if (!input_) {
     auto copy = duplicate(STDIN_FILENO);
     if (!copy) return false;
     input_ = std::move(*copy);
   }
-  // Asio sets non-blocking whatever it is to wait for. So it gets an epoll set with stdin in it.
+  // Asio sets O_NONBLOCK on what it waits for, so it gets an epoll set that contains stdin.
   UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
   epoll_event event{};
   event.events = EPOLLIN;
   boost::system::error_code ec;
-  // It refuses what is always ready, such as /dev/null.
+  // epoll refuses files that are always ready, such as /dev/null.
   if (!set || ::epoll_ctl(set.get(), EPOLL_CTL_ADD, input_.get(), &event) != 0) return false;
   readable_.assign(set.get(), ec);
   if (ec) return false;
@@ -398,7 +396,7 @@ void StdinFeed::read_input() {
   push_all();
 }
 
-/// Who has got everything reads the end; the others get the rest first.
+/// Closes readers that have all input; the others get the rest first.
 void StdinFeed::on_input_end() {
   at_end_ = true;
   boost::system::error_code ec;
@@ -443,7 +441,7 @@ std::uint64_t StdinFeed::slowest() const {
 
 void StdinFeed::read_more() {
   const auto got_by_all = static_cast<std::size_t>(slowest() - begin_);
-  // Moved seldom, as long as it is small beside what stays.
+  // Erase only large parts, to move bytes seldom.
   if (got_by_all == backlog_.size() || got_by_all >= backlog_.size() / 2) {
     backlog_.erase(0, got_by_all);
     begin_ += got_by_all;

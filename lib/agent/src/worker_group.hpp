@@ -29,23 +29,21 @@
 
 namespace ddrun::agent {
 
-/// After Ctrl-Z and `bg`, reads of the terminal, and its return to this job, are looked for so often: no event tells of
-/// them.
+/// After Ctrl-Z and `bg`, poll interval for reads of the terminal and for its return to this job.
 inline constexpr std::chrono::milliseconds background_interval{100};
 
-/// --stdin=all: copies ddrun's stdin to every worker, each at its own pace: the fastest may be 16 MiB ahead of the
-/// slowest. Then it has to wait, and if that lasts the slowest are named. A worker that closes its stdin or ends takes
-/// no part any more. What was read in one attempt is not read again in the next.
+/// --stdin=all: copies ddrun's stdin to every worker at its own pace. The fastest may be 16 MiB ahead of the slowest,
+/// then it waits; slow ranks are named. A worker that closes its stdin is dropped. Input is not replayed in the next
+/// attempt.
 class StdinFeed {
  public:
   explicit StdinFeed(boost::asio::any_io_executor executor);
 
-  /// A descriptor for the stdin of the worker with this rank. For a regular file each gets its own view of it; else a
-  /// pipe.
+  /// The stdin for the worker with this rank: its own open file description of a regular file, else a pipe.
   Result<UniqueFd> open(int rank);
-  /// All workers of the attempt have theirs: begin, or go on.
+  /// Starts or continues to copy, once all workers of the attempt have their stdin.
   void start();
-  /// The attempt is over: their pipes are closed.
+  /// Closes the pipes at the end of the attempt.
   void stop();
 
  private:
@@ -53,17 +51,17 @@ class StdinFeed {
     Reader(boost::asio::any_io_executor executor, int fd, int of_rank) : pipe(std::move(executor), fd), rank(of_rank) {}
     boost::asio::posix::stream_descriptor pipe;
     int rank;
-    std::uint64_t at = 0;  ///< it has got the input up to here
+    std::uint64_t at = 0;  ///< input written to it so far
     bool waiting = false;  ///< for room in its pipe
   };
   bool open_input();
   void wait_for_input();
   void read_input();
   void on_input_end();
-  /// Gives it what there is for it, as far as that goes without waiting; it may be erased.
+  /// Writes pending input without blocking; may erase the reader.
   void push(std::list<Reader>::iterator reader);
   void push_all();
-  /// Forgets what all have got, and reads on if a worker wants more and there is room.
+  /// Drops input that all have got, and reads more if a reader needs it and there is room.
   void read_more();
   [[nodiscard]] std::uint64_t slowest() const;
   void watch_slowest();
@@ -76,8 +74,8 @@ class StdinFeed {
   bool at_end_ = false;
   bool waiting_ = false;
   std::list<Reader> readers_;
-  std::string backlog_;      ///< what not all have got yet
-  std::uint64_t begin_ = 0;  ///< where it begins
+  std::string backlog_;      ///< input that not all readers have got
+  std::uint64_t begin_ = 0;  ///< its offset
   boost::asio::steady_timer slowest_timer_;
   boost::asio::steady_timer background_timer_;
   bool slowest_watched_ = false;
@@ -90,55 +88,56 @@ struct Worker {
   int local_rank = 0;
   std::optional<process::Spawned> child;  ///< set from its start to its end
   bool ended = false;
-  bool group_alive = false;  ///< it has ended, but others live in its process group
+  bool group_alive = false;  ///< it has ended, but its process group has members
   Clock::time_point started_at;
   WorkerEnd end;
 };
 
-/// The processes of one attempt: starts, signals, kills them, and knows whether anything is left. Decides nothing.
+/// The processes of one attempt: starts, signals and kills them. All is borrowed.
 class WorkerGroup {
  public:
   WorkerGroup(boost::asio::any_io_executor executor, const LaunchSpec& spec, const Preparation& prepared,
               process::Spawner& spawner, process::ChildWatcher& watcher, logs::Output& output);
 
-  /// Checks that the descriptors suffice, and gives up pidfds if only so they do. Before the first attempt.
+  /// Checks, before the first attempt, that the descriptors suffice, if need be without pidfds. Fails with
+  /// `unavailable`.
   Result<void> check_descriptors();
 
-  /// Starts the workers in order of local rank: the spawn order. `should_stop` is called now and then; when it says
-  /// true, the rest is not started. Events of workers that have ended already come later, from the watcher.
+  /// Starts the workers in order of local rank. `should_stop` is called between batches; when it returns true, the rest
+  /// is not started. Ends of workers are reported later, by the watcher.
   Result<void> spawn_all(const RankAssignment& ranks, const worker_env::WorkerEnvironment& environment,
                          const std::function<bool()>& should_stop);
 
-  /// An attempt begins: those of the one before are over and recorded.
+  /// Forgets the workers of the attempt before.
   void clear_workers();
 
-  /// To be called with each end that the watcher reports. Null if it is none of ours.
+  /// To be called with each end that the watcher reports. Null if it is no worker's.
   Worker* record_exit(const process::ChildEnd& end);
 
-  /// Not yet ended.
+  /// Workers that have not ended.
   [[nodiscard]] int alive_count() const { return alive_count_; }
   [[nodiscard]] std::vector<Worker>& workers() { return workers_; }
 
-  /// To every worker's process group, also those whose worker has ended but left something in it.
+  /// To every worker's process group, also after the worker has ended.
   void signal(int number, const std::set<pid_t>& except = {});
-  /// Processes by number and time of birth.
+  /// Processes by pid and start time.
   using Strays = std::set<std::pair<pid_t, unsigned long long>>;
-  /// SIGTERM, whatever the groups got (daemons listen to no other), to each descendant outside the workers' groups that
+  /// SIGTERM, whatever the groups got (daemons handle no other), to each descendant outside the workers' groups that
   /// is not among `told`, which it joins. Reads /proc once.
   void stop_strays(Strays& signaled);
-  /// SIGKILL to every process that descends from us, wherever it hides.
+  /// SIGKILL to every descendant, in whatever session or group.
   void kill_all();
-  /// True if something lives in a worker's process group though all workers have ended.
+  /// Whether a process group of an ended worker has members.
   [[nodiscard]] bool any_group_alive();
-  /// True while anything descends from the workers, or one of them has not been reaped.
+  /// Whether a worker has not been reaped or a descendant is left.
   [[nodiscard]] bool anyone_left() const { return spawner_.has_processes(); }
 
-  /// The attempt is over and its output is at its end.
+  /// Closes the workers' stdin pipes, at the end of an attempt.
   void close_inputs() { stdin_feed_.stop(); }
 
  private:
   Result<UniqueFd> open_stdin(const Worker& worker, bool& inherit);
-  /// What the spawner borrows until a start is confirmed.
+  /// Memory that the spawner borrows until a start is confirmed.
   struct Lane {
     Worker* worker = nullptr;  ///< null: free
     std::vector<std::string> args;
@@ -148,7 +147,7 @@ class WorkerGroup {
   Result<void> begin(int lane, Worker& worker, const RankAssignment& ranks,
                      const worker_env::WorkerEnvironment& environment);
   Result<void> confirm(int lane);
-  /// Every start that was begun is confirmed; the first error of these.
+  /// Confirms all starts in progress; returns their first error.
   Result<void> confirm_all();
 
   const LaunchSpec& spec_;
@@ -158,19 +157,18 @@ class WorkerGroup {
   logs::Output& output_;
   StdinFeed stdin_feed_;
   UniqueFd null_;
-  std::size_t pidfds_ = 0;  ///< so many workers, the first ones, get one
+  std::size_t pidfds_ = 0;  ///< the first so many workers get one
   std::vector<Worker> workers_;
   std::unordered_map<pid_t, Worker*> by_pid_;
   int alive_count_ = 0;
   std::array<Lane, process::Spawner::slots> lanes_;
 };
 
-/// Which rank is which process, for -v when workers start and for who looks into them later:
-/// "rank 0 pid 123, ranks 1-64 pids 130-193". Ranks and pids that go on by one are one item; `most` items at most, and
-/// "and 900 more" behind them. Empty for no workers.
+/// Ranks and pids for -v: "rank 0 pid 123, ranks 1-64 pids 130-193". Consecutive ones are one item; at most `most`
+/// items, then "and 900 more". Empty for no workers.
 [[nodiscard]] std::string describe_started(const std::vector<std::pair<int, pid_t>>& workers, std::size_t most);
 
-/// Says it: with -v in one line, with -v -v all of it, and what each of them runs and where.
+/// Logs it: with -v in one line, with -v -v all of it, the program and its directory.
 void log_started(const std::vector<std::pair<int, pid_t>>& workers, const std::string& program,
                  const std::string& directory);
 

@@ -15,34 +15,34 @@
 
 namespace ddrun::agent {
 
-/// What the kernel charged to one worker and the children it waited for.
+/// Resources of one worker and the children that it waited for (wait4(2)).
 struct ResourceUse {
   long max_rss_kib = 0;
   std::chrono::microseconds user_time{0};
   std::chrono::microseconds system_time{0};
 };
 
-/// What a worker said about its own failure in error.json (PyTorch's `record`).
+/// A worker's error.json (PyTorch's `record`).
 struct WorkerError {
   std::string message;
   std::string traceback;                       ///< may be empty
   std::string file;                            ///< path of the error.json it was read from
-  std::chrono::system_clock::time_point at{};  ///< when it failed: the time in the file, or when that was written
-  bool file_stays = true;                      ///< false: it lies in our private directory, and goes with that
+  std::chrono::system_clock::time_point at{};  ///< when it failed: the time in the file, or the file's own
+  bool file_stays = true;                      ///< false: it lies in ddrun's private directory, which is removed
 };
 
-/// Why a worker failed, in its own words: the last traceback or fatal message on its stderr. Plain text.
+/// The last traceback or fatal message on a worker's stderr. Plain text.
 struct LastWords {
   std::vector<std::string> reason;           ///< one to three lines, such as "ValueError: boom"
-  std::vector<std::string> text;             ///< all of it: the traceback with the reason, oldest line first
-  std::chrono::system_clock::time_point at;  ///< when ddrun had read the reason
-  std::uint64_t shown = 0;                   ///< lines that the consoles had shown by then
+  std::vector<std::string> text;             ///< the traceback with the reason, oldest line first
+  std::chrono::system_clock::time_point at;  ///< when ddrun read the reason
+  std::uint64_t shown = 0;                   ///< lines shown on the consoles by then
   std::uint64_t turn = 0;                    ///< as in logs::TailLine
-  std::size_t lines_after = 0;               ///< what the worker wrote to stderr afterwards
-  bool continued = false;                    ///< some of that is no part of a failure, as far as is known
-  std::chrono::nanoseconds span{0};          ///< from the first of those lines to the last
+  std::size_t lines_after = 0;               ///< lines on stderr after it
+  bool continued = false;                    ///< some of those belong to no known failure
+  std::chrono::nanoseconds span{0};          ///< time from the first of those to the last
   bool is_main_traceback = false;            ///< a traceback of a main thread
-  bool blames_peer = false;                  ///< it complains of others
+  bool blames_peer = false;                  ///< it reports the failure of another rank
 };
 
 /// How one worker of one attempt ended.
@@ -53,61 +53,60 @@ struct WorkerEnd {
   ExitStatus status;
   bool success = false;           ///< its code is one of --success-on
   bool stopped_by_ddrun = false;  ///< it ended after ddrun had begun to take the group down
-  bool still_runs = false;        ///< SIGKILL has not ended it; status, ended and ran are what they would be if it had
+  bool still_runs = false;        ///< SIGKILL has not ended it; status, ended and ran are assumed
   std::chrono::system_clock::time_point started;
   std::chrono::system_clock::time_point ended;
   std::chrono::nanoseconds ran{0};
   ResourceUse use;
-  std::string why;  ///< the reason behind the status where it can be known ("out of memory: …"); else empty
-  std::string shm;  ///< how full /dev/shm was then, where its end or last lines ask for it; else empty
+  std::string why;  ///< the reason for the status if known ("out of memory: …"); else empty
+  std::string shm;  ///< use of /dev/shm, if its end or last lines suggest that it was full; else empty
   std::optional<WorkerError> error;
   std::optional<LastWords> last_words;   ///< on stderr
   std::vector<std::string> stderr_tail;  ///< its last lines on stderr, oldest first
-  bool stderr_was_shown = false;         ///< the console has shown them already
-  std::uint64_t lines_since = 0;         ///< shown on the console after its last words, by whomever
+  bool stderr_was_shown = false;         ///< the console has shown them
+  std::uint64_t lines_since = 0;         ///< lines of all ranks on the console after its last words
   std::string stdout_log;                ///< paths; empty if there is no file
   std::string stderr_log;
 };
 
-/// By what a worker shows that it has failed.
+/// Source of the evidence that a worker failed.
 enum class EvidenceKind { end, error_file, last_words };
 
 struct Evidence {
   EvidenceKind kind = EvidenceKind::end;
   std::chrono::system_clock::time_point at;
-  bool own = true;  ///< not a complaint about others
+  bool own = true;  ///< false: it reports the failure of another rank
 };
 
 struct AttemptResult {
   int attempt = 0;                           ///< TORCHELASTIC_RESTART_COUNT of its workers
-  std::uint64_t round = 0;                   ///< several machines: number of the round
+  std::uint64_t round = 0;                   ///< several machines only
   int node_rank = 0;                         ///< of this machine
   std::vector<WorkerEnd> workers;            ///< in order of rank
-  std::optional<std::size_t> first_failure;  ///< index into workers: the first that ended badly by itself
-  std::optional<std::size_t> cause;          ///< index into workers: the first that failed, by its own evidence
+  std::optional<std::size_t> first_failure;  ///< index into workers: the first that failed by itself
+  std::optional<std::size_t> cause;          ///< index into workers: the first that failed, by evidence
   Evidence cause_evidence;                   ///< of `cause`
   std::chrono::nanoseconds ran{0};
 };
 
-/// The same on one machine and for a whole job.
 using Verdict = rendezvous::VerdictKind;
 
-/// Several machines: why the job ended, as its coordinator said it to all.
+/// Several machines: why the job ended, from the coordinator's VERDICT.
 struct JobCause {
   int exit_code = 0;
-  std::string host;  ///< where it is; empty if it has no place
+  std::string host;  ///< of the worker; empty if there is none
   int node_rank = -1;
   std::string why;                        ///< one sentence
-  std::optional<WorkerEnd> worker;        ///< the first that ended badly by itself, as its own machine told
-  std::optional<WorkerEnd> failed_first;  ///< another one that failed before, by its own evidence
+  std::optional<WorkerEnd> worker;        ///< the first that failed by itself, as its node reported it
+  std::optional<WorkerEnd> failed_first;  ///< another one that failed before, by evidence
   Evidence failed_first_evidence;
   std::string failed_first_host;
-  bool is_local = false;     ///< it is this machine's
-  bool is_detailed = false;  ///< here, or where the coordinator is
+  bool is_local = false;     ///< on this machine
+  bool is_detailed = false;  ///< on its own machine and on the coordinator's
   int restarts = 0;
 };
 
-/// Several machines: how the workers of another node ended in one round (lib/rendezvous/PROTOCOL.md), as JSON.
+/// Several machines: the workers of another node in one round, as JSON (lib/rendezvous/PROTOCOL.md).
 struct NodeAttempt {
   std::uint64_t round = 0;
   int node_rank = 0;
@@ -119,10 +118,10 @@ struct NodeAttempt {
 struct CommandEnd {
   ExitStatus status;
   std::chrono::nanoseconds ran{0};
-  int runs = 1;  ///< of which this is the last
+  int runs = 1;  ///< this is the last of them
 };
 
-/// The end of a job: what the report and the exit code are made from.
+/// The end of a job, from which report and exit code are made.
 struct JobResult {
   Verdict verdict = Verdict::success;
   int signal = 0;                                   ///< for stopped_by_signal
@@ -131,8 +130,8 @@ struct JobResult {
   int launcher_code = exit_codes::launcher_failed;  ///< for launcher_failed: 125, 126 or 127
   std::string run_id;
   std::string host;     ///< short host name
-  std::string program;  ///< as the user named it
-  std::string log_dir;  ///< empty if nothing was written
+  std::string program;  ///< as given by the user
+  std::string log_dir;  ///< empty if no log was written
   int world_size = 0;
   int max_restarts = 0;
   std::chrono::milliseconds timeout{0};  ///< for timed_out
@@ -140,24 +139,23 @@ struct JobResult {
   std::chrono::nanoseconds ran{0};
   std::optional<CommandEnd> before;
   std::optional<CommandEnd> after;
-  std::vector<AttemptResult> attempts;  ///< in order; of very many only the first and the last
-  std::uint64_t attempts_left_out = 0;  ///< that stood between those
+  std::vector<AttemptResult> attempts;  ///< in order; of more than 32 the first 8 and the last 24
+  std::uint64_t attempts_left_out = 0;  ///< between those
   int node_count = 1;
-  bool is_whole_job = true;              ///< one machine, or the coordinator's: what it says is the job's
+  bool is_whole_job = true;              ///< one machine, or the coordinator's agent
   std::optional<JobCause> cause;         ///< several machines only
   std::vector<NodeAttempt> other_nodes;  ///< for the report of the whole job
-  /// Bytes that could not be written to log files (disk full …) and the first error; 0 if none.
+  /// Bytes that could not be written to log files, and the first error; 0 if none.
   std::uint64_t log_bytes_lost = 0;
   std::string log_error;
-  /// The same for the console, if it was full; a console whose reader has left is no loss.
+  /// The same for the console; output for a reader that has closed it is not counted.
   std::uint64_t console_bytes_lost = 0;
   std::string console_error;
 
-  /// All that was to be kept or shown, is.
   [[nodiscard]] bool output_complete() const { return log_bytes_lost == 0 && console_bytes_lost == 0; }
 };
 
-/// The exit code for the end of a job: base/exit_status.hpp has the table.
+/// The exit code of a job; the table is in base/exit_status.hpp.
 [[nodiscard]] int exit_code(const JobResult& result);
 
 /// The exit code for a failure before any worker was started.

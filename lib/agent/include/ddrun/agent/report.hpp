@@ -7,21 +7,20 @@
 
 namespace ddrun::agent {
 
-/// The last words on the screen when a job did not succeed: the worker that failed first, how, why and where to look,
-/// then what became of the others, in as few lines as that takes. Ends with a newline; empty if all went well.
-/// A success whose output could not all be written gives one line that says so. `color`: with terminal colours.
+/// The text on the console for a job that did not succeed: the worker that failed first, its reason and log, then how
+/// the others ended. Ends with a newline; empty after a success, or one line if output was lost. `color`: ANSI colours.
 [[nodiscard]] std::string failure_report(const JobResult& result, bool color);
 
-/// --report: the whole result as JSON text, per attempt and rank. docs/debugging.md lists the keys; a key that is
-/// there stays and keeps its meaning as long as "schema_version" is the same.
+/// --report: the result as JSON, per attempt and rank. docs/debugging.md lists the keys; keys are only added while
+/// "schema_version" is the same.
 [[nodiscard]] std::string json_report(const JobResult& result);
 
-/// Writes what json_report() gave so that a reader never sees half of it, as JUnit's XML (ci.hpp) where `path` ends in
-/// ".xml". Fails with `unavailable` and names the file.
+/// Replaces the file at `path` atomically by `json` from json_report(), as JUnit's XML (ci.hpp) if `path` ends in
+/// ".xml". Waits up to 5 s for the reader of a FIFO. Fails with `unavailable` and names the file.
 [[nodiscard]] Result<void> write_report(const std::string& path, const std::string& json);
 
-/// For before the job begins: a job of days must not lose its report to a mistyped path. Fails with `invalid_argument`
-/// or `unavailable` if a report could not be written there.
+/// Checks, before the job begins, that a report can be written to `path`. Fails with `invalid_argument` for a
+/// directory, with `unavailable` if the file's directory is not writable.
 [[nodiscard]] Result<void> check_report_file(const std::string& path);
 
 }  // namespace ddrun::agent
