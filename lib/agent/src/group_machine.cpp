@@ -24,25 +24,25 @@ constexpr std::array<std::string_view, std::variant_size_v<Event>> event_names{
     "RoundBegins", "StopOrdered",  "VerdictReceived", "CoordinatorLost"};
 
 template <class Kind, class... Kinds>
-constexpr unsigned index_in(const std::variant<Kinds...>* /*list*/) {
+constexpr unsigned bit_in(const std::variant<Kinds...>* /*list*/) {
   unsigned index = 0;
   (void)((std::is_same_v<Kind, Kinds> || (++index, false)) || ...);
-  return index;
+  return 1U << index;
 }
-template <class Kind>
-constexpr unsigned event_index = index_in<Kind>(static_cast<const Event*>(nullptr));
 template <class... Kinds>
-constexpr unsigned actions = ((1U << index_in<Kinds>(static_cast<const Action*>(nullptr))) | ...);
+constexpr unsigned events = (bit_in<Kinds>(static_cast<const Event*>(nullptr)) | ...);
+template <class... Kinds>
+constexpr unsigned actions = (bit_in<Kinds>(static_cast<const Action*>(nullptr)) | ...);
 
-template <class Kind>
+template <class... Kinds>
 constexpr Step on(State from, std::initializer_list<State> next, unsigned taken = 0) {
-  Step step{from, event_index<Kind>, 0, taken, false};
+  Step step{from, events<Kinds...>, 0, taken, false};
   for (const State state : next) step.next |= 1U << static_cast<unsigned>(state);
   return step;
 }
-template <class Kind>
+template <class... Kinds>
 constexpr Step ignore(State from) {
-  return {from, event_index<Kind>, 1U << static_cast<unsigned>(from), 0, true};
+  return {from, events<Kinds...>, 0, 0, true};
 }
 
 /// With a grace time of 0 a group goes to `killing` at once. What comes while workers are spawned takes effect when
@@ -60,16 +60,14 @@ constexpr auto table = [] {
       on<JobTimeout>(idle, {finished}, actions<SendAbort, Finish>),
       on<EndingSignal>(idle, {finished}, actions<SendLeave, Finish>),
       on<ParentLost>(idle, {finished}, actions<Abandon, Finish>),
-      on<VerdictReceived>(idle, {finished}, actions<Finish>),
-      on<CoordinatorLost>(idle, {finished}, actions<Finish>),
+      on<VerdictReceived, CoordinatorLost>(idle, {finished}, actions<Finish>),
 
       on<RoundBegins>(State::rendezvous, {State::rendezvous, starting}, actions<SpawnWorkers>),
       on<JobTimeout>(State::rendezvous, {State::rendezvous, finished}, actions<SendAbort, Finish>),
       on<EndingSignal>(State::rendezvous, {State::rendezvous, finished}, actions<SendLeave, Finish>),
       on<ParentLost>(State::rendezvous, {State::rendezvous, finished}, actions<Abandon, Finish>),
       on<StopOrdered>(State::rendezvous, {State::rendezvous}, actions<SendStopped>),
-      on<VerdictReceived>(State::rendezvous, {finished}, actions<Finish>),
-      on<CoordinatorLost>(State::rendezvous, {State::rendezvous, finished}, actions<Finish>),
+      on<VerdictReceived, CoordinatorLost>(State::rendezvous, {State::rendezvous, finished}, actions<Finish>),
       ignore<WorkerEnded>(State::rendezvous),  // one that SIGKILL did not end in time
 
       on<Spawned>(starting, {running, stopping, killing}, stop | actions<SendSucceeded, StartSkew>),
@@ -77,60 +75,39 @@ constexpr auto table = [] {
       on<WorkerEnded>(starting, {starting}, cancel | actions<SendFailed>),
       on<JobTimeout>(starting, {starting}, cancel | actions<SendAbort>),
       on<EndingSignal>(starting, {starting}, cancel | actions<SendLeave>),
-      on<ParentLost>(starting, {starting}, cancel),
-      on<StopOrdered>(starting, {starting}, cancel),
-      on<VerdictReceived>(starting, {starting}, cancel),
-      on<CoordinatorLost>(starting, {starting}, cancel),
+      on<ParentLost, StopOrdered, VerdictReceived, CoordinatorLost>(starting, {starting}, cancel),
 
       on<WorkerEnded>(running, {running, stopping, killing}, stop | actions<SendFailed, SendSucceeded, StartSkew>),
       on<SkewExpired>(running, {running, stopping, killing}, stop | actions<SendAbort>),
       on<JobTimeout>(running, {stopping, killing}, stop | actions<SendAbort>),
       on<EndingSignal>(running, {stopping, killing}, stop | actions<SendLeave>),
-      on<ParentLost>(running, {stopping, killing}, stop),
-      on<StopOrdered>(running, {stopping, killing}, stop),
-      on<VerdictReceived>(running, {stopping, killing}, stop),
-      on<CoordinatorLost>(running, {stopping, killing}, stop),
+      on<ParentLost, StopOrdered, VerdictReceived, CoordinatorLost>(running, {stopping, killing}, stop),
 
-      on<WorkerEnded>(stopping, {stopping}),
       on<GroupGone>(stopping, {closing}, close),
       on<StopOrdered>(stopping, {stopping, killing}, kill),
       on<GraceExpired>(stopping, {killing}, kill),
       on<JobTimeout>(stopping, {stopping}, actions<SendAbort>),
       on<EndingSignal>(stopping, {stopping, killing}, kill | actions<SendLeave, SignalGroup>),
-      on<ParentLost>(stopping, {stopping}),
-      on<VerdictReceived>(stopping, {stopping}),
-      on<CoordinatorLost>(stopping, {stopping}),
+      on<WorkerEnded, ParentLost, VerdictReceived, CoordinatorLost>(stopping, {stopping}),
       ignore<SkewExpired>(stopping),
 
-      on<WorkerEnded>(killing, {killing}),
       on<GroupGone>(killing, {closing}, close),
       on<KillExpired>(killing, {closing}, close | actions<SendAbort>),
       on<JobTimeout>(killing, {killing}, actions<SendAbort>),
       on<EndingSignal>(killing, {killing}, actions<SendLeave>),
-      on<ParentLost>(killing, {killing}),
-      on<VerdictReceived>(killing, {killing}),
-      on<CoordinatorLost>(killing, {killing}),
-      ignore<StopOrdered>(killing),
-      ignore<SkewExpired>(killing),
+      on<WorkerEnded, ParentLost, VerdictReceived, CoordinatorLost>(killing, {killing}),
+      ignore<StopOrdered, SkewExpired>(killing),
 
       on<OutputClosed>(closing, {State::rendezvous, finished}, actions<SendStopped, Finish>),
       on<JobTimeout>(closing, {closing}, actions<SendAbort>),
       on<EndingSignal>(closing, {closing}, actions<SendLeave>),
       on<ParentLost>(closing, {closing}, actions<Abandon>),
-      on<VerdictReceived>(closing, {closing}),
-      on<CoordinatorLost>(closing, {closing}),
-      ignore<WorkerEnded>(closing),  // as in `rendezvous`
-      ignore<GroupGone>(closing),    // from a CheckGone that was queued before
-      ignore<StopOrdered>(closing),
+      on<VerdictReceived, CoordinatorLost>(closing, {closing}),
+      // GroupGone: from a CheckGone that was queued before.
+      ignore<WorkerEnded, GroupGone, StopOrdered>(closing),
 
-      ignore<WorkerEnded>(finished),
-      ignore<JobTimeout>(finished),
-      ignore<EndingSignal>(finished),
-      ignore<ParentLost>(finished),
-      ignore<RoundBegins>(finished),
-      ignore<StopOrdered>(finished),
-      ignore<VerdictReceived>(finished),
-      ignore<CoordinatorLost>(finished),
+      ignore<WorkerEnded, JobTimeout, EndingSignal, ParentLost>(finished),
+      ignore<RoundBegins, StopOrdered, VerdictReceived, CoordinatorLost>(finished),
   };
 }();
 
@@ -150,8 +127,8 @@ GroupMachine::GroupMachine(Rules rules, int local_world_size)
     : rules_(std::move(rules)), local_world_size_(local_world_size) {}
 
 Result<std::vector<Action>> GroupMachine::step(const Event& event) {
-  const auto row = std::find_if(table.begin(), table.end(),
-                                [&](const Step& one) { return one.from == state_ && one.event == event.index(); });
+  const auto row =
+      std::find_if(table.begin(), table.end(), [&](const Step& one) { return one.applies_to(state_, event); });
   if (row == table.end()) {
     return fail(Errc::invalid_argument, concat("event ", name(event), " cannot come in state ", name(state_)));
   }

@@ -2,7 +2,6 @@
 
 #include <sys/types.h>
 
-#include <cstddef>
 #include <functional>
 #include <optional>
 #include <set>
@@ -131,22 +130,23 @@ using Action = std::variant<action::SpawnWorkers, action::CancelSpawn, action::S
                             action::Finish, action::Join, action::SendFailed, action::SendSucceeded,
                             action::SendStopped, action::SendLeave, action::SendAbort, action::Abandon>;
 
-/// A row of the machine's table: an event that can come in a state, the states that may follow, and the actions that
-/// may be taken.
+/// A row of the machine's table: events that can come in a state, the states that may follow, and the actions that may
+/// be taken.
 struct Step {
   State from = State::idle;
-  std::size_t event = 0;  ///< index in Event
-  unsigned next = 0;      ///< a bit for each State; that of `from` if it may stay
-  unsigned actions = 0;   ///< a bit for each index in Action
-  bool ignored = false;   ///< the event can come, and has no effect
+  unsigned events = 0;   ///< a bit for each index in Event
+  unsigned next = 0;     ///< a bit for each State; that of `from` if it may stay
+  unsigned actions = 0;  ///< a bit for each index in Action
+  bool ignored = false;  ///< the events can come, and have no effect
 
-  [[nodiscard]] constexpr bool may_lead_to(State state) const {
-    return (next & (1U << static_cast<unsigned>(state))) != 0;
+  [[nodiscard]] bool applies_to(State state, const Event& event) const {
+    return from == state && (events & (1U << event.index())) != 0;
   }
+  [[nodiscard]] bool may_lead_to(State state) const { return (next & (1U << static_cast<unsigned>(state))) != 0; }
   [[nodiscard]] bool may_cause(const Action& action) const { return (actions & (1U << action.index())) != 0; }
 };
 
-/// All rows, one for each pair of state and event that can occur.
+/// All rows; exactly one applies to each pair of state and event that can occur.
 [[nodiscard]] std::span<const Step> state_table();
 
 /// State machine for the workers of this machine; the coordinator decides about rounds, restarts and the end of the
