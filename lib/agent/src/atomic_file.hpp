@@ -18,7 +18,7 @@
 
 namespace ddrun::agent {
 
-/// The descriptor that a path such as "-", /dev/stdout or /dev/fd/3 stands for; -1 if it is another kind of path.
+/// The descriptor named by "-", /dev/stdout, /dev/fd/3 and the like; -1 for any other path.
 inline int named_descriptor(std::string_view path) {
   if (path == "-" || path == "/dev/stdout") return STDOUT_FILENO;
   if (path == "/dev/stderr") return STDERR_FILENO;
@@ -30,13 +30,13 @@ inline int named_descriptor(std::string_view path) {
   return -1;
 }
 
-/// Whether write_file_atomically() replaces it, any number of times.
+/// Whether write_file_atomically() can replace it repeatedly.
 inline bool is_replaceable_file(const std::string& path) {
   struct stat info {};
   return !path.empty() && named_descriptor(path) < 0 && (::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode));
 }
 
-/// An empty file of this user alone in $TMPDIR or /tmp; empty if none can be made.
+/// Makes an empty file with mode 0600 in $TMPDIR or /tmp and returns its path; empty on failure.
 inline std::string make_private_file(std::string_view name) {
   const auto place = variable("TMPDIR").value_or("/tmp");
   std::string path = concat(place, "/", name, "XXXXXX");
@@ -44,8 +44,7 @@ inline std::string make_private_file(std::string_view name) {
   return fd ? path : std::string();
 }
 
-/// Opens a device or a FIFO for writing. A FIFO needs a reader: one that is not there yet has five seconds to come.
-/// Fails with errno set.
+/// Opens a device or a FIFO for writing. Blocks up to 5 s until a FIFO has a reader. Fails with errno set.
 inline UniqueFd open_for_reader(const std::string& path) {
   const Deadline deadline = Clock::now() + std::chrono::seconds(5);
   for (;;) {
@@ -55,9 +54,8 @@ inline UniqueFd open_for_reader(const std::string& path) {
   }
 }
 
-/// Replaces the file at `path` by one with this text: a reader sees the old file or the new one, never half of it.
-/// A device or pipe is written to as it is, and so is /dev/stdout, also if it is a file: what is in there already
-/// is not ours. A symbolic link stays and its target is replaced. Waits for the reader of a FIFO, but not without end.
+/// Replaces the file at `path` atomically. Devices, pipes and /dev/stdout (also if it is a file with other content) are
+/// written to directly. A symbolic link stays and its target is replaced. Blocks up to 5 s for the reader of a FIFO.
 inline Result<void> write_file_atomically(const std::string& path, std::string_view text) {
   const auto failed = [&](int err) { return fail_errno(Errc::unavailable, "cannot write " + path, err); };
   if (const int own = named_descriptor(path); own >= 0) {
@@ -71,7 +69,7 @@ inline Result<void> write_file_atomically(const std::string& path, std::string_v
       if (S_ISDIR(info.st_mode)) return failed(EISDIR);
       const UniqueFd fd = open_for_reader(path);
       if (!fd && errno == ENXIO && S_ISFIFO(info.st_mode)) {
-        return fail(Errc::unavailable, "cannot write " + path + ": nobody reads it");
+        return fail(Errc::unavailable, "cannot write " + path + ": it has no reader");
       }
       if (!fd || !write_all(fd.get(), text.data(), text.size())) return failed(errno);
       return {};

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t max_columns = 300;
 
-/// Addresses; numbers of ranks, processes and devices; durations; dates, times, ports and what else is that long.
+/// Addresses; numbers of ranks, processes and devices; durations; dates, times, ports and other long numbers.
 const char* const changing = R"(0x[0-9a-f]+|((?:rank|pid|process|worker|node|gpu|cuda|device|thread|port)[ :=#_]*)\d+)"
                              R"(|\d+(?:\.\d+)?(?= ?(?:[num]?s|sec(?:onds)?|milliseconds|min(?:utes)?|h(?:ours)?)\b))"
                              R"(|\d+[.:-]\d+[.:-][\d.:-]*\d|\d+:\d+|\d{9,})";
@@ -20,7 +20,7 @@ std::string without_changing_numbers(std::string text, pid_t pid) {
   return std::regex_replace(text, std::regex(concat(R"(\b)", pid, R"(\b)")), "#");
 }
 
-/// "File "train.py", line 3, in f": the last that is no library's, else the first.
+/// "File "train.py", line 3, in f": the last frame outside libraries, else the first.
 std::string user_frame(const std::vector<std::string>& traceback) {
   std::string found;
   for (const std::string& line : traceback) {

@@ -24,7 +24,7 @@
 
 namespace ddrun::agent {
 
-// ---- what the report says
+// ---- fields of the report
 
 std::string text_at(const Json& json, const char* key) {
   const auto found = json.find(key);
@@ -90,7 +90,7 @@ std::string reason_of(const Json& worker) {
 
 namespace {
 
-/// As actions/toolkit does it.
+/// Escapes as actions/toolkit does.
 std::string escaped(std::string_view text, bool property) {
   std::string result;
   for (const char c : text) {
@@ -110,7 +110,7 @@ struct Frame {
   long long line = 0;
 };
 
-/// `path` relative to `folder`; empty if it is not below it, or in an installed package.
+/// `path` relative to `folder`; empty if it is not below, or in an installed package.
 std::string below(const std::filesystem::path& folder, const std::filesystem::path& path) {
   const std::string relative = path.lexically_normal().lexically_relative(folder.lexically_normal()).string();
   if (relative.empty() || relative == "." || relative.starts_with("..")) return {};
@@ -132,8 +132,7 @@ std::string in_workspace(const std::string& file, const std::string& workspace) 
   return below(std::filesystem::weakly_canonical(folder, failed), std::filesystem::weakly_canonical(path, failed));
 }
 
-/// The innermost frame of the user's own code: the last one of a traceback; of faulthandler's, the first one of the
-/// thread that failed.
+/// The innermost frame in the workspace: the last of a traceback, the first of faulthandler's failed thread.
 std::optional<Frame> user_frame(const std::vector<std::string>& trace, const std::string& workspace) {
   std::optional<Frame> found;
   bool innermost_first = false;
@@ -213,7 +212,7 @@ std::string_view ci_name(CiService service) {
 
 CiFold ci_fold(CiService service, std::string_view program) {
   const std::string title = concat("ddrun: output of ", cut_line(plain_line(program), 200));
-  // A single worker's last line, which may have no end, is not seen by ddrun.
+  // ddrun does not see whether a single worker's last line is finished.
   if (service == CiService::github) return {concat("::group::", escaped(title, false), "\n"), "\n::endgroup::\n"};
   if (service != CiService::gitlab) return {};
   const long long now = ::time(nullptr);
@@ -271,7 +270,7 @@ void report_to_github(const std::string& json) {
   const std::string path(variable("GITHUB_STEP_SUMMARY").value_or(""));
   if (path.empty()) return;
   const std::string text = github_summary(json);
-  // Not blocking: a FIFO without a reader is an error.
+  // O_NONBLOCK: a FIFO without a reader is an error.
   UniqueFd file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666));
   if (file && write_all(file.get(), text.data(), text.size())) return;
   say(Level::warning,

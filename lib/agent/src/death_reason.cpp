@@ -21,7 +21,7 @@ namespace {
 
 using topology::SystemRoots;
 
-/// Signals that a process sends, rather than the kernel because of what the program did.
+/// Signals that another process sends, as opposed to those that the kernel raises for a fault.
 bool is_usually_sent(int signal) {
   return signal == SIGKILL || signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
 }
@@ -34,7 +34,7 @@ std::string piped_core(std::string_view command, pid_t pid) {
   return concat("core dump: given to ", program);
 }
 
-/// core(5)'s pattern as one for glob(3): what we know is filled in, the rest matches anything.
+/// core(5)'s pattern as one for glob(3): known specifiers are filled in, the others become '*'.
 std::string core_glob(std::string_view pattern, const DeadWorker& worker, bool append_pid) {
   std::string result;
   bool has_pid = false;
@@ -105,7 +105,7 @@ void DeathReasons::begin_attempt(int workers) {
   workers_ = std::max(workers, 1);
 }
 
-/// The OOM killer takes the largest. A worker that never had an eighth of its share of the limit was hardly that.
+/// The OOM killer takes the largest process, hardly one that never had an eighth of its share of the limit.
 bool DeathReasons::is_far_below_limit(long max_rss_kib) const {
   const auto limit = topology::memory_limit(roots_);
   const std::int64_t kib = limit ? limit->bytes / 1024 : ::sysconf(_SC_PHYS_PAGES) * (::sysconf(_SC_PAGESIZE) / 1024);
@@ -114,11 +114,11 @@ bool DeathReasons::is_far_below_limit(long max_rss_kib) const {
 
 std::optional<DeathReasons::KillCount> DeathReasons::count_kills() const {
   if (const auto group = topology::own_cgroup("memory", roots_)) {
-    // The kernel counts a kill before it sends the signal, so a process that sees the death sees the count.
+    // The kernel counts a kill before it sends the signal.
     const std::string file = group->directory + (group->v2 ? "/memory.events" : "/memory.oom_control");
     if (const auto kills = read_keyed_number(file, "oom_kill")) return KillCount{*kills, true};
   }
-  // The root cgroup counts nothing of its own.
+  // The root cgroup has no counter.
   if (const auto kills = read_keyed_number(roots_.proc + "/vmstat", "oom_kill")) return KillCount{*kills, false};
   return std::nullopt;
 }
@@ -160,7 +160,7 @@ std::string DeathReasons::explain(const DeadWorker& worker) {
   if (signaled != nullptr && is_usually_sent(signaled->signal)) return "signal sent from outside ddrun";
   if (std::string core = core_dump_location(worker, roots_); !core.empty()) return core;
   if (oom && now->of_our_cgroup && worker.status != ExitStatus(Exited{0})) {
-    // Such as a data loader's process: its parent sees it die and fails with a code of its own.
+    // For example a data loader's process, whose parent then fails with an exit code.
     return ambiguous(concat("perhaps out of memory: the kernel's OOM killer ended another process of this job ",
                             out_of_memory(false)));
   }

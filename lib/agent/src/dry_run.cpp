@@ -20,7 +20,7 @@ std::string command_line(const Preparation& prepared, const std::vector<std::str
   return text;
 }
 
-/// Variables that are the same for all workers, and those of one alone.
+/// Variables common to all workers, and those of single workers.
 struct Differences {
   std::vector<std::string> common;
   std::vector<std::vector<std::string>> own;
@@ -54,7 +54,7 @@ std::string quote_entry(const std::string& entry) {
   return entry.substr(0, equals + 1) + (equals + 1 < entry.size() ? shell_quote(entry.substr(equals + 1)) : "");
 }
 
-/// What can be said of the rendezvous before it has taken place.
+/// What is known of the rendezvous in advance.
 struct RendezvousPlan {
   RankAssignment ranks;
   std::string note;                         ///< lines

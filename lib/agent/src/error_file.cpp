@@ -21,12 +21,11 @@ using nlohmann::json;
 using Time = std::chrono::system_clock::time_point;
 
 constexpr std::size_t max_file_bytes = std::size_t{4} << 20U;
-/// Of a message or a traceback: each worker of each attempt may have one.
+/// Limit for a message and for a traceback; each worker of each attempt may have both.
 constexpr std::size_t max_text_bytes = std::size_t{64} << 10U;
 
 std::optional<std::string> read_regular_file(const std::string& path, timespec* written = nullptr) {
-  // Opening a device may do something; O_NONBLOCK: a FIFO that a worker puts there meanwhile must not wait for its
-  // other end.
+  // Opening a device may have an effect. O_NONBLOCK: a worker may replace the file by a FIFO meanwhile.
   struct stat there {};
   if (::stat(path.c_str(), &there) != 0 || !S_ISREG(there.st_mode)) return std::nullopt;
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
@@ -44,12 +43,12 @@ std::optional<std::string> read_regular_file(const std::string& path, timespec* 
   return text;
 }
 
-/// Picks the strings we want while the parser goes through the text, so that a break later on loses nothing of them.
+/// Collects the strings while parsing, so that text before a break in a truncated file is kept.
 class MessagePicker : public nlohmann::json_sax<json> {
  public:
   WorkerError found;
   std::int64_t seconds = 0;  ///< "timestamp"; 0: none
-  std::size_t broke_at = 0;  ///< bytes up to and with the one where it is no JSON any more; 0: it is
+  std::size_t broke_at = 0;  ///< bytes up to and including the first invalid one; 0: valid JSON
 
   bool null() override { return true; }
   bool boolean(bool) override { return true; }
@@ -85,7 +84,7 @@ class MessagePicker : public nlohmann::json_sax<json> {
   }
   bool enter() {
     keys_.emplace_back();
-    return keys_.size() <= 64;  // no error is nested deeper; a bound for memory
+    return keys_.size() <= 64;  // bounds memory; PyTorch nests three levels
   }
   bool leave() {
     keys_.pop_back();
@@ -95,8 +94,8 @@ class MessagePicker : public nlohmann::json_sax<json> {
   std::vector<std::string> keys_;
 };
 
-/// The time in the file has whole seconds. Where the file was written in that second or soon after, that is nearer;
-/// else the second's end, so that rounding accuses no worker.
+/// The time in the file has whole seconds. If the file was written in that second or soon after, its own time is more
+/// exact; else the end of the second, so that rounding does not make this worker the first.
 Time time_of(std::int64_t seconds, const timespec& written) {
   const Time file(std::chrono::duration_cast<Time::duration>(std::chrono::seconds(written.tv_sec) +
                                                              std::chrono::nanoseconds(written.tv_nsec)));
@@ -105,15 +104,15 @@ Time time_of(std::int64_t seconds, const timespec& written) {
   return inside + std::chrono::milliseconds(999);
 }
 
-/// A text that ended inside a string, or has bytes in one that JSON forbids, as JSON up to there.
+/// Completes a text that ends inside a string, and replaces bytes that JSON forbids.
 std::string repaired(std::string_view text) {
-  // nlohmann's serializer knows what is not UTF-8.
+  // nlohmann's serializer replaces invalid UTF-8.
   std::string repaired =
       json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace)).get<std::string>();
   for (char& c : repaired) {
     if (static_cast<unsigned char>(c) < ' ') c = ' ';
   }
-  // Perhaps half an escape: "\u12".
+  // It may end with half an escape: "\u12".
   if (const std::size_t escape = repaired.rfind('\\'); escape != std::string::npos && repaired.size() - escape < 6)
     repaired.resize(escape);
   while (repaired.ends_with('\\')) repaired.pop_back();

@@ -12,7 +12,7 @@ namespace ddrun::agent {
 /// ends). As with torchrun, `timestamp` is 0 and `metadata.metadata` is JSON inside a string.
 class EventLog {
  public:
-  /// Silent unless `handler` is "console".
+  /// Writes only if `handler` is "console".
   EventLog(const std::string& handler, std::string role, std::string hostname, std::string backend);
 
   void attempt_started(const RankAssignment& ranks);

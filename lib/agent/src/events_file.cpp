@@ -24,9 +24,9 @@ namespace ddrun::agent {
 namespace {
 
 constexpr std::size_t max_waiting_bytes = std::size_t{4} << 20U;
-/// At the end a reader may still come, or to read on.
+/// finish() waits this long for a reader of a FIFO to take some bytes.
 constexpr std::chrono::seconds reader_timeout{2};
-/// And a disk that hangs may come back.
+/// And this long for a disk.
 constexpr std::chrono::seconds disk_timeout{60};
 
 }  // namespace
@@ -36,13 +36,13 @@ class EventsFile::LineFile {
  public:
   explicit LineFile(UniqueFd fd) : fd_(std::move(fd)) {}
 
-  /// 0, or why they are lost.
+  /// 0, or the errno of the loss.
   int write(std::string_view lines) {
-    // The disk was full in the middle of a line: that one is lost, and not the next one too.
+    // After a partial write, end that line, so that the next one is kept.
     if (torn_ && ::write(fd_.get(), "\n", 1) == 1) torn_ = false;
     const ssize_t written = ::write(fd_.get(), lines.data(), lines.size());
     if (written == static_cast<ssize_t>(lines.size())) return 0;
-    // A disk that takes a part of a line is full.
+    // A partial write means a full disk.
     const int error = written < 0 ? errno : ENOSPC;
     torn_ = torn_ || (written > 0 && lines[static_cast<std::size_t>(written) - 1] != '\n');
     return error;
@@ -53,15 +53,14 @@ class EventsFile::LineFile {
   bool torn_ = false;  ///< the last line has no end
 };
 
-/// What waits for a reader or a disk, and the thread that waits with it. That thread may be left behind in a write or
-/// an open that never ends, and so it shares the ownership.
+/// The queue and its thread, which shares ownership because it may be blocked forever in open(2) or write(2).
 class EventsFile::Writer {
  public:
-  /// Of what is a FIFO or was opened already.
+  /// `path`: a FIFO to be opened; empty if `fd` is open.
   Writer(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
   explicit Writer(std::unique_ptr<LineFile> file) : file_(std::move(file)) {}
 
-  /// The thread's.
+  /// Runs on the writer's thread, forever.
   void run() {
     std::unique_lock lock(mutex_);
     for (;;) {
@@ -93,20 +92,20 @@ class EventsFile::Writer {
 
   [[nodiscard]] bool is_disk() const { return file_ != nullptr; }
   [[nodiscard]] const char* stall_reason() const {
-    return is_disk() ? "the disk does not take them" : "nobody reads them";
+    return is_disk() ? "the disk does not take them" : "no reader takes them";
   }
 
   struct Loss {
     std::uint64_t bytes = 0;
     std::string why;
   };
-  /// Of a disk that is full, so far.
+  /// The loss so far, after a write error.
   [[nodiscard]] Loss refused() {
     const std::scoped_lock lock(mutex_);
     return error_ == 0 ? Loss() : Loss{lost_, std::strerror(error_)};
   }
 
-  /// Waits until all is written or nothing has been for too long.
+  /// Blocks until all is written, or nothing was written for reader_timeout or disk_timeout.
   Loss finish() {
     std::unique_lock lock(mutex_);
     const auto done = [this] { return waiting_.empty() && in_flight_ == 0; };
@@ -119,15 +118,15 @@ class EventsFile::Writer {
         break;
       }
     }
-    const char* const hangs = is_disk() ? stall_reason() : "nobody read them";
+    const char* const hangs = is_disk() ? stall_reason() : "no reader took them";
     return {lost_ + waiting_.size() + in_flight_, error_ != 0 ? std::strerror(error_) : hangs};
   }
 
  private:
-  /// 0, or why nothing was taken.
+  /// 0, or the errno.
   int write(const std::string& lines) {
     if (file_) return file_->write(lines);
-    // A FIFO has a reader, or gets one now; if that one leaves, the next one may come.
+    // open(2) of a FIFO waits for a reader; after EPIPE for the next one.
     if (!fd_) fd_.reset(::open(path_.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC));
     const int err = !fd_ || !write_all(fd_.get(), lines.data(), lines.size()) ? errno : 0;
     if (err == EPIPE && !path_.empty()) fd_.reset();
@@ -136,8 +135,8 @@ class EventsFile::Writer {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  const std::unique_ptr<LineFile> file_;  ///< the thread's, as are:
-  std::string path_;                      ///< of what is yet to be opened
+  const std::unique_ptr<LineFile> file_;  ///< used by the thread only, as are:
+  std::string path_;                      ///< of a FIFO that is not open yet
   UniqueFd fd_;
   std::string waiting_;
   std::size_t in_flight_ = 0;
@@ -189,7 +188,7 @@ void EventsFile::write_line(const std::string& json) {
   const bool empty = json == "{}";
   std::string line =
       concat("{\"time\":", utc(std::chrono::system_clock::now()).dump(), empty ? "" : ",", json.substr(1));
-  // The coordinator may be another machine's.
+  // The line may come from the coordinator of another machine.
   std::replace(line.begin(), line.end(), '\n', ' ');
   write(line + "\n");
 }
@@ -207,7 +206,7 @@ void EventsFile::write(std::string_view said) {
   say(Level::warning, concat("--events: ", writer_->stall_reason(), "; what comes now is lost"));
 }
 
-/// While the job runs something can still be done about it; the sum comes at the end.
+/// Warns at the first loss; finish() reports the sum.
 void EventsFile::record_loss(std::uint64_t bytes, std::string why) {
   if (lost_ == 0) loss_reason_ = std::move(why);
   lost_ = bytes;

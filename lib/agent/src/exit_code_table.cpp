@@ -8,14 +8,14 @@ int code_of_first_failure(const JobResult& result) {
   if (result.attempts.empty() || !result.attempts.back().first_failure) return 1;
   const AttemptResult& last = result.attempts.back();
   const int code = shell_code(last.workers.at(*last.first_failure).status);
-  // With --success-on a worker may fail by exiting with 0; ddrun's own 0 means success, always.
+  // With --success-on a worker may fail with exit code 0; ddrun's exit code 0 always means success.
   return code == 0 ? 1 : code;
 }
 
 }  // namespace
 
 int exit_code(const JobResult& result) {
-  // The results may be in what was lost.
+  // The lost output may contain the results.
   if (result.verdict == Verdict::success && !result.output_complete()) return exit_codes::launcher_failed;
   if (result.cause) return result.cause->exit_code;
   switch (result.verdict) {

@@ -16,12 +16,12 @@ namespace ddrun::agent {
 
 namespace {
 
-constexpr std::size_t width = 100;            ///< columns we try to stay in
+constexpr std::size_t width = 100;            ///< columns to stay within if possible
 constexpr std::size_t indent = 11;            ///< of the text after "  label: "
 constexpr std::size_t max_stderr_lines = 8;   ///< lines of a worker's stderr
 constexpr std::size_t max_trace_lines = 16;   ///< lines of a traceback
 constexpr std::size_t max_message_lines = 3;  ///< lines of an error.json's message
-constexpr std::size_t far_above_lines = 20;   ///< lines: what was shown before so many is not looked for
+constexpr std::size_t far_above_lines = 20;   ///< lines: earlier output is repeated in the report
 constexpr std::size_t max_earlier_lines = 4;  ///< lines for earlier attempts
 
 // ---- lines ----
@@ -49,7 +49,7 @@ class Lines {
       label = {};
     }
   }
-  /// A sentence of ours, broken between words.
+  /// A sentence, broken between words.
   void sentence(std::string_view label, std::string_view text) {
     std::vector<std::string> lines{""};
     for (const std::string& word : split(text, ' ')) {
@@ -86,7 +86,7 @@ bool was_killed(const WorkerEnd& worker) {
 
 /// "ranks 0-2,4-7 stopped by ddrun; rank 5 had finished": every worker of the attempt but `except`.
 std::string other_outcomes(const AttemptResult& attempt, std::optional<std::size_t> except) {
-  std::vector<std::pair<std::string, std::vector<int>>> groups;  // in the order in which they are told
+  std::vector<std::pair<std::string, std::vector<int>>> groups;  // in order of the report
   const auto add = [&](const std::string& outcome, int rank) {
     const auto found = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == outcome; });
     if (found == groups.end()) groups.push_back({outcome, {rank}});
@@ -138,7 +138,7 @@ std::string why(const WorkerEnd& worker) {
   return text;
 }
 
-/// Known last words that say nothing to a user who does not know them.
+/// Explains known messages that are hard to understand.
 std::string explain_known_message(const WorkerEnd& worker) {
   const auto* signaled = std::get_if<Signaled>(&worker.status);
   if (signaled == nullptr || signaled->signal != SIGABRT) return {};
@@ -189,8 +189,8 @@ std::vector<std::string> trace_lines(const std::vector<std::string>& text) {
   return lines;
 }
 
-/// What the worker said on stderr: all of its last words if they were not shown or their place is far above, else
-/// what they come to, unless the message has said so.
+/// The worker's last words: in full if the console has not shown them or only far above, else their reason, unless
+/// the error message has it.
 std::vector<std::string> last_words(const WorkerEnd& worker) {
   const bool in_sight = worker.stderr_was_shown && worker.lines_since <= far_above_lines;
   if (!worker.last_words) {
@@ -218,14 +218,14 @@ void add_cause(Lines& lines, const WorkerEnd& worker) {
   else if (!worker.stdout_log.empty()) lines.block("log", {worker.stdout_log});
 }
 
-std::chrono::nanoseconds time_until(const WorkerEnd& worker, const Evidence& sign) {
-  return std::max<std::chrono::nanoseconds>(sign.at - worker.started, std::chrono::nanoseconds(0));
+std::chrono::nanoseconds time_until(const WorkerEnd& worker, const Evidence& evidence) {
+  return std::max<std::chrono::nanoseconds>(evidence.at - worker.started, std::chrono::nanoseconds(0));
 }
 
-/// A worker that failed before another ended: the cause, then the first end and whose status counts.
-void add_failed_before(Lines& lines, const std::string& host, const WorkerEnd& cause, const Evidence& sign,
+/// A worker that failed before another ended: the cause, then the first end, which gives the exit status.
+void add_failed_before(Lines& lines, const std::string& host, const WorkerEnd& cause, const Evidence& evidence,
                        const WorkerEnd& first, bool in_full = true) {
-  lines.error(concat("rank ", cause.rank, " failed first, after ", format_duration(time_until(cause, sign)), " (",
+  lines.error(concat("rank ", cause.rank, " failed first, after ", format_duration(time_until(cause, evidence)), " (",
                      place(host, cause), ")"));
   if (in_full) add_cause(lines, cause);
   else if (!cause.stderr_log.empty()) lines.block("log", {concat(host, ":", cause.stderr_log)});
@@ -234,7 +234,7 @@ void add_failed_before(Lines& lines, const std::string& host, const WorkerEnd& c
                                 " did", reason.empty() ? "" : ": ", reason)});
 }
 
-/// One line per earlier attempt; attempts in a row that ended alike share one.
+/// One line per earlier attempt; consecutive attempts that ended alike share one.
 void add_earlier(Lines& lines, const JobResult& result) {
   struct Group {
     int first;
@@ -296,13 +296,13 @@ void add_losses(Lines& lines, const JobResult& result) {
   if (result.console_bytes_lost > 0) lines.sentence("note", lost_console_text(result));
 }
 
-/// Who failed first, and whose status counts if that is another.
+/// The worker that failed first, and the one that gives the exit status if it is another.
 void add_failure(Lines& lines, const std::string& host, const AttemptResult& attempt) {
   const WorkerEnd& first = attempt.workers.at(*attempt.first_failure);
   if (attempt.cause && attempt.cause != attempt.first_failure) {
     add_failed_before(lines, host, attempt.workers.at(*attempt.cause), attempt.cause_evidence, first);
   } else {
-    // A single worker has ddrun's own stdout: in `ddrun prog | head` it ends just as it does in `prog | head`.
+    // A single worker has ddrun's stdout and may end with SIGPIPE in `ddrun prog | head`: no error.
     if (attempt.workers.size() == 1 && first.status == ExitStatus(Signaled{SIGPIPE}))
       lines.notice(headline(host, first));
     else lines.error(headline(host, first));
@@ -310,7 +310,7 @@ void add_failure(Lines& lines, const std::string& host, const AttemptResult& att
   }
 }
 
-/// No worker had ended badly by itself when the job was stopped; but one of them had said that it failed.
+/// No worker had failed by itself when the job was stopped, but one had reported a failure.
 void add_unended_failure(Lines& lines, const JobResult& result) {
   if (result.attempts.empty() || !result.attempts.back().cause || result.attempts.back().first_failure) return;
   const AttemptResult& last = result.attempts.back();
@@ -330,8 +330,8 @@ void add_last_lines(Lines& lines, const JobResult& result, std::string_view labe
   add_losses(lines, result);
 }
 
-/// Several machines: the same cause on each. All that is known of it is told where it is and where the coordinator is;
-/// elsewhere a line and the way to it are enough.
+/// Several machines: every agent reports the same cause, in full on the worker's machine and on the coordinator's, else
+/// in a line with the path of the log.
 void add_job_cause(Lines& lines, const JobResult& result, const JobCause& cause) {
   if (result.verdict == Verdict::stopped_by_signal) {
     lines.notice(cause.why);

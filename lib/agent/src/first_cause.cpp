@@ -13,20 +13,20 @@ namespace {
 
 using Time = std::chrono::system_clock::time_point;
 
-/// A traceback that was followed by more than this on stderr was survived, unless all of it came at once: what
-/// interpreters flush when they end.
+/// A worker survived a traceback that more lines than this follow on stderr, unless they came within flush_window, as
+/// interpreters flush output when they end.
 constexpr std::size_t max_lines_after = 30;
 constexpr std::chrono::milliseconds flush_window{100};
-/// Words older than this say little of a worker's end where another worker's end is explained, or a signal's.
+/// Messages older than this do not explain an end by a signal, or where another worker's end is explained.
 constexpr std::chrono::seconds recent_window{10};
-/// The time of a file may be so much before what was written.
+/// Granularity of file times.
 constexpr std::chrono::milliseconds file_time_tolerance{20};
 /// Times this close are the same.
 constexpr std::chrono::milliseconds clock_tolerance{1};
 
 bool failed_itself(const WorkerEnd& worker) { return worker.pid != 0 && !worker.success && !worker.stopped_by_ddrun; }
 
-/// Sent by a process, so that what the worker wrote before says nothing about it.
+/// Ended by a signal that another process sent, which the worker's output does not explain.
 bool died_of_sent_signal(const WorkerEnd& worker) {
   const auto* signaled = std::get_if<Signaled>(&worker.status);
   if (signaled == nullptr) return false;
@@ -34,7 +34,7 @@ bool died_of_sent_signal(const WorkerEnd& worker) {
   return signal == SIGKILL || signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
 }
 
-/// It ended at once after its words, but for what it flushed.
+/// It ended right after the message, except for flushed output.
 bool exited_after(const LastWords& words) { return !words.continued || words.span <= flush_window; }
 
 bool end_blames_peer(const WorkerEnd& worker) {
@@ -44,8 +44,8 @@ bool end_blames_peer(const WorkerEnd& worker) {
   return std::any_of(lines.begin(), lines.end(), [](const std::string& line) { return is_peer_failure_message(line); });
 }
 
-/// The earliest sign that this worker failed; one of its own before the words of a victim. `explained`: of another
-/// worker's end, or of its own.
+/// The earliest evidence that this worker failed; its own comes before a message about a peer. `explained`: the end of
+/// some worker is explained.
 std::optional<Evidence> earliest_evidence(const WorkerEnd& worker, bool is_first, bool explained, Time stopped_at) {
   if (worker.pid == 0 || worker.success) return std::nullopt;
   std::optional<Evidence> best;
@@ -54,7 +54,7 @@ std::optional<Evidence> earliest_evidence(const WorkerEnd& worker, bool is_first
     if (!best || (own && !best->own) || (own == best->own && at < best->at)) best = Evidence{kind, at, own};
   };
   const bool ended = failed_itself(worker);
-  // A worker that was stopped may have handled what it told of, and gone on without a word.
+  // A stopped worker may have handled the error that it printed, and continued silently.
   if (!ended && explained) return std::nullopt;
   if (worker.error) add(EvidenceKind::error_file, worker.error->at, !is_peer_failure_message(worker.error->message));
   if (worker.last_words) {
@@ -97,7 +97,7 @@ void find_first_cause(AttemptResult& attempt, Time stopped_at) {
     const auto found = earliest_evidence(attempt.workers[i], is_first, explained, stopped_at);
     if (!found || (best && best->own && !found->own)) return;
     if (best && best->own == found->own && found->at + clock_tolerance > best->at) return;
-    // Among those who only complain of others the first to end stays.
+    // Among workers that only report failures of peers the first to end stays.
     if (best && !found->own) return;
     best = found;
     attempt.cause = i;
@@ -118,7 +118,7 @@ void drop_survived(WorkerEnd& worker, Time last_stderr, const logs::LastWrite& l
   if (words && worker.stopped_by_ddrun) {
     if (words->continued || later_than(words->at, words->turn)) words.reset();
   } else if (words && !exited_after(*words)) {
-    // Python's own code for an exception; whoever tidies up afterwards may say so.
+    // Exit code 1 is Python's for an exception; cleanup code may print after the traceback.
     const bool raised = words->is_main_traceback && worker.status == ExitStatus(Exited{1});
     if (!raised || words->lines_after > max_lines_after) words.reset();
   }
@@ -165,7 +165,7 @@ std::string short_reason(const WorkerEnd& worker) {
   const auto lines = reason_lines(worker);
   if (lines.empty()) return {};
   std::string text(trim(lines.front()));
-  // That Python has crashed is known from the signal.
+  // The signal already tells that Python crashed.
   if (lines.size() > 1 && text.starts_with("Fatal Python error: ")) text += ", " + lines[1];
   return cut_line(std::move(text), short_columns);
 }

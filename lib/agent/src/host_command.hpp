@@ -14,9 +14,9 @@
 
 namespace ddrun::agent {
 
-/// Runs --before and --after: `sh -c COMMAND` in a session of its own, one at a time and only while no worker is there,
-/// so that all that descends from this process is the command's. What it has left in the background when it ends is
-/// stopped as it is itself: SIGTERM, the grace time, SIGKILL. Blocks for the start only. All is borrowed.
+/// Runs --before and --after: `sh -c COMMAND` in a new session, one at a time and only while no worker runs, so that
+/// all descendants of this process are the command's. Background processes that it leaves are stopped too: SIGTERM, the
+/// grace time, SIGKILL. Blocks for the start only. All is borrowed.
 class HostCommand {
  public:
   using OnEnd = std::function<void(const CommandEnd&)>;
@@ -25,8 +25,8 @@ class HostCommand {
               logs::Output& output, Milliseconds grace)
       : spawner_(spawner), watcher_(watcher), output_(output), grace_(grace), timer_(std::move(executor)) {}
 
-  /// `label` stands before each of its lines. `on_end` is called once, later, when nothing is left of it and the
-  /// console has its output. Fails as Spawner::confirm() does.
+  /// `label` precedes each output line. `on_end` is called once, later, when no process of it is left and the console
+  /// has its output. Fails as Spawner::confirm() does.
   Result<void> start(std::string label, std::string command, const std::string& directory,
                      std::vector<std::string> environment, OnEnd on_end);
   [[nodiscard]] bool is_running() const { return on_end_ != nullptr; }
@@ -35,7 +35,7 @@ class HostCommand {
   void on_child_exit(const process::ChildEnd& end);
   void check_gone();
 
-  /// SIGTERM, and after the grace time SIGKILL; it is sent again until nothing is left. A second SIGTERM is not sent.
+  /// SIGTERM, and after the grace time SIGKILL, repeated until no process is left. A second SIGTERM is not sent.
   void stop(int signal);
   void set_paused(bool still);
 

@@ -8,7 +8,7 @@ namespace ddrun::agent {
 
 namespace {
 
-/// That it may restart is assumed.
+/// Without `may_restart`.
 rendezvous::Failed failed_message(rendezvous::Round round, const WorkerEnd& worker) {
   rendezvous::Failed message;
   message.round = round;
@@ -45,7 +45,7 @@ rendezvous::RendezvousListener JobMember::listener() {
   };
   listener.stop = [this](const rendezvous::Stop& stop) {
     another_round_ = stop.another_round;
-    // On one machine it is said with the reason, once that is known.
+    // On one machine the restart is reported with its reason, once that is known.
     if (several_machines() && expects_another_round()) say(Level::notice, stop.why);
     handlers_.dispatch(event::StopOrdered{stop.signal});
   };
@@ -68,7 +68,7 @@ void JobMember::send_failed(const WorkerEnd& worker) {
 }
 
 void JobMember::send(const action::SendStopped&) {
-  // --report is the same on every machine as a rule; on one, all is in the record already.
+  // --report is usually given on every machine; on one machine the record has all workers already.
   rendezvous::Stopped message = record_.stopped_message(several_machines() && spec_.report_file.has_value());
   message.round = round_;
   rendezvous_->stopped(message);

@@ -15,8 +15,8 @@
 
 namespace ddrun::agent {
 
-/// This agent as a member of a job, on one machine or several: between the group's state machine, which knows nothing
-/// of messages, and the rendezvous, which knows nothing of workers.
+/// This agent as a member of a job, on one machine or several: translates between the events and actions of the state
+/// machine and the messages of the rendezvous.
 class JobMember {
  public:
   struct Handlers {
@@ -28,15 +28,15 @@ class JobMember {
   JobMember(boost::asio::any_io_executor executor, const LaunchSpec& spec, JobRecord& record, EventsFile& events,
             rendezvous::RendezvousOptions options);
 
-  /// Before all else, once; see Rendezvous::open.
+  /// As Rendezvous::open, once, before any other call.
   Result<void> open() { return rendezvous_->open(); }
 
   [[nodiscard]] bool runs_coordinator() const { return rendezvous_->runs_coordinator(); }
   [[nodiscard]] const std::string& run_id() const { return rendezvous_->run_id(); }
-  /// Of the round that RoundBegins was about.
+  /// Of the latest RoundBegins.
   [[nodiscard]] const RankAssignment& ranks() const { return ranks_; }
 
-  /// The present round is over, and as far as is known here the coordinator will begin another.
+  /// The present round is over, and the coordinator has announced another.
   [[nodiscard]] bool expects_another_round() const { return another_round_ && !leaving_; }
 
   /// From here on the handlers are called: on the executor, on one machine also from within a call.
@@ -67,7 +67,7 @@ class JobMember {
   RankAssignment ranks_;
   rendezvous::Round round_ = 0;
   bool another_round_ = false;
-  bool leaving_ = false;  ///< the job ends here, whatever the others do
+  bool leaving_ = false;  ///< the job ends on this machine
 };
 
 }  // namespace ddrun::agent

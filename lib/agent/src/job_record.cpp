@@ -17,13 +17,13 @@ namespace {
 using Time = std::chrono::system_clock::time_point;
 
 constexpr std::size_t stderr_tail_lines = 10;
-/// A job may restart for months: so many attempts are kept whole, those between are counted.
+/// Attempts that are kept; those between are counted.
 constexpr std::size_t first_attempts = 8;
 constexpr std::size_t last_attempts = 24;
-/// A worker whose child a watchdog timer ended fails of that within this time, if at all: an interpreter with large
-/// libraries takes seconds to end.
+/// A worker fails because a watchdog timer ended its child within this time, if at all: interpreters take seconds to
+/// end.
 constexpr std::chrono::seconds timer_effect{10};
-/// Of a worker's stderr, for its last words: a traceback, and 8 KiB of very short lines of stdout behind it.
+/// Lines of stderr searched for last words: a traceback and 8 KiB of very short lines of stdout after it.
 constexpr std::size_t searched_lines = 5000;
 
 }  // namespace
@@ -48,7 +48,7 @@ void JobRecord::note_timer(pid_t worker, bool its_child, std::string what) {
 std::string JobRecord::explain_exit(const WorkerEnd& end, const Preparation& prepared) {
   const auto timer = timers_.find(end.pid);
   if (timer != timers_.end()) {
-    // A worker whose child was ended may go on as intended, and fail later of something else.
+    // A worker whose child was ended may continue, and fail later for another reason.
     const bool says_otherwise = end.error || end.last_words;
     if (!timer->second.of_child || (end.ended - timer->second.at <= timer_effect && !says_otherwise)) {
       return timer->second.what;
@@ -64,7 +64,7 @@ void JobRecord::begin_stop() {
 void JobRecord::read_evidence(Worker& worker, const logs::Output& output) {
   WorkerEnd& end = worker.end;
   if (end.success) return;
-  // One that was stopped may have failed before, and be the cause.
+  // A stopped worker may have failed before, and be the cause.
   const std::string error_file = output.error_file(worker.local_rank);
   if (!error_file.empty()) end.error = read_error_file(error_file);
   if (end.error) end.error->file_stays = writes_logs();
@@ -109,7 +109,7 @@ void JobRecord::add_attempt(const GroupMachine& machine, WorkerGroup& group, con
     if (is_first) attempt.first_failure = attempt.workers.size();
     attempt.workers.push_back(worker.end);
   }
-  // The kernel's kills explain those first who died of SIGKILL.
+  // OOM kills explain workers ended by SIGKILL first.
   for (const bool killed : {true, false}) {
     for (WorkerEnd& end : attempt.workers) {
       const auto* signaled = std::get_if<Signaled>(&end.status);
@@ -205,10 +205,10 @@ void JobRecord::set_verdict(const GroupMachine& machine) {
 
 namespace {
 
-/// A cause travels with its last lines and its traceback; more than this of it is cut.
+/// Limit for the cause in STOPPED, with its last lines and traceback.
 constexpr std::size_t max_cause_bytes = 64 * 1024;
 
-/// Two of these, as JSON, are below that but for very odd texts.
+/// Two of these as JSON are usually below max_cause_bytes.
 WorkerEnd shortened(WorkerEnd worker) {
   if (worker.error && worker.error->traceback.size() > max_cause_bytes / 8)
     worker.error->traceback.resize(max_cause_bytes / 8);
@@ -240,7 +240,7 @@ void JobRecord::set_verdict(const rendezvous::VerdictMessage& verdict, bool runs
     result_.cause = read_cause(verdict, runs_coordinator);
     result_.is_whole_job = runs_coordinator;
   } else if (result_.verdict == Verdict::launcher_failed) {
-    // Of everything else this machine knows more than it told the coordinator.
+    // For other verdicts the record of this machine has more detail.
     result_.message = verdict.why;
     result_.launcher_code = verdict.exit_code;
   }
@@ -256,10 +256,10 @@ JobCause JobRecord::read_cause(const rendezvous::VerdictMessage& verdict, bool r
   cause.is_local = verdict.host == result_.host && verdict.node_rank == node_rank_;
   cause.is_detailed = cause.is_local || runs_coordinator;
   cause.restarts = verdict.restarts;
-  bool is_elsewhere = false;  // the one that failed first, as the coordinator found out
+  bool is_elsewhere = false;  // of the worker that failed first, according to the coordinator
   if (auto before = failed_before_from_json(verdict.cause)) {
     cause.failed_first = std::move(before->worker);
-    cause.failed_first_evidence = before->sign;
+    cause.failed_first_evidence = before->evidence;
     cause.failed_first_host = before->host.empty() ? verdict.host : before->host;
     const bool is_local = before->host == result_.host && before->node_rank == node_rank_;
     is_elsewhere = !before->host.empty() && !is_local;
@@ -272,7 +272,7 @@ JobCause JobRecord::read_cause(const rendezvous::VerdictMessage& verdict, bool r
   }
   if (cause.is_local && cause.worker && !result_.attempts.empty() && result_.attempts.back().first_failure) {
     const AttemptResult& last = result_.attempts.back();
-    cause.worker = last.workers.at(*last.first_failure);  // ours knows what the console has shown
+    cause.worker = last.workers.at(*last.first_failure);  // also has what the console has shown
     if (failed_before(last) && !is_elsewhere) {
       cause.failed_first = last.workers[*last.cause];
       cause.failed_first_evidence = last.cause_evidence;
@@ -307,7 +307,7 @@ rendezvous::Stopped JobRecord::stopped_message(bool whole) const {
   stopped.round = round_;
   if (result_.attempts.empty() || result_.attempts.back().round != round_) return stopped;
   const AttemptResult& last = result_.attempts.back();
-  // A node whose workers were only stopped tells of one that had failed before, in case the cause's complain of others.
+  // A node whose workers were stopped reports one that had failed before, in case the others only blame peers.
   if (last.first_failure || (last.cause && last.cause_evidence.own)) {
     const WorkerEnd& first = last.workers.at(last.first_failure ? *last.first_failure : *last.cause);
     Json cause = worker_json(shortened(first));

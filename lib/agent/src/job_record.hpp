@@ -17,7 +17,7 @@
 
 namespace ddrun::agent {
 
-/// Collects what is to be told about a job: how every worker of every attempt ended, and why if that can be known.
+/// Collects the result of a job: how each worker of each attempt ended, and why if known.
 class JobRecord {
  public:
   explicit JobRecord(const LaunchSpec& spec);
@@ -26,44 +26,44 @@ class JobRecord {
   [[nodiscard]] bool has_verdict() const { return verdict_is_known_; }
   [[nodiscard]] Clock::time_point started_at() const { return started_at_; }
 
-  /// An attempt begins: so many workers are about to start.
+  /// To be called before an attempt's workers start.
   void begin_attempt(int workers);
-  /// ddrun has seen a worker fail or is about to stop the group, and what workers had written was read before: what
-  /// they write from now on is a consequence. Only the first call of an attempt counts.
+  /// To be called before the group is stopped, after the workers' output was read: later output is a consequence. Only
+  /// the first call of an attempt counts.
   void begin_stop();
   [[nodiscard]] bool has_stop_begun() const { return stop_begun_at_.has_value(); }
-  /// The attempt is over and its output is closed: take down how its workers ended, and who failed first. Reads error
-  /// files, and the kernel's counters if a worker was killed.
+  /// Records the ends of an attempt's workers and the first failure, once its output is closed. Reads error files, and
+  /// the kernel's counters if a worker was killed.
   void add_attempt(const GroupMachine& machine, WorkerGroup& group, const logs::Output& output,
                    const Preparation& prepared, Clock::time_point attempt_started_at);
 
-  /// A worker has ended: corrects what is known of it if its attempt was over before.
+  /// Corrects the entry of a worker that ended after its attempt was recorded.
   void correct_late_exit(const WorkerEnd& end);
 
-  /// A watchdog timer has ended this worker of the present attempt, or a child of it.
+  /// A watchdog timer has signalled this worker of the present attempt, or a child of it.
   void note_timer(pid_t worker, bool its_child, std::string what);
 
   /// "rank 1 (pid 4711) exited with code 3 after 2.1 s; restarting all 4 workers (restart 1 of 3)"; empty if the last
   /// attempt had no failure.
   [[nodiscard]] std::string describe_restart(int restart) const;
-  /// Several machines, whose coordinator speaks of a restart before anybody can know why: "rank 1 (pid 4711) exited
-  /// with code 3 after 2.1 s: ValueError: no data" if a worker of this machine failed in the last attempt and gave a
-  /// reason that is no complaint about others; else empty.
+  /// "rank 1 (pid 4711) exited with code 3 after 2.1 s: ValueError: no data" if a worker of this machine failed in the
+  /// last attempt with its own reason; else empty. For several machines, where the coordinator announces a restart
+  /// before the reason is known.
   [[nodiscard]] std::string describe_own_reason() const;
 
-  /// How the job ended for this machine: used unless the coordinator has said it.
+  /// The verdict of this machine, used if the coordinator sent none.
   void set_verdict(const GroupMachine& machine);
-  /// How the job ended, as the coordinator said it.
+  /// The verdict of the coordinator.
   void set_verdict(const rendezvous::VerdictMessage& verdict, bool runs_coordinator);
-  /// Of the present round: which one it is and how large the job is in it.
+  /// Number and ranks of the present round.
   void begin_round(rendezvous::Round round, const RankAssignment& ranks);
   void add_node_report(const rendezvous::NodeReport& report);
 
-  /// What the last attempt has for the coordinator: its first failure, and all its workers if `whole`.
+  /// STOPPED for the coordinator: the last attempt's first failure, and all its workers if `whole`.
   [[nodiscard]] rendezvous::Stopped stopped_message(bool whole) const;
-  /// What is known besides of what was lost, and of the time, up to now.
+  /// Updates lost bytes, log directory and run time.
   void update_totals(const logs::Output& output);
-  /// The end of it all, when everything has been written. Hands the cause on to a launcher around us that asked for it.
+  /// The complete result, once all output is written. Copies the cause's error file for an outer launcher.
   [[nodiscard]] JobResult finish(const logs::Output& output, const Preparation& prepared);
 
  private:

@@ -20,7 +20,7 @@ namespace ddrun::agent {
 
 namespace {
 
-/// What another node said of its workers in the same round.
+/// Adds the workers that another node reported for the same round.
 void add_other_node(Json& workers, const NodeAttempt& node) {
   const Json others = Json::parse(node.workers, nullptr, false);
   if (!others.is_array()) return;
@@ -137,7 +137,7 @@ std::string json_report(const JobResult& result) {
   json["attempts"] = Json::array();
   for (const AttemptResult& attempt : result.attempts)
     json["attempts"].push_back(attempt_json(attempt, result, others));
-  // Workers write what they like: bytes that are not UTF-8 become the replacement character.
+  // Workers' output may contain invalid UTF-8, which becomes the replacement character.
   return json_for_terminal(json.dump(2, ' ', false, Json::error_handler_t::replace)) + "\n";
 }
 
@@ -160,7 +160,7 @@ Result<void> write_report(const std::string& path, const std::string& json) {
   const std::string text = path.ends_with(".xml") ? junit_report(json) : json;
   auto written = write_file_atomically(path, text);
   if (!written && written.error().cause.value() == ENOENT) {
-    // The directory was there when the job began, and what is known now is not known again.
+    // The directory was removed since the job began.
     std::error_code ignored;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
     written = write_file_atomically(path, text);

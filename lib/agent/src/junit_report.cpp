@@ -5,13 +5,13 @@
 #include "ddrun/base/text.hpp"
 #include "report_fields.hpp"
 
-// The format is that of Apache Ant's JUnit task, as far as GitLab, Jenkins and their like read it.
+// The format of Apache Ant's JUnit task, as far as GitLab, Jenkins and others read it.
 
 namespace ddrun::agent {
 
 namespace {
 
-/// UTF-8 as XML 1.0 allows it, in text and in attributes: what it forbids becomes U+FFFD.
+/// Escapes UTF-8 for XML 1.0 text and attributes; forbidden characters become U+FFFD.
 std::string xml(std::string_view text) {
   constexpr std::string_view replacement = "\xEF\xBF\xBD";
   std::string result;
@@ -47,7 +47,7 @@ std::string lines_of(const Json& lines) {
   return text;
 }
 
-/// Traceback or message, and what the kernel tells.
+/// Traceback or message, and the kernel's reason.
 std::string failure_text(const Json& worker) {
   std::string text =
       concat(describe_end(worker), " (pid ", worker.value("pid", 0), " on ", text_at(worker, "host"), ")\n");

@@ -11,12 +11,11 @@
 
 namespace ddrun::agent {
 
-// ---- complaints about others
+// ---- messages about failures of peers
 
 namespace {
 
-/// Parts of messages, with who says them. Longer than need be rather than too short: the program's own failure must
-/// not look like one of these.
+/// Parts of messages, by library; long enough not to match a failure of the worker itself.
 constexpr std::array phrases{
     // Gloo
     std::string_view("Connection closed by peer"),
@@ -25,7 +24,7 @@ constexpr std::array phrases{
     std::string_view("Timed out waiting"),  // "… 1800000ms for recv operation to complete", and TCPStore's clients
     std::string_view("Gloo connectFullMesh failed"),
     std::string_view("Socket closed"),
-    // the C library's words for a lost connection, through anybody
+    // strerror() of a lost connection
     std::string_view("Broken pipe"),
     std::string_view("Connection refused"),
     std::string_view("Connection aborted"),
@@ -86,13 +85,13 @@ namespace {
 using Time = std::chrono::system_clock::time_point;
 
 constexpr std::size_t max_reason_lines = 3;  ///< lines
-/// Failures of one worker that come so close are one: the later is about the earlier.
+/// Failures of one worker within this time are one: the later is a consequence of the earlier.
 constexpr std::chrono::seconds same_failure_window{10};
 
 constexpr std::string_view traceback_header = "Traceback (most recent call last):";
 constexpr std::string_view group_header = "+ Exception Group Traceback (most recent call last):";
 
-/// A line that begins so is a fatal message.
+/// Beginnings of fatal messages.
 constexpr std::array fatal_beginnings{
     std::string_view("terminate called"),  // libstdc++
     std::string_view("libc++abi: "),
@@ -115,7 +114,7 @@ constexpr std::array fatal_beginnings{
     std::string_view("ddrun-allreduce: error: "),
 };
 
-/// And one that has this anywhere.
+/// Parts of fatal messages.
 constexpr std::array fatal_parts{
     std::string_view("*** stack smashing detected ***"),
     std::string_view("*** buffer overflow detected ***"),
@@ -154,10 +153,10 @@ bool is_exception_line(std::string_view line) {
   });
 }
 
-/// Before a traceback of what interpreters say while they end, and of what has no effect.
+/// Lines before tracebacks that an interpreter ignores, or prints while it ends.
 constexpr std::string_view ignored_headers[] = {"Exception ignored in", "Error in atexit._run_exitfuncs"};
-/// A line behind a failure that begins so is a part of it, or of its aftermath: messages of PyTorch, CUDA, NCCL and
-/// glog, PyTorch's own log ("[W1125 12:00:00.1 ProcessGroupNCCL.cpp:1250] …"), wandb, Rust, shells.
+/// Beginnings of lines that follow a failure and belong to it: messages of PyTorch, CUDA, NCCL and glog, PyTorch's log
+/// ("[W1125 12:00:00.1 ProcessGroupNCCL.cpp:1250] …"), wandb, Rust, shells.
 constexpr std::string_view aftermath[] = {"\t",
                                           "    @ ",
                                           "CUDA kernel errors might be",
@@ -180,7 +179,7 @@ bool begins_with_any(std::string_view line, std::span<const std::string_view> be
   return std::any_of(beginnings.begin(), beginnings.end(), [&](auto words) { return line.starts_with(words); });
 }
 
-/// Before a traceback of what ends no interpreter, though it may be why.
+/// Lines before tracebacks of other threads or child processes, which do not end the interpreter.
 bool is_thread_or_child_header(std::string_view line) {
   return (line.starts_with("Exception in thread ") || line.starts_with("Process ")) && line.ends_with(':');
 }
@@ -190,7 +189,7 @@ bool is_chain_line(std::string_view line) {
          line.find("The above exception was the direct cause of the following exception:") != std::string_view::npos;
 }
 
-/// Without PyTorch's "[rank12]: " in front.
+/// Strips PyTorch's "[rank12]: ".
 std::string_view without_rank(std::string_view line) {
   if (!line.starts_with("[rank")) return line;
   std::size_t at = 5;
@@ -201,7 +200,7 @@ std::string_view without_rank(std::string_view line) {
   return line;
 }
 
-/// What stands behind the bars of an exception group; nothing if it has none.
+/// The text after the bars of an exception group; nothing if there are none.
 std::optional<std::string_view> strip_group_bars(std::string_view line) {
   const std::size_t at = line.find_first_not_of(' ');
   if (at == std::string_view::npos || (line[at] != '|' && line[at] != '+')) return std::nullopt;
@@ -217,10 +216,10 @@ struct Block {
   std::size_t reason_end = 0;  ///< the line that completes the reason
   std::vector<std::string> reason;
   bool blames_peer = false;
-  bool python_chain = false;     ///< goes on with the exception before it
+  bool python_chain = false;     ///< chained to the exception before it
   bool is_faulthandler = false;  ///< says where, not why
   bool is_traceback = false;     ///< Python's
-  bool of_other_thread = false;  ///< of a thread or a child, as its header says
+  bool of_other_thread = false;  ///< of another thread or a child, by its header
 };
 
 class TailParser {
@@ -268,7 +267,7 @@ class TailParser {
     return said == lines_.rend() ? std::string() : std::string(trim(*said));
   }
 
-  /// The first and the last of lines [begin, end) that are no part of a failure: the program went on.
+  /// The first and the last of lines [begin, end) that belong to no failure: the program continued.
   [[nodiscard]] std::optional<std::pair<std::size_t, std::size_t>> later_output(std::size_t begin,
                                                                                 std::size_t end) const {
     std::optional<std::pair<std::size_t, std::size_t>> found;
@@ -287,7 +286,7 @@ class TailParser {
  private:
   Block traceback(std::size_t begin, std::size_t at) const {
     while (at < lines_.size() && (lines_[at].empty() || lines_[at].front() == ' ')) ++at;
-    // Another thread may have written between.
+    // Output of another thread may come between.
     std::size_t exception = at;
     while (exception < lines_.size() && exception < at + 5 && !is_exception_line(lines_[exception])) ++exception;
     if (exception >= lines_.size() || exception == at + 5) exception = std::min(at, lines_.size() - 1);
@@ -312,7 +311,7 @@ class TailParser {
       const auto content = strip_group_bars(lines_[at]);
       if (!content) break;
       if (content->starts_with(' ') || !is_exception_line(*content) || content->find(traceback_header) == 0) continue;
-      // The first is the group's own line, then come its members.
+      // The first line is the group's, then come its members.
       if (!block.reason.empty()) all_victims = all_victims && is_peer_failure_message(*content);
       if (block.reason.size() < max_reason_lines) block.reason.emplace_back(*content);
       block.reason_end = at;
@@ -377,7 +376,7 @@ class TailParser {
     return block;
   }
 
-  /// The reason's line, and those that follow it as part of its text.
+  /// Checks the reason and the lines that belong to its text.
   [[nodiscard]] bool reason_blames_peer(std::size_t begin, std::size_t reason) const {
     if (is_peer_failure_message(lines_[reason])) return true;
     for (std::size_t at = reason + 1; at < lines_.size() && at < reason + 7; ++at) {
@@ -392,7 +391,7 @@ class TailParser {
 
   const std::vector<logs::TailLine>& tail_;
   std::vector<std::string> lines_;
-  std::vector<std::pair<std::size_t, std::size_t>> ignored_;  ///< failures that were none, with their headers
+  std::vector<std::pair<std::size_t, std::size_t>> ignored_;  ///< ignored tracebacks with their headers
 };
 
 }  // namespace
@@ -406,18 +405,18 @@ std::optional<LastWords> find_last_words(const std::vector<logs::TailLine>& tail
   const auto near = [&](std::size_t block) {
     const Block& next = blocks[block + 1];
     if (next.python_chain) return true;
-    // An interpreter ends of one exception: what its program said before that one was survived.
+    // An interpreter ends with one exception; the program survived those before.
     const bool survived = (next.is_traceback && !next.of_other_thread && !blocks[block].of_other_thread) ||
                           parser.later_output(blocks[block].end, next.begin).has_value();
     return !survived && time_of(blocks.size() - 1) - time_of(block) <= same_failure_window;
   };
-  // A complaint about others that comes close behind a failure of its own is a consequence of that, unless the program
-  // went on between.
+  // A message about a peer soon after a failure of the worker itself is a consequence, unless the program continued in
+  // between.
   for (std::size_t i = chosen; blocks[chosen].blames_peer && i-- > 0 && near(i);) {
     if (!blocks[i].blames_peer) chosen = i;
   }
   Block block = blocks[chosen];
-  // Python's frames say where; why it aborted stands before them.
+  // faulthandler prints the place; the reason of the abort is before it.
   if (block.is_faulthandler && chosen > 0 && near(chosen - 1) && !blocks[chosen - 1].is_faulthandler &&
       blocks[chosen - 1].end + 2 >= block.begin) {
     const Block& why = blocks[chosen - 1];
@@ -427,7 +426,7 @@ std::optional<LastWords> find_last_words(const std::vector<logs::TailLine>& tail
     block.blames_peer = why.blames_peer;
     block.reason = std::move(reason);
   }
-  // What it was raised from, on a line of its own.
+  // The exception it was raised from, on a separate line.
   if (block.python_chain && chosen > 0 && block.reason.size() < max_reason_lines) {
     std::size_t first = chosen;
     while (first > 0 && blocks[first].python_chain) --first;
@@ -443,7 +442,7 @@ std::optional<LastWords> find_last_words(const std::vector<logs::TailLine>& tail
   words.shown = tail[block.reason_end].shown;
   words.lines_after = tail.size() - blocks.back().end;
   if (const auto later = parser.later_output(blocks.back().end, tail.size())) {
-    // What it said in the end, in a line of its own, is about others.
+    // The last line reports the failure of a peer.
     if (const std::string last = parser.last_line(); is_peer_failure_message(last))
       return LastWords{.reason = {last},
                        .text = {last},

@@ -14,7 +14,7 @@ namespace ddrun::agent {
 
 namespace {
 
-/// By a line "10.0.0.7 name alias" Gloo finds an address of this machine that others can reach.
+/// With a line "10.0.0.7 name alias" Gloo finds an address of this machine that other machines can reach.
 bool is_in_hosts_file(const std::string& name) {
   for (const std::string& line : split(read_small_file("/etc/hosts").value_or(""), '\n')) {
     std::string text = line.substr(0, line.find('#'));
@@ -29,7 +29,7 @@ bool is_in_hosts_file(const std::string& name) {
   return false;
 }
 
-/// By the routes of this machine; no packet is sent for it.
+/// From the routing table; connect(2) of a UDP socket sends no packet.
 std::optional<IpAddress> source_address_to(const SocketAddress& peer) {
   const UniqueFd fd(::socket(peer.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!fd || ::connect(fd.get(), peer.get(), peer.size) != 0) return std::nullopt;

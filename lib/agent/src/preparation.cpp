@@ -26,7 +26,7 @@ std::string full_host_name() {
   return name;
 }
 
-/// The workers' directory, absolute: paths on the command line are meant from there, as with `env --chdir`.
+/// The workers' directory, absolute; paths on the command line are relative to it, as with `env --chdir`.
 Result<std::string> working_directory(const LaunchSpec& spec) {
   char current[4096];
   if (::getcwd(current, sizeof current) == nullptr) {
@@ -50,7 +50,7 @@ Result<std::string> working_directory(const LaunchSpec& spec) {
   return path;
 }
 
-/// Where programs are looked for: as the workers will see it, as with env(1).
+/// The variables for finding the program, with --env applied, as with env(1).
 class SearchEnvironment {
  public:
   SearchEnvironment(const LaunchSpec& spec, const Environment& parent) {
@@ -58,7 +58,7 @@ class SearchEnvironment {
       if (name == "PATH" || name == "VIRTUAL_ENV" || name == "PYTHON_EXEC")
         overrides_.push_back(concat(name, "=", value));
     }
-    // The first of a name counts, and of two --env the last.
+    // The first entry of a name counts; of two --env the last.
     std::vector<const char*> entries;
     for (auto it = overrides_.rbegin(); it != overrides_.rend(); ++it) entries.push_back(it->c_str());
     entries.insert(entries.end(), parent.entries().begin(), parent.entries().end());
@@ -79,7 +79,7 @@ Result<void> resolve_program(const LaunchSpec& spec, Preparation& prepared) {
   if (command.kind == ProgramKind::executable) {
     auto found = worker_env::find_program(command.name, path, prepared.directory);
     if (found) {
-      // A script that is a program finds in its own $0 what is executed: what the user wrote, as from a shell.
+      // $0 of a script is the executed path: keep what the user wrote, as a shell does.
       prepared.program = command.name.find('/') == std::string::npos ? *found : command.name;
       return {};
     }
@@ -100,7 +100,7 @@ Result<void> resolve_program(const LaunchSpec& spec, Preparation& prepared) {
   return {};
 }
 
-/// For --dry-run, which shows what would be started: also what will only be there by then.
+/// With --dry-run a program may be missing: it may exist by the time of the job.
 Result<void> resolve_or_assume_program(const LaunchSpec& spec, Preparation& prepared) {
   auto found = resolve_program(spec, prepared);
   if (found || !spec.dry_run) return found;
@@ -111,7 +111,7 @@ Result<void> resolve_or_assume_program(const LaunchSpec& spec, Preparation& prep
   return {};
 }
 
-/// NCCL and the processes of data loaders pass data through it; a container has 64 MiB if nothing else is said.
+/// NCCL and data loaders use /dev/shm, of which a container has 64 MiB by default.
 void note_small_shm(const LaunchSpec& spec, int workers) {
   constexpr std::uint64_t enough = 1ULL << 30U;
   if (workers < 2 || spec.rendezvous.node_rank.value_or(0) != 0) return;
@@ -122,7 +122,7 @@ void note_small_shm(const LaunchSpec& spec, int workers) {
                             "; NCCL and DataLoader workers need more: docker run --shm-size=8g, or --ipc=host"));
 }
 
-/// Each worker of an MPI program that is not told otherwise is rank 0 of 1: a wrong result, and no failure.
+/// Without an MPI launcher each worker of an MPI program is rank 0 of 1: a wrong result without an error.
 void warn_about_mpi(const LaunchSpec& spec, const Preparation& prepared) {
   const RendezvousSpec& rendezvous = spec.rendezvous;
   const bool several = prepared.local_world_size > 1 || rendezvous.several_machines();

@@ -29,7 +29,7 @@ namespace {
 
 using nlohmann::json;
 
-/// So often is a whole line looked for behind a broken one.
+/// Attempts to find a whole line behind a broken one.
 constexpr int max_parse_attempts = 16;
 
 std::optional<TimerRequest> parse_whole(std::string_view line) {
@@ -48,7 +48,7 @@ std::optional<TimerRequest> parse_whole(std::string_view line) {
   const auto number = pid->get<std::int64_t>();
   const auto signal_number = signal->get<std::int64_t>();
   request.expires = expires->get<double>();
-  // 0 and less would mean whole groups of processes, 1 is init.
+  // 0 and less are process groups, 1 is init.
   if (number <= 1 || number > std::numeric_limits<pid_t>::max() || signal_number > SIGRTMAX ||
       !std::isfinite(request.expires)) {
     return std::nullopt;
@@ -115,9 +115,9 @@ namespace {
 
 using boost::asio::posix::stream_descriptor;
 
-/// PIPE_BUF, up to which a write into a FIFO is one piece, and the newline that PyTorch does not count.
+/// PIPE_BUF, up to which a write into a FIFO is atomic, and the newline that PyTorch does not count.
 constexpr std::size_t max_line_bytes = 4097;
-/// What a FIFO holds: all that was in it at one moment is read with this.
+/// Capacity of a FIFO: one read takes all of it.
 constexpr std::size_t fifo_size = std::size_t{64} << 10U;
 
 std::string random_name() {
@@ -127,7 +127,7 @@ std::string random_name() {
   return name;
 }
 
-/// When the process was born, in clock ticks since the machine's start; 0 if it is gone or a zombie.
+/// Start time of the process in clock ticks since boot; 0 if it is gone or a zombie.
 std::uint64_t birth_of(pid_t pid) {
   const auto stat = read_process_stat(pid);
   return stat && stat->state != 'Z' ? stat->born : 0;
@@ -146,7 +146,7 @@ std::optional<std::string> timer_file_path(const LaunchSpec& spec, const Environ
   }
   if (enabled != "1") return std::nullopt;
   const auto named = parent.find("TORCHELASTIC_TIMER_FILE");
-  // In a worker of another launcher the name is that of the other's FIFO.
+  // In a worker of another launcher the variable names that launcher's FIFO.
   if (named && !named->empty() && !parent.find("TORCHELASTIC_RUN_ID")) return std::string(*named);
   const auto directory = parent.find("TMPDIR");
   return concat(directory && !directory->empty() ? *directory : "/tmp", '/', random_name());
@@ -169,7 +169,7 @@ Result<void> FileTimer::open(std::string path) {
     ::unlink(path.c_str());
   }
   if (::mkfifo(path.c_str(), 0600) != 0) return cannot(errno);
-  // For writing too: then it has no end when a worker closes it.
+  // For writing too, so that there is no end of file when a worker closes it.
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
   boost::system::error_code ec;
   if (!fd || ::fstat(fd.get(), &info) != 0) return cannot(errno);
@@ -205,7 +205,7 @@ void FileTimer::close() {
 void FileTimer::wait_for_requests() {
   fifo_.async_wait(stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
     if (ec) return;
-    // One piece at a time: ddrun has other things to see to.
+    // One read per turn, so that other events are not delayed.
     (void)read_requests();
     wait_for_expiry();
     wait_for_requests();
@@ -243,7 +243,7 @@ void FileTimer::read_line(std::string_view line) {
   }
   if (request->expires >= 0) {
     request->born = birth_of(request->pid);
-    if (request->born == 0) return;  // it is gone already
+    if (request->born == 0) return;  // the process is gone
   }
   if (table_.set(*request)) return;
   table_.drop([](const TimerRequest& timer) { return birth_of(timer.pid) != timer.born; });
@@ -263,7 +263,7 @@ void FileTimer::wait_for_expiry() {
     timer_.cancel();
     return;
   }
-  // The clock cannot tell times much later than the year 2200.
+  // The clock's range ends shortly after the year 2200.
   const std::chrono::duration<double> when(std::min(*next, 9e9));
   const std::chrono::system_clock::time_point at(std::chrono::ceil<std::chrono::system_clock::duration>(when));
   timer_.expires_at(at);
@@ -286,7 +286,7 @@ void FileTimer::set_paused(bool still) {
 }
 
 void FileTimer::expire() {
-  // A release that was written in time counts, also if we have been slow to read it.
+  // A release that was written in time counts, even if it is read late.
   (void)read_requests();
   auto expired = table_.take_expired(seconds_since_epoch());
   std::erase_if(expired, [](const TimerRequest& timer) { return birth_of(timer.pid) != timer.born; });
@@ -302,7 +302,7 @@ void Watchdog::expired(const std::vector<TimerRequest>& timers) {
   std::map<pid_t, process::ProcessInfo> descendants;
   for (const auto& process : process::descendants(::getpid())) descendants.emplace(process.pid, process);
   for (const TimerRequest& timer : timers) {
-    // Anybody's number may be in the FIFO: only who descends from us is meant.
+    // The FIFO may name any pid: signal only descendants.
     const auto process = descendants.find(timer.pid);
     if (process != descendants.end()) {
       signal_late_process(timer, process->second);

@@ -23,42 +23,41 @@
 
 namespace ddrun::agent {
 
-/// A line of the watchdog's FIFO, as the FileTimerClient of torch.distributed.elastic.timer writes it:
+/// A line of the watchdog's FIFO, the format of torch.distributed.elastic.timer's FileTimerClient:
 ///
 ///     {"version": 1, "pid": 4711, "scope_id": "train.py#41", "expiration_time": 1795223473.5, "signal": 9}
 struct TimerRequest {
   pid_t pid = 0;
   std::string scope;
   double expires = 0;      ///< seconds since the epoch; negative: the timer is released
-  int signal = 0;          ///< what the process gets when it expires; 0 or less: nothing
-  std::uint64_t born = 0;  ///< tells it from a later process of the same number; not in the line
+  int signal = 0;          ///< sent when it expires; 0 or less: none
+  std::uint64_t born = 0;  ///< start time, to detect a reused pid; not in the line
 };
 
-/// Nothing if the line is none of these. A writer that died in the middle of a line leaves its half in front of the
-/// next one, which is found behind it.
+/// Nothing if the line is no request. After half a line of a writer that died, the request behind it is found.
 [[nodiscard]] std::optional<TimerRequest> parse_timer_request(std::string_view line);
 
-/// The timers that run, by process and scope. Decides nothing about processes and knows no clock.
+/// Running timers by process and scope, without a clock.
 class TimerTable {
  public:
   static constexpr std::size_t max_timers = 4096;
 
-  /// Sets a timer, sets it anew or releases it. False: there are too many, and it was not taken.
+  /// Sets, renews or releases a timer. False if the table is full.
   bool set(TimerRequest request);
 
-  /// When the first one expires; nothing if none runs.
+  /// The earliest expiry in seconds since the epoch; nothing if no timer runs.
   [[nodiscard]] std::optional<double> next() const;
 
-  /// One for each process with an expired timer: its first that has a signal, else its first. All timers of these
-  /// processes are gone then.
+  /// Removes all timers of processes with an expired one, and returns one for each: the earliest with a signal, else
+  /// the earliest.
   [[nodiscard]] std::vector<TimerRequest> take_expired(double now);
 
-  /// Drops timers for whose process `gone` says true.
+  /// Drops timers for which `gone` returns true.
   template <class Gone>
   void drop(Gone gone) {
     std::erase_if(timers_, [&](const auto& entry) { return gone(entry.second); });
   }
-  /// All expire so many seconds later.
+  /// Delays all timers.
   void postpone(double seconds) {
     for (auto& entry : timers_) entry.second.expires += seconds;
   }
@@ -69,32 +68,31 @@ class TimerTable {
   std::map<std::pair<pid_t, std::string>, TimerRequest> timers_;
 };
 
-/// Where the watchdog's FIFO is to be: $TORCHELASTIC_TIMER_FILE, else a new name in $TMPDIR or /tmp. Nothing unless
-/// TORCHELASTIC_ENABLE_FILE_TIMER=1 asks for it.
+/// Path of the watchdog's FIFO: $TORCHELASTIC_TIMER_FILE, else a new name in $TMPDIR or /tmp. Nothing unless
+/// TORCHELASTIC_ENABLE_FILE_TIMER=1.
 [[nodiscard]] std::optional<std::string> timer_file_path(const LaunchSpec& spec, const Environment& parent);
 
-/// The server of PyTorch's file timers: workers write into a FIFO by when they will be through with something, and
-/// a worker that is not through by then is reported. Harmed by nothing that is written there; what it keeps is bounded.
+/// Server of PyTorch's file timers: workers write deadlines into a FIFO, and expired ones are reported. Input is
+/// untrusted: invalid lines are skipped and memory is bounded. Does not block.
 class FileTimer {
  public:
-  /// `on_expiry` gets one timer for each process that is late and still there; all that are late at the same time.
+  /// `on_expiry` gets one timer for each live process whose timer has expired.
   FileTimer(boost::asio::any_io_executor executor, std::function<void(const std::vector<TimerRequest>&)> on_expiry);
 
-  /// Makes the FIFO. An older one of that name is replaced; anything else of that name is an error.
+  /// Makes the FIFO, replacing an older one. Fails with `unavailable`, also if the path is no FIFO.
   Result<void> open(std::string path);
   [[nodiscard]] const std::string& path() const { return path_; }
 
-  /// A new attempt begins: timers of the one before mean nothing any more. A FIFO that is gone is made again; fails as
-  /// `open` does.
+  /// Clears all timers at the start of an attempt, and makes the FIFO again if it was removed; fails as open() does.
   Result<void> renew();
-  /// While it stands still no timer expires; afterwards each has as much time left as before.
+  /// Pauses or continues all timers.
   void set_paused(bool still);
-  /// Removes the FIFO, unless another one was put there.
+  /// Removes the FIFO, unless it was replaced.
   void close();
 
  private:
   void wait_for_requests();
-  /// What is in the FIFO now; false if that is nothing.
+  /// Reads the FIFO once; false if it is empty.
   bool read_requests();
   void read_line(std::string_view line);
   void warn_once(const char* what);
@@ -107,15 +105,15 @@ class FileTimer {
   std::string path_;
   dev_t device_ = 0;
   ino_t inode_ = 0;
-  std::string unfinished_;              ///< a line whose end has not come yet
-  bool skipping_ = false;               ///< to the end of a line that is too long
+  std::string unfinished_;              ///< an incomplete line
+  bool skipping_ = false;               ///< the rest of a line that is too long
   std::optional<double> paused_since_;  ///< in seconds since the epoch
-  bool warned_ = false;                 ///< once is enough
+  bool warned_ = false;
   TimerTable table_;
 };
 
-/// Sends processes of the job that are not through in time the signal that they had asked for in that case
-/// (FileTimer), and sees to it that the record says why they ended.
+/// Sends processes of the job whose timer has expired the signal that they requested (FileTimer), and records it as the
+/// reason of their end.
 class Watchdog {
  public:
   /// `group` and `record` are borrowed.
@@ -124,10 +122,10 @@ class Watchdog {
   /// As FileTimer::open.
   Result<void> open(std::string path) { return timer_.open(std::move(path)); }
   [[nodiscard]] const std::string& path() const { return timer_.path(); }
-  /// A new attempt begins.
+  /// As FileTimer::renew, at the start of an attempt.
   Result<void> renew() { return timer_.renew(); }
   void close() { timer_.close(); }
-  /// While the workers are stopped none is late.
+  /// While the workers are stopped.
   void set_paused(bool still) { timer_.set_paused(still); }
 
  private:
@@ -137,7 +135,7 @@ class Watchdog {
   WorkerGroup& group_;
   JobRecord& record_;
   FileTimer timer_;
-  bool foreign_timer_reported_ = false;  ///< a timer of a process that is none of ours: once is enough
+  bool foreign_timer_reported_ = false;  ///< a timer of a process outside the job, once
 };
 
 }  // namespace ddrun::agent

@@ -10,7 +10,6 @@
 
 namespace ddrun::agent {
 
-/// "2026-11-21T00:58:20.123Z"; null for a time that was never set.
 Json utc(std::chrono::system_clock::time_point time) {
   if (time == std::chrono::system_clock::time_point()) return nullptr;
   const auto ms = std::chrono::floor<std::chrono::milliseconds>(time).time_since_epoch().count();
@@ -163,18 +162,18 @@ std::optional<WorkerEnd> worker_from_json(const std::string& text) {
   return read_worker(Json::parse(text, nullptr, false));
 }
 
-void add_evidence(Json& cause, const Evidence& sign, const WorkerEnd& of) {
-  const auto time = std::chrono::duration_cast<std::chrono::microseconds>(sign.at.time_since_epoch()).count();
-  cause["evidence"] = {{"own", sign.own},
+void add_evidence(Json& cause, const Evidence& evidence, const WorkerEnd& of) {
+  const auto time = std::chrono::duration_cast<std::chrono::microseconds>(evidence.at.time_since_epoch()).count();
+  cause["evidence"] = {{"own", evidence.own},
                        {"time_us", time},
                        {"stopped", of.stopped_by_ddrun},
                        {"explained", is_explained(of)},
-                       {"key", sign.own && sign.kind != EvidenceKind::end ? cause_key(of) : std::string()}};
+                       {"key", evidence.own && evidence.kind != EvidenceKind::end ? cause_key(of) : std::string()}};
 }
 
-void add_failed_before(Json& worker, const WorkerEnd& failed_first, const Evidence& sign) {
+void add_failed_before(Json& worker, const WorkerEnd& failed_first, const Evidence& evidence) {
   Json before = worker_json(failed_first);
-  before["failed_after_s"] = seconds(sign.at - failed_first.started);
+  before["failed_after_s"] = seconds(evidence.at - failed_first.started);
   worker["failed_first"] = std::move(before);
 }
 
@@ -184,11 +183,11 @@ std::optional<FailedBefore> failed_before_from_json(const std::string& text) {
   const Json& before = json["failed_first"];
   auto worker = read_worker(before);
   if (!worker) return std::nullopt;
-  worker->stopped_by_ddrun = true;  // it had not ended by itself
+  worker->stopped_by_ddrun = true;  // it did not end by itself
   const std::chrono::duration<double> after(number_of(before, "failed_after_s", 0.0));
-  Evidence sign;
-  sign.at = worker->started + std::chrono::duration_cast<std::chrono::system_clock::duration>(after);
-  return FailedBefore{std::move(*worker), sign, text_of(before, "host"), number_of(before, "node_rank", -1)};
+  Evidence evidence;
+  evidence.at = worker->started + std::chrono::duration_cast<std::chrono::system_clock::duration>(after);
+  return FailedBefore{std::move(*worker), evidence, text_of(before, "host"), number_of(before, "node_rank", -1)};
 }
 
 }  // namespace ddrun::agent

@@ -11,7 +11,7 @@ namespace ddrun::agent {
 
 using Json = nlohmann::ordered_json;
 
-/// Seconds to the microsecond: enough, and the same text on every machine.
+/// Seconds, rounded to microseconds so that the text is the same on every machine.
 template <class Duration>
 double seconds(Duration duration) {
   return static_cast<double>(std::chrono::duration_cast<std::chrono::microseconds>(duration).count()) / 1e6;
@@ -25,30 +25,29 @@ double seconds(Duration duration) {
 /// One worker of the report (docs/debugging.md).
 [[nodiscard]] Json worker_json(const WorkerEnd& worker);
 
-/// How the coordinator can compare it with what other nodes tell, and with earlier attempts: the key "evidence". `sign`
-/// is that of `of`, which is `cause` or its "failed_first".
-void add_evidence(Json& cause, const Evidence& sign, const WorkerEnd& of);
-/// Another worker of the same machine that failed before the one that `worker` describes: its key "failed_first".
-void add_failed_before(Json& worker, const WorkerEnd& failed_first, const Evidence& sign);
+/// Adds the key "evidence", by which the coordinator compares causes of nodes and attempts. `evidence` is that of
+/// worker `of`, which is `cause` or its "failed_first".
+void add_evidence(Json& cause, const Evidence& evidence, const WorkerEnd& of);
+/// Adds the key "failed_first": another worker of this machine that failed before `worker`.
+void add_failed_before(Json& worker, const WorkerEnd& failed_first, const Evidence& evidence);
 
-/// One line. Workers write what they like: bytes that are not UTF-8 become the replacement character.
+/// JSON on one line; invalid UTF-8 becomes the replacement character.
 [[nodiscard]] std::string one_line(const Json& json);
 
-/// `json` with the control characters in its strings that JSON lets stand there, DEL and those of eight bits, as \u
-/// escapes: the same to a program, and no command to a terminal. Others do not belong there and become spaces, but for
-/// line ends.
+/// `json` without control characters that a terminal would obey: DEL and 8-bit ones become \u escapes, others except
+/// newlines become spaces.
 [[nodiscard]] std::string json_for_terminal(std::string json);
 
-/// What another machine's worker_json says, as far as the failure report wants it. Nothing if it is none.
+/// The fields of worker_json() that the failure report uses; nothing if `text` is no worker.
 [[nodiscard]] std::optional<WorkerEnd> worker_from_json(const std::string& text);
 
 struct FailedBefore {
   WorkerEnd worker;
-  Evidence sign;
+  Evidence evidence;
   std::string host;  ///< empty: that of the cause
   int node_rank = -1;
 };
-/// What add_failed_before has added to it, or the coordinator from another node. Nothing if none has.
+/// The key "failed_first", added by add_failed_before() or by the coordinator for another node; nothing if absent.
 [[nodiscard]] std::optional<FailedBefore> failed_before_from_json(const std::string& text);
 
 }  // namespace ddrun::agent

@@ -27,7 +27,7 @@ TEST_CASE("Events to a FIFO that nobody reads keep neither the start nor the end
   CHECK(outcome.code() == 0);
   CHECK(::access(dir.file("ran").c_str(), F_OK) == 0);
   CHECK(has(outcome.err, "ddrun: warning: --events: "));
-  CHECK(has(outcome.err, " were lost (nobody read them)"));
+  CHECK(has(outcome.err, " were lost (no reader took them)"));
 }
 
 TEST_CASE("A FIFO has all events for a reader that comes late") {
@@ -56,7 +56,7 @@ TEST_CASE("Events to a pipe that is full do not keep ddrun from a signal") {
   const auto outcome = run.wait();
   DDRUN_SHOW(outcome);
   CHECK(has(outcome.err, "stopped by SIGTERM"));
-  CHECK(has(outcome.err, " were lost (nobody read them)"));
+  CHECK(has(outcome.err, " were lost (no reader took them)"));
 }
 
 TEST_CASE("Events on standard output tear no line of the workers") {
@@ -88,7 +88,7 @@ TEST_CASE("A report to a FIFO that nobody reads is said, and the job is not lost
     const auto outcome = finish(job({"-n", "1", "--report=" + fifo}, {"exit", "3"}));
     DDRUN_SHOW(outcome);
     CHECK(outcome.code() == 3);
-    CHECK(has(outcome.err, "--report: cannot write " + fifo + ": nobody reads it"));
+    CHECK(has(outcome.err, "--report: cannot write " + fifo + ": it has no reader"));
   }
   SECTION("with one that comes late") {
     Run run(job({"-n", "1", "--report=" + fifo}, {"touch", dir.file("ran"), "exit", "3"}));

@@ -163,7 +163,7 @@ TEST_CASE("An agent whose report nobody reads is no lost node, and keeps nobody"
   CHECK(has(read_file(events), "\"event\":\"verdict\""));
   CHECK_FALSE(has(read_file(events), "\"event\":\"lost\""));
   CHECK(outcomes[1].code() == 3);
-  CHECK(has(outcomes[1].err, "--report: cannot write " + fifo + ": nobody reads it"));
+  CHECK(has(outcomes[1].err, "--report: cannot write " + fifo + ": it has no reader"));
 }
 
 TEST_CASE("A second job at the same place is turned away, also where neither has a name") {
