@@ -58,9 +58,8 @@ GroupMachine::Rules machine_rules(const Job& job) {
 logs::OutputOptions output_options(const Job& job) {
   logs::OutputOptions options;
   options.log = job.spec.log;
-  if (job.spec.rendezvous.several_machines() && options.log.label == Label::automatic) {
-    options.log.label = Label::host;
-  }
+  const bool several = job.spec.rendezvous.several_machines();
+  if (several && options.log.label == Label::automatic) options.log.label = Label::host;
   options.role = job.spec.role;
   options.run_id = job.member.run_id();
   options.hostname = job.prepared.hostname;
@@ -566,9 +565,7 @@ JobResult Agent::run() {
       say(Level::notice, line);
     }
   }
-  if (spec_.timeout) {
-    time_limit_.set(record_.started_at() + *spec_.timeout, [this] { on_time_limit(); });
-  }
+  if (spec_.timeout) time_limit_.set(record_.started_at() + *spec_.timeout, [this] { on_time_limit(); });
   set_message_sink([this](std::string_view line) { output_.console_line(line); });
   folded_ = !job_.hooks.fold.begins.empty() && member_.runs_coordinator();
   if (folded_) say_text(job_.hooks.fold.begins);

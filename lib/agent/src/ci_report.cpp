@@ -26,11 +26,6 @@ namespace ddrun::agent {
 
 // ---- fields of the report
 
-std::string text_at(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
 const Json* failed_worker(const Json& attempt) {
   Json rank = attempt["first_failed_rank"];
   if (attempt["cause"].is_object()) rank = attempt["cause"]["rank"];

@@ -109,17 +109,10 @@ class EventsFile::Writer {
   Loss finish() {
     std::unique_lock lock(mutex_);
     const auto done = [this] { return waiting_.empty() && in_flight_ == 0; };
-    for (;;) {
-      const std::uint64_t before = written_;
-      if (changed_.wait_for(lock, is_disk() ? disk_timeout : reader_timeout,
-                            [&] { return done() || written_ != before; })) {
-        if (done()) break;
-      } else {
-        break;
-      }
-    }
-    const char* const hangs = is_disk() ? stall_reason() : "no reader took them";
-    return {lost_ + waiting_.size() + in_flight_, error_ != 0 ? std::strerror(error_) : hangs};
+    std::uint64_t before = written_;
+    const auto progress = [&] { return done() || written_ != before; };
+    while (changed_.wait_for(lock, is_disk() ? disk_timeout : reader_timeout, progress) && !done()) before = written_;
+    return {lost_ + waiting_.size() + in_flight_, error_ != 0 ? std::strerror(error_) : stall_reason()};
   }
 
  private:

@@ -21,7 +21,7 @@ constexpr std::size_t indent = 11;            ///< of the text after "  label: "
 constexpr std::size_t max_stderr_lines = 8;   ///< lines of a worker's stderr
 constexpr std::size_t max_trace_lines = 16;   ///< lines of a traceback
 constexpr std::size_t max_message_lines = 3;  ///< lines of an error.json's message
-constexpr std::size_t far_above_lines = 20;   ///< lines: earlier output is repeated in the report
+constexpr std::size_t far_above_lines = 20;   ///< lines: last words farther above on the console are repeated
 constexpr std::size_t max_earlier_lines = 4;  ///< lines for earlier attempts
 
 // ---- lines ----
@@ -39,7 +39,7 @@ class Lines {
   }
   void notice(std::string_view headline) { text_ += concat("ddrun: ", sanitize_for_terminal(headline), "\n"); }
 
-  /// "  label:   line" with further lines below it. An empty label goes on with the one above.
+  /// "  label:   line" with further lines below it. An empty label continues the one above.
   void block(std::string_view label, const std::vector<std::string>& lines) {
     for (const std::string& line : lines) {
       std::string start = label.empty() ? std::string() : concat("  ", label, ":");

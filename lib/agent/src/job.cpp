@@ -18,16 +18,16 @@ constexpr std::size_t descriptors_per_worker = 8;
 }  // namespace
 
 Job::Job(const LaunchSpec& launch_spec, process::AgentContext& agent_context, JobHooks& job_hooks,
-         JobRecord& job_record, std::string ddrun_version, Preparation preparation, process::Launcher started_launcher,
-         EventsFile opened_events, rendezvous::RendezvousOptions options)
+         JobRecord& job_record, Preparation preparation, process::Launcher child_launcher, EventsFile opened_file,
+         rendezvous::RendezvousOptions options)
     : spec(launch_spec),
       context(agent_context),
       hooks(job_hooks),
       record(job_record),
-      version(std::move(ddrun_version)),
+      version(options.version),
       prepared(std::move(preparation)),
-      launcher(std::move(started_launcher)),
-      events_file(std::move(opened_events)),
+      launcher(std::move(child_launcher)),
+      events_file(std::move(opened_file)),
       member(io.get_executor(), spec, record, events_file, std::move(options)) {}
 
 Result<Job*> Job::create(const LaunchSpec& spec, process::AgentContext& context, const char* const* environment,
@@ -69,7 +69,7 @@ Result<Job*> Job::create(const LaunchSpec& spec, process::AgentContext& context,
     options.secret = std::move(found->secret);
     options.secret_file = std::move(found->file);
   }
-  auto* const job = new Job(spec, context, hooks, record, version, std::move(*prepared), std::move(*launcher),
+  auto* const job = new Job(spec, context, hooks, record, std::move(*prepared), std::move(*launcher),
                             std::move(events_file), std::move(options));
   if (auto opened = job->member.open(); !opened) return tl::unexpected(opened.error());
   // Once in the job, not on each machine.

@@ -17,11 +17,9 @@ namespace ddrun::agent {
 
 /// What a job needs on this machine before its output and its workers: each part is complete.
 struct Job {
-  /// Checks the specification, raises the descriptor limit, opens --events and the rendezvous, in this order. May block
-  /// while a name is looked up. Fails as prepare(), Launcher::create(), EventsFile::open(), find_or_make_secret() and
-  /// Rendezvous::open() do. The references are borrowed.
-  ///
-  /// A Job is never destroyed: the process ends after it, and stopping threads and closing sockets would take time.
+  /// Checks the specification, raises the descriptor limit, opens --events and the rendezvous, in this order. Blocks on
+  /// files and name lookups. Fails as prepare(), Launcher::create(), EventsFile::open(), find_or_make_secret() and
+  /// Rendezvous::open() do. The references are borrowed. A Job is never destroyed: the process ends after it.
   static Result<Job*> create(const LaunchSpec& spec, process::AgentContext& context, const char* const* environment,
                              const std::string& version, JobHooks& hooks, JobRecord& record);
 
@@ -38,7 +36,7 @@ struct Job {
 
  private:
   Job(const LaunchSpec& launch_spec, process::AgentContext& agent_context, JobHooks& job_hooks, JobRecord& job_record,
-      std::string ddrun_version, Preparation preparation, process::Launcher started_launcher, EventsFile opened_events,
+      Preparation preparation, process::Launcher child_launcher, EventsFile opened_file,
       rendezvous::RendezvousOptions options);
 };
 

@@ -1,7 +1,6 @@
 #include "evidence.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <span>
 #include <string_view>
@@ -16,58 +15,30 @@ namespace ddrun::agent {
 namespace {
 
 /// Parts of messages, by library; long enough not to match a failure of the worker itself.
-constexpr std::array phrases{
+constexpr std::string_view peer_failure_phrases[] = {
     // Gloo
-    std::string_view("Connection closed by peer"),
-    std::string_view("Connection reset by peer"),
-    std::string_view("Application timeout caused pair closure"),
-    std::string_view("Timed out waiting"),  // "… 1800000ms for recv operation to complete", and TCPStore's clients
-    std::string_view("Gloo connectFullMesh failed"),
-    std::string_view("Socket closed"),
+    "Connection closed by peer", "Connection reset by peer", "Application timeout caused pair closure",
+    "Timed out waiting",  // "… 1800000ms for recv operation to complete", and TCPStore's clients
+    "Gloo connectFullMesh failed", "Socket closed",
     // strerror() of a lost connection
-    std::string_view("Broken pipe"),
-    std::string_view("Connection refused"),
-    std::string_view("Connection aborted"),
-    std::string_view("Connection timed out"),
-    std::string_view("Software caused connection abort"),
-    std::string_view("Transport endpoint is not connected"),
-    std::string_view("No route to host"),
+    "Broken pipe", "Connection refused", "Connection aborted", "Connection timed out",
+    "Software caused connection abort", "Transport endpoint is not connected", "No route to host",
     // Python's exceptions for the same
-    std::string_view("ConnectionResetError"),
-    std::string_view("ConnectionAbortedError"),
-    std::string_view("ConnectionRefusedError"),
-    std::string_view("BrokenPipeError"),
+    "ConnectionResetError", "ConnectionAbortedError", "ConnectionRefusedError", "BrokenPipeError",
     // TCPStore
-    std::string_view("Connection was likely closed"),
-    std::string_view("failed to recv, got 0 bytes"),
-    std::string_view("Failed to recv, got 0 bytes"),
-    std::string_view("wait timeout after "),
-    std::string_view("DistNetworkError"),
-    std::string_view("The client socket has timed out"),
-    std::string_view("recvValue failed on SocketImpl"),
-    std::string_view("sendBytes failed on SocketImpl"),
-    std::string_view("Stop_waiting response is expected"),
+    "Connection was likely closed", "failed to recv, got 0 bytes", "Failed to recv, got 0 bytes", "wait timeout after ",
+    "DistNetworkError", "The client socket has timed out", "recvValue failed on SocketImpl",
+    "sendBytes failed on SocketImpl", "Stop_waiting response is expected",
     // PyTorch's process groups
-    std::string_view("Watchdog caught collective operation timeout"),
-    std::string_view("Some NCCL operations have failed or timed out"),
-    std::string_view("NCCL communicator was aborted"),
-    std::string_view("Another rank reported timeout"),
-    std::string_view("Observed flight recorder dump signal from another rank"),
-    std::string_view("failed to pass monitoredBarrier"),
-    std::string_view("monitoredBarrier in"),
+    "Watchdog caught collective operation timeout", "Some NCCL operations have failed or timed out",
+    "NCCL communicator was aborted", "Another rank reported timeout",
+    "Observed flight recorder dump signal from another rank", "failed to pass monitoredBarrier", "monitoredBarrier in",
     // NCCL and RCCL
-    std::string_view("ncclRemoteError"),
-    std::string_view("remote process exited or there was a network error"),
-    std::string_view("a remote process exiting prematurely"),
-    std::string_view("Connection closed by remote peer"),
-    std::string_view("peer closed the connection"),
+    "ncclRemoteError", "remote process exited or there was a network error", "a remote process exiting prematurely",
+    "Connection closed by remote peer", "peer closed the connection",
     // UCX, libfabric, MPI
-    std::string_view("Connection reset by remote peer"),
-    std::string_view("Endpoint timeout"),
-    std::string_view("Endpoint is not connected"),
-    std::string_view("MPI_ERR_PROC_FAILED"),
-    std::string_view("MPIX_ERR_PROC_FAILED"),
-};
+    "Connection reset by remote peer", "Endpoint timeout", "Endpoint is not connected", "MPI_ERR_PROC_FAILED",
+    "MPIX_ERR_PROC_FAILED"};
 
 bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
@@ -75,7 +46,8 @@ bool contains(std::string_view text, std::string_view part) { return text.find(p
 
 bool is_peer_failure_message(std::string_view text) {
   if (text.starts_with("ddrun-allreduce: error: ")) return contains(text, " is gone");
-  return std::any_of(phrases.begin(), phrases.end(), [&](std::string_view phrase) { return contains(text, phrase); });
+  return std::any_of(std::begin(peer_failure_phrases), std::end(peer_failure_phrases),
+                     [&](std::string_view phrase) { return contains(text, phrase); });
 }
 
 // ---- the last words
@@ -84,7 +56,7 @@ namespace {
 
 using Time = std::chrono::system_clock::time_point;
 
-constexpr std::size_t max_reason_lines = 3;  ///< lines
+constexpr std::size_t max_reason_lines = 3;
 /// Failures of one worker within this time are one: the later is a consequence of the earlier.
 constexpr std::chrono::seconds same_failure_window{10};
 
@@ -92,54 +64,52 @@ constexpr std::string_view traceback_header = "Traceback (most recent call last)
 constexpr std::string_view group_header = "+ Exception Group Traceback (most recent call last):";
 
 /// Beginnings of fatal messages.
-constexpr std::array fatal_beginnings{
-    std::string_view("terminate called"),  // libstdc++
-    std::string_view("libc++abi: "),
-    std::string_view("Fatal Python error: "),  // faulthandler as well
-    std::string_view("free(): "),              // glibc
-    std::string_view("malloc(): "),
-    std::string_view("malloc_consolidate(): "),
-    std::string_view("realloc(): "),
-    std::string_view("munmap_chunk(): "),
-    std::string_view("double free or corruption"),
-    std::string_view("corrupted size vs. prev_size"),
-    std::string_view("corrupted double-linked list"),
-    std::string_view("Fatal glibc error: "),
-    std::string_view("panic: "),        // Go
-    std::string_view("fatal error: "),  // Go, compilers
-    std::string_view("ERROR STOP"),     // Fortran
-    std::string_view("Fortran runtime error: "),
-    std::string_view("ERROR: LoadError"),  // Julia
-    std::string_view("ddrun: error: "),
-    std::string_view("ddrun-allreduce: error: "),
-};
+constexpr std::string_view fatal_beginnings[] = {"terminate called",  // libstdc++
+                                                 "libc++abi: ",
+                                                 "Fatal Python error: ",  // faulthandler as well
+                                                 "free(): ",              // glibc
+                                                 "malloc(): ",
+                                                 "malloc_consolidate(): ",
+                                                 "realloc(): ",
+                                                 "munmap_chunk(): ",
+                                                 "double free or corruption",
+                                                 "corrupted size vs. prev_size",
+                                                 "corrupted double-linked list",
+                                                 "Fatal glibc error: ",
+                                                 "panic: ",        // Go
+                                                 "fatal error: ",  // Go, compilers
+                                                 "ERROR STOP",     // Fortran
+                                                 "Fortran runtime error: ",
+                                                 "ERROR: LoadError",  // Julia
+                                                 "ddrun: error: ",
+                                                 "ddrun-allreduce: error: "};
 
 /// Parts of fatal messages.
-constexpr std::array fatal_parts{
-    std::string_view("*** stack smashing detected ***"),
-    std::string_view("*** buffer overflow detected ***"),
-    std::string_view("' failed."),  // assert(3): "prog: file.c:3: f: Assertion `x' failed."
-    std::string_view("ERROR: AddressSanitizer: "),
-    std::string_view("ERROR: LeakSanitizer: "),
-    std::string_view("ERROR: ThreadSanitizer: "),
-    std::string_view("MemorySanitizer: use-of-uninitialized-value"),
-    std::string_view("CUDA error"),
-    std::string_view("CUDA failure"),
-    std::string_view("HIP error"),
-    std::string_view("NCCL failure"),
-    std::string_view("NCCL error"),
-    std::string_view("' panicked at "),  // Rust
-    std::string_view("Check failed: "),  // glog
-    std::string_view("error while loading shared libraries: "),
-    std::string_view("symbol lookup error: "),
-    std::string_view("Segmentation fault"),  // shells
+constexpr std::string_view fatal_parts[] = {
+    "*** stack smashing detected ***",
+    "*** buffer overflow detected ***",
+    "' failed.",  // assert(3): "prog: file.c:3: f: Assertion `x' failed."
+    "ERROR: AddressSanitizer: ",
+    "ERROR: LeakSanitizer: ",
+    "ERROR: ThreadSanitizer: ",
+    "MemorySanitizer: use-of-uninitialized-value",
+    "CUDA error",
+    "CUDA failure",
+    "HIP error",
+    "NCCL failure",
+    "NCCL error",
+    "' panicked at ",  // Rust
+    "Check failed: ",  // glog
+    "error while loading shared libraries: ",
+    "symbol lookup error: ",
+    "Segmentation fault",  // shells
 };
 
 bool is_fatal_message(std::string_view line) {
   const auto begins = [&](std::string_view words) { return line.starts_with(words); };
   const auto has = [&](std::string_view words) { return line.find(words) != std::string_view::npos; };
-  return std::any_of(fatal_beginnings.begin(), fatal_beginnings.end(), begins) ||
-         std::any_of(fatal_parts.begin(), fatal_parts.end(), has);
+  return std::any_of(std::begin(fatal_beginnings), std::end(fatal_beginnings), begins) ||
+         std::any_of(std::begin(fatal_parts), std::end(fatal_parts), has);
 }
 
 /// "package.Name: text" or "Name" alone.
@@ -155,25 +125,16 @@ bool is_exception_line(std::string_view line) {
 
 /// Lines before tracebacks that an interpreter ignores, or prints while it ends.
 constexpr std::string_view ignored_headers[] = {"Exception ignored in", "Error in atexit._run_exitfuncs"};
-/// Beginnings of lines that follow a failure and belong to it: messages of PyTorch, CUDA, NCCL and glog, PyTorch's log
-/// ("[W1125 12:00:00.1 ProcessGroupNCCL.cpp:1250] …"), wandb, Rust, shells.
-constexpr std::string_view aftermath[] = {"\t",
-                                          "    @ ",
-                                          "CUDA kernel errors might be",
-                                          "For debugging consider passing",
-                                          "Compile with `TORCH_USE_CUDA_DSA`",
-                                          "Search for `cuda",
-                                          "Exception raised from ",
-                                          "frame #",
-                                          "nccl",
-                                          "Last error:",
-                                          "[W0",
-                                          "[W1",
-                                          "[E0",
-                                          "[E1",
-                                          "wandb: ",
-                                          "note: run with `RUST_BACKTRACE",
-                                          "Aborted"};
+/// Beginnings of lines that follow a failure and belong to it, such as PyTorch's log
+/// ("[W1125 12:00:00.1 ProcessGroupNCCL.cpp:1250] …").
+constexpr std::string_view aftermath[] = {
+    // CUDA
+    "CUDA kernel errors might be", "For debugging consider passing", "Compile with `TORCH_USE_CUDA_DSA`",
+    "Search for `cuda",
+    // C++ stacks of PyTorch and glog
+    "Exception raised from ", "frame #", "    @ ", "\t",
+    // NCCL, PyTorch's log, wandb, Rust, shells
+    "nccl", "Last error:", "[W0", "[W1", "[E0", "[E1", "wandb: ", "note: run with `RUST_BACKTRACE", "Aborted"};
 
 bool begins_with_any(std::string_view line, std::span<const std::string_view> beginnings) {
   return std::any_of(beginnings.begin(), beginnings.end(), [&](auto words) { return line.starts_with(words); });
@@ -217,7 +178,7 @@ struct Block {
   std::vector<std::string> reason;
   bool blames_peer = false;
   bool python_chain = false;     ///< chained to the exception before it
-  bool is_faulthandler = false;  ///< says where, not why
+  bool is_faulthandler = false;  ///< has the place, not the reason
   bool is_traceback = false;     ///< Python's
   bool of_other_thread = false;  ///< of another thread or a child, by its header
 };

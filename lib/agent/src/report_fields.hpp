@@ -8,7 +8,6 @@
 
 namespace ddrun::agent {
 
-[[nodiscard]] std::string text_at(const Json& json, const char* key);
 /// The worker that failed first in this attempt; null if none is known.
 [[nodiscard]] const Json* failed_worker(const Json& attempt);
 /// The worker whose failure ended the job; null if there is none.

@@ -206,16 +206,16 @@ void FileTimer::wait_for_requests() {
   fifo_.async_wait(stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
     if (ec) return;
     // One read per turn, so that other events are not delayed.
-    (void)read_requests();
+    read_requests();
     wait_for_expiry();
     wait_for_requests();
   });
 }
 
-bool FileTimer::read_requests() {
+void FileTimer::read_requests() {
   std::array<char, fifo_size> bytes;
   const ssize_t size = ::read(fifo_.native_handle(), bytes.data(), bytes.size());
-  if (size <= 0) return false;
+  if (size <= 0) return;
   std::string_view rest(bytes.data(), static_cast<std::size_t>(size));
   while (!rest.empty()) {
     const std::size_t end = rest.find('\n');
@@ -232,7 +232,6 @@ bool FileTimer::read_requests() {
     skipping_ = false;
     rest.remove_prefix(end + 1);
   }
-  return true;
 }
 
 void FileTimer::read_line(std::string_view line) {
@@ -276,7 +275,7 @@ void FileTimer::wait_for_expiry() {
 
 void FileTimer::set_paused(bool still) {
   if (still == paused_since_.has_value()) return;
-  (void)read_requests();
+  read_requests();
   if (still) {
     paused_since_ = seconds_since_epoch();
   } else {
@@ -287,7 +286,7 @@ void FileTimer::set_paused(bool still) {
 
 void FileTimer::expire() {
   // A release that was written in time counts, even if it is read late.
-  (void)read_requests();
+  read_requests();
   auto expired = table_.take_expired(seconds_since_epoch());
   std::erase_if(expired, [](const TimerRequest& timer) { return birth_of(timer.pid) != timer.born; });
   if (!expired.empty()) on_expiry_(expired);

@@ -92,8 +92,7 @@ class FileTimer {
 
  private:
   void wait_for_requests();
-  /// Reads the FIFO once; false if it is empty.
-  bool read_requests();
+  void read_requests();
   void read_line(std::string_view line);
   void warn_once(const char* what);
   void wait_for_expiry();

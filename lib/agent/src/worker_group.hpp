@@ -123,7 +123,7 @@ class WorkerGroup {
   /// Processes by pid and start time.
   using Strays = std::set<std::pair<pid_t, unsigned long long>>;
   /// SIGTERM, whatever the groups got (daemons handle no other), to each descendant outside the workers' groups that
-  /// is not among `told`, which it joins. Reads /proc once.
+  /// is not in `signaled`, and adds it there. Reads /proc once.
   void stop_strays(Strays& signaled);
   /// SIGKILL to every descendant, in whatever session or group.
   void kill_all();

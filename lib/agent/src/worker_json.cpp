@@ -99,12 +99,12 @@ std::string json_for_terminal(std::string json) {
 
 std::string one_line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-namespace {
-
-std::string text_of(const Json& json, const char* key) {
+std::string text_at(const Json& json, const char* key) {
   const auto found = json.find(key);
   return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
+
+namespace {
 
 std::vector<std::string> texts_of(const Json& json, const char* key) {
   std::vector<std::string> texts;
@@ -136,23 +136,23 @@ std::optional<WorkerEnd> read_worker(const Json& json) {
   } else {
     worker.status = Exited{number_of(json, "exit_code", 1)};
   }
-  worker.why = text_of(json, "why");
-  worker.shm = text_of(json, "shm");
+  worker.why = text_at(json, "why");
+  worker.shm = text_at(json, "shm");
   worker.ran = std::chrono::nanoseconds(static_cast<long long>(number_of(json, "ran_s", 0.0) * 1e9));
   worker.use.max_rss_kib = number_of(json, "max_rss_kib", 0L);
   const auto error = json.find("error");
   if (error != json.end() && error->is_object()) {
-    worker.error = WorkerError{text_of(*error, "message"), text_of(*error, "traceback"), text_of(*error, "file"), {}};
+    worker.error = WorkerError{text_at(*error, "message"), text_at(*error, "traceback"), text_at(*error, "file"), {}};
   }
   const auto words = json.find("last_words");
   if (words != json.end() && words->is_object()) {
     worker.last_words.emplace();
-    worker.last_words->reason = split(text_of(*words, "reason"), '\n');
+    worker.last_words->reason = split(text_at(*words, "reason"), '\n');
     worker.last_words->text = texts_of(*words, "text");
   }
   worker.stderr_tail = texts_of(json, "stderr_tail");
-  worker.stdout_log = text_of(json, "stdout_log");
-  worker.stderr_log = text_of(json, "stderr_log");
+  worker.stdout_log = text_at(json, "stdout_log");
+  worker.stderr_log = text_at(json, "stderr_log");
   return worker;
 }
 
@@ -187,7 +187,7 @@ std::optional<FailedBefore> failed_before_from_json(const std::string& text) {
   const std::chrono::duration<double> after(number_of(before, "failed_after_s", 0.0));
   Evidence evidence;
   evidence.at = worker->started + std::chrono::duration_cast<std::chrono::system_clock::duration>(after);
-  return FailedBefore{std::move(*worker), evidence, text_of(before, "host"), number_of(before, "node_rank", -1)};
+  return FailedBefore{std::move(*worker), evidence, text_at(before, "host"), number_of(before, "node_rank", -1)};
 }
 
 }  // namespace ddrun::agent

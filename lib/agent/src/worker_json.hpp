@@ -11,7 +11,7 @@ namespace ddrun::agent {
 
 using Json = nlohmann::ordered_json;
 
-/// Seconds, rounded to microseconds so that the text is the same on every machine.
+/// Seconds, truncated to microseconds so that the text is the same on every machine.
 template <class Duration>
 double seconds(Duration duration) {
   return static_cast<double>(std::chrono::duration_cast<std::chrono::microseconds>(duration).count()) / 1e6;
@@ -40,6 +40,9 @@ void add_failed_before(Json& worker, const WorkerEnd& failed_first, const Eviden
 
 /// The fields of worker_json() that the failure report uses; nothing if `text` is no worker.
 [[nodiscard]] std::optional<WorkerEnd> worker_from_json(const std::string& text);
+
+/// The string at `key`; empty if there is none.
+[[nodiscard]] std::string text_at(const Json& json, const char* key);
 
 struct FailedBefore {
   WorkerEnd worker;

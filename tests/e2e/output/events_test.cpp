@@ -27,7 +27,7 @@ TEST_CASE("Events to a FIFO that nobody reads keep neither the start nor the end
   CHECK(outcome.code() == 0);
   CHECK(::access(dir.file("ran").c_str(), F_OK) == 0);
   CHECK(has(outcome.err, "ddrun: warning: --events: "));
-  CHECK(has(outcome.err, " were lost (no reader took them)"));
+  CHECK(has(outcome.err, " were lost (no reader takes them)"));
 }
 
 TEST_CASE("A FIFO has all events for a reader that comes late") {
@@ -56,7 +56,7 @@ TEST_CASE("Events to a pipe that is full do not keep ddrun from a signal") {
   const auto outcome = run.wait();
   DDRUN_SHOW(outcome);
   CHECK(has(outcome.err, "stopped by SIGTERM"));
-  CHECK(has(outcome.err, " were lost (no reader took them)"));
+  CHECK(has(outcome.err, " were lost (no reader takes them)"));
 }
 
 TEST_CASE("Events on standard output tear no line of the workers") {
