@@ -1,4 +1,4 @@
-// Of two ends that are seen together the first comes first.
+// Order of ends, and signals and cgroups of guard, sweeper and agent.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 
 extern char** environ;
 
-TEST_CASE("children that ended while nobody looked are told in the order of their ends") {
+TEST_CASE("children that ended between two looks are reported in the order of their ends") {
   boost::asio::io_context context;
   auto launcher = Launcher::create();
   REQUIRE(launcher);
@@ -110,7 +110,7 @@ TEST_CASE("the cgroup of a job goes with it also when agent and sweeper are kill
   int status = 0;
   REQUIRE(::waitpid(guard, &status, 0) == guard);
   CHECK(WEXITSTATUS(status) == 125);
-  // All of them are dead: nobody holds the pipe.
+  // All of them are dead: the pipe has no writer.
   char byte;
   CHECK(::read(pipe->read.get(), &byte, 1) == 0);
   if (cgroup[0] == '\0') test::skip("no writable cgroup v2 has been given to us here");

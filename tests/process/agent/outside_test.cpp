@@ -1,4 +1,4 @@
-// What the world around ddrun may do to its three processes.
+// Signals, stdin, consoles and SIGKILL from outside, for each of the three processes of ddrun.
 
 #include <errno.h>
 #include <fcntl.h>
@@ -58,12 +58,12 @@ TEST_CASE("a caller that ignores SIGCHLD does not keep ddrun waiting") {
 
 TEST_CASE("one signal to each process of ddrun is one signal and leaves the grace time") {
   const test::TemporaryDirectory dir;
-  // It lives on until all three have been signalled.
+  // The worker runs until all three have been signalled.
   test::Run run(command({}, {"tell", "TERM", "print", "up", "await", dir.file("go"), "exit", "5"}));
   REQUIRE(run.wait_for_out("up"));
   const Three three = three_of(run);
   for (const pid_t pid : {three.agent, three.sweeper, three.guard}) REQUIRE(run.signal(pid, SIGTERM));
-  // Before that it would end by itself, for all that the agent knows.
+  // Without the signal the agent would take its end for a failure.
   REQUIRE(run.wait_for_out("got TERM"));
   test::write_file(dir.file("go"), "");
   const auto outcome = run.wait(20s);
@@ -74,7 +74,7 @@ TEST_CASE("one signal to each process of ddrun is one signal and leaves the grac
   CHECK(run.all_gone());
 }
 
-TEST_CASE("a second signal on the same way still kills at once") {
+TEST_CASE("a second signal on the same path still kills at once") {
   const bool to_guard = GENERATE(true, false);
   CAPTURE(to_guard);
   test::Run run(command({}, {"ignore", "TERM", "print", "up", "forever"}));
@@ -102,8 +102,8 @@ TEST_CASE("a stopped sweeper does not keep a job from ending on a signal") {
   CHECK(run.all_gone());
 }
 
-TEST_CASE("who does not read its stdin keeps the others waiting only when it is far behind") {
-  // Rank 1 reads nothing until rank 0 has read four megabytes: as if they met in between.
+TEST_CASE("a worker that does not read its stdin delays the others only when it is far behind") {
+  // Rank 1 reads nothing until rank 0 has read four megabytes, as with a barrier in between.
   const test::TemporaryDirectory dir;
   const std::string script = "if test $RANK = 0; then head -c 4000000 | wc -c; touch " + dir.file("read") +
                              "; cat > /dev/null; else until test -e " + dir.file("read") +
@@ -119,7 +119,7 @@ TEST_CASE("who does not read its stdin keeps the others waiting only when it is 
   CHECK(run.all_gone());
 }
 
-TEST_CASE("stdin stays as it was for whoever shares it") {
+TEST_CASE("the flags of a shared stdin stay as they were") {
   auto pipe = make_pipe();
   REQUIRE(pipe);
   const int in = pipe->read.get();
@@ -152,7 +152,7 @@ TEST_CASE("the time limit also ends the wait for a console that takes nothing") 
                   options);
     REQUIRE(test::wait_until([&] {
       const bool both_were_there = ::access(first.c_str(), F_OK) == 0 && ::access(second.c_str(), F_OK) == 0;
-      // Without zombies: what has ended, but was not taken note of, is stopped by the signal.
+      // Without zombies: a worker whose end was not yet seen would count as stopped by the signal.
       return both_were_there && process::descendants(run.pid()).size() == 2;
     }));
     run.signal(SIGTERM);
@@ -183,7 +183,7 @@ TEST_CASE("the cgroup of a job goes with it also when guard and sweeper are kill
   REQUIRE(ours);
   const std::string directory = ours->directory + name;
   REQUIRE(::access(directory.c_str(), F_OK) == 0);
-  // Stopped, or it might be through before it is killed.
+  // Stopped, or it might finish before it is killed.
   REQUIRE(run.signal(three.guard, SIGSTOP));
   REQUIRE(run.signal(three.sweeper, SIGKILL));
   REQUIRE(run.signal(three.guard, SIGKILL));

@@ -1,4 +1,4 @@
-// A group whose rounds and whose end are decided by a coordinator.
+// Events from the coordinator, and messages to it.
 
 #include "ddrun/test/catch.hpp"
 #include "machine_walk.hpp"
@@ -28,7 +28,7 @@ Walk running(bool runs_coordinator = false) {
   return walk;
 }
 
-/// The group is taken down: from the stop until its end.
+/// From the stop of the group to its end.
 std::string gone(Walk& walk) {
   REQUIRE(walk.on(event::GroupGone{}) == "close");
   return walk.on(event::OutputClosed{});
@@ -36,7 +36,7 @@ std::string gone(Walk& walk) {
 
 }  // namespace
 
-TEST_CASE("a failure is told at once, and what follows is said by the coordinator") {
+TEST_CASE("a failure is reported at once, and the coordinator decides what follows") {
   Walk walk = running();
   CHECK(walk.ended(1, Exited{3}) == "send failed 1, " + stop_with_term);
   CHECK(walk.on(event::StopOrdered{}).empty());
@@ -62,7 +62,7 @@ TEST_CASE("a group is stopped for a failure elsewhere") {
   CHECK(walk.on(event::RoundBegins{1}) == "spawn 1");
 }
 
-TEST_CASE("success here is not yet success of the job") {
+TEST_CASE("success on this node is not yet success of the job") {
   Walk walk = running();
   CHECK(walk.ended(0, Exited{0}).empty());
   CHECK(walk.ended(1, Exited{0}) == "send succeeded, " + stop_with_term);
@@ -75,12 +75,12 @@ TEST_CASE("success here is not yet success of the job") {
   }
 }
 
-TEST_CASE("told to end, a member leaves") {
+TEST_CASE("on an ending signal a member leaves") {
   SECTION("while its workers run") {
     Walk walk = running();
     CHECK(walk.signal(SIGINT) == "send leave 2, signal 2, grace 30000, check");
     SECTION("and ends by itself") { CHECK(gone(walk) == "send stopped, finish"); }
-    SECTION("at once if told twice") {
+    SECTION("at once on a second signal") {
       CHECK(walk.signal(SIGINT) == "kill, check");
       CHECK(gone(walk) == "send stopped, finish");
     }
@@ -93,7 +93,7 @@ TEST_CASE("told to end, a member leaves") {
     CHECK(walk.signal(SIGTERM) == "send leave 15, finish");
     CHECK(walk.machine.verdict() == Verdict::stopped_by_signal);
   }
-  SECTION("after its own workers have ended well") {
+  SECTION("after its own workers have succeeded") {
     Walk walk = running();
     walk.ended(0, Exited{0});
     walk.ended(1, Exited{0});
@@ -110,7 +110,7 @@ TEST_CASE("the agent that runs the coordinator ends last") {
     CHECK(gone(walk) == "send stopped");
     CHECK(walk.machine.state() == State::rendezvous);
     SECTION("once the verdict is known") { CHECK(walk.on(event::VerdictReceived{}) == "finish"); }
-    SECTION("unless it is told again") { CHECK(walk.signal(SIGINT) == "finish"); }
+    SECTION("unless a second signal comes") { CHECK(walk.signal(SIGINT) == "finish"); }
   }
   SECTION("while it waits") {
     Walk walk(rules(true));
@@ -144,8 +144,8 @@ TEST_CASE("a lost coordinator is the end") {
   }
 }
 
-TEST_CASE("what ends the job here ends it for all") {
-  SECTION("its time") {
+TEST_CASE("an end of the job on this node ends it on all nodes") {
+  SECTION("the time limit") {
     Walk walk = running();
     CHECK(walk.on(event::JobTimeout{}) == "send abort 124, " + stop_with_term);
     CHECK(gone(walk) == "send stopped");
@@ -161,12 +161,12 @@ TEST_CASE("what ends the job here ends it for all") {
 }
 
 TEST_CASE("a round that begins while the job ends here is not started, and its stop is answered") {
-  // Ctrl-C on the coordinator's machine, or --timeout anywhere, while START was on its way.
+  // Ctrl-C on the coordinator's machine, or --timeout on any, crosses with START.
   Walk walk(rules(true));
   walk.on(event::Start{});
   std::string told;
   SECTION("after a signal") { told = walk.signal(SIGINT); }
-  SECTION("after the job's time is up") { told = walk.on(event::JobTimeout{}); }
+  SECTION("after the time limit") { told = walk.on(event::JobTimeout{}); }
   CHECK(told.starts_with("send "));
   CHECK(walk.on(event::RoundBegins{0}).empty());
   CHECK(walk.on(event::StopOrdered{SIGINT}) == "send stopped");
@@ -177,7 +177,7 @@ TEST_CASE("a round that begins while the job ends here is not started, and its s
 TEST_CASE("without its guard an agent abandons the job") {
   SECTION("while workers run") {
     Walk walk = running();
-    // The others take the end of its connection for the end of its workers: not before that.
+    // Other nodes take the end of its connection for the end of its workers, so it comes after that.
     CHECK(walk.on(event::ParentLost{"guard"}) == stop_with_term);
     CHECK(walk.on(event::GraceExpired{}) == "kill, check");
     CHECK(walk.on(event::GroupGone{}) == "abandon, close");
@@ -190,10 +190,10 @@ TEST_CASE("without its guard an agent abandons the job") {
   }
 }
 
-TEST_CASE("the first success starts the clock for the others") {
+TEST_CASE("the first success starts the timer of --exit-skew") {
   auto with_skew = rules();
   with_skew.exit_skew = Milliseconds{5'000};
-  SECTION("in a job") {
+  SECTION("on several nodes") {
     Walk walk(with_skew);
     walk.on(event::Start{});
     walk.on(event::RoundBegins{0});
@@ -202,7 +202,7 @@ TEST_CASE("the first success starts the clock for the others") {
     CHECK(walk.on(event::SkewExpired{}) == "send abort 124, " + stop_with_term);
     CHECK(walk.machine.message() == "local rank 1 still ran 5.0 s after the first worker had ended well (--exit-skew)");
   }
-  SECTION("alone") {
+  SECTION("on one node") {
     Walk walk(with_skew, 3);
     walk.on(event::Start{});
     walk.on(event::RoundBegins{0, true});
@@ -234,7 +234,7 @@ TEST_CASE("the first success starts the clock for the others") {
   }
 }
 
-TEST_CASE("what comes after the only node of a round has succeeded changes nothing") {
+TEST_CASE("events after the success of the only node change nothing") {
   Walk walk(rules(GENERATE(false, true)));
   walk.on(event::Start{});
   walk.on(event::RoundBegins{0, true});

@@ -25,7 +25,7 @@ TEST_CASE("each rank is shown with its pid and neighbours are folded") {
         "rank 0 pid 5, ranks 1-3 pids 7-9, rank 4 pid 20, rank 9 pid 21");
 }
 
-TEST_CASE("many workers take a line and no more") {
+TEST_CASE("many workers take one line") {
   CHECK(describe_started(in_a_row(10'000, 1), 16) == "ranks 0-9999 pids 100-10099");
   CHECK(describe_started(in_a_row(5, 2), 3) == "rank 0 pid 100, rank 1 pid 102, rank 2 pid 104, and 2 more");
   CHECK(describe_started(in_a_row(10'000, 2), 16).size() < 400);

@@ -14,7 +14,7 @@
 using namespace ddrun::agent;
 using namespace ddrun::test;
 
-TEST_CASE("an event of another agent is one line, and no command to a terminal") {
+TEST_CASE("an event of another agent is one line without control characters") {
   const TemporaryDirectory directory;
   const std::string path = directory.file("events");
   EventsFile file;
@@ -28,7 +28,7 @@ TEST_CASE("an event of another agent is one line, and no command to a terminal")
   CHECK(written.substr(second) == "{\"why\":\" [2J\\u007f\\u009b caf\xC3\xA9 \xC2\xA0\xC2\"}\n");
 }
 
-TEST_CASE("a line of events that does not fit is lost alone") {
+TEST_CASE("a line of events that does not fit loses no other line") {
   const TemporaryDirectory directory;
   const std::string path = directory.file("events");
   std::string said;
@@ -37,7 +37,7 @@ TEST_CASE("a line of events that does not fit is lost alone") {
   REQUIRE(file.open(path));
   file.write("{\"event\":\"first\"}\n");
   REQUIRE(wait_until([&] { return !read_file(path).empty(); }));
-  // As a full disk does: the next line is taken in part.
+  // Like a full disk, a file size limit causes a partial write.
   const auto before = ::signal(SIGXFSZ, SIG_IGN);
   rlimit limit{};
   REQUIRE(::getrlimit(RLIMIT_FSIZE, &limit) == 0);

@@ -77,16 +77,16 @@ TEST_CASE("a timer that is not released in time is reported, not before") {
 
 TEST_CASE("a release counts even if it is read after the time") {
   Harness h;
-  h.write(line(::getpid(), "released", now() + 0.5));  // far enough for a busy machine to come to the next lines
+  h.write(line(::getpid(), "released", now() + 0.5));  // long enough for a busy machine to reach the next lines
   h.io.poll();
   h.write(line(::getpid(), "released", -1));
-  std::this_thread::sleep_for(std::chrono::milliseconds(550));  // both are ready when we look
+  std::this_thread::sleep_for(std::chrono::milliseconds(550));  // both are ready by then
   h.write(line(::getpid(), "kept", now()));
   h.run(1);
   CHECK(h.expired[0].scope == "kept");
 }
 
-TEST_CASE("bad lines harm nobody, and are said once") {
+TEST_CASE("bad lines are skipped with one warning") {
   Harness h;
   h.write("hello\n\n{}\n" + std::string(3, '\0') + "\n");
   h.io.poll();
@@ -118,7 +118,7 @@ TEST_CASE("a process that is gone is not reported") {
   CHECK(h.expired[0].scope == "lives");
 }
 
-TEST_CASE("the FIFO is ours alone, replaces an older one and is removed") {
+TEST_CASE("the FIFO has mode 0600, replaces an older one and is removed") {
   Harness h;
   struct stat info {};
   REQUIRE(::stat(h.path.c_str(), &info) == 0);
@@ -128,7 +128,7 @@ TEST_CASE("the FIFO is ours alone, replaces an older one and is removed") {
   Harness other;
   FileTimer second(h.io.get_executor(), [](const std::vector<TimerRequest>&) {});
   REQUIRE(second.open(h.path));
-  h.timer.close();  // what is there now is not its own
+  h.timer.close();  // the FIFO was replaced
   CHECK(std::filesystem::exists(h.path));
   second.close();
   CHECK_FALSE(std::filesystem::exists(h.path));
@@ -149,7 +149,7 @@ TEST_CASE("a FIFO that others have removed is made again for the next attempt") 
   h.run(1);
 }
 
-TEST_CASE("the file is made where it was asked for") {
+TEST_CASE("the FIFO has the requested path") {
   LaunchSpec spec;
   const auto wanted = [&](std::vector<const char*> entries) {
     entries.push_back(nullptr);
@@ -163,7 +163,7 @@ TEST_CASE("the file is made where it was asked for") {
   REQUIRE(fresh);
   CHECK(fresh->find("/tmp/watchdog_timer_") == 0);
   CHECK(fresh != wanted({"TORCHELASTIC_ENABLE_FILE_TIMER=1"}));
-  // A worker of another launcher does not take that one's FIFO.
+  // A ddrun in a worker of another launcher does not use that launcher's FIFO.
   const auto nested = wanted({"TORCHELASTIC_ENABLE_FILE_TIMER=1", "TORCHELASTIC_TIMER_FILE=/x",
                               "TORCHELASTIC_RUN_ID=none", "TMPDIR=/scratch"});
   REQUIRE(nested);

@@ -1,4 +1,4 @@
-// The lives of a worker group that have a name.
+// Typical sequences of events of a worker group.
 
 #include "group_machine.hpp"
 
@@ -15,7 +15,7 @@ using ddrun::test::Walk;
 
 namespace {
 
-/// Up to `state`, by the way of a first failure that no restart follows (from `stopping` on).
+/// Walks to `state`; from `stopping` on, after a failure without a restart.
 Walk failed_up_to(State state) {
   Walk walk;
   if (state == State::idle) return walk;
@@ -32,7 +32,7 @@ Walk failed_up_to(State state) {
   return walk;
 }
 
-/// Up to `state`, by the way of two workers that end well.
+/// Walks to `state`, after the success of both workers.
 Walk succeeded_up_to(State state) {
   Walk walk;
   walk.run();
@@ -99,7 +99,7 @@ TEST_CASE("a group that is restarted as often as it may") {
   CHECK(walk.machine.attempt() == 2);
 }
 
-TEST_CASE("all workers dead before the last was spawned") {
+TEST_CASE("all workers end before the last was spawned") {
   Walk walk;
   walk.on(event::Start{});
   SECTION("well") {
@@ -120,10 +120,10 @@ TEST_CASE("all workers dead before the last was spawned") {
   }
 }
 
-TEST_CASE("spawning that fails half way ends the job and is not tried again") {
+TEST_CASE("a failure to spawn ends the job without a restart") {
   Walk walk(restarts(5));
   walk.on(event::Start{});
-  SECTION("while all is well") {}
+  SECTION("without a failure before") {}
   SECTION("after a worker has failed") { walk.ended(0, Exited{1}); }
   SECTION("after a worker has ended well") { walk.ended(0, Exited{0}); }
   CHECK(walk.on(event::SpawnFailed{"too many processes", 126}) == stop_with_term);
@@ -135,7 +135,7 @@ TEST_CASE("spawning that fails half way ends the job and is not tried again") {
   CHECK(walk.machine.launcher_code() == 126);
 }
 
-TEST_CASE("an ending signal is passed on and ends the job") {
+TEST_CASE("an ending signal is forwarded and ends the job") {
   Walk walk(restarts(5));
   walk.run();
   CHECK(walk.signal(SIGHUP) == "signal 1, grace 30000, check");
@@ -157,7 +157,7 @@ TEST_CASE("an ending signal after the job has failed for good does not change it
   CHECK(walk.verdict() == Verdict::worker_failed);
 }
 
-TEST_CASE("an ending signal takes the restart away wherever it comes") {
+TEST_CASE("an ending signal cancels the restart in each state") {
   Walk walk(restarts(1, Milliseconds{1000}));
   walk.run();
   walk.ended(0, Exited{1});
@@ -187,7 +187,7 @@ TEST_CASE("an ending signal takes the restart away wherever it comes") {
   CHECK(walk.machine.signal_sender() == "pid 7 (sh)");
 }
 
-TEST_CASE("a second ending signal that nobody means twice changes nothing") {
+TEST_CASE("a second ending signal that does not force SIGKILL changes nothing") {
   Walk walk;
   walk.run();
   walk.signal(SIGTERM, false);
@@ -218,7 +218,7 @@ TEST_CASE("the second ending signal kills at once") {
     end(walk);
     CHECK(walk.verdict() == Verdict::timed_out);
   }
-  SECTION("clearing up after a success") {
+  SECTION("stopping leftovers after a success") {
     Walk walk = succeeded_up_to(State::stopping);
     CHECK(walk.signal(SIGTERM).empty());
     CHECK(walk.signal(SIGTERM) == "kill, check");
@@ -227,14 +227,14 @@ TEST_CASE("the second ending signal kills at once") {
   }
 }
 
-TEST_CASE("the first Ctrl-C ends what workers left behind") {
+TEST_CASE("the first Ctrl-C kills what workers left behind") {
   Walk walk = succeeded_up_to(State::stopping);
   CHECK(walk.signal(SIGINT) == "kill, check");
   end(walk);
   CHECK(walk.verdict() == Verdict::success);
 }
 
-TEST_CASE("the time limit, or a lost parent, ends the job wherever it comes") {
+TEST_CASE("the time limit, or a lost parent, ends the job in each state") {
   const bool time_is_up = GENERATE(true, false);
   const Event what = time_is_up ? Event(event::JobTimeout{}) : Event(event::ParentLost{"guard"});
   Walk walk(restarts(3, Milliseconds{1000}));
@@ -329,12 +329,12 @@ TEST_CASE("success-on without 0 makes 0 a failure and a signal never counts") {
   }
 }
 
-TEST_CASE("a code may forbid the restart") {
+TEST_CASE("an exit code may forbid the restart") {
   RestartPolicy policy = restarts(3);
   policy.no_restart_on = {2, 9};
   Walk walk(policy);
   walk.run();
-  SECTION("it is the first failure's that counts") {
+  SECTION("the code of the first failure counts") {
     walk.ended(0, Exited{2});
     CHECK_FALSE(walk.will_restart());
     end(walk);

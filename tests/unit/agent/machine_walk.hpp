@@ -16,7 +16,7 @@
 
 namespace ddrun::test {
 
-/// What a machine does first that ends its workers.
+/// The first actions of a stop.
 inline const std::string stop_with_term = "signal 15, grace 30000, check";
 
 /// Names of actions, in order: "signal 15, grace 30000, check".
@@ -58,7 +58,7 @@ inline std::string describe(const std::vector<agent::Action>& actions) {
   return text;
 }
 
-/// The coordinator of a job on one machine, between the actions of the machine and the events that follow from them.
+/// The coordinator of a job on one machine: turns actions of the machine into events.
 class OneMachine {
  public:
   OneMachine(const RestartPolicy& restart, const StopPolicy& stop, int workers) : restart_(restart), workers_(workers) {
@@ -77,7 +77,7 @@ class OneMachine {
     join_.settings = rendezvous::join_settings(spec);
   }
 
-  /// False if the action is none of the coordinator's.
+  /// False if the action is no message to the coordinator.
   bool take(const agent::Action& action, Clock::time_point now) {
     using namespace agent::action;
     if (std::holds_alternative<Join>(action)) {
@@ -111,7 +111,7 @@ class OneMachine {
   }
   void tick(Clock::time_point now) { coordinator_->tick(now); }
 
-  /// What has come of it.
+  /// The events that follow.
   std::vector<agent::Event> events(Clock::time_point now) {
     std::vector<agent::Event> events;
     for (auto said = coordinator_->take_outputs(); !said.empty(); said = coordinator_->take_outputs()) {
@@ -151,15 +151,15 @@ class OneMachine {
   std::optional<agent::Verdict> verdict_;
 };
 
-/// A machine with two workers and a clock that a test moves.
+/// A machine with two workers and a clock set by the test.
 struct Walk {
   /// On one machine: its coordinator answers.
   explicit Walk(const RestartPolicy& restart = {}, const StopPolicy& stop = {}, int workers = 2)
       : machine(one_machine_rules(restart, stop), workers), job(std::make_shared<OneMachine>(restart, stop, workers)) {}
-  /// A test says what the coordinator says.
+  /// The test makes the coordinator's events.
   explicit Walk(agent::GroupMachine::Rules rules, int workers = 2) : machine(std::move(rules), workers) {}
 
-  /// What is to be done that is none of the coordinator's.
+  /// The actions other than messages to the coordinator.
   std::vector<agent::Action> happens(const agent::Event& event) { return carry_out({event}); }
   /// The pause before a restart is over.
   std::vector<agent::Action> pause_ends() {
@@ -184,7 +184,7 @@ struct Walk {
   std::string ended(int local_rank, const ExitStatus& status) {
     return on(agent::event::WorkerEnded{local_rank, status});
   }
-  /// By somebody who means it if it is a second one.
+  /// By default one that forces SIGKILL if it is the second.
   std::string signal(int number, bool at_once = true) {
     return on(agent::event::EndingSignal{number, "pid 7 (sh)", at_once});
   }
@@ -201,7 +201,7 @@ struct Walk {
   [[nodiscard]] int restarts_used() const { return job->restarts_used(); }
 
   agent::GroupMachine machine;
-  std::string refused;  ///< the error of the last event that the table does not have
+  std::string refused;  ///< the error of the last event, if the table has no row for it
   Clock::time_point now{std::chrono::hours(1)};
 
  private:
@@ -213,7 +213,7 @@ struct Walk {
     return rules;
   }
 
-  /// As the agent does: what comes up while actions are carried out is decided at once, its actions wait their turn.
+  /// As the agent does: an event that arrives meanwhile is decided at once, and its actions are queued.
   std::vector<agent::Action> carry_out(const std::vector<agent::Event>& events) {
     std::deque<agent::Action> waiting;
     std::vector<agent::Action> left;

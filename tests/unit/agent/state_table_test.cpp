@@ -1,4 +1,4 @@
-// Every state and every event: what the machine does, and that it does nothing else.
+// Each pair of state and event: next state, actions, or an error.
 
 #include <algorithm>
 #include <iterator>
@@ -21,7 +21,7 @@ namespace {
 
 using NamedEvents = std::vector<std::pair<std::string, Event>>;
 
-/// One by one: a list in braces of what has to be destroyed takes compilers half a minute.
+/// One by one: a braced list of these types takes compilers half a minute.
 NamedEvents make_events() {
   NamedEvents events;
   const auto add = [&events](const char* name, Event event) { events.emplace_back(name, std::move(event)); };
@@ -81,7 +81,7 @@ Walk in_state(State state) {
   return walk;
 }
 
-/// What becomes of an event, and what is done about it.
+/// The effect of an event.
 struct Done {
   State state;
   std::string_view event;
@@ -215,7 +215,7 @@ TEST_CASE("one row of the machine's table applies to each pair that can occur") 
 }
 
 TEST_CASE("no order of events leads to a step that the table does not have") {
-  // Five events after each other; of those that came to the same state by the same last event, one goes on.
+  // Five events in a row; of walks that reached the same state by the same last event, one continues.
   for (const bool runs_coordinator : {false, true}) {
     for (const Milliseconds grace : {Milliseconds{0}, Milliseconds{30'000}}) {
       std::vector<Walk> walks{Walk(rules(runs_coordinator, grace))};
@@ -241,8 +241,8 @@ TEST_CASE("no order of events leads to a step that the table does not have") {
   }
 }
 
-TEST_CASE("what comes while workers are spawned is done once they are") {
-  // What happened while starting, and what is done about it at Spawned.
+TEST_CASE("events while workers are spawned take effect at Spawned") {
+  // The event while starting, and the actions at Spawned.
   const std::map<std::string_view, std::string_view> held_back = {{"WorkerEnded badly", stop_with_term},
                                                                   {"JobTimeout", stop_with_term},
                                                                   {"EndingSignal", "signal 2, grace 30000, check"},

@@ -28,7 +28,7 @@ TEST_CASE("a line as PyTorch writes it") {
   CHECK(released->expires < 0);
 }
 
-TEST_CASE("what is no timer is refused") {
+TEST_CASE("invalid lines are refused") {
   for (const char* line : {"",
                            "hello",
                            "{}",
@@ -67,7 +67,7 @@ TEST_CASE("half a line takes nothing from the next one") {
   for (std::size_t size = 0; size < good.size(); ++size) CHECK_FALSE(parse_timer_request(good.substr(0, size)));
 }
 
-TEST_CASE("timers expire in their order, the first with a signal counts, and its process is done with") {
+TEST_CASE("timers expire in order, one per process, the earliest with a signal first") {
   TimerTable table;
   CHECK_FALSE(table.next());
   REQUIRE(table.set({10, "a", 5, SIGKILL}));

@@ -54,14 +54,14 @@ TEST_CASE("The annotation is at the user's innermost frame and escapes what it q
   CHECK(github_annotation(json_report(JobResult()), "/ws").empty());
 }
 
-TEST_CASE("The report's lines are no commands") {
+TEST_CASE("No line of the report is a workflow command") {
   CHECK(escape_runner_commands("plain\n") == "plain\n");
   const std::string guarded = escape_runner_commands("  ::error::x\n");
   CHECK(guarded.starts_with("::stop-commands::"));
   CHECK(has(guarded, "\n  ::error::x\n::"));
 }
 
-TEST_CASE("The summary is a table whatever the worker said") {
+TEST_CASE("The summary is a table with any message of a worker") {
   const std::string table = github_summary(json_report(raised({}, "E: a|b <i>`_\n::x")));
   CHECK(has(table, "| Outcome | rank 1 exited with code 1 (exit status 1) |\n"));
   CHECK(has(table, "a\\|b \\<i\\>\\`\\_ ::x |\n"));

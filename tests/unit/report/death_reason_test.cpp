@@ -53,7 +53,7 @@ TEST_CASE("a kill that the kernel counted explains one death") {
   CHECK(reasons.explain(dead(Signaled{SIGKILL})) == outside);
 }
 
-TEST_CASE("a worker that fails after its child was killed for memory is told so") {
+TEST_CASE("a worker that fails after the OOM kill of its child is explained by it") {
   const Machine machine;
   DeathReasons reasons(roots_of(machine.dir));
   CHECK(reasons.explain(dead(Exited{1})).empty());
@@ -67,7 +67,7 @@ TEST_CASE("a worker that fails after its child was killed for memory is told so"
 TEST_CASE("a kill of an earlier attempt explains nothing in this one") {
   const Machine machine;
   DeathReasons reasons(roots_of(machine.dir));
-  machine.kills(8);  // a data loader, say
+  machine.kills(8);  // for example a data loader
   reasons.begin_attempt(2);
   CHECK(reasons.explain(dead(Signaled{SIGKILL})) == outside);
   CHECK(reasons.explain(dead(Exited{1})).empty());
@@ -75,7 +75,7 @@ TEST_CASE("a kill of an earlier attempt explains nothing in this one") {
   CHECK(reasons.explain(dead(Signaled{SIGKILL})) == oom);
 }
 
-TEST_CASE("what perhaps explains one failure does not explain the next") {
+TEST_CASE("a possible explanation of one failure does not explain the next") {
   const Machine machine;
   DeathReasons reasons(roots_of(machine.dir));
   machine.kills(10);
@@ -84,7 +84,7 @@ TEST_CASE("what perhaps explains one failure does not explain the next") {
   CHECK(reasons.explain(dead(Signaled{SIGKILL})) == outside);
 }
 
-TEST_CASE("a worker far below the limit is not said to have been ended for memory") {
+TEST_CASE("the end of a worker far below the limit is not explained by memory") {
   const Machine machine;  // with a limit of 4 GiB
   DeathReasons reasons(roots_of(machine.dir));
   reasons.begin_attempt(4);
@@ -127,7 +127,7 @@ TEST_CASE("without a cgroup the machine's counter is a hint") {
   CHECK(reasons.explain(dead(Exited{1})).empty());
 }
 
-TEST_CASE("where nothing is counted nothing is claimed about memory") {
+TEST_CASE("without a counter the reason does not mention memory") {
   const TemporaryDirectory dir;
   DeathReasons reasons(roots_of(dir));
   CHECK(reasons.explain(dead(Signaled{SIGKILL})) == "killed from outside ddrun");
@@ -156,7 +156,7 @@ TEST_CASE("a core file is named if it is there") {
   CHECK(core_dump_location(dead(Signaled{SIGSEGV, false}, dir.path() + "/cwd"), roots_of(dir)).empty());
 }
 
-TEST_CASE("a core that went to a program is told with how to get it") {
+TEST_CASE("a core that went to a program is reported with the command to get it") {
   const TemporaryDirectory dir;
   const auto located = [&](const char* pattern) {
     dir.file("proc/sys/kernel/core_pattern", std::string(pattern) + "\n");
@@ -177,7 +177,7 @@ TEST_CASE("an old core file is not taken for this one") {
   CHECK(core_dump_location(worker, roots_of(dir)).empty());
 }
 
-TEST_CASE("how full /dev/shm is stands with failures whose words may mean that") {
+TEST_CASE("the use of /dev/shm is reported with failures that it may explain") {
   struct statfs shm {};
   const bool is_tmpfs = ::statfs("/dev/shm", &shm) == 0 && shm.f_type == TMPFS_MAGIC && shm.f_blocks > 0;
   const auto about = [](const ExitStatus& status, const char* line) {

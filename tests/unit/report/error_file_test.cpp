@@ -39,7 +39,7 @@ TEST_CASE("both forms of PyTorch's error file are read") {
   CHECK(only_trace->message == "KeyError: 'x'");
 }
 
-TEST_CASE("an error file has the time that stands in it, to the moment it was written if that is near") {
+TEST_CASE("the time of an error file is the one in it, or its own if that is near") {
   const TemporaryDirectory dir;
   const auto timed = [&](const std::string& timestamp, std::int64_t seconds, std::int64_t nanoseconds) {
     const std::string path =
@@ -74,7 +74,7 @@ TEST_CASE("a half written error file gives what is there") {
   CHECK(found > 50);
 }
 
-TEST_CASE("a huge error file is cut and not believed to be short") {
+TEST_CASE("a huge error file is read in part and cut") {
   const TemporaryDirectory dir;
   const std::string huge = R"({"message": {"message": "MemoryError", "extraInfo": {"py_callstack": ")" +
                            std::string(std::size_t{6} << 20U, 'x') + R"("}}})";
@@ -121,7 +121,7 @@ TEST_CASE("what is no error file gives nothing and does not block") {
   CHECK_FALSE(read_error_file(dir.path() + "/fifo"));
 }
 
-TEST_CASE("the first failure's file is handed on with the error code added") {
+TEST_CASE("the first failure's file is forwarded with the error code added") {
   const TemporaryDirectory dir;
   const std::string from = dir.file("from.json", recorded);
   const std::string to = dir.file("to.json", "old and longer than the new one? no matter");
@@ -135,7 +135,7 @@ TEST_CASE("the first failure's file is handed on with the error code added") {
   CHECK(std::distance(std::filesystem::directory_iterator(dir.path()), {}) == 2);  // no temporary file is left
 }
 
-TEST_CASE("an error file that cannot be handed on says why") {
+TEST_CASE("an error file that cannot be forwarded is an error with its reason") {
   const TemporaryDirectory dir;
   const auto half = forward_error_file(dir.file("half", recorded.substr(0, 50)), Exited{1}, dir.path() + "/to");
   REQUIRE_FALSE(half);

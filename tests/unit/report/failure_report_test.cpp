@@ -58,7 +58,7 @@ TEST_CASE("the message of error json and the last lines on stderr and the log ar
       "  others:  ranks 0,2,3 stopped by ddrun\n";
   CHECK(failure_report(result, false) == once);
   end.stderr_was_shown = true;
-  end.lines_since = 21;  // far above on the screen
+  end.lines_since = 21;  // far above on the console
   CHECK(failure_report(result, false) == once);
   end.lines_since = 20;
   CHECK(failure_report(result, false) ==
@@ -74,7 +74,7 @@ TEST_CASE("the message of error json and the last lines on stderr and the log ar
         "  others:  ranks 0,2,3 stopped by ddrun\n");
 }
 
-TEST_CASE("who failed first stands first, then the one whose status counts") {
+TEST_CASE("the first failure comes first, then the worker that gives the exit status") {
   JobResult result = failed_job(3, 0, Exited{1});
   AttemptResult& attempt = result.attempts.back();
   attempt.cause = 2;
@@ -148,7 +148,7 @@ TEST_CASE("signals are named and the reason stands below") {
         "  why:     core file: /data/core.4700\n");
 }
 
-TEST_CASE("the other workers are told apart by how they ended") {
+TEST_CASE("the other workers are grouped by how they ended") {
   JobResult result = failed_job(8, 0, Exited{3});
   auto& workers = result.attempts.back().workers;
   workers[1] = worker(1, Exited{0});
@@ -196,7 +196,7 @@ TEST_CASE("the abort in PyTorch's teardown is explained") {
   CHECK(failure_report(result, false).find("note") == std::string::npos);
 }
 
-TEST_CASE("of a worker that SIGKILL did not end no end is told") {
+TEST_CASE("a worker that SIGKILL did not end still runs in the report") {
   JobResult result = failed_job(3, 0, Exited{3});
   WorkerEnd& lives = result.attempts.back().workers[1];
   lives = stopped(1, SIGKILL);
@@ -233,7 +233,7 @@ TEST_CASE("a time limit and a signal take two lines") {
         "  workers: ranks 0,1 stopped by ddrun\n");
 }
 
-TEST_CASE("a failure of ddrun itself is its own sentence") {
+TEST_CASE("a failure of ddrun itself is one sentence") {
   JobResult result;
   result.verdict = Verdict::launcher_failed;
   result.message = "cannot make a pipe: Too many open files; raise the limit with ulimit -n";
@@ -247,7 +247,7 @@ TEST_CASE("a single worker whose reader has left is no error") {
             .starts_with("ddrun: error: rank 0 was killed by SIGPIPE"));
 }
 
-TEST_CASE("success says nothing but what could not be written") {
+TEST_CASE("after a success only lost output is reported") {
   JobResult result;
   CHECK(failure_report(result, false).empty());
   result.log_bytes_lost = 1'572'864;

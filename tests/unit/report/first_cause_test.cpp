@@ -52,14 +52,14 @@ TEST_CASE("the first to end is the cause where nothing else is known") {
   CHECK(job.result.cause_evidence.at == start + 10s);
 }
 
-TEST_CASE("a rank that raised and is still on its way out is the cause, not its victims") {
+TEST_CASE("a rank that raised and is still in teardown is the cause, not its peers") {
   Job job;
   job.at(0).last_words = words(9900ms, true);
   job.at(2).last_words = words(8700ms);
   CHECK(job.cause() == 2);
   CHECK(job.result.cause_evidence.kind == EvidenceKind::last_words);
   CHECK(job.result.cause_evidence.at == start + 8700ms);
-  // Also if victims speak before it does, and if it says it in its error file.
+  // Also if peers print before it does, and with an error file.
   job.at(2).last_words = words(9950ms);
   CHECK(job.cause() == 2);
   job.at(2).last_words.reset();
@@ -72,7 +72,7 @@ TEST_CASE("the earlier of two own reasons wins, among workers that ended by them
   Job job;
   job.at(0).last_words = words(9900ms);
   job.at(1).error = error(9800ms, "KeyError: 'x'");
-  // It may have handled that, and gone on without a word until it was stopped.
+  // It may have handled that, and continued silently until it was stopped.
   CHECK(job.cause() == 0);
   job.at(1).stopped_by_ddrun = false;
   job.at(1).ended = start + 10s;
@@ -81,7 +81,7 @@ TEST_CASE("the earlier of two own reasons wins, among workers that ended by them
   CHECK(job.cause() == 0);
 }
 
-TEST_CASE("older words of a worker that was stopped are outweighed by any explained end") {
+TEST_CASE("an explained end outweighs older messages of a stopped worker") {
   Job job;
   job.at(1).last_words = words(3s);
   CHECK(job.cause() == 1);
@@ -91,7 +91,7 @@ TEST_CASE("older words of a worker that was stopped are outweighed by any explai
   CHECK(job.cause() == 1);
   job.at(0).status = Signaled{SIGKILL};
   CHECK(job.cause() == 0);
-  // Also by one that ended after a victim.
+  // Also by one that ended after a peer.
   job.at(0).status = Exited{1};
   job.at(2) = worker(2, Exited{1});
   job.at(2).ended = start + 10s;
@@ -99,7 +99,7 @@ TEST_CASE("older words of a worker that was stopped are outweighed by any explai
   CHECK(job.cause() == 2);
 }
 
-TEST_CASE("what a worker evidently survived is dropped") {
+TEST_CASE("a message that the worker survived is dropped") {
   const auto dropped = [](WorkerEnd end, logs::LastWrite out, std::chrono::milliseconds last_stderr = 3s) {
     drop_survived(end, start + last_stderr, out, start + 10s);
     return !end.last_words && !end.error;
@@ -109,13 +109,12 @@ TEST_CASE("what a worker evidently survived is dropped") {
   end.last_words->turn = 7;
   CHECK_FALSE(dropped(end, {}));
   CHECK_FALSE(dropped(end, {start + 3s, 7}));
-  CHECK(dropped(end, {start + 3s, 8}));  // stdout went on
+  CHECK(dropped(end, {start + 3s, 8}));  // later output on stdout
   CHECK(dropped(end, {start + 4s, 0}));
-  CHECK_FALSE(dropped(end, {start + 11s, 0}));  // or it was told to end
+  CHECK_FALSE(dropped(end, {start + 11s, 0}));  // or it was stopped
   end.last_words->continued = true;
   CHECK(dropped(end, {}));
-  // One that ended by itself may flush a lot then, and tidy up after an exception; but it did not fail of what it told
-  // long before.
+  // One that ended by itself may flush output and clean up after an exception; a message long before is no reason.
   end.stopped_by_ddrun = false;
   end.status = Exited{3};
   end.last_words->lines_after = 200;
@@ -137,7 +136,7 @@ TEST_CASE("what a worker evidently survived is dropped") {
   CHECK_FALSE(dropped(recorded, {}, 4s));
 }
 
-TEST_CASE("what workers say after they were told to end is no evidence") {
+TEST_CASE("output after the stop is no evidence") {
   Job job;
   job.at(0).last_words = words(9900ms, true);
   job.at(1).last_words = words(10002ms);
@@ -148,26 +147,26 @@ TEST_CASE("what workers say after they were told to end is no evidence") {
   CHECK(job.cause() == 0);
 }
 
-TEST_CASE("complaints about others never win over a reason") {
+TEST_CASE("a message about a peer never outweighs a worker's own reason") {
   Job job;
   job.at(1).last_words = words(5s, true);
   job.at(2).error = error(6s, "ConnectionResetError: [Errno 104] Connection reset by peer");
   CHECK(job.cause() == 0);
   job.at(0).status = Signaled{SIGSEGV};
   CHECK(job.cause() == 0);
-  // Where all complain, the first to end stays: the cause is somewhere else.
+  // If all blame peers, the first to end stays: the cause is on another node.
   job.at(0).last_words = words(9s, true);
   job.at(0).status = Exited{1};
   CHECK(job.cause() == 0);
 }
 
-TEST_CASE("a traceback that was survived accuses nobody") {
+TEST_CASE("a traceback that was survived is no cause") {
   Job job;
   job.at(0).status = Signaled{SIGSEGV};
   job.at(1).last_words = words(-20s);
   job.at(2).last_words = words(9s, false, 100);
   CHECK(job.cause() == 0);
-  // Nor does the one of the worker itself say when it died.
+  // Nor is the worker's own one the time of its failure.
   job.at(1).last_words.reset();
   job.at(1).stopped_by_ddrun = false;
   job.at(1).status = Signaled{SIGKILL};
@@ -176,7 +175,7 @@ TEST_CASE("a traceback that was survived accuses nobody") {
   CHECK(job.cause() == 0);
 }
 
-TEST_CASE("workers that ended well have not failed, whatever they wrote") {
+TEST_CASE("workers that succeeded have not failed, whatever they wrote") {
   Job job;
   job.at(0).last_words = words(9900ms, true);
   job.at(1) = worker(1, Exited{0});

@@ -22,7 +22,7 @@ TEST_CASE("a success without all its output stays a success in the report and ha
   CHECK(json["exit_code"] == 125);
 }
 
-TEST_CASE("nothing in the report is a command to a terminal, and nothing of it is changed") {
+TEST_CASE("the report has no control characters, and decodes to the same text") {
   JobResult result;
   const std::string name =
       "one\ntwo\033[2J\x7F\xC2\x9B"
@@ -33,7 +33,7 @@ TEST_CASE("nothing in the report is a command to a terminal, and nothing of it i
   CHECK(nlohmann::json::parse(report)["host"] == name);
 }
 
-TEST_CASE("nothing in the events of --event-log-handler is a command to a terminal") {
+TEST_CASE("the events of --event-log-handler have no control characters") {
   std::string said;
   set_message_sink([&](std::string_view line) { said += line; });
   JobResult result;
@@ -187,7 +187,7 @@ TEST_CASE("bytes that are not UTF-8 do not spoil the report") {
   CHECK(json["attempts"][0]["workers"][0]["stderr_tail"][0] == std::string("a\xef\xbf\xbd\0b", 6));
 }
 
-TEST_CASE("the report file is replaced at once and nothing else is left") {
+TEST_CASE("the report file is replaced atomically and no temporary file is left") {
   const TemporaryDirectory dir;
   const std::string path = dir.file("report.json", "old");
   const JobResult result = failed_job(1, 0, Exited{1});
@@ -223,7 +223,7 @@ TEST_CASE("the report of a job on several machines has the workers of all of the
   result.attempts[0].workers[0].rank = 1;
   result.other_nodes.push_back({4, 1, "b", R"([{"rank":0,"exit_code":0},{"rank":2,"exit_code":3}])"});
   result.other_nodes.push_back({3, 1, "b", R"([{"rank":9}])"});  // of another round
-  result.other_nodes.push_back({4, 0, "a", R"([{"rank":1}])"});  // our own, come back
+  result.other_nodes.push_back({4, 0, "a", R"([{"rank":1}])"});  // of this node
   result.other_nodes.push_back({4, 2, "c", "what is this"});
   JobCause cause;
   cause.exit_code = 3;

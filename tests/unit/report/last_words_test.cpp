@@ -12,7 +12,7 @@ namespace {
 using Lines = std::vector<std::string>;
 using Time = std::chrono::system_clock::time_point;
 
-/// As if each line came a tenth of a second after the one before.
+/// Lines at intervals of a tenth of a second.
 std::optional<LastWords> last_words(std::string_view text) {
   if (text.ends_with('\n')) text.remove_suffix(1);
   std::vector<logs::TailLine> tail;
@@ -57,13 +57,13 @@ TEST_CASE("the reason of a traceback is its exception") {
         Lines{"KeyboardInterrupt"});
   CHECK(reason("  File \"a.py\", line 1\n    x x\n      ^\nSyntaxError: invalid syntax\n") ==
         Lines{"SyntaxError: invalid syntax"});
-  // Another thread writes between.
+  // Output of another thread in between.
   CHECK(reason("Traceback (most recent call last):\n  File \"a\", line 1\n10% of the data\nKeyError: 'x'\n") ==
         Lines{"KeyError: 'x'"});
   CHECK(reason("Traceback (most recent call last):") == Lines{"Traceback (most recent call last):"});
 }
 
-TEST_CASE("a chain says what was raised and what came before it") {
+TEST_CASE("a chain gives the exception and the one before it") {
   const std::string first = "Traceback (most recent call last):\n  File \"a\", line 1, in f\nKeyError: 'lr'\n";
   const std::string second =
       "Traceback (most recent call last):\n  File \"a\", line 3, in g\nRuntimeError: bad config\n";
@@ -83,7 +83,7 @@ TEST_CASE("a chain says what was raised and what came before it") {
   CHECK_FALSE(words->blames_peer);
 }
 
-TEST_CASE("an exception group says what is in it") {
+TEST_CASE("an exception group gives its members") {
   const auto words = last_words(
       "  + Exception Group Traceback (most recent call last):\n"
       "  |   File \"a.py\", line 4, in <module>\n"
@@ -122,7 +122,7 @@ TEST_CASE("fatal messages of other languages and libraries are known") {
   CHECK(reason("").empty());
 }
 
-TEST_CASE("a crash of a Python program says where it was") {
+TEST_CASE("a crash of a Python program gives the place") {
   const std::string frames =
       "Fatal Python error: Segmentation fault\n\n"
       "Thread 0x00007f1 (most recent call first):\n"
@@ -139,7 +139,7 @@ TEST_CASE("a crash of a Python program says where it was") {
   CHECK(reason(aborted) == Lines{"c10::Error: bad size", "File \"train.py\", line 7 in step"});
 }
 
-TEST_CASE("complaints about others do not hide a failure of one's own") {
+TEST_CASE("messages about peers do not hide the worker's own failure") {
   const std::string own = "Traceback (most recent call last):\n  File \"a\", line 1, in f\nValueError: mine\n";
   const std::string victim =
       "terminate called after throwing an instance of 'gloo::IoException'\n  what():  [pair.cc] Connection closed by "
@@ -151,7 +151,7 @@ TEST_CASE("complaints about others do not hide a failure of one's own") {
   words = last_words(victim);
   REQUIRE(words);
   CHECK(words->blames_peer);
-  // What was followed by work was survived, and so was all that comes before the exception that ends an interpreter.
+  // Failures followed by other output were survived, and so were those before the exception that ends an interpreter.
   const std::string uncaught =
       "Traceback (most recent call last):\n  File \"a\", line 9, in g\n"
       "RuntimeError: Connection closed by peer\n";

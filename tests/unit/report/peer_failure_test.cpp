@@ -4,7 +4,7 @@
 
 using ddrun::agent::is_peer_failure_message;
 
-TEST_CASE("what libraries say when a peer is gone are words of a victim") {
+TEST_CASE("messages of libraries for a lost peer are recognized") {
   for (const char* words : {
            "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer "
            "[10.0.0.3]:33441",
@@ -30,7 +30,7 @@ TEST_CASE("what libraries say when a peer is gone are words of a victim") {
   }
 }
 
-TEST_CASE("a worker's own failure is none of a victim's words") {
+TEST_CASE("a worker's own failure is no message about a peer") {
   for (const char* words :
        {"", "ValueError: the real cause: shard 17 is corrupt", "torch.OutOfMemoryError: CUDA out of memory.",
         "RuntimeError: CUDA error: device-side assert triggered", "KeyError: 'peer'", "MemoryError", "TimeoutError",
