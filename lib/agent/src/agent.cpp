@@ -98,7 +98,7 @@ class Agent {
   void stop_background_readers();
   void signal_stopped_readers(int number) const;
   void on_child_exit(const process::ChildEnd& end);
-  void on_parent_lost(const char* who, pid_t pid);
+  void on_parent_lost(const char* process, pid_t pid);
   void on_time_limit();
   /// From now on the console is waited for only as long as it takes some output each second.
   void bound_console_wait() { output_.hurry(console_stall_limit); }
@@ -188,7 +188,7 @@ Agent::Agent(Job& job)
       signals_(io_.get_executor(), job.context,
                {[this](const process::SignalMessage& message) { on_signal_message(message); },
                 [this](pid_t first) { watcher_.reap(first); },
-                [this](const char* who, pid_t pid) { on_parent_lost(who, pid); }}),
+                [this](const char* process, pid_t pid) { on_parent_lost(process, pid); }}),
       group_(io_.get_executor(), spec_, prepared_, job.launcher, watcher_, output_),
       machine_(machine_rules(job), prepared_.local_world_size),
       takedown_(io_.get_executor(), group_, watcher_, machine_, job_cgroup_,
@@ -319,11 +319,11 @@ void Agent::stop_background_readers() {
   background_poll_.set(Clock::now() + background_interval, [this] { stop_background_readers(); });
 }
 
-void Agent::on_parent_lost(const char* who, pid_t pid) {
+void Agent::on_parent_lost(const char* process, pid_t pid) {
   if (suspended_) set_suspended(false);
   bound_console_wait();
   if (commands_.is_running()) commands_.stop(SIGTERM);
-  dispatch(event::ParentLost{concat("ddrun's own ", who, " (pid ", pid, ") was killed; the job was stopped")});
+  dispatch(event::ParentLost{concat("ddrun's own ", process, " (pid ", pid, ") was killed; the job was stopped")});
 }
 
 /// No process is left, only output that the console has not taken.

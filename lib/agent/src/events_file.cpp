@@ -186,8 +186,8 @@ void EventsFile::write_line(const std::string& json) {
   write(line + "\n");
 }
 
-void EventsFile::write(std::string_view said) {
-  const std::string lines = json_for_terminal(std::string(said));
+void EventsFile::write(std::string_view json_lines) {
+  const std::string lines = json_for_terminal(std::string(json_lines));
   if (console_) return console_(lines);
   if (!writer_) return;
   const bool added = writer_->add(lines);

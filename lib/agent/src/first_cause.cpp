@@ -38,8 +38,8 @@ bool died_of_sent_signal(const WorkerEnd& worker) {
 bool exited_after(const LastWords& words) { return !words.continued || words.span <= flush_window; }
 
 bool end_blames_peer(const WorkerEnd& worker) {
-  const bool said = worker.error || worker.last_words;
-  if (died_of_sent_signal(worker) || (!said && std::holds_alternative<Signaled>(worker.status))) return false;
+  const bool has_message = worker.error || worker.last_words;
+  if (died_of_sent_signal(worker) || (!has_message && std::holds_alternative<Signaled>(worker.status))) return false;
   const auto lines = reason_lines(worker);
   return std::any_of(lines.begin(), lines.end(), [](const std::string& line) { return is_peer_failure_message(line); });
 }
@@ -153,9 +153,9 @@ std::vector<std::string> reason_lines(const WorkerEnd& worker) {
   } else if (worker.last_words) {
     lines = worker.last_words->reason;
   } else if (!worker.stopped_by_ddrun) {
-    const auto said = std::find_if(worker.stderr_tail.rbegin(), worker.stderr_tail.rend(),
+    const auto last = std::find_if(worker.stderr_tail.rbegin(), worker.stderr_tail.rend(),
                                    [](const std::string& line) { return !trim(plain_line(line)).empty(); });
-    if (said != worker.stderr_tail.rend()) lines.push_back(plain_line(*said));
+    if (last != worker.stderr_tail.rend()) lines.push_back(plain_line(*last));
   }
   return lines;
 }

@@ -23,6 +23,8 @@ constexpr std::array<std::string_view, std::variant_size_v<Event>> event_names{
     "KillExpired", "OutputClosed", "JobTimeout",      "EndingSignal",   "ParentLost", "SkewExpired",
     "RoundBegins", "StopOrdered",  "VerdictReceived", "CoordinatorLost"};
 
+namespace rows {
+
 template <class Kind, class... Kinds>
 constexpr unsigned bit_in(const std::variant<Kinds...>* /*list*/) {
   unsigned index = 0;
@@ -111,12 +113,14 @@ constexpr auto table = [] {
   };
 }();
 
+}  // namespace rows
+
 }  // namespace
 
 std::string_view name(State state) { return state_names[static_cast<std::size_t>(state)]; }
 std::string_view name(const Event& event) { return event_names[event.index()]; }
 
-std::span<const Step> state_table() { return table; }
+std::span<const Step> state_table() { return rows::table; }
 
 bool is_success(const ExitStatus& status, const RestartPolicy& policy) {
   const auto* exited = std::get_if<Exited>(&status);
@@ -127,9 +131,9 @@ GroupMachine::GroupMachine(Rules rules, int local_world_size)
     : rules_(std::move(rules)), local_world_size_(local_world_size) {}
 
 Result<std::vector<Action>> GroupMachine::step(const Event& event) {
-  const auto row =
-      std::find_if(table.begin(), table.end(), [&](const Step& one) { return one.applies_to(state_, event); });
-  if (row == table.end()) {
+  const auto row = std::find_if(rows::table.begin(), rows::table.end(),
+                                [&](const Step& one) { return one.applies_to(state_, event); });
+  if (row == rows::table.end()) {
     return fail(Errc::invalid_argument, concat("event ", name(event), " cannot come in state ", name(state_)));
   }
   if (row->ignored) return Actions{};
@@ -248,17 +252,8 @@ bool GroupMachine::job_succeeded() const {
 GroupMachine::Decision GroupMachine::end_job(Verdict verdict, int signal_for_workers) {
   job_is_ending_ = true;
   verdict_ = verdict;
-  switch (state_) {
-    case State::idle: return finish();
-    case State::rendezvous: return awaits_verdict_ ? stay() : finish();
-    case State::starting:
-    case State::running: return take_down(signal_for_workers);
-    case State::stopping:
-    case State::killing:
-    case State::closing:
-    case State::finished: break;
-  }
-  return stay();
+  if (state_ == State::idle || (state_ == State::rendezvous && !awaits_verdict_)) return finish();
+  return state_ == State::starting || state_ == State::running ? take_down(signal_for_workers) : stay();
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::JobTimeout&) {
@@ -347,14 +342,7 @@ GroupMachine::Decision GroupMachine::handle(const event::StopOrdered& order) {
 
 GroupMachine::Decision GroupMachine::handle(const event::VerdictReceived&) {
   awaits_verdict_ = false;
-  job_is_ending_ = true;
-  switch (state_) {
-    case State::idle:
-    case State::rendezvous: return finish();
-    case State::starting:
-    case State::running: return take_down(SIGTERM);
-    default: return stay();
-  }
+  return end_job(verdict_, SIGTERM);
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::CoordinatorLost& lost) {

@@ -294,8 +294,8 @@ void JobRecord::begin_round(rendezvous::Round round, const RankAssignment& ranks
 void JobRecord::add_node_report(const rendezvous::NodeReport& report) {
   if (report.workers.empty()) {
     if (!std::exchange(missing_report_warned_, true)) {
-      say(Level::warning, concat("the report lacks the workers of ", report.host, " in round ", report.round,
-                                 ", and perhaps of more: too much was told at once"));
+      say(Level::warning, concat("the report is missing the workers of ", report.host, " in round ", report.round,
+                                 ", and perhaps of other nodes: they sent too much at once"));
     }
     return;
   }

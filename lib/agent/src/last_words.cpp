@@ -223,9 +223,9 @@ class TailParser {
   }
 
   [[nodiscard]] std::string last_line() const {
-    const auto said =
+    const auto last =
         std::find_if(lines_.rbegin(), lines_.rend(), [](const auto& line) { return !trim(line).empty(); });
-    return said == lines_.rend() ? std::string() : std::string(trim(*said));
+    return last == lines_.rend() ? std::string() : std::string(trim(*last));
   }
 
   /// The first and the last of lines [begin, end) that belong to no failure: the program continued.
