@@ -65,7 +65,7 @@ logs::OutputOptions output_options(const Job& job) {
   options.hostname = job.prepared.hostname;
   options.local_world_size = job.prepared.local_world_size;
   options.announce_private_directory = [shared = job.context.shared](const std::string& path) {
-    if (path.size() < sizeof shared->private_directory) ::strcpy(shared->private_directory, path.c_str());
+    return shared->set_private_directory(path);
   };
   return options;
 }
@@ -101,7 +101,7 @@ class Agent {
   void on_parent_lost(const char* process, pid_t pid);
   void on_time_limit();
   /// From now on the console is waited for only as long as it takes some output each second.
-  void bound_console_wait() { output_.hurry(console_stall_limit); }
+  void bound_console_wait() { output_.set_flush_timeout(console_stall_limit); }
   void on_late_signal(const std::string& what, bool at_once);
 
   void dispatch(const Event& event);
@@ -329,7 +329,7 @@ void Agent::on_parent_lost(const char* process, pid_t pid) {
 /// No process is left, only output that the console has not taken.
 void Agent::on_late_signal(const std::string& what, bool at_once) {
   if (machine_.state() == State::finished && output_.is_flushed()) return io_.stop();
-  if (at_once) return output_.give_up();
+  if (at_once) return output_.abort_flush();
   say(Level::notice, concat(what, ": ending as soon as the output is not read for ",
                             format_duration(console_stall_limit), ", or at once if you repeat it"));
   bound_console_wait();

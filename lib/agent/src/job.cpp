@@ -56,7 +56,7 @@ Result<Job*> Job::create(const LaunchSpec& spec, process::AgentContext& context,
   options.with_store = worker_env::uses_agent_store(spec, prepared->parent);
   options.on_listening = hooks.on_listening;
   options.on_lease_program = [shared = context.shared](pid_t pid) { shared->helper_pid = pid; };
-  options.kill_workers = process::kill_workers_beside;
+  options.kill_workers = process::kill_workers_without_reaping;
   bool weak_secret = false;
   if (hooks.secret) {
     options.secret = std::move(hooks.secret);

@@ -45,13 +45,13 @@ Result<void> JobCommands::start(std::string_view name, const std::string& comman
   say(Level::info, concat("running --", name));
   auto started =
       command_.start(std::move(label), command, job_.prepared.directory, std::move(*environment), std::move(on_end));
-  if (started && suspended_) command_.stand_still(true);
+  if (started && suspended_) command_.set_paused(true);
   return started;
 }
 
 void JobCommands::set_suspended(bool suspended) {
   suspended_ = suspended;
-  command_.stand_still(suspended);
+  command_.set_paused(suspended);
 }
 
 Result<void> JobCommands::start_before(std::function<void(const ExitStatus&)> on_end) {

@@ -128,9 +128,9 @@ std::string random_name() {
 }
 
 /// Start time of the process in clock ticks since boot; 0 if it is gone or a zombie.
-std::uint64_t birth_of(pid_t pid) {
+std::uint64_t start_time_of(pid_t pid) {
   const auto stat = read_process_stat(pid);
-  return stat && stat->state != 'Z' ? stat->born : 0;
+  return stat && stat->state != 'Z' ? stat->start_time : 0;
 }
 
 double seconds_since_epoch() {
@@ -241,11 +241,11 @@ void FileTimer::read_line(std::string_view line) {
     return;
   }
   if (request->expires >= 0) {
-    request->born = birth_of(request->pid);
-    if (request->born == 0) return;  // the process is gone
+    request->start_time = start_time_of(request->pid);
+    if (request->start_time == 0) return;  // the process is gone
   }
   if (table_.set(*request)) return;
-  table_.drop([](const TimerRequest& timer) { return birth_of(timer.pid) != timer.born; });
+  table_.drop([](const TimerRequest& timer) { return start_time_of(timer.pid) != timer.start_time; });
   if (!table_.set(std::move(*request))) {
     warn_once(concat("more than ", TimerTable::max_timers, " timers at once").c_str());
   }
@@ -288,7 +288,7 @@ void FileTimer::expire() {
   // A release that was written in time counts, even if it is read late.
   read_requests();
   auto expired = table_.take_expired(seconds_since_epoch());
-  std::erase_if(expired, [](const TimerRequest& timer) { return birth_of(timer.pid) != timer.born; });
+  std::erase_if(expired, [](const TimerRequest& timer) { return start_time_of(timer.pid) != timer.start_time; });
   if (!expired.empty()) on_expiry_(expired);
 }
 

@@ -31,7 +31,7 @@ struct TimerRequest {
   std::string scope;
   double expires = 0;      ///< seconds since the epoch; negative: the timer is released
   int signal = 0;          ///< sent when it expires; 0 or less: none
-  std::uint64_t born = 0;  ///< start time, to detect a reused pid; not in the line
+  std::uint64_t start_time = 0;  ///< of the process, to detect a reused pid; not in the line
 };
 
 /// Nothing if the line is no request. After half a line of a writer that died, the request behind it is found.

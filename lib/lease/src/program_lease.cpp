@@ -79,7 +79,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
   [[nodiscard]] bool is_leader() const override { return term_ != 0 && fence_->is_held(); }
 
   void depose(std::uint64_t term) override {
-    if (coprocess_ && term_ == 0) coprocess_->say(concat("depose ", term));
+    if (coprocess_ && term_ == 0) coprocess_->send_line(concat("depose ", term));
   }
 
   void resign(Done done) override {
@@ -96,7 +96,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
 
   void record_verdict(std::string text, Done done) override {
     if (!record_.begin(std::move(text), std::move(done), verdict_, is_leader())) return;
-    coprocess_->say(concat("verdict ", percent_encode(record_.text())));
+    coprocess_->send_line(concat("verdict ", percent_encode(record_.text())));
     pending_verdicts_.push_back(record_.text());
     after(record_timer_, ttl_,
           [this] { record_.fail(concat(argv_[0], " has not answered for ", format_duration(ttl_)), Errc::timeout); });
@@ -124,7 +124,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     ticks_.clear();
     pending_verdicts_.clear();
     awaiting_done_ = false;
-    coprocess_->say(concat("job 1 ", ttl_.count(), " ", percent_encode(job_)));
+    coprocess_->send_line(concat("job 1 ", ttl_.count(), " ", percent_encode(job_)));
     if (candidate_) send_campaign();
     // Spreads the candidates of a job.
     after(tick_timer_, Milliseconds(random_() % 20), [this] { tick(); });
@@ -135,11 +135,11 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
   void send_resign(Done done = nullptr) {
     resigned_at_tick_ = last_tick_;
     pending_resigns_.push_back(std::move(done));
-    coprocess_->say("resign");
+    coprocess_->send_line("resign");
   }
 
   void send_campaign() {
-    if (coprocess_) coprocess_->say(concat("campaign ", percent_encode(address_)));
+    if (coprocess_) coprocess_->send_line(concat("campaign ", percent_encode(address_)));
   }
 
   void tick() {
@@ -148,7 +148,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     if (!coprocess_ || std::exchange(awaiting_done_, true)) return;
     ticks_.push_back({++last_tick_, FenceClock::now()});
     if (ticks_.size() > tick_window) ticks_.pop_front();
-    coprocess_->say(concat("tick ", last_tick_));
+    coprocess_->send_line(concat("tick ", last_tick_));
     after(done_timer_, 2 * ttl_, [this] { fail_program(concat("has not answered for ", format_duration(2 * ttl_))); });
   }
 

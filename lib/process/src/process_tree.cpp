@@ -36,7 +36,7 @@ std::vector<ProcessInfo> all_processes() {
     if (isdigit(static_cast<unsigned char>(entry->d_name[0])) == 0) continue;
     const pid_t pid = ::atoi(entry->d_name);
     if (const auto stat = read_process_stat(pid)) {
-      all.push_back({pid, stat->parent, stat->group, stat->state, stat->session, stat->born});
+      all.push_back({pid, stat->parent, stat->group, stat->state, stat->session, stat->start_time});
     }
   }
   ::closedir(dir);
@@ -83,7 +83,7 @@ bool signal_descendant(const ProcessInfo& info, int signal) {
   if (!held && errno == ESRCH) return false;
   const auto now = read_process_stat(info.pid);
   // A process whose parent has died meanwhile was adopted by this one.
-  if (!now || now->born != info.start_time || (now->parent != info.parent && now->parent != self)) {
+  if (!now || now->start_time != info.start_time || (now->parent != info.parent && now->parent != self)) {
     return false;
   }
   if (held) return ::syscall(SYS_pidfd_send_signal, held.get(), signal, nullptr, 0) == 0;

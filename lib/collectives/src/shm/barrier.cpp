@@ -198,7 +198,7 @@ Result<void> PeerWatch::start(Control& control, const std::vector<Peer>& peers) 
   auto stop = make_pipe();
   if (!stop) return tl::unexpected(stop.error());
   stop_ = std::move(*stop);
-  auto thread = start_quiet_thread("peer-watch", [this, &control] { run(control); });
+  auto thread = start_thread_signals_blocked("peer-watch", [this, &control] { run(control); });
   if (!thread) return tl::unexpected(thread.error());
   thread_ = std::move(*thread);
   return {};
