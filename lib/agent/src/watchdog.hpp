@@ -29,8 +29,8 @@ namespace ddrun::agent {
 struct TimerRequest {
   pid_t pid = 0;
   std::string scope;
-  double expires = 0;      ///< seconds since the epoch; negative: the timer is released
-  int signal = 0;          ///< sent when it expires; 0 or less: none
+  double expires = 0;            ///< seconds since the epoch; negative: the timer is released
+  int signal = 0;                ///< sent when it expires; 0 or less: none
   std::uint64_t start_time = 0;  ///< of the process, to detect a reused pid; not in the line
 };
 

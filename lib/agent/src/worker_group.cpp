@@ -74,7 +74,7 @@ Result<UniqueFd> WorkerGroup::open_stdin(const Worker& worker, bool& inherit) {
   return UniqueFd();
 }
 
-Result<void> WorkerGroup::begin(int lane_number, Worker& worker, const RankAssignment& ranks,
+Result<void> WorkerGroup::begin(int slot_index, Worker& worker, const RankAssignment& ranks,
                                 const worker_env::WorkerEnvironment& environment) {
   auto streams = output_.open_streams(worker.local_rank);
   if (!streams) return tl::unexpected(streams.error());
@@ -82,19 +82,19 @@ Result<void> WorkerGroup::begin(int lane_number, Worker& worker, const RankAssig
   auto input = open_stdin(worker, inherit_stdin);
   if (!input) return tl::unexpected(input.error());
 
-  Lane& lane = lanes_[static_cast<std::size_t>(lane_number)];
-  if (lane.argv.empty() || worker_env::argv_depends_on_rank(spec_.program)) {
-    lane.args = worker_env::worker_argv(prepared_.command, ranks.rank_of(worker.local_rank), worker.local_rank,
+  Slot& slot = slots_[static_cast<std::size_t>(slot_index)];
+  if (slot.argv.empty() || worker_env::argv_depends_on_rank(spec_.program)) {
+    slot.args = worker_env::worker_argv(prepared_.command, ranks.rank_of(worker.local_rank), worker.local_rank,
                                         prepared_.python);
-    lane.argv.clear();
-    for (auto& arg : lane.args) lane.argv.push_back(arg.data());
-    lane.argv.push_back(nullptr);
+    slot.argv.clear();
+    for (auto& arg : slot.args) slot.argv.push_back(arg.data());
+    slot.argv.push_back(nullptr);
   }
 
   process::SpawnPlan plan;
   plan.program = prepared_.program.c_str();
-  plan.argv = lane.argv.data();
-  plan.environment = environment.block(worker.local_rank, lane.environment);
+  plan.argv = slot.argv.data();
+  plan.environment = environment.block(worker.local_rank, slot.environment);
   plan.directory = spec_.chdir ? prepared_.directory.c_str() : nullptr;
   plan.standard_in = inherit_stdin ? -1 : *input ? input->get() : null_.get();
   plan.standard_out = streams->out ? streams->out.get() : -1;
@@ -109,16 +109,16 @@ Result<void> WorkerGroup::begin(int lane_number, Worker& worker, const RankAssig
 
   worker.end.started = std::chrono::system_clock::now();
   worker.started_at = Clock::now();
-  if (auto begun = spawner_.begin(lane_number, plan); !begun) return begun;
-  lane.worker = &worker;
+  if (auto begun = spawner_.begin(slot_index, plan); !begun) return begun;
+  slot.worker = &worker;
   return {};
 }
 
-Result<void> WorkerGroup::confirm(int lane_number) {
-  Lane& lane = lanes_[static_cast<std::size_t>(lane_number)];
-  if (lane.worker == nullptr) return {};
-  Worker& worker = *std::exchange(lane.worker, nullptr);
-  auto spawned = spawner_.confirm(lane_number);
+Result<void> WorkerGroup::confirm(int slot_index) {
+  Slot& slot = slots_[static_cast<std::size_t>(slot_index)];
+  if (slot.worker == nullptr) return {};
+  Worker& worker = *std::exchange(slot.worker, nullptr);
+  auto spawned = spawner_.confirm(slot_index);
   if (!spawned) return tl::unexpected(spawned.error());
   worker.child.emplace(std::move(*spawned));
   worker.end.pid = worker.child->pid;
@@ -130,8 +130,8 @@ Result<void> WorkerGroup::confirm(int lane_number) {
 
 Result<void> WorkerGroup::confirm_all() {
   Result<void> first;
-  for (int lane = 0; lane < process::Spawner::slots; ++lane) {
-    auto confirmed = confirm(lane);
+  for (int slot = 0; slot < process::Spawner::slots; ++slot) {
+    auto confirmed = confirm(slot);
     if (!confirmed && first) first = confirmed;
   }
   return first;
@@ -153,7 +153,7 @@ Result<void> WorkerGroup::spawn_all(const RankAssignment& ranks, const worker_en
     worker.end.local_rank = worker.local_rank;
     worker.end.rank = ranks.rank_of(worker.local_rank);
   }
-  for (auto& lane : lanes_) lane.environment = {};
+  for (auto& slot : slots_) slot.environment = {};
   Result<void> failure;
   for (std::size_t i = 0; i < count && failure; ++i) {
     // No start may be in progress while events run: an unknown child would be reaped as an orphan.
@@ -161,9 +161,9 @@ Result<void> WorkerGroup::spawn_all(const RankAssignment& ranks, const worker_en
       failure = confirm_all();
       if (!failure || should_stop()) break;
     }
-    const int lane = static_cast<int>(i % process::Spawner::slots);
-    failure = confirm(lane);
-    if (failure) failure = begin(lane, workers_[i], ranks, environment);
+    const int slot = static_cast<int>(i % process::Spawner::slots);
+    failure = confirm(slot);
+    if (failure) failure = begin(slot, workers_[i], ranks, environment);
   }
   const auto confirmed = confirm_all();
   if (failure) failure = confirmed;
@@ -233,7 +233,8 @@ void WorkerGroup::stop_strays(Strays& signaled) {
     if (worker.child || worker.group_alive) groups.insert(worker.end.pid);
   }
   for (const auto& info : process::workers_and_their_descendants()) {
-    if (info.state == 'Z' || groups.count(info.group) != 0 || !signaled.emplace(info.pid, info.start_time).second) continue;
+    if (info.state == 'Z' || groups.count(info.group) != 0 || !signaled.emplace(info.pid, info.start_time).second)
+      continue;
     const std::string name = process::process_name(info.pid);
     if (name == torch_shm_manager || name == inner_sweeper || name == own_name) continue;
     process::signal_descendant(info, SIGTERM);

@@ -138,15 +138,15 @@ class WorkerGroup {
  private:
   Result<UniqueFd> open_stdin(const Worker& worker, bool& inherit);
   /// Memory that the spawner borrows until a start is confirmed.
-  struct Lane {
+  struct Slot {
     Worker* worker = nullptr;  ///< null: free
     std::vector<std::string> args;
     std::vector<char*> argv;
     worker_env::WorkerEnvironment::Block environment;
   };
-  Result<void> begin(int lane, Worker& worker, const RankAssignment& ranks,
+  Result<void> begin(int slot, Worker& worker, const RankAssignment& ranks,
                      const worker_env::WorkerEnvironment& environment);
-  Result<void> confirm(int lane);
+  Result<void> confirm(int slot);
   /// Confirms all starts in progress; returns their first error.
   Result<void> confirm_all();
 
@@ -161,7 +161,7 @@ class WorkerGroup {
   std::vector<Worker> workers_;
   std::unordered_map<pid_t, Worker*> by_pid_;
   int alive_count_ = 0;
-  std::array<Lane, process::Spawner::slots> lanes_;
+  std::array<Slot, process::Spawner::slots> slots_;
 };
 
 /// Ranks and pids for -v: "rank 0 pid 123, ranks 1-64 pids 130-193". Consecutive ones are one item; at most `most`

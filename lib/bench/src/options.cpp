@@ -110,7 +110,8 @@ Result<std::optional<std::string>> OptionTable::parse(int argc, char** argv) con
   if (!line) return tl::unexpected(line.error());
   if (line->action == &options[1]) return "ddrun-allreduce " DDRUN_ALLREDUCE_VERSION "\n";
   if (line->action != nullptr) return help_text(std::span(options).first(2));
-  if (!line->positionals.empty()) return fail(Errc::invalid_argument, concat("unknown word '", line->positionals.front(), "'"));
+  if (!line->positionals.empty())
+    return fail(Errc::invalid_argument, concat("unknown word '", line->positionals.front(), "'"));
   for (const argv::OptionValues& given : line->options) {
     const Row& row = rows_[static_cast<std::size_t>(given.option - &options[2])];
     if (auto read = row.read(given.values.back()); !read) {

@@ -304,9 +304,10 @@ bool TcpServer::Loop::is_allowed(const sockaddr_storage& peer) {
   if (address && peers_.allow(*address)) return true;
   ++rejected_peers_;
   if (on_refusal_ && should_log(rejected_peers_)) {
-    on_refusal_(concat("the store has cut off a client from ", address ? address->text() : "an unknown address",
-                       ", which is not the address of a node of this round",
-                       rejected_peers_ > log_limit ? concat(" (number ", rejected_peers_, "; not all are shown)") : ""));
+    on_refusal_(
+        concat("the store has cut off a client from ", address ? address->text() : "an unknown address",
+               ", which is not the address of a node of this round",
+               rejected_peers_ > log_limit ? concat(" (number ", rejected_peers_, "; not all are shown)") : ""));
   }
   return false;
 }

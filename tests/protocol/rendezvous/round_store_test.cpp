@@ -47,7 +47,7 @@ std::string reply_to_open(const std::string& job) {
 }  // namespace
 
 TEST_CASE("the store of a round is not opened without allowed addresses") {
-  CHECK(reply_to_open("nobody") ==
+  CHECK(reply_to_open("no-address") ==
         "Abort: the worker store on node: the coordinator does not say which machines may use it");
 }
 

@@ -84,7 +84,7 @@ void Coordinator::join(LinkId link, const Join& join, const LinkAddresses& addre
   welcome.heartbeat_misses = static_cast<std::uint32_t>(options.heartbeat_misses);
   welcome.job_id = join.job_id;
   state_->send(link, welcome);
-  if (join.job_id == "nobody") state_->send(link, Open{1, "127.0.0.1", 0, {}});
+  if (join.job_id == "no-address") state_->send(link, Open{1, "127.0.0.1", 0, {}});
   if (join.job_id == "link-local") state_->send(link, Open{1, "fe80::1", 0, {"fe80::2"}});
   if (!state_->next_ping) state_->next_ping = now + options.heartbeat_interval;
 }
