@@ -17,6 +17,9 @@ endforeach()
 add_custom_target(ddrun_completions ALL DEPENDS ${completion_files})
 # All that is installed.
 add_custom_target(ddrun_programs DEPENDS ddrun_completions ddrun_program ddrun_allreduce_program ddrun_etcd_program ddrun_store)
+if(TARGET ddrun_allreduce_static_program)
+  add_dependencies(ddrun_programs ddrun_allreduce_static_program)
+endif()
 # bash looks for a file of each program's name.
 foreach(program IN ITEMS ddrun ddrun-allreduce ddrun-etcd)
   install(FILES "${completion_dir}/ddrun.bash" RENAME ${program} COMPONENT programs

@@ -80,8 +80,9 @@ endfunction()
 # ddrun_program(ddrun SOURCES main.cpp DEPS cli agent)   — installed into bin/
 #
 # The target is `<name>_program` with '-' as '_'; it may call ddrun::build_info(). LINK: another way than DDRUN_LINK.
+# NO_INSTALL: only in the build's bin/.
 function(ddrun_program name)
-  cmake_parse_arguments(arg "" "LINK" "SOURCES;DEPS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(arg "NO_INSTALL" "LINK" "SOURCES;DEPS;LIBRARIES" ${ARGN})
   if(NOT arg_LINK)
     set(arg_LINK "${DDRUN_LINK}")
   endif()
@@ -107,9 +108,13 @@ function(ddrun_program name)
       COMMAND ${CMAKE_OBJCOPY} --only-keep-debug $<TARGET_FILE:${target}> "${debug_file}"
       COMMAND ${CMAKE_OBJCOPY} --strip-unneeded "--add-gnu-debuglink=${debug_file}" $<TARGET_FILE:${target}>)
     # In .debug/ a debugger finds the file under any prefix, and it is out of the way of a search along PATH.
-    install(FILES "${debug_file}" DESTINATION "${CMAKE_INSTALL_BINDIR}/.debug" COMPONENT debug)
+    if(NOT arg_NO_INSTALL)
+      install(FILES "${debug_file}" DESTINATION "${CMAKE_INSTALL_BINDIR}/.debug" COMPONENT debug)
+    endif()
   endif()
-  install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
+  if(NOT arg_NO_INSTALL)
+    install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
+  endif()
 endfunction()
 
 # ddrun_test(store_unit LABEL unit [THREADS] SOURCES a.cpp … DEPS store [TIMEOUT seconds])
