@@ -48,7 +48,7 @@ build_packages() {
   esac
 }
 test_packages() { echo catch2 gnuplot-nox libgloo-dev python3 python3-venv zsh fish procps "$(net_packages)" "$(slurm_packages)" "$(etcd_packages)"; }
-net_packages() { echo iproute2 iptables util-linux openssh-client openssh-server faketime python3-yaml; } # for tests/net
+net_packages() { echo iproute2 iptables util-linux openssh-client openssh-server python3-yaml; } # for tests/net
 slurm_packages() { echo slurmctld slurmd slurm-client munge; } # a cluster of their own for tests/net
 etcd_packages() { echo etcd-server etcd-client curl openssl; } # clusters of their own for the lease
 clang_packages() { echo clang libclang-rt-dev; } # the second has its sanitizers and libFuzzer

@@ -42,12 +42,6 @@ def obstacle():
     return f"no namespaces and wires for them: {tried.stderr.strip()}" if tried.returncode else ""
 
 
-def fake_clock_library():
-    """libfaketime, where it is installed: the only way to another time of day, for which there is no namespace."""
-    found = glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1") + glob.glob("/usr/lib/faketime/libfaketimeMT.so.1")
-    return found[0] if found else ""
-
-
 @dataclasses.dataclass
 class Seen:
     """A process in a host. `pid` is what this machine calls it, `inner` what the host does; `role` is its part in a job:
