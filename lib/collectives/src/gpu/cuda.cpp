@@ -14,10 +14,7 @@ namespace {
 /// Returns the name of the first missing function, or null. The names are those to which cuda.h maps the functions
 /// declared in cuda_abi.hpp.
 const char* fill(Driver& to) {
-  const char* missing = nullptr;
-  const auto require = [&](const char* name, auto*& function) {
-    if (!load(to.library, name, function) && missing == nullptr) missing = name;
-  };
+  RequiredFunctions require{to.library};
   require("cuInit", to.init);
   require("cuDriverGetVersion", to.driver_get_version);
   require("cuGetErrorName", to.get_error_name);
@@ -56,7 +53,7 @@ const char* fill(Driver& to) {
   require("cuModuleGetFunction", to.module_get_function);
   require("cuFuncSetAttribute", to.func_set_attribute);
   require("cuLaunchKernel", to.launch_kernel);
-  return missing;
+  return require.missing;
 }
 
 }  // namespace

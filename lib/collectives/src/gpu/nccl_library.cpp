@@ -10,10 +10,7 @@ namespace {
 
 /// Returns the name of the first missing required function, or null.
 const char* fill(Library& to) {
-  const char* missing = nullptr;
-  const auto require = [&](const char* name, auto*& function) {
-    if (!load(to.library, name, function) && missing == nullptr) missing = name;
-  };
+  RequiredFunctions require{to.library};
   require("ncclGetUniqueId", to.get_unique_id);
   require("ncclCommInitRankConfig", to.comm_init_rank_config);
   require("ncclCommFinalize", to.comm_finalize);
@@ -36,7 +33,7 @@ const char* fill(Library& to) {
   (void)load(to.library, "ncclMemFree", to.mem_free);
   (void)load(to.library, "ncclCommRegister", to.comm_register);
   (void)load(to.library, "ncclCommDeregister", to.comm_deregister);
-  return missing;
+  return require.missing;
 }
 
 }  // namespace

@@ -35,4 +35,15 @@ template <class Function>
   return to != nullptr;
 }
 
+/// Loads functions that have to be there.
+struct RequiredFunctions {
+  const SharedLibrary& library;
+  const char* missing = nullptr;  ///< name of the first missing function
+
+  template <class Function>
+  void operator()(const char* name, Function*& to) {
+    if (!load(library, name, to) && missing == nullptr) missing = name;
+  }
+};
+
 }  // namespace ddrun::collectives
