@@ -23,11 +23,7 @@ def _places():
     yield sysconfig.get_path("scripts", vars={"base": sys.base_prefix, "platbase": sys.base_prefix})
     yield os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(site))), "bin")  # pip install --prefix
     yield os.path.join(site, "bin")  # pip install --target
-    if sys.version_info >= (3, 10):
-        user = sysconfig.get_preferred_scheme("user")
-    else:
-        user = "osx_framework_user" if sys.platform == "darwin" and sys._framework else "posix_user"
-    yield sysconfig.get_path("scripts", scheme=user)  # pip install --user
+    yield sysconfig.get_path("scripts", scheme="posix_user")  # pip install --user
 
 
 def find_ddrun() -> str:

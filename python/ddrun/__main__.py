@@ -13,7 +13,6 @@ def main():
         program = find_ddrun()
     except FileNotFoundError as error:
         sys.exit(f"ddrun: error: {error}")
-    sys.stdout.flush()
     os.execv(program, [program, *sys.argv[1:]])
 
 
