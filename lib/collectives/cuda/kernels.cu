@@ -3,20 +3,21 @@
 
 #include "sequence_walk.hpp"
 
+// With internal linkage its name would have a hash of this file's folder in it.
+extern __shared__ std::uint32_t ddrun_shared_table[];
+
 namespace {
 
 using namespace ddrun::collectives::gpu;
-
-extern __shared__ std::uint32_t shared_table[];
 
 __device__ std::uint64_t own_index() { return static_cast<std::uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
 __device__ std::uint64_t all_threads() { return static_cast<std::uint64_t>(gridDim.x) * blockDim.x; }
 
 /// A copy of the table in the block's shared memory.
 __device__ const std::uint32_t* load_table(const std::uint32_t* table, std::uint32_t period) {
-  for (std::uint32_t i = threadIdx.x; i < table_words(period); i += blockDim.x) shared_table[i] = table[i];
+  for (std::uint32_t i = threadIdx.x; i < table_words(period); i += blockDim.x) ddrun_shared_table[i] = table[i];
   __syncthreads();
-  return shared_table;
+  return ddrun_shared_table;
 }
 
 __device__ void add_all(std::uint64_t mine, unsigned long long* total) {

@@ -78,3 +78,8 @@ for program in ddrun ddrun-allreduce ddrun-etcd; do
   ! shows --section-headers "$file" '\.debug_line' || fail "$program still has its symbols"
   shows --section-headers "$file" '\.gnu_debuglink' || fail "$program does not name its symbols"
 done
+# The same sources in another folder make the same programs (reproducible.sh builds them).
+for program in ddrun ddrun-allreduce ddrun-etcd; do
+  ! strings -a "$prefix/bin/$program" | grep -F "${build%/build/*}/" || fail "$program names the folder it was built in"
+done
+python3 "$(dirname "$0")/hardened.py" "$prefix"/bin/{ddrun,ddrun-allreduce,ddrun-etcd} || fail "a program is not hardened"
