@@ -16,7 +16,7 @@ from cases import main  # noqa: E402
 from documents import parse  # noqa: E402
 from running import DDRUN, run  # noqa: E402
 
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/*.md"),
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *ROOT.glob("docs/*.md"),
                 *ROOT.glob("lib/**/*.md")])
 ALLREDUCE = str(pathlib.Path(DDRUN).parent / "ddrun-allreduce")
 ETCD = str(pathlib.Path(DDRUN).parent / "ddrun-etcd")
