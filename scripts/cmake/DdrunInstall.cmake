@@ -1,4 +1,4 @@
-# Manual pages, completions, documents, the store's client library and packages; programs are installed where they are
+# Manual pages, completions, documents and the store's client library; programs are installed where they are
 # declared.
 
 # The program writes its own completions, so they cannot disagree with its options.
@@ -8,8 +8,8 @@ foreach(shell IN ITEMS bash zsh fish)
   set(file "${completion_dir}/ddrun.${shell}")
   add_custom_command(OUTPUT "${file}" VERBATIM
     COMMAND "${CMAKE_COMMAND}" -E make_directory "${completion_dir}"
-    COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:ddrun_program>" -DSHELL=${shell} "-DOUTPUT=${file}"
-      -P "${CMAKE_CURRENT_LIST_DIR}/DdrunCompletion.cmake"
+    COMMAND "${CMAKE_COMMAND}" "-DEMULATOR=${CMAKE_CROSSCOMPILING_EMULATOR}" "-DPROGRAM=$<TARGET_FILE:ddrun_program>"
+      -DSHELL=${shell} "-DOUTPUT=${file}" -P "${CMAKE_CURRENT_LIST_DIR}/DdrunCompletion.cmake"
     DEPENDS ddrun_program "${CMAKE_CURRENT_LIST_DIR}/DdrunCompletion.cmake"
     COMMENT "Writing the completions for ${shell}")
   list(APPEND completion_files "${file}")
@@ -32,7 +32,7 @@ install(FILES "${completion_dir}/ddrun.fish" COMPONENT programs
 
 install(FILES docs/ddrun.1 docs/ddrun-allreduce.1 docs/ddrun-etcd.1 COMPONENT programs DESTINATION "${CMAKE_INSTALL_MANDIR}/man1")
 # In the folders of the source tree, so that links between pages, and to what they name, lead somewhere.
-install(FILES README.md CHANGELOG.md CONTRIBUTING.md LICENSE NOTICE COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+install(FILES README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE NOTICE COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 install(DIRECTORY docs COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}" FILES_MATCHING
   PATTERN "*.md" PATTERN "licenses/*" PATTERN examples EXCLUDE)
 # Debian looks for this name in each package.
@@ -78,28 +78,3 @@ install(FILES "${CMAKE_BINARY_DIR}/package/ddrun-store.pc" COMPONENT development
   DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 
 install(DIRECTORY docs/examples/store-client COMPONENT development DESTINATION "${CMAKE_INSTALL_DOCDIR}/docs/examples")
-
-# cpack --config build/release/CPackConfig.cmake: a .deb and a .tar.gz of the programs, and one of each of the library;
-# without debug symbols.
-set(CPACK_PACKAGE_CONTACT "ddrun")
-set(CPACK_GENERATOR DEB TGZ)
-set(CPACK_COMPONENTS_ALL programs development)
-set(CPACK_DEB_COMPONENT_INSTALL ON)
-set(CPACK_ARCHIVE_COMPONENT_INSTALL ON)
-set(CPACK_COMPONENTS_GROUPING IGNORE) # one package of each component
-set(CPACK_ARCHIVE_PROGRAMS_FILE_NAME "ddrun-${PROJECT_VERSION}-${CMAKE_SYSTEM_NAME}")
-set(CPACK_ARCHIVE_DEVELOPMENT_FILE_NAME "ddrun-dev-${PROJECT_VERSION}-${CMAKE_SYSTEM_NAME}")
-set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION "Client library of ddrun's store, for programs in C++")
-set(CPACK_DEBIAN_PROGRAMS_PACKAGE_NAME ddrun)
-set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libddrun-dev)
-set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
-set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS libexpected-dev)
-set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
-set(CPACK_RESOURCE_FILE_LICENSE "${CMAKE_CURRENT_SOURCE_DIR}/LICENSE")
-set(CPACK_RPM_PACKAGE_LICENSE "BSD-3-Clause")
-set(CPACK_PACKAGE_DIRECTORY "${CMAKE_BINARY_DIR}/packages")
-set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
-set(CPACK_DEBIAN_PACKAGE_SECTION science)
-set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-set(CPACK_VERBATIM_VARIABLES ON)
-include(CPack)

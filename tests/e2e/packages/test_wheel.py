@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""test_wheel.py WHEEL: the wheel, installed in each way that pip, uv and pipx know, without a network.
+"""test_wheel.py PACKAGES: the wheel that is there, installed in each way that pip, uv and pipx know, without a network.
 
 pip, uv and pipx are those of build/package-tools (scripts/package). DDRUN_PYTHONS names Pythons to try besides this one, separated by colons."""
 import os
@@ -12,11 +12,13 @@ import tempfile
 import unittest
 import zipfile
 
-WHEEL = pathlib.Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else None
-VERSION = WHEEL.name.split("-")[1]
+WHEELS = sorted(pathlib.Path(sys.argv.pop(1)).resolve().glob(f"*_{platform.machine()}.whl")) if len(sys.argv) > 1 else []
+WHEEL = WHEELS[0] if WHEELS else None
+VERSION = WHEEL.name.split("-")[1] if WHEEL else ""
 TOOLS = pathlib.Path(__file__).resolve().parents[3] / "build/package-tools/bin"
 PIP = [TOOLS / "python", "-m", "pip", "--python", sys.executable]
 PYTHONS = [sys.executable, *filter(None, os.environ.get("DDRUN_PYTHONS", "").split(":"))]
+OF_VENV = "the virtual environment that ddrun was started from"
 OFFLINE = ["--no-index", "--no-deps", "--disable-pip-version-check", "-q"]
 
 
@@ -38,14 +40,18 @@ class Wheel(unittest.TestCase):
         self.run_ok(python, "-m", "venv", *options, folder)
         return folder
 
-    def finds(self, python, expected, **variables):
-        """This Python's package knows its program, and `python -m ddrun` runs it with this Python's workers."""
+    def finds(self, python, expected, why, **variables):
+        """This Python's package knows its program, and `python -m ddrun` runs it with this Python's workers. Called by its
+        path, the program says `why` it chooses a Python."""
         found = self.run_ok(python, "-c", "import ddrun; print(ddrun.find_ddrun(), ddrun.__version__)", **variables)
         self.assertEqual(found.split(), [str(expected), VERSION])
         self.assertEqual(self.run_ok(python, "-m", "ddrun", "--version", **variables).split()[:2], ["ddrun", VERSION])
         (self.dir / "which.py").write_text("import sys; print(sys.executable)\n")
         ran = self.run_ok(python, "-m", "ddrun", "--label=none", "which.py", **variables).strip()
-        self.assertEqual(ran, self.run_ok(python, "-c", "import sys; print(sys.executable)", **variables).strip())
+        own = self.run_ok(python, "-c", "import sys; print(sys.executable)", **variables).strip()
+        self.assertEqual(ran, own)
+        self.assertIn(f"by {own}: PYTHON_EXEC\n", self.run_ok(python, "-m", "ddrun", "--dry-run", "which.py", **variables))
+        self.assertIn(f": {why}\n", self.run_ok(expected, "--dry-run", "which.py", **variables))
 
     def test_contents(self):
         """Native programs in bin/, manual pages, completions, licences; no etcd, no entry points, no dependency."""
@@ -71,9 +77,7 @@ class Wheel(unittest.TestCase):
             with self.subTest(python=python):
                 folder = self.venv("--clear", python=python)
                 self.run_ok(folder / "bin/pip", "install", *OFFLINE, WHEEL)
-                self.finds(folder / "bin/python", folder / "bin/ddrun")
-                shown = self.run_ok(folder / "bin/ddrun", "--dry-run", "which.py")
-                self.assertIn(f"by {folder}/bin/python: the virtual environment that ddrun was started from", shown)
+                self.finds(folder / "bin/python", folder / "bin/ddrun", OF_VENV)
                 table = self.run_ok(folder / "bin/ddrun", "-n", "2", folder / "bin/ddrun-allreduce", "-b", "8", "-e", "1K")
                 self.assertIn("# Out of bounds values : 0 OK", table)
                 self.run_ok(folder / "bin/pip", "uninstall", "-y", "-q", "ddrun")
@@ -86,22 +90,27 @@ class Wheel(unittest.TestCase):
         python = self.dir / "upper/bin/python"
         self.run_ok(sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", self.dir / "upper")
         site = self.run_ok(base / "bin/python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
-        self.finds(python, base / "bin/ddrun", PYTHONPATH=site)
+        self.finds(python, base / "bin/ddrun", OF_VENV, PYTHONPATH=site)
 
     def test_user(self):
         self.run_ok(*PIP, "install", *OFFLINE, "--user", "--break-system-packages", WHEEL,
                     PYTHONUSERBASE=str(self.dir / "user"))
-        self.finds(sys.executable, self.dir / "user/bin/ddrun", PYTHONUSERBASE=str(self.dir / "user"))
+        self.finds(sys.executable, self.dir / "user/bin/ddrun", "python3 in PATH", PYTHONUSERBASE=str(self.dir / "user"))
 
     def test_target(self):
         self.run_ok(*PIP, "install", *OFFLINE, "--target", self.dir / "target", WHEEL)
-        self.finds(sys.executable, self.dir / "target/bin/ddrun", PYTHONPATH=str(self.dir / "target"))
+        self.finds(sys.executable, self.dir / "target/bin/ddrun", "python3 in PATH", PYTHONPATH=str(self.dir / "target"))
+
+    def test_musl(self):
+        """pip takes the wheel where the C library is musl, as in Alpine."""
+        self.run_ok(*PIP, "install", *OFFLINE, "--find-links", WHEEL.parent, "--only-binary=:all:", "--platform",
+                    f"musllinux_1_1_{platform.machine()}", "--target", self.dir / "musl", f"ddrun=={VERSION}")
 
     def test_prefix(self):
         self.run_ok(*PIP, "install", *OFFLINE, "--prefix", self.dir / "prefix", WHEEL)
         [program] = (self.dir / "prefix").glob("**/bin/ddrun")
         [package] = (self.dir / "prefix").glob("**/ddrun/__init__.py")
-        self.finds(sys.executable, program, PYTHONPATH=str(package.parent.parent))
+        self.finds(sys.executable, program, "python3 in PATH", PYTHONPATH=str(package.parent.parent))
 
     def test_not_found(self):
         """The error lists every place."""
@@ -129,9 +138,11 @@ class Wheel(unittest.TestCase):
                 self.assertTrue((bin_dir / "ddrun").is_symlink())
                 ran = self.run_ok(bin_dir / "ddrun", "--label=none", "which.py", **variables).strip()
                 self.assertEqual(ran, f"{job}/bin/python")
+                self.assertIn(f"by {ran}: the active virtual environment\n",
+                              self.run_ok(bin_dir / "ddrun", "--dry-run", "which.py", **variables))
 
 
 if __name__ == "__main__":
     if WHEEL is None:
-        sys.exit(__doc__)
+        sys.exit("SKIPPED: there is no wheel: scripts/package makes it")
     unittest.main()
