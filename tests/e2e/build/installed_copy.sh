@@ -3,6 +3,7 @@
 set -euo pipefail
 build=$1 cmake=$2 link=$3 worker_link=$4
 prefix=$(mktemp -d)
+here=$(dirname "$(realpath "$0")")
 trap 'rm -rf "$prefix"' EXIT
 fail() { echo "FAILED: $*"; exit 1; }
 
@@ -20,8 +21,8 @@ done
 pages=$(find "$prefix/share/doc/ddrun" -name '*.md')
 [ "$(wc -l <<<"$pages")" -gt 15 ] || fail "few pages are installed: $pages"
 while read -r page; do
-  while read -r link; do
-    [[ $link =~ ^([a-z]+:|#) ]] || [ -e "$(dirname "$page")/${link%%#*}" ] || fail "$page links to $link, which is not installed"
+  while read -r target; do
+    [[ $target =~ ^([a-z]+:|#) ]] || [ -e "$(dirname "$page")/${target%%#*}" ] || fail "$page links to $target, which is not installed"
   done < <(grep -oE '\]\([^) ]+\)' "$page" | sed 's/^](//; s/)$//')
 done <<<"$pages"
 
@@ -82,4 +83,4 @@ done
 for program in ddrun ddrun-allreduce ddrun-etcd; do
   ! strings -a "$prefix/bin/$program" | grep -F "${build%/build/*}/" || fail "$program names the folder it was built in"
 done
-python3 "$(dirname "$0")/hardened.py" "$prefix"/bin/{ddrun,ddrun-allreduce,ddrun-etcd} || fail "a program is not hardened"
+python3 "$here/hardened.py" "$prefix"/bin/{ddrun,ddrun-allreduce,ddrun-etcd} || fail "a program is not hardened"
