@@ -44,7 +44,7 @@ install(FILES "${CMAKE_BINARY_DIR}/package/copyright" COMPONENT programs DESTINA
 install(FILES "${CMAKE_BINARY_DIR}/package/copyright" COMPONENT development
   DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/libddrun-dev")
 install(DIRECTORY configs COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}")
-foreach(module IN ITEMS lease rendezvous)
+foreach(module IN ITEMS lease rendezvous store)
   install(FILES lib/${module}/PROTOCOL.md COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}/lib/${module}")
 endforeach()
 install(PROGRAMS scripts/each-host COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}/scripts")

@@ -221,7 +221,7 @@ class Schedulers(unittest.TestCase):
 class StoreProtocol(unittest.TestCase):
     def test_the_example_of_the_page(self):
         """Byte for byte against `ddrun store`."""
-        block = next(block for block in parse(ROOT / "docs/store.md") if "greeting" in block.text)
+        block = next(block for block in parse(ROOT / "lib/store/PROTOCOL.md") if "greeting" in block.text)
         server = subprocess.Popen([DDRUN, "store", "--port=0"], stdout=subprocess.PIPE, text=True, env=environment())
         self.addCleanup(server.wait)
         self.addCleanup(server.stdout.close)
