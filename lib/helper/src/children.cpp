@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string_view>
 
 #include "ddrun/base/text.hpp"
@@ -22,6 +23,7 @@ namespace {
 std::mutex mutex;
 /// The running helpers, with the wait status of those already reaped by reap().
 std::map<pid_t, std::optional<int>> running_children;
+std::set<pid_t> other_children;  ///< of register_child()
 
 }  // namespace
 
@@ -76,14 +78,31 @@ std::vector<pid_t> running_helpers() {
   const std::lock_guard lock(mutex);
   std::vector<pid_t> pids;
   for (const auto& [pid, status] : running_children) pids.push_back(pid);
+  pids.insert(pids.end(), other_children.begin(), other_children.end());
   return pids;
+}
+
+void register_child(pid_t pid) {
+  const std::lock_guard lock(mutex);
+  other_children.insert(pid);
+}
+
+std::vector<pid_t> registered_children() {
+  const std::lock_guard lock(mutex);
+  return {other_children.begin(), other_children.end()};
+}
+
+void unregister_child(pid_t pid) {
+  const std::lock_guard lock(mutex);
+  other_children.erase(pid);
 }
 
 bool reap(pid_t pid) {
   const std::lock_guard lock(mutex);
+  int status = 0;
+  if (other_children.erase(pid) != 0) return ::waitpid(pid, &status, WNOHANG) == pid;
   const auto found = running_children.find(pid);
   if (found == running_children.end()) return false;
-  int status = 0;
   if (::waitpid(pid, &status, WNOHANG) == pid) found->second = status;
   return true;
 }

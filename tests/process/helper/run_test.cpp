@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
 #include <cerrno>
@@ -159,4 +160,18 @@ TEST_CASE("a helper that the watcher of all children reaps first still reports i
   REQUIRE((said && *said));
   CHECK((*said)->status == ExitStatus(Exited{3}));
   CHECK((*said)->out == "out\n");
+}
+
+TEST_CASE("a registered child counts as a helper until it is reaped") {
+  const pid_t pid = ::fork();
+  if (pid == 0) ::_exit(3);
+  helper::register_child(pid);
+  CHECK(helper::registered_children() == std::vector<pid_t>{pid});
+  CHECK(helper::running_helpers() == std::vector<pid_t>{pid});
+  siginfo_t info{};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) == 0);
+  CHECK(helper::reap(pid));
+  CHECK(helper::running_helpers().empty());
+  CHECK_FALSE(helper::reap(pid));
+  CHECK_FALSE(process::has_children());
 }

@@ -49,7 +49,13 @@ using Running = std::shared_ptr<void>;
 /// helper. Thread-safe.
 bool reap(pid_t pid);
 
-/// All running helpers, including coprocesses (coprocess.hpp). Thread-safe.
+/// All running helpers, including coprocesses (coprocess.hpp) and registered children. Thread-safe.
 [[nodiscard]] std::vector<pid_t> running_helpers();
+
+/// Declares a process that another module has started, a child now or soon, for no worker until unregister_child(), or
+/// until reap() has reaped it; then the pid is free. Thread-safe.
+void register_child(pid_t pid);
+void unregister_child(pid_t pid);
+[[nodiscard]] std::vector<pid_t> registered_children();
 
 }  // namespace ddrun::helper
