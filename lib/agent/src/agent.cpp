@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <set>
 #include <utility>
@@ -28,6 +29,7 @@
 #include "group_machine.hpp"
 #include "job.hpp"
 #include "job_commands.hpp"
+#include "job_preload.hpp"
 #include "job_record.hpp"
 #include "network_interface.hpp"
 #include "takedown.hpp"
@@ -107,7 +109,10 @@ class Agent {
   void dispatch(const Event& event);
   void run_actions();
   void carry_out(const action::SpawnWorkers& spawn);
-  void carry_out(const action::CancelSpawn&) { commands_.stop(SIGTERM); }
+  void carry_out(const action::CancelSpawn&) {
+    commands_.stop(SIGTERM);
+    if (preload_) preload_->cancel();
+  }
   void carry_out(const action::SignalGroup& signal) {
     close_evidence();
     takedown_.signal(signal.signal);
@@ -139,6 +144,8 @@ class Agent {
   void publish_result();
 
   void on_before_exit(int attempt, const ExitStatus& status);
+  /// Once there are workers to start: at once, or with --preload when the modules are imported.
+  void prepare_spawn(int attempt);
   void spawn_workers(int attempt);
   Result<void> start_workers(int attempt);
   void on_output_closed();
@@ -154,6 +161,7 @@ class Agent {
   logs::Output output_;
   process::ChildWatcher watcher_;
   process::SignalReceiver signals_;
+  std::unique_ptr<JobPreload> preload_;  ///< only with --preload
   WorkerGroup group_;
   GroupMachine machine_;
   Takedown takedown_;
@@ -189,7 +197,8 @@ Agent::Agent(Job& job)
                {[this](const process::SignalMessage& message) { on_signal_message(message); },
                 [this](pid_t first) { watcher_.reap(first); },
                 [this](const char* process, pid_t pid) { on_parent_lost(process, pid); }}),
-      group_(io_.get_executor(), spec_, prepared_, job.launcher, watcher_, output_),
+      preload_(spec_.preload.empty() ? nullptr : std::make_unique<JobPreload>(job, output_)),
+      group_(io_.get_executor(), spec_, prepared_, preload_ ? preload_->spawner() : job.launcher, watcher_, output_),
       machine_(machine_rules(job), prepared_.local_world_size),
       takedown_(io_.get_executor(), group_, watcher_, machine_, job_cgroup_,
                 [this](const Event& event) { dispatch(event); }),
@@ -446,11 +455,23 @@ void Agent::carry_out(const action::SpawnWorkers& spawn) {
   group_.clear_workers();
   const HostCommands& commands = spec_.commands;
   if (commands.before.empty() || (before_done_ && commands.before_each == BeforeEach::job)) {
-    return spawn_workers(spawn.attempt);
+    return prepare_spawn(spawn.attempt);
   }
   auto begun = commands_.start_before(
       [this, attempt = spawn.attempt](const ExitStatus& status) { on_before_exit(attempt, status); });
   if (!begun) dispatch(event::SpawnFailed{concat("--before: ", begun.error().message), exit_code(begun.error().code)});
+}
+
+void Agent::prepare_spawn(int attempt) {
+  if (!preload_) return spawn_workers(attempt);
+  preload_->prepare([this, attempt](const Result<void>& ready) {
+    if (machine_.is_stop_pending()) return dispatch(event::Spawned{});  // without workers: taken down at once
+    if (!ready) return dispatch(event::SpawnFailed{ready.error().message, exit_code(ready.error().code)});
+    attempt_started_at_ = Clock::now();
+    running_actions_ = true;  // events that arrive while workers are spawned wait, as within run_actions()
+    spawn_workers(attempt);
+    run_actions();
+  });
 }
 
 void Agent::spawn_workers(int attempt) {
@@ -458,6 +479,7 @@ void Agent::spawn_workers(int attempt) {
     dispatch(event::SpawnFailed{started.error().message, exit_code(started.error().code)});
   } else {
     if (suspended_) group_.signal(SIGSTOP);  // workers started since
+    if (preload_) preload_->on_workers_started();
     dispatch(event::Spawned{});
   }
 }
@@ -471,7 +493,7 @@ void Agent::on_before_exit(int attempt, const ExitStatus& status) {
   before_done_ = true;
   attempt_started_at_ = Clock::now();
   running_actions_ = true;  // events that arrive while workers are spawned wait, as within run_actions()
-  spawn_workers(attempt);
+  prepare_spawn(attempt);
   run_actions();
 }
 
@@ -573,6 +595,7 @@ JobResult Agent::run() {
   io_.run();
   set_message_sink({});
   if (watchdog_) watchdog_->close();
+  if (preload_) preload_->close();
   publish_result();  // before signals_.close(), after which a signal would end this process
   job_.events_file.finish();
   signals_.close();

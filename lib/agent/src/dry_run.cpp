@@ -117,6 +117,8 @@ Result<std::string> describe_job(const LaunchSpec& spec, const char* const* envi
   std::string text = concat("would start ", counted(prepared->local_world_size, "worker"), " on ", prepared->hostname,
                             " in ", shell_quote(prepared->directory), "\n");
   if (!prepared->python_reason.empty()) text += concat("by ", prepared->python, ": ", prepared->python_reason, "\n");
+  if (!spec.preload.empty())
+    text += concat("workers as forks of a process that has imported ", join(spec.preload, ", "), "\n");
   const auto add_command = [&](std::string_view what, const std::string& command) {
     if (!command.empty()) text += concat(what, ": sh -c ", shell_quote(command), "\n");
   };

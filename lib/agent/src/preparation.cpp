@@ -148,6 +148,10 @@ Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environme
   prepared.directory = *directory;
   if (auto found = resolve_or_assume_program(spec, prepared); !found) return tl::unexpected(found.error());
 
+  if (!spec.preload.empty() && prepared.command.kind == ProgramKind::executable) {
+    return fail(Errc::invalid_argument,
+                concat("--preload=", join(spec.preload, ","), ": ", spec.program.name, " is not a Python program"));
+  }
   if (const std::string& interface = spec.rendezvous.interface; !interface.empty()) {
     if (auto there = check_interface(interface); !there) return tl::unexpected(there.error());
   }

@@ -291,6 +291,26 @@ Result<void> resolve_exclusions(Settings& settings) {
   return {};
 }
 
+Result<void> check_start_method(const ParsedOptions& parsed, const Settings& settings, Warnings& warnings) {
+  if (!is_typed(settings, "start-method")) return {};
+  const std::string& method = parsed.start_method;
+  const bool anew = method == "exec" || method == "spawn";
+  if (!parsed.spec.preload.empty()) {
+    if (method == "forkserver") return {};
+    return fail(
+        Errc::invalid_argument,
+        concat("--start-method=", method, " and --preload, whose workers are forks of a server, cannot both be given"));
+  }
+  if (method == "forkserver") {
+    warnings.emplace_back(
+        "--start-method=forkserver has no effect without --preload=MODULES, which the server imports");
+  } else if (!anew) {
+    warnings.emplace_back(
+        "--start-method=fork has no effect: a fork of a process that computes lacks its threads and GPUs");
+  }
+  return {};
+}
+
 Result<void> check_combinations(ParsedOptions& parsed, Settings& settings, Warnings& warnings) {
   if (auto done = check_restart(parsed, settings, warnings); !done) return done;
   if (auto done = check_ranks(parsed, settings, warnings); !done) return done;
@@ -298,9 +318,7 @@ Result<void> check_combinations(ParsedOptions& parsed, Settings& settings, Warni
   check_filters(parsed, settings, warnings);
   if (auto done = check_rendezvous(parsed, settings, warnings); !done) return done;
   translate_numa_binding(parsed, settings, warnings);
-  if (is_typed(settings, "start-method")) {
-    warnings.emplace_back("--start-method has no effect: ddrun has one way to start a process");
-  }
+  if (auto done = check_start_method(parsed, settings, warnings); !done) return done;
   if (is_typed(settings, "monitor-interval")) {
     warnings.emplace_back("--monitor-interval has no effect: ddrun is notified at once when a worker ends");
   }

@@ -17,6 +17,18 @@ namespace {
 /// Any text, also empty.
 Result<std::string> text(std::string_view value) { return std::string(value); }
 
+/// Names of Python modules.
+Result<std::vector<std::string>> parse_modules(std::string_view value) {
+  std::vector<std::string> modules;
+  for (const std::string& name : split(trim_typed(value), ',')) {
+    const bool valid = !name.empty() && name.find_first_of(" /\\;'\"=") == std::string::npos;
+    if (!valid)
+      return bad(concat("'", name, "' is no name of a Python module; give names such as torch,mypackage.data"));
+    modules.push_back(name);
+  }
+  return modules;
+}
+
 /// An empty text counts as not given, as in --log-dir=$UNSET.
 template <class Parse>
 auto or_unset(std::string_view value, Parse parse)
@@ -190,6 +202,9 @@ constexpr Option workers_table[] = {
     {"chdir", "", "DIR", Kind::directory, own, "Start the workers in DIR", SETTING(spec.chdir, parse_non_empty(v))},
     {"seed", "", "N", Kind::choice_or_int, own, "Give each worker DDRUN_SEED, a number mixed from N and its rank",
      SETTING(spec.seed, parse_seed(v))},
+    {"preload", "", "MODULES", Kind::names, own,
+     "Import these Python modules once on each machine and start workers as forks of that process: torch,mypackage",
+     SET(spec.preload, parse_modules(v)), [](const ParsedOptions& d) { return shown(join(d.spec.preload, ",")); }},
     {"bind", "", "HOW", Kind::choice, own,
      "Bind workers to CPUs: none, cores (an equal share of the cores each) or numa (the CPUs of one NUMA node each)",
      ENUM(spec.bind, "none cores numa")},
@@ -410,8 +425,9 @@ constexpr Option torchrun_table[] = {
     {"numa-binding", "", "HOW", Kind::choice, own,
      "node and socket are taken as --bind=numa, exclusive and core-complex as --bind=cores",
      CHOICE(numa_binding, "node socket exclusive core-complex")},
-    {"start-method", "", "HOW", Kind::choice, pet, "No effect: ddrun has one way to start a process",
-     CHOICE(start_method, "spawn fork forkserver")},
+    {"start-method", "", "HOW", Kind::choice, pet,
+     "exec and spawn: each worker is a new process; forkserver: with --preload; fork is not done",
+     CHOICE(start_method, "exec spawn fork forkserver")},
     {"monitor-interval", "", "SECONDS", Kind::number, pet, "No effect: ddrun is notified when a worker ends",
      SETTING(monitor_interval, parse_positive_number(v))},
     {"logs-specs", "", "NAME", Kind::text, own,

@@ -23,7 +23,7 @@ struct ParsedOptions {
   int quiet = 0;
   ColorMode color = ColorMode::automatic;
   // Accepted from torchrun's command lines and checked; without effect, or translated later.
-  std::string start_method = "spawn";
+  std::string start_method = "exec";
   double monitor_interval = 0.1;
   std::string logs_specs = "default";
   bool use_env = false;

@@ -350,6 +350,13 @@ Result<Spawned> Launcher::confirm(int number) {
   return Spawned{slot.pid, std::move(pidfd)};
 }
 
+void Launcher::move_into_child_cgroup(pid_t pid) const {
+  if (!cgroup_) return;
+  const UniqueFd members(::openat(cgroup_.get(), "cgroup.procs", O_WRONLY | O_CLOEXEC));
+  const std::string text = std::to_string(pid);
+  if (members) write_all(members.get(), text.data(), text.size());
+}
+
 Result<Spawned> Launcher::spawn(const SpawnPlan& plan) {
   if (auto begun = begin(0, plan); !begun) return tl::unexpected(begun.error());
   return confirm(0);

@@ -116,8 +116,16 @@ TEST_CASE("options that torchrun users bring along") {
   CHECK(launched({"--numa-binding=core-complex", "w"}).warnings ==
         Args{"--numa-binding=core-complex is done as --bind=cores"});
   CHECK(launched({"--start-method=fork", "w"}).warnings.size() == 1);
+  CHECK(launched({"--start-method=forkserver", "w"}).warnings.size() == 1);
+  CHECK(launched({"--start-method=spawn", "w"}).warnings.empty());
+  CHECK(launched({"--start-method=forkserver", "--preload=torch", "w.py"}).warnings.empty());
   CHECK(launched({"--monitor-interval=5", "w"}).warnings.size() == 1);
   CHECK(launched({"w"}, {"PET_START_METHOD=fork", "PET_MONITOR_INTERVAL=5"}).warnings.empty());
+}
+
+TEST_CASE("modules to preload") {
+  CHECK(spec_of("--preload=torch,my_package.data").preload == Args{"torch", "my_package.data"});
+  CHECK(spec_of("-n2").preload.empty());
 }
 
 TEST_CASE("colour follows the terminal and NO_COLOR unless given") {

@@ -209,6 +209,7 @@ struct LaunchSpec {
   std::optional<std::string> events_file;  ///< one JSON line per event of the job
   std::optional<std::uint64_t> seed;
   HostCommands commands;
+  std::vector<std::string> preload;  ///< Python modules that workers find imported
   bool dry_run = false;
   std::string started_as;                  ///< argv[0] of the ddrun that the user started; empty: unknown
   std::string event_log_handler = "null";  ///< "null" or "console"

@@ -1,0 +1,110 @@
+#include "job_preload.hpp"
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/post.hpp>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ddrun/base/environment.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/worker_env/worker_environment.hpp"
+
+namespace ddrun::agent {
+
+namespace {
+
+/// From the start of an attempt until workers for the next one are forked: the first second belongs to the workers.
+constexpr std::chrono::seconds refill_delay{1};
+
+/// What differs between workers or attempts. The server has none of it, and says which module asks for it.
+constexpr std::array<std::string_view, 16> worker_variables{"RANK",
+                                                            "LOCAL_RANK",
+                                                            "WORLD_SIZE",
+                                                            "LOCAL_WORLD_SIZE",
+                                                            "GROUP_RANK",
+                                                            "GROUP_WORLD_SIZE",
+                                                            "ROLE_RANK",
+                                                            "ROLE_WORLD_SIZE",
+                                                            "MASTER_ADDR",
+                                                            "MASTER_PORT",
+                                                            "TORCHELASTIC_RESTART_COUNT",
+                                                            "TORCHELASTIC_ERROR_FILE",
+                                                            "TORCHELASTIC_TIMER_FILE",
+                                                            "DDRUN_SEED",
+                                                            "DDRUN_ATTEMPT_DIR",
+                                                            "DDRUN_ROUND"};
+
+}  // namespace
+
+JobPreload::JobPreload(Job& job, logs::Output& output)
+    : job_(job), output_(output), spawner_(job.io.get_executor(), job.launcher), refill_(job.io.get_executor()) {}
+
+bool JobPreload::may_restart() const {
+  return job_.spec.restart.max_restarts > 0 || job_.spec.rendezvous.several_machines();
+}
+
+void JobPreload::prepare(std::function<void(const Result<void>&)> on_ready) {
+  refill_.cancel();
+  if (!spawner_.needs_server()) return fork(std::move(on_ready));
+  if (auto started = start_server(on_ready); !started) {
+    boost::asio::post(job_.io, [on_ready = std::move(on_ready), started] { on_ready(started); });
+  }
+}
+
+Result<void> JobPreload::start_server(std::function<void(const Result<void>&)> on_ready) {
+  const LaunchSpec& spec = job_.spec;
+  const bool several = spec.rendezvous.several_machines();
+  auto streams = output_.open_extra_streams(
+      spec.log.label == Label::none ? "" : concat("[", several ? job_.member.ranks().host + ":" : "", "preload] "));
+  if (!streams) return tl::unexpected(streams.error());
+  worker_env::WorkerFacts facts;
+  facts.version = job_.version;
+  facts.job_tag = job_.member.run_id();
+  auto environment = worker_env::worker_environment(spec, job_.member.ranks(), 0, job_.prepared.parent, facts);
+  if (!environment) return tl::unexpected(environment.error());
+  std::vector<std::string> names(worker_variables.begin(), worker_variables.end());
+  if (spec.virtual_local_rank) names.insert(names.end(), {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"});
+  std::vector<char*> entries;
+  for (std::string& entry : *environment) {
+    if (std::find(names.begin(), names.end(), entry_name(entry)) == names.end()) entries.push_back(entry.data());
+  }
+  entries.push_back(nullptr);
+  auto words = worker_env::worker_argv(job_.prepared.command, 0, 0, job_.prepared.python);
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+
+  process::SpawnPlan plan;
+  plan.program = job_.prepared.program.c_str();
+  plan.argv = argv.data();
+  plan.environment = entries.data();
+  plan.directory = spec.chdir ? job_.prepared.directory.c_str() : nullptr;
+  plan.standard_out = streams->out.get();
+  plan.standard_err = streams->err.get();
+  say(Level::info, concat("importing ", join(spec.preload, ", "), " (--preload)"));
+  return spawner_.start_server(
+      plan, spec.preload, names, [this, on_ready = std::move(on_ready)](const Result<void>& imported) {
+        if (imported) {
+          say(Level::info,
+              concat("imported ", join(job_.spec.preload, ", "), " in ", format_duration(spawner_.import_time())));
+        }
+        output_.async_end_attempt([this, on_ready, imported] {
+          if (imported) fork(on_ready);
+          else on_ready(imported);
+        });
+      });
+}
+
+void JobPreload::fork(std::function<void(const Result<void>&)> on_ready) {
+  spawner_.fork_workers(job_.prepared.local_world_size, !may_restart(), std::move(on_ready));
+}
+
+void JobPreload::on_workers_started() {
+  if (!may_restart()) return;
+  refill_.set(Clock::now() + refill_delay, [this] { fork([](const Result<void>&) {}); });
+}
+
+}  // namespace ddrun::agent

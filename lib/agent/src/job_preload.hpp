@@ -1,0 +1,40 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "ddrun/base/alarm.hpp"
+#include "ddrun/base/result.hpp"
+#include "ddrun/logs/output.hpp"
+#include "ddrun/preload/preload_spawner.hpp"
+#include "job.hpp"
+
+namespace ddrun::agent {
+
+/// --preload on this machine: the server's environment and output, and when workers are forked. All is borrowed.
+class JobPreload {
+ public:
+  JobPreload(Job& job, logs::Output& output);
+
+  [[nodiscard]] process::Spawner& spawner() { return spawner_; }
+  /// Gets standby workers for the next attempt ready, while no worker runs. `on_ready` is called once, later; it fails
+  /// if a module cannot be preloaded.
+  void prepare(std::function<void(const Result<void>&)> on_ready);
+  /// `on_ready` is called soon.
+  void cancel() { spawner_.cancel(); }
+  /// To be called when all workers of an attempt have been started: forks those of a restart.
+  void on_workers_started();
+  void close() { spawner_.close(true); }
+
+ private:
+  Result<void> start_server(std::function<void(const Result<void>&)> on_ready);
+  [[nodiscard]] bool may_restart() const;
+  void fork(std::function<void(const Result<void>&)> on_ready);
+
+  Job& job_;
+  logs::Output& output_;
+  preload::PreloadSpawner spawner_;
+  Alarm refill_;
+};
+
+}  // namespace ddrun::agent

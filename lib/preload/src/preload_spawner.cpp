@@ -1,0 +1,374 @@
+#include "ddrun/preload/preload_spawner.hpp"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <cstdint>
+#include <cstdlib>
+
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/helper/run.hpp"
+#include "server_source.hpp"
+
+namespace ddrun::preload {
+
+namespace {
+
+constexpr const char* loader =
+    "import socket;control=socket.socket(fileno=0);exec(compile(control.recv(1<<20),'<ddrun --preload>','exec'))";
+
+/// The kernel passes at most 253 descriptors with a message.
+constexpr std::size_t max_descriptors = 200;
+constexpr std::size_t max_message_bytes = 64 * 1024;
+constexpr Milliseconds end_poll_interval{5};
+/// Until all forked workers have reported; a fork of a large process takes some ms.
+constexpr std::chrono::seconds fork_limit{10};
+/// For a standby worker to take its assignment.
+constexpr std::chrono::seconds assignment_limit{10};
+
+/// Both ends are closed on exec.
+Result<std::pair<UniqueFd, UniqueFd>> make_socket_pair(int type) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, ends) != 0) {
+    return fail_errno(Errc::unavailable, "cannot make a socket for --preload", errno);
+  }
+  return std::pair{UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+/// Sends all of `text`, with the descriptors beside its first byte. Blocks up to SO_SNDTIMEO.
+bool send_all(int socket, std::string_view text, const std::vector<int>& descriptors) {
+  alignas(cmsghdr) char control[CMSG_SPACE(max_descriptors * sizeof(int))] = {};
+  iovec part{const_cast<char*>(text.data()), text.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (!descriptors.empty()) {
+    const std::size_t bytes = descriptors.size() * sizeof(int);
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(bytes);
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(bytes);
+    ::memcpy(CMSG_DATA(header), descriptors.data(), bytes);
+  }
+  while (part.iov_len > 0) {
+    const ssize_t sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0) return false;
+    part.iov_base = static_cast<char*>(part.iov_base) + sent;
+    part.iov_len -= static_cast<std::size_t>(sent);
+    message.msg_control = nullptr;
+    message.msg_controllen = 0;
+  }
+  return true;
+}
+
+std::string cpu_list(const unsigned long* mask, std::size_t bytes) {
+  std::string list;
+  constexpr std::size_t bits = 8 * sizeof(unsigned long);
+  for (std::size_t cpu = 0; mask != nullptr && cpu < 8 * bytes; ++cpu) {
+    if ((mask[cpu / bits] >> (cpu % bits) & 1U) != 0) list += concat(list.empty() ? "" : ",", cpu);
+  }
+  return list;
+}
+
+/// What a standby worker is sent: the length in 8 bytes, then the fields of README.md.
+std::string assignment(const process::SpawnPlan& plan) {
+  std::string text(sizeof(std::uint64_t), '\0');
+  const auto add = [&](std::string_view field) { text.append(field).push_back('\0'); };
+  add(plan.directory != nullptr ? plan.directory : "");
+  add(cpu_list(plan.cpu_mask, plan.cpu_mask_bytes));
+  add(std::to_string(plan.controlling_terminal));
+  std::size_t count = 2;  // python -u
+  while (plan.argv[count] != nullptr) ++count;
+  add(std::to_string(count - 2));
+  for (std::size_t i = 2; i < count; ++i) add(plan.argv[i]);
+  for (char* const* entry = plan.environment; *entry != nullptr; ++entry) {
+    if (::strchr(*entry, '=') != nullptr) add(*entry);
+  }
+  text.pop_back();
+  const std::uint64_t bytes = text.size() - sizeof bytes;
+  ::memcpy(text.data(), &bytes, sizeof bytes);  // little-endian, as all machines that ddrun runs on
+  return text;
+}
+
+long long change_time(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return 0;
+  return info.st_mtim.tv_sec * 1'000'000'000LL + info.st_mtim.tv_nsec;
+}
+
+void reap(pid_t pid) {
+  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+}  // namespace
+
+PreloadSpawner::PreloadSpawner(boost::asio::any_io_executor executor, process::Launcher& launcher)
+    : launcher_(launcher), control_(executor), fork_timeout_(executor) {}
+
+// ---- the server
+
+bool PreloadSpawner::needs_server() {
+  if (lost_) return false;
+  const auto changed = std::find_if(sources_.begin(), sources_.end(),
+                                    [](const auto& one) { return change_time(one.first) != one.second; });
+  if (changed != sources_.end()) {
+    say(Level::notice, concat(changed->first, " has changed: importing the modules of --preload anew"));
+    close(false);
+  }
+  return server_ == 0;
+}
+
+Result<void> PreloadSpawner::start_server(process::SpawnPlan plan, const std::vector<std::string>& modules,
+                                          const std::vector<std::string>& names, OnReady on_ready) {
+  auto pair = make_socket_pair(SOCK_SEQPACKET);
+  if (!pair) return tl::unexpected(pair.error());
+  std::string option = "-c";
+  std::string code = loader;
+  std::vector<char*> argv{plan.argv[0], plan.argv[1], option.data(), code.data()};
+  for (std::size_t i = 2; plan.argv[i] != nullptr; ++i) argv.push_back(plan.argv[i]);
+  argv.push_back(nullptr);
+  plan.argv = argv.data();
+  plan.standard_in = pair->second.get();
+  plan.want_pidfd = false;
+  auto spawned = launcher_.spawn(plan);
+  if (!spawned) return tl::unexpected(spawned.error());
+  server_ = spawned->pid;
+  helper::register_child(server_);
+  control_.assign(pair->first.release());
+  on_ready_ = std::move(on_ready);
+  if (auto sent = send(server_source); !sent) return sent;
+  if (auto sent = send(concat(join(modules, ","), std::string_view("\0", 1), join(names, ","))); !sent) return sent;
+  read_messages();
+  return {};
+}
+
+Result<void> PreloadSpawner::send(std::string_view message, const std::vector<int>& descriptors) {
+  if (send_all(control_.native_handle(), message, descriptors)) return {};
+  return fail_errno(Errc::unavailable, "cannot reach the server of --preload", errno);
+}
+
+void PreloadSpawner::read_messages() {
+  control_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
+    if (ec) return;
+    std::string buffer(max_message_bytes, '\0');
+    while (control_.is_open()) {
+      const ssize_t got = ::recv(control_.native_handle(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && errno == EAGAIN) return read_messages();
+      if (got <= 0) return server_ == 0 ? forget_server() : lose_server("has ended");
+      on_message({buffer.data(), static_cast<std::size_t>(got)});
+    }
+  });
+}
+
+void PreloadSpawner::on_message(std::string_view message) {
+  const auto fields = split(message, '\0');
+  if (fields[0] == "refused" && fields.size() == 2) {
+    const pid_t server = server_;
+    forget_server();
+    finish_after(server, fail(Errc::invalid_argument, concat("--preload: ", fields[1])));
+  } else if (fields[0] == "source" && fields.size() == 3) {
+    sources_.emplace_back(fields[2], std::atoll(fields[1].c_str()));
+  } else if (fields[0] == "ready" && fields.size() == 2) {
+    import_time_ = Milliseconds(std::atoll(fields[1].c_str()));
+    imported_ = server_here_ = true;
+    finish({});
+  } else if (fields[0] == "forked" && fields.size() == 4) {
+    on_forked(fields);
+  } else if (fields[0] == "here" && fields.size() == 2) {
+    const pid_t pid = std::atoi(fields[1].c_str());
+    if (pid == server_) server_here_ = true;
+    for (Standby& worker : standby_) worker.here = worker.here || worker.pid == pid;
+    check_forked();
+  }
+}
+
+void PreloadSpawner::fork_workers(int count, bool last, OnReady on_ready) {
+  wanted_ = count;
+  last_ = last;
+  on_ready_ = std::move(on_ready);
+  if (forking_) return;
+  if (server_ == 0 || static_cast<int>(standby_.size()) >= wanted_) return finish({});
+  request_fork();
+}
+
+void PreloadSpawner::request_fork() {
+  const auto missing = static_cast<std::size_t>(wanted_) - standby_.size();
+  std::vector<UniqueFd> theirs;
+  ends_.clear();
+  while (theirs.size() < missing) {
+    auto pair = make_socket_pair(SOCK_STREAM);
+    if (!pair) break;  // no descriptors: the others start without the server
+    ends_.push_back(std::move(pair->first));
+    theirs.push_back(std::move(pair->second));
+  }
+  Result<void> sent;
+  for (std::size_t at = 0; at < theirs.size() && sent; at += max_descriptors) {
+    std::vector<int> descriptors;
+    for (std::size_t i = at; i < std::min(theirs.size(), at + max_descriptors); ++i) {
+      descriptors.push_back(theirs[i].get());
+    }
+    sent = send("fork", descriptors);
+  }
+  if (sent) sent = send(last_ ? "end" : "go on");
+  if (!sent) return lose_server(sent.error().message);
+  forking_ = true;
+  server_here_ = false;
+  fork_timeout_.set(Clock::now() + fork_limit, [this] {
+    lose_server(concat("has not forked its workers within ", format_duration(Milliseconds(fork_limit))));
+  });
+}
+
+void PreloadSpawner::on_forked(const std::vector<std::string>& fields) {
+  server_ = std::atoi(fields[2].c_str());
+  std::size_t index = 0;
+  for (const std::string& word : fields[3].empty() ? std::vector<std::string>() : split(fields[3], ' ')) {
+    if (index == ends_.size()) break;
+    standby_.push_back({std::atoi(word.c_str()), std::move(ends_[index++]), false});
+    helper::register_child(standby_.back().pid);
+  }
+  if (server_ != 0) {
+    helper::register_child(server_);
+  }
+  ends_.clear();
+  if (fields[1] != "0") {
+    say(Level::notice, concat("--preload: only ", index, " workers could be forked: ",
+                              std::error_code(std::atoi(fields[1].c_str()), std::generic_category()).message()));
+  }
+  if (auto sent = send("known"); !sent) return lose_server(sent.error().message);
+  check_forked();
+}
+
+void PreloadSpawner::check_forked() {
+  const bool all = std::all_of(standby_.begin(), standby_.end(), [](const Standby& one) { return one.here; });
+  if (!forking_ || !ends_.empty() || !all || (server_ != 0 && !server_here_)) return;
+  forking_ = false;
+  fork_timeout_.cancel();
+  finish({});
+}
+
+void PreloadSpawner::finish(Result<void> result) {
+  if (!on_ready_) return;
+  boost::asio::post(control_.get_executor(),
+                    [call = std::exchange(on_ready_, nullptr), result = std::move(result)] { call(result); });
+}
+
+void PreloadSpawner::lose_server(const std::string& why) {
+  const bool importing = !imported_;
+  const std::string what = concat("the server of --preload (pid ", server_, ") ", why);
+  lost_ = true;
+  const pid_t server = server_;
+  std::erase_if(standby_, [](const Standby& one) { return !one.here; });
+  forget_server();
+  if (importing) {
+    return finish_after(server, fail(Errc::unavailable, concat(what, " while it imported its modules")));
+  }
+  say(Level::notice, concat(what, ": workers import their modules themselves from now on"));
+  finish({});
+}
+
+void PreloadSpawner::forget_server() {
+  boost::system::error_code ignored;
+  control_.close(ignored);
+  fork_timeout_.cancel();
+  ends_.clear();
+  server_ = 0;
+  forking_ = server_here_ = imported_ = false;
+}
+
+/// Its pipes are closed then, and the output of the attempt can end.
+void PreloadSpawner::finish_after(pid_t server, Result<void> result) {
+  const auto children = helper::registered_children();
+  if (std::find(children.begin(), children.end(), server) == children.end()) return finish(std::move(result));
+  ::kill(server, SIGKILL);
+  fork_timeout_.set(Clock::now() + end_poll_interval,
+                    [this, server, result = std::move(result)] { finish_after(server, result); });
+}
+
+void PreloadSpawner::cancel() {
+  if (!on_ready_) return;
+  const pid_t server = server_;
+  close(false);
+  finish_after(server, {});
+}
+
+void PreloadSpawner::close(bool wait) {
+  forget_server();
+  standby_.clear();
+  sources_.clear();
+  for (const pid_t pid : helper::registered_children()) {
+    ::kill(pid, SIGKILL);
+    if (!wait) continue;
+    reap(pid);
+    helper::unregister_child(pid);
+  }
+}
+
+// ---- starts
+
+Result<void> PreloadSpawner::begin(int slot, const process::SpawnPlan& plan) {
+  Start& start = starts_[static_cast<std::size_t>(slot)];
+  start.plan = plan;
+  while (!standby_.empty()) {
+    start.worker = std::move(standby_.front());
+    standby_.pop_front();
+    const int socket = start.worker.socket.get();
+    const timeval limit{assignment_limit.count(), 0};
+    ::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    launcher_.move_into_child_cgroup(start.worker.pid);
+    const auto fd = [](int wanted, int own) { return wanted >= 0 ? wanted : own; };
+    if (send_all(socket, assignment(plan),
+                 {fd(plan.standard_in, 0), fd(plan.standard_out, 1), fd(plan.standard_err, 2)})) {
+      helper::unregister_child(start.worker.pid);
+      return {};
+    }
+  }
+  start.worker = {};
+  return launcher_.begin(slot, plan);
+}
+
+Result<process::Spawned> PreloadSpawner::confirm(int slot) {
+  Start& start = starts_[static_cast<std::size_t>(slot)];
+  const pid_t pid = start.worker.pid;
+  if (pid == 0) return launcher_.confirm(slot);
+  const UniqueFd socket = std::move(start.worker.socket);
+  char reply[256];
+  ssize_t got;
+  do {
+    got = ::recv(socket.get(), reply, sizeof reply, 0);
+  } while (got < 0 && errno == EINTR);
+  // No reply at all: it has just been killed, which will be seen as the end of a worker.
+  if (got == 0 || (got > 0 && reply[0] == 'k')) {
+    UniqueFd pidfd;
+    if (start.plan.want_pidfd && has_pidfd()) pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    return process::Spawned{pid, std::move(pidfd)};
+  }
+  ::kill(pid, SIGKILL);
+  reap(pid);
+  if (got < 0) return fail(Errc::unavailable, concat("a standby worker (pid ", pid, ") takes no assignment"));
+  const std::string text(reply, static_cast<std::size_t>(got));
+  const std::size_t space = std::min(text.find(' '), text.size());
+  return fail_errno(
+      Errc::unavailable,
+      concat("cannot start ", start.plan.program, ": failed to ", text.substr(std::min(space + 1, text.size()))),
+      std::atoi(text.c_str()));
+}
+
+}  // namespace ddrun::preload

@@ -1,0 +1,383 @@
+#!/usr/bin/env python3
+"""A program that runs as a fork of --preload's server sees, writes and ends with what it would without it.
+
+Each case runs both ways; stdout, stderr and exit status are compared. DDRUN_PYTHONS names Pythons to try besides this
+one, separated by colons."""
+import concurrent.futures
+import dataclasses
+import difflib
+import os
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+import zipfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from cases import main  # noqa: E402
+from running import DDRUN, run  # noqa: E402
+
+# What differs from run to run: time and process id in ddrun's lines, other ids, addresses, names of temporary files.
+CHANGING = re.compile(r"after [\d.]+ m?s|\bpid \d+|\bstarted \d+|/proc/\d+|\b0x[0-9a-f]+|/#\d+ ")
+# The frames below the program's, which faulthandler shows; in C too since Python 3.14.
+BOTTOM = re.compile(r'  File "<(?:ddrun --preload|string)>", line \d+ in .*\n|  Binary file ".*\n')
+PYTHONS = [sys.executable, *filter(None, os.environ.get("DDRUN_PYTHONS", "").split(":"))]
+
+
+@dataclasses.dataclass
+class Case:
+    name: str
+    program: str = ""  # text of the file program_NAME.py, which is run unless `words` name another program
+    words: tuple = ()
+    options: tuple = ()
+    before: tuple = ()  # words in front of ddrun's
+    env: dict = dataclasses.field(default_factory=dict)
+    stdin: bytes = b""
+    code: int = 0
+    says: str = ""  # a regular expression that is found in what both write
+
+    @property
+    def file(self):
+        return f"program_{self.name.replace(' ', '_')}.py"
+
+
+# What a program can see of itself, a line each.
+FACTS = r'''
+"""The text of the module."""
+import ctypes, dataclasses, fcntl, gc, inspect, json, os, pickle, resource, signal, sys, threading, warnings
+@dataclasses.dataclass
+class Pair:
+    left: int = 1
+def function():
+    return 1
+names = sorted(globals())
+status = dict(line.split(":\t", 1) for line in open("/proc/self/status").read().splitlines())
+def show(**facts):
+    for name, value in facts.items():
+        print(name, ascii(value), flush=True)
+show(argv=sys.argv, orig_argv=getattr(sys, "orig_argv", None), path=sys.path, file=__file__, name=__name__, spec=__spec__,
+     package=__package__, doc=__doc__, loader=type(__loader__), loaded=getattr(__loader__, "name", None), builtins=type(__builtins__),
+     names=names, cached=globals().get("__cached__", "none"), annotations=globals().get("__annotations__", "none"),
+     main=vars(sys.modules["__main__"]) is globals(), pickle=pickle.loads(pickle.dumps(Pair())), source=inspect.getsource(function),
+     module=inspect.getmodule(function).__name__, flags=sys.flags, xoptions=sys._xoptions, prefix=(sys.prefix, sys.executable),
+     exception=sys.exc_info(), last=[name for name in dir(sys) if name.startswith("last")],
+     hooks=(sys.excepthook, sys.displayhook, sys.gettrace()), finders=sys.meta_path, path_hooks=len(sys.path_hooks),
+     limits=(sys.getrecursionlimit(), sys.getswitchinterval()),
+     gc=(gc.isenabled(), gc.get_threshold(), gc.get_debug(), gc.callbacks),
+     streams=[(stream.name, stream.encoding, stream.errors, stream.line_buffering, stream.write_through, stream.isatty(), stream.mode)
+              for stream in (sys.stdin, sys.stdout, sys.stderr)],
+     originals=(sys.stdin is sys.__stdin__, sys.stdout is sys.__stdout__),
+     encoding=(sys.getfilesystemencoding(), sys.getdefaultencoding()),
+     threads=threading.enumerate(), native=threading.main_thread().native_id == os.getpid())
+show(cwd=os.getcwd(), handlers=[signal.getsignal(number) for number in sorted(signal.valid_signals())],
+     status=[status[name] for name in (
+         "Name", "Umask", "Threads", "NoNewPrivs", "Seccomp", "SigBlk", "SigIgn", "SigCgt", "SigPnd", "CapEff", "CapBnd",
+         "Cpus_allowed_list", "Mems_allowed_list", "Uid", "Gid", "Groups")],
+     mask=signal.pthread_sigmask(0, []), wakeup=signal.set_wakeup_fd(-1), timer=signal.getitimer(signal.ITIMER_REAL),
+     nice=os.nice(0), policy=os.sched_getscheduler(0), group=(os.getsid(0) == os.getpid(), os.getpgrp() == os.getpid()),
+     rlimits=[resource.getrlimit(number) for number in range(16)], oom=open("/proc/self/oom_score_adj").read(),
+     slack=open("/proc/self/timerslack_ns").read(), personality=open("/proc/self/personality").read(),
+     exe=os.readlink("/proc/self/exe"), root=os.readlink("/proc/self/root"), parent=open(f"/proc/{os.getppid()}/comm").read(),
+     last_words=open("/proc/self/cmdline", "rb").read().split(b"\0")[-1 - len(sys.argv[1:]):])
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    show(processes=0)
+open_files = {fd: f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")}
+show(descriptors=sorted((fd, os.readlink(path).split(":")[0]) for fd, path in open_files.items() if os.path.exists(path)),
+     inheritable=[os.get_inheritable(fd) for fd in range(3)], flags=[fcntl.fcntl(fd, fcntl.F_GETFL) for fd in range(3)])
+libc, value = ctypes.CDLL(None), ctypes.c_int()
+show(death_signal=(libc.prctl(2, ctypes.byref(value)), value.value), dumpable=libc.prctl(3), huge_pages=libc.prctl(42, 0, 0, 0, 0))
+'''
+
+ENVIRONMENT = r'''
+import os, subprocess
+changing = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "DDRUN_ATTEMPT_DIR", "DDRUN_JOB_TAG", "DDRUN_TEST_RUN")
+print(sorted(os.environ))
+for name, value in sorted(os.environb.items()):
+    if name.decode(errors="replace") not in changing:
+        print(name, len(value), value[:200])
+child = subprocess.run(["env", "-0"], stdout=subprocess.PIPE, check=True).stdout
+print(dict(entry.split(b"=", 1) for entry in child.split(b"\0") if entry) == dict(os.environb))
+del os.environ["RANK"]
+print(subprocess.run(["sh", "-c", "echo ${RANK-none}"], stdout=subprocess.PIPE, check=True).stdout)
+'''
+
+# The second attempt shows.
+RESTARTED = """
+import os
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    os._exit(3)
+print("restart", os.environ["TORCHELASTIC_RESTART_COUNT"])
+""" + FACTS
+
+CHAINED = """
+def read():
+    raise ValueError("no data")
+try:
+    read()
+except ValueError as error:
+    raise RuntimeError("cannot train") from error
+"""
+
+GROUP = """
+import sys
+error = ValueError("a")
+if sys.version_info >= (3, 11):
+    error.add_note("a note")
+    error = ExceptionGroup("group", [error, TypeError("b")])
+raise error
+"""
+
+LAST = """
+import atexit, sys
+atexit.register(lambda: print(sys.last_type, sys.last_value, sys.last_traceback.tb_lineno))
+1 / 0
+"""
+
+TRACE = """
+import sys
+events = []
+def function():
+    pass
+sys.settrace(lambda frame, event, arg: events.append((event, frame.f_code.co_name)))
+function()
+sys.settrace(None)
+print(events)
+"""
+
+AT_EXIT = """
+import atexit, threading
+class Resource:
+    def __del__(self):
+        print("released")
+resource = Resource()
+event = threading.Event()
+def wait():
+    event.wait()
+    print("thread")
+atexit.register(lambda: print("atexit"))
+threading.Thread(target=wait).start()
+threading.Timer(0.05, event.set).start()
+print("end")
+"""
+
+KILLED = """
+import os, signal
+print("before")
+os.kill(os.getpid(), signal.{})
+while True:
+    signal.pause()
+"""
+
+MULTIPROCESSING = """
+import multiprocessing, os, sys
+def child(queue):
+    queue.put((__name__, os.environ["RANK"], os.getcwd(), sys.argv, sys.path[0]))
+if __name__ == "__main__":
+    for method in ("fork", "spawn", "forkserver"):
+        context = multiprocessing.get_context(method)
+        queue = context.Queue()
+        process = context.Process(target=child, args=(queue,))
+        process.start()
+        print(method, queue.get())
+        process.join()
+        print(process.exitcode)
+"""
+
+POOL = """
+import concurrent.futures, multiprocessing
+def square(number):
+    return number * number
+if __name__ == "__main__":
+    with concurrent.futures.ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        print(list(pool.map(square, range(4))))
+"""
+
+TERMINAL = """
+import os, sys, termios
+with open("/dev/tty", "w") as terminal:
+    terminal.write("written to the terminal\\n")
+print([os.isatty(fd) for fd in (0, 1, 2)], os.ttyname(1) == os.ttyname(2))
+print(os.tcgetpgrp(1) == os.getpgrp(), os.getsid(0) == os.getpid(), termios.tcgetattr(1)[:4], os.get_terminal_size(1))
+"""
+
+UNCAUGHT = """
+import sys
+def hook(kind, error, trace):
+    print("hook", kind.__name__, trace.tb_frame.f_code.co_name, trace.tb_lineno, error.__traceback__ is trace)
+sys.excepthook = hook
+1 / 0
+"""
+
+SYSTEM_CALLS = """
+import ctypes, threading
+libc = ctypes.CDLL(None)
+print(libc.getpid() == libc.gettid(), threading.get_ident() == threading.main_thread().ident)
+"""
+
+CASES = [
+    # Names
+    Case("facts", FACTS, ("facts.py", "a", "-b", "--", "c d")),
+    Case("path", FACTS, ("folder/../facts.py",)),
+    Case("absolute", FACTS, ("FOLDER/facts.py",)),
+    Case("link", FACTS, ("link.py",)),
+    Case("module", FACTS, ("-m", "package.inner", "a", "-b")),
+    Case("package", FACTS, ("-m", "package", "a")),
+    Case("folder", FACTS, ("application", "a")),
+    Case("archive", FACTS, ("application.pyz", "a")),
+    Case("compiled", FACTS, ("compiled.pyc", "a")),
+    Case("run-path", FACTS, ("facts.py", "a"), options=("--run-path",)),
+    Case("safe path", FACTS, ("facts.py",), env={"PYTHONSAFEPATH": "1"}),
+    Case("safe path, module", FACTS, ("-m", "package", "a"), env={"PYTHONSAFEPATH": "1"}, code=None),  # until Python 3.11 it is found
+    Case("chdir", FACTS, ("inner.py",), options=("--chdir=package",)),
+    Case("options of Python", FACTS, ("facts.py",), env={"PYTHONOPTIMIZE": "1", "PYTHONWARNINGS": "error", "PYTHONUTF8": "1"}),
+    Case("C locale", FACTS, ("facts.py",), env={"LC_ALL": "C"}),
+    Case("missing module", words=("-m", "nothing"), code=1, says="No module named nothing"),
+    Case("missing module in a package", words=("-m", "package.nothing"), code=1, says="No module named package.nothing"),
+    Case("package without __main__", words=("-m", "empty"), code=1, says="cannot be directly executed"),
+    Case("missing script", words=("nothing.py",), code=127, says="no such file"),
+    Case("script that cannot be opened", words=("socket.py",), code=2, says="can't open file"),
+    Case("folder named as a script", words=("folder.py",), code=1, says="can't find '__main__' module"),
+
+    # Ends
+    Case("status", "import sys; sys.exit(3)", code=3),
+    Case("status of True", "import sys; sys.exit(True)", code=1),
+    Case("large status", "import sys; sys.exit(256 + 7)", code=7),
+    Case("text", "import sys; sys.exit('gone wrong')", code=1, says="gone wrong"),
+    Case("chained", CHAINED, code=1, says="(?s)no data.*direct cause.*cannot train"),
+    Case("raised in a module", "import package.raising", code=1, says="package/raising.py"),
+    Case("raised by -m", words=("-m", "package.raising"), code=1, says="package/raising.py"),
+    Case("groups", GROUP, code=1, says="ExceptionGroup|ValueError"),
+    Case("syntax", "x = )\n", code=1, says="SyntaxError"),
+    Case("encoding", "# -*- coding: latin-1 -*-\nprint('\\xe9 in the text')\nprint(len('\xe9'))\n"),
+    Case("at once", "import os; os._exit(7)", code=7),
+    Case("at exit", AT_EXIT, says="end\nthread\natexit\nreleased"),
+    Case("raised at exit", "import atexit\natexit.register(lambda: 1 / 0)\n", says="ZeroDivisionError"),
+    Case("SystemExit in a hook", "import sys\nsys.excepthook = lambda *_: sys.exit(5)\n1 / 0\n", code=5),
+    Case("hook", UNCAUGHT, code=1, says="hook ZeroDivisionError <module> 6 True"),
+    Case("last exception", LAST, code=1, says="ZeroDivisionError'> division by zero 4"),
+    *(Case(name, KILLED.format(name), code=code) for name, code in (("SIGKILL", 137), ("SIGTERM", 143), ("SIGABRT", 134), ("SIGHUP", 129))),
+    Case("interrupt", KILLED.format("SIGINT"), code=130, says="KeyboardInterrupt"),
+    Case("interrupt raised", "raise KeyboardInterrupt", code=130, says="KeyboardInterrupt"),
+    Case("interrupt raised by -m", words=("-m", "package.interrupted"), code=130, says="KeyboardInterrupt"),
+    Case("interrupt in atexit", "import atexit\nprint(1)\ndef end():\n    raise KeyboardInterrupt\natexit.register(end)\n"),
+    Case("broken pipe", "import os\nr, w = os.pipe()\nos.close(r)\nos.write(w, b'x')\n", code=1, says="BrokenPipeError"),
+
+    # Streams
+    Case("stdin", "import sys\nprint(ascii(sys.stdin.readline()), ascii(sys.stdin.read()))\nsys.stderr.write('e\\n')", stdin=b"a\nb\xff",
+         says=r"'a\\n' 'b"),
+    Case("input", "print(input('? '))", stdin=b"answer\n", says="answer"),
+    Case("no newline", "print('no newline', end='')"),
+    Case("closed stdout", "import os; os.close(1); print('x')", code=1),
+    Case("warnings", "import warnings\nwarnings.warn('one')\nwarnings.warn('old', DeprecationWarning)\n", says="UserWarning: one"),
+    Case("unraisable", "class A:\n    def __del__(self): 1 / 0\na = A()\ndel a", says="Exception ignored"),
+    Case("raised in a thread", "import threading\nt = threading.Thread(target=lambda: 1 / 0, name='t')\nt.start(); t.join()\n", says="in thread t"),
+    Case("terminal", TERMINAL, options=("--pty=always",), says=r"\[True, True, True\]|\[False, True, True\]"),
+
+    # Children
+    Case("multiprocessing", MULTIPROCESSING, ("program_multiprocessing.py", "a"), says="forkserver"),
+    Case("multiprocessing by -m", words=("-m", "package.processes"), says="forkserver"),
+    Case("pool", POOL, says=r"\[0, 1, 4, 9\]"),
+    Case("threads", SYSTEM_CALLS, says="True True"),
+    Case("fork", "import os\nif os.fork() == 0:\n    print('child')\nelse:\n    print(os.wait()[1])\n", says="child"),
+    Case("exec", "import os, sys\nos.execv(sys.executable, [sys.executable, '-c', 'import sys; print(sys.argv); sys.exit(4)', 'a'])",
+         code=4),
+
+    # Python
+    Case("annotations", "x: int = 1\nprint(__annotations__)", code=None),  # until Python 3.14
+    Case("future annotations", "from __future__ import annotations\nx: Nothing = 1\nprint(__annotations__)", says="Nothing"),
+    Case("no future", "x: Nothing = 1\n", code=None),  # an error until Python 3.14
+    Case("import of __main__", "import __main__, sys\nprint(__main__.__file__, len(sys.modules['__main__'].__dict__))\n"),
+    Case("runpy", "import runpy\nprint(runpy.run_module('package.value')['value'])\n",
+         says="42"),
+    Case("trace", TRACE),
+    Case("recursion", "def f(n):\n    return n and f(n - 1)\nprint(f(900))"),
+    Case("random", "import random, uuid, tempfile\nrandom.seed(1)\nprint(random.random())\n"),
+    Case("breakpoint", "x = 5\nbreakpoint()\nprint(x)\n", stdin=b"p x + 1\nc\n", says="6"),
+
+    # Environment, arguments, properties of the process
+    Case("environment", ENVIRONMENT, options=("--seed=7", "--env=SET=1"),
+         env={"ODD": "\udcff\n =", "EMPTY": "", **{f"BIG{n}": "x" * 100_000 for n in range(10)}}),
+    Case("arguments", "import os, sys\nprint([os.fsencode(word) for word in sys.argv])\n",
+         ("program_arguments.py", "${rank}", "a${local_rank}", "a\nb", "", " ", "\udcff\udcfe", "é", "-m", "-c"),
+         says=r"b'0', b'a0', b'a\\nb', b'', b' ', b'\\xff\\xfe'"),
+    Case("inherited", FACTS, ("facts.py",),
+         before=("sh", "-c", "umask 077; ulimit -n 512; trap '' HUP INT USR1; exec nice -n 3 \"$@\"", "sh")),
+    Case("terminal of its own", FACTS, ("facts.py",), options=("--pty=always",)),
+    Case("bound", FACTS, ("facts.py",), options=("--bind=cores",)),
+    Case("restarted", RESTARTED, options=("--max-restarts=1",), says="restart 1"),
+    Case("seed", "import os\nprint(os.environ['DDRUN_SEED'])", options=("--seed=3",)),
+]
+
+
+
+FILES = {"package/__init__.py": "", "package/__main__.py": FACTS, "package/inner.py": FACTS, "package/raising.py": CHAINED,
+         "package/interrupted.py": "raise KeyboardInterrupt", "package/processes.py": MULTIPROCESSING, "package/value.py": "value = 42",
+         "empty/__init__.py": "", "application/__main__.py": FACTS, "folder.py/file": "", "folder/file": "", "facts.py": FACTS,
+         **{case.file: case.program for case in CASES}}
+
+
+class Equal(unittest.TestCase):
+    maxDiff = None
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="ddrun-preload-")).resolve()
+        self.addCleanup(shutil.rmtree, self.folder)
+        for name, text in FILES.items():
+            path = self.folder / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(text.encode("latin-1"))
+        with socket.socket(socket.AF_UNIX) as unopenable:
+            unopenable.bind(str(self.folder / "socket.py"))
+        (self.folder / "link.py").symlink_to("package/inner.py")
+        with zipfile.ZipFile(self.folder / "application.pyz", "w") as archive:
+            archive.writestr("__main__.py", FACTS)
+
+    def outcome(self, python, case, *options):
+        words = [word.replace("FOLDER", str(self.folder)) for word in case.words or (case.file,)]
+        with tempfile.TemporaryFile() as stdin:
+            stdin.write(case.stdin)
+            stdin.seek(0)
+            return run([*case.before, DDRUN, "--label=none", *options, *case.options, *words], cwd=self.folder, stdin=stdin, timeout=20,
+                       env={"PYTHON_EXEC": python, "LC_ALL": "C.UTF-8", **case.env})
+
+    def compare(self, python, case):
+        plain, forked = (self.outcome(python, case, *options) for options in ((), ("--preload=json",)))
+        if case.code is not None:
+            self.assertEqual(plain.code, case.code, str(plain))
+        self.assertIsNotNone(re.search(case.says, plain.out + plain.err), str(plain))
+        lines = [CHANGING.sub("…", BOTTOM.sub("", f"{done.code}\n{done.out}\n{done.err}")).splitlines() for done in (plain, forked)]
+        if lines[0] != lines[1]:
+            self.fail("\n".join(difflib.unified_diff(*lines, "plain", "forked", n=0)))
+
+    def test_equal(self):
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            for python in PYTHONS:
+                subprocess.run([python, "-c", "import py_compile; py_compile.compile('facts.py', 'compiled.pyc')"],
+                               cwd=self.folder, check=True)
+                for case, done in [(case, pool.submit(self.compare, python, case)) for case in CASES]:
+                    with self.subTest(case.name, python=python):
+                        done.result()
+
+    def test_ranks(self):
+        """Each has its own arguments and environment; the first reads."""
+        (self.folder / "ranks.py").write_text("import os, sys; print(sys.argv[1:], os.environ['RANK'], sys.stdin.read())")
+        case = Case("ranks", words=("ranks.py", "${rank}"), options=("--nproc-per-node=3",), stdin=b"input")
+        for options in (), ("--preload=json",):
+            self.assertEqual(sorted(self.outcome(sys.executable, case, *options).out.splitlines()),
+                             ["['0'] 0 input", "['1'] 1 ", "['2'] 2 "])
+
+    def test_workers_are_forks(self):
+        """Else there is nothing to compare."""
+        (self.folder / "forked.py").write_text("import sys; print('ftplib' in sys.modules)")
+        for option, expected in (("--preload=json", "False\n"), ("--preload=ftplib", "True\n")):
+            self.assertEqual(run([DDRUN, "--label=none", option, "forked.py"], cwd=self.folder).out, expected)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""--preload: what is refused, and what happens when the server, its workers or ddrun are killed. Every run is checked to
+leave no process (tests/support/running.py)."""
+import glob
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "tests/support"))
+from cases import main, wait_until  # noqa: E402
+from running import DDRUN, Running  # noqa: E402
+
+PYTHON = {"PYTHON_EXEC": os.path.realpath(sys.executable)}  # a Python that is a shell script forks first
+# Workers of attempt 0 wait for the file `go`, then rank 0 fails; those of attempt 1 end well.
+RESTARTING = """
+import os, sys, time
+import shown
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+print("attempt", attempt, "preloaded", hasattr(sys.modules["shown"], "LOADED_BY") and shown.LOADED_BY != os.getpid(), shown.VALUE, flush=True)
+while attempt == 0 and not os.path.exists("go"):
+    time.sleep(0.01)
+sys.exit(3 if attempt == 0 and os.environ["RANK"] == "0" else 0)
+"""
+SHOWN = "import os\nLOADED_BY = os.getpid()\nVALUE = {}\n"
+
+
+class Server(unittest.TestCase):
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="ddrun-preload-"))
+        self.addCleanup(shutil.rmtree, self.dir)
+        self.write("train.py", "print('ran')")
+
+    def write(self, name, text):
+        (self.dir / name).write_text(text)
+
+    def start(self, *args, timeout=60):
+        return Running([DDRUN, "--label=none", *args], timeout=timeout, env=PYTHON, cwd=self.dir)
+
+    def restarting(self, *args):
+        """A job whose workers of attempt 0 run, and pids: [server], [workers], [standby workers of a restart]."""
+        self.write("restarting.py", RESTARTING)
+        self.write("shown.py", SHOWN.format(1))
+        job = self.start("-n", "2", "--preload=shown", "--max-restarts=3", *args, "restarting.py")
+
+        def kinds():
+            server, workers, standby = [], [], []
+            for pid, command in job.processes().items():
+                if "ddrun --preload" not in command:
+                    continue
+                try:
+                    if os.getsid(pid) != pid:
+                        server.append(pid)
+                    elif os.readlink(f"/proc/{pid}/fd/1") == "/dev/null":
+                        standby.append(pid)
+                    else:
+                        workers.append(pid)
+                except OSError:
+                    return None
+            return (server, workers, standby) if [len(server), len(workers), len(standby)] == [1, 2, 2] else None
+
+        return job, wait_until(kinds, what="a server, two workers and two standby workers")
+
+    def go(self, job):
+        self.write("go", "")
+        result = job.wait()
+        lines = sorted(line for line in result.out.splitlines() if line.startswith("attempt"))
+        return result, lines
+
+    def test_refused(self):
+        """Before anything starts, and each with what to do."""
+        for text, said in (
+                ("import nonesuch\n", "importing named failed: ModuleNotFoundError: No module named 'nonesuch'"),
+                ("import sys\nsys.exit(4)\n", "importing named failed: SystemExit: 4"),
+                ("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True, name='beat').start()\n",
+                 "importing named starts 1 thread (beat), which forked workers would lack; leave named out of --preload"),
+                ("import os\nos.environ['WORLD_SIZE']\n",
+                 "importing named reads WORLD_SIZE (named, line 2), which is set in workers only; leave named out of --preload"),
+                ("import os\nos.environ.get('LOCAL_RANK')\n",
+                 "importing named reads LOCAL_RANK (named, line 2), which is set in workers only; leave named out of --preload")):
+            with self.subTest(said=said):
+                self.write("named.py", text)
+                result = self.start("-n", "2", "--preload=json,named", "train.py").wait()
+                self.assertEqual((result.code, result.out), (2, ""), result)
+                self.assertEqual(result.err.splitlines()[-1], f"ddrun: error: --preload: {said}", result)
+
+    def test_not_for_executables(self):
+        result = self.start("--preload=json", "true").wait()
+        self.assertEqual((result.code, result.err), (2, "ddrun: error: --preload=json: true is not a Python program\n"))
+
+    def test_output_of_an_import(self):
+        """It is shown once, and not again by workers."""
+        self.write("named.py", "import sys\nprint('half a line', end='')\nprint('warned', file=sys.stderr)\n")
+        result = Running([DDRUN, "-n", "2", "--preload=named", "train.py"], env=PYTHON, cwd=self.dir).wait()
+        self.assertEqual((result.code, sorted(result.out.splitlines())), (0, ["[0] ran", "[1] ran", "[preload] half a line"]))
+        self.assertEqual(result.err, "[preload] warned\n")
+
+    def test_changed_source(self):
+        job, _ = self.restarting()
+        self.write("shown.py", SHOWN.format(2))
+        os.utime(self.dir / "shown.py", ns=(1, 1))
+        result, lines = self.go(job)
+        self.assertEqual((result.code, lines), (0, ["attempt 0 preloaded True 1"] * 2 + ["attempt 1 preloaded True 2"] * 2), result)
+        self.assertIn("shown.py has changed: importing the modules of --preload anew\n", result.err)
+
+    def test_server_killed(self):
+        """Running workers go on, standby workers are used; then workers start without it."""
+        job, (server, _, _) = self.restarting()
+        os.kill(server[0], signal.SIGKILL)
+        said = f"the server of --preload (pid {server[0]}) has ended: workers import their modules themselves from now on"
+        wait_until(lambda: said in job.output()[1], what=said)
+        result, lines = self.go(job)
+        self.assertEqual((result.code, lines), (0, ["attempt 0 preloaded True 1"] * 2 + ["attempt 1 preloaded True 1"] * 2), result)
+        self.assertEqual(result.err.count("the server of --preload"), 1)
+
+    def test_standby_worker_killed(self):
+        """One that is missing is replaced by a plain start."""
+        job, (_, _, standby) = self.restarting()
+        os.kill(standby[0], signal.SIGKILL)
+        wait_until(lambda: not os.path.exists(f"/proc/{standby[0]}"), what="its end")
+        result, lines = self.go(job)
+        self.assertEqual((result.code, lines), (0, ["attempt 0 preloaded True 1"] * 2 +
+                                                ["attempt 1 preloaded False 1", "attempt 1 preloaded True 1"]), result)
+
+    def test_cgroup(self):
+        """Workers are moved into the job's, where there is one; what waits is not in it."""
+        job, (server, workers, standby) = self.restarting()
+        names = [f"ddrun-{pid}" for pid in job.processes()]
+        groups = [name for name in names for root in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
+                  if glob.glob(f"{root}/**/{name}", recursive=True)]
+        members = [pid for pid in server + workers + standby if "/ddrun-" in pathlib.Path(f"/proc/{pid}/cgroup").read_text()]
+        self.go(job)
+        if not groups:
+            self.skipTest("the job has no cgroup here")
+        self.assertEqual(sorted(members), sorted(workers))
+
+    def test_ddrun_killed(self):
+        """Guard and agent: nothing stays, as the run's end checks."""
+        job, _ = self.restarting()
+        for pid, command in job.processes().items():
+            if command.startswith(DDRUN):
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not job.processes(), what=lambda: job.processes())
+        job.wait()
+
+    def importing(self):
+        """A job whose server imports a module that takes its time."""
+        self.write("slow.py", "import time\nprint('importing', flush=True)\ntime.sleep(600)\n")
+        job = self.start("-n", "2", "--preload=slow", "train.py")
+        wait_until(lambda: "importing" in job.output()[0], what="the import")
+        return job
+
+    def test_signal_while_importing(self):
+        job = self.importing()
+        job.process.send_signal(signal.SIGTERM)
+        result = job.wait()
+        self.assertEqual((result.code, result.out), (143, "importing\n"), result)
+        self.assertNotIn("holds the output open", result.err)
+        self.assertLess(result.seconds, 30)
+
+    def test_server_killed_while_importing(self):
+        job = self.importing()
+        [server] = [pid for pid, command in job.processes().items() if "ddrun --preload" in command]
+        os.kill(server, signal.SIGKILL)
+        result = job.wait()
+        self.assertEqual(result.code, 125, result)
+        self.assertIn(f"the server of --preload (pid {server}) has ended while it imported its modules", result.err)
+
+
+if __name__ == "__main__":
+    main()
