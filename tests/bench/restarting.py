@@ -16,9 +16,10 @@ ENTRY = struct.Struct("=qq")
 
 
 class StampedJob:
-    """A job of 8 workers that write down when they began, and are killed one at a time."""
+    """A job of workers that write down when they began, and are killed one at a time."""
 
-    def __init__(self, bench, command):
+    def __init__(self, bench, command, workers=WORKERS):
+        self.workers = workers
         self.file = os.path.join(bench.scratch, f"stamps-{time.monotonic_ns()}")
         open(self.file, "wb").close()
         command = [self.file if word == "STAMPS" else word for word in command]
@@ -29,7 +30,7 @@ class StampedJob:
 
     def entries(self):
         self.generation += 1
-        wanted = self.generation * WORKERS * ENTRY.size
+        wanted = self.generation * self.workers * ENTRY.size
         def there():
             if self.process.poll() is not None:
                 self.errors.seek(0)
@@ -37,7 +38,7 @@ class StampedJob:
             return os.path.getsize(self.file) >= wanted
         wait_until(there, 60, "the start of all workers")
         with open(self.file, "rb") as file:
-            file.seek(wanted - WORKERS * ENTRY.size)
+            file.seek(wanted - self.workers * ENTRY.size)
             return list(ENTRY.iter_unpack(file.read()))
 
     def restart(self):
@@ -46,19 +47,25 @@ class StampedJob:
         killed_at = time.monotonic_ns()
         os.kill(victim, signal.SIGKILL)
         self.now = self.entries()
-        if len(self.now) != WORKERS or min(self.now)[0] < killed_at:
+        if len(self.now) != self.workers or min(self.now)[0] < killed_at:
             raise Failure("other workers were started than was expected")
         return (max(self.now)[0] - killed_at) / 1e9
 
     def measure(self, count, pause):
-        try:
-            self.now = self.entries()
+        def restart_often(_):
             seconds = []
             for _ in range(count):
                 # At random times: torchrun looks ten times a second.
                 time.sleep(random.uniform(*pause))
                 seconds.append(self.restart())
             return seconds
+        return self.look(restart_often)
+
+    def look(self, function):
+        """What a function of this job returns once all workers run; then the job is stopped."""
+        try:
+            self.now = self.entries()
+            return function(self)
         finally:
             stop(self.process)
             self.errors.close()

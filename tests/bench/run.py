@@ -14,6 +14,7 @@ import failing_over
 import gpu_reducing
 import launching
 import networking
+import preloading
 import reducing
 import restarting
 import storing
@@ -29,6 +30,10 @@ BENCHMARKS = {
     "terminals": restarting.terminals,
     "footprint": restarting.footprint,
     "create-reap-5000": launching.create_reap_5000,
+    "preload-start": preloading.preload_start,
+    "preload-restart": preloading.preload_restart,
+    "preload-memory": preloading.preload_memory,
+    "preload-leak": preloading.preload_leak,
     "store-get": storing.store_get,
     "store-pipelined": storing.store_pipelined,
     "store-storm": storing.store_storm,

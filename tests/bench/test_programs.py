@@ -1,4 +1,4 @@
-"""The benchmarks of collectives, whole, with small sizes: ddrun's programs beside whatever rivals are installed.
+"""Benchmarks of collectives and of --preload, whole, with small sizes: ddrun beside whatever rivals are installed.
 
 test_programs.py DDRUN FAKE_GPU LINK   a built ddrun, the driver and NCCL without GPUs, and how its worker is linked
 """
@@ -12,6 +12,7 @@ import unittest
 
 import gpu_reducing
 import measuring
+import preloading
 import reducing
 import run
 from calling import Sizes
@@ -68,6 +69,11 @@ class Programs(Measured):
         rows = self.measured(reducing.collectives, spans=SMALL[1:], names=("broadcast", "all_to_all"))
         self.against(rows, "openmpi", "bench_mpi_openmpi")
         self.assertIn("broadcast, 4 KiB, in place, shared", {row.quantity for row in rows if row.ours})
+
+    def test_memory_after_restarts_with_preload(self):
+        row, = self.measured(preloading.preload_leak, first=2, last=6)
+        self.assertIn("6 restarts", row.quantity)
+        self.assertEqual((row.rival, row.verdict()), ("after 2 restarts", "goal met"))
 
     def test_gpu_or_why_there_is_none(self):
         rows = self.measured(gpu_reducing.gpu_allreduce, SMALL[1], SMALL[1:])
