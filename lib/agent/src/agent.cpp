@@ -146,6 +146,8 @@ class Agent {
   void on_before_exit(int attempt, const ExitStatus& status);
   /// Once there are workers to start: at once, or with --preload when the modules are imported.
   void prepare_spawn(int attempt);
+  /// spawn_workers() when what an attempt waited for has ended, outside of run_actions().
+  void resume_spawn(int attempt);
   void spawn_workers(int attempt);
   Result<void> start_workers(int attempt);
   void on_output_closed();
@@ -467,11 +469,15 @@ void Agent::prepare_spawn(int attempt) {
   preload_->prepare([this, attempt](const Result<void>& ready) {
     if (machine_.is_stop_pending()) return dispatch(event::Spawned{});  // without workers: taken down at once
     if (!ready) return dispatch(event::SpawnFailed{ready.error().message, exit_code(ready.error().code)});
-    attempt_started_at_ = Clock::now();
-    running_actions_ = true;  // events that arrive while workers are spawned wait, as within run_actions()
-    spawn_workers(attempt);
-    run_actions();
+    resume_spawn(attempt);
   });
+}
+
+void Agent::resume_spawn(int attempt) {
+  attempt_started_at_ = Clock::now();
+  running_actions_ = true;  // events that arrive while workers are spawned wait, as within run_actions()
+  spawn_workers(attempt);
+  run_actions();
 }
 
 void Agent::spawn_workers(int attempt) {
@@ -491,10 +497,8 @@ void Agent::on_before_exit(int attempt, const ExitStatus& status) {
                                        shell_code(status)});
   }
   before_done_ = true;
-  attempt_started_at_ = Clock::now();
-  running_actions_ = true;  // events that arrive while workers are spawned wait, as within run_actions()
-  prepare_spawn(attempt);
-  run_actions();
+  if (preload_) return prepare_spawn(attempt);
+  resume_spawn(attempt);
 }
 
 void Agent::close_evidence() {

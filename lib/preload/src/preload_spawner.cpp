@@ -1,8 +1,6 @@
 #include "ddrun/preload/preload_spawner.hpp"
 
 #include <errno.h>
-#include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
