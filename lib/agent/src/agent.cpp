@@ -115,6 +115,7 @@ class Agent {
   }
   void carry_out(const action::SignalGroup& signal) {
     close_evidence();
+    if (preload_) job_cgroup_.expect_moves();  // of the workers of a restart
     takedown_.signal(signal.signal);
     output_.read_file_tails();
   }

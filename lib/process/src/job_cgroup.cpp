@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "clone_child.hpp"
+#include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/proc.hpp"
 #include "ddrun/process/guard.hpp"
 
@@ -55,6 +56,14 @@ std::string own_cgroup_path() {
   if (at == std::string::npos) return {};
   at = groups.find("0::", at) + 3;
   return groups.substr(at, groups.find('\n', at) - at);
+}
+
+/// Of this process's cgroup; empty if it has none.
+std::string own_directory() {
+  const std::string own = own_cgroup_path();
+  const std::string mount = own.empty() ? "" : cgroup2_mount_point();
+  if (mount.empty()) return {};
+  return own == "/" ? mount : mount + own;
 }
 
 bool is_marked_delegated(const std::string& directory) {
@@ -99,14 +108,10 @@ JobCgroup JobCgroup::create_if_delegated(char* path, std::size_t size) {
   JobCgroup group;
   path[0] = '\0';
   if (::getenv("DDRUN_NO_CGROUP") != nullptr) return group;
-  const std::string own = own_cgroup_path();
-  if (own.empty()) return group;
-  const std::string mount = cgroup2_mount_point();
-  if (mount.empty()) return group;
-  const std::string directory = own == "/" ? mount : mount + own;
+  const std::string directory = own_directory();
   if (::access(directory.c_str(), W_OK) != 0 || ::access((directory + "/cgroup.procs").c_str(), W_OK) != 0)
     return group;
-  if (::geteuid() == 0 && own != "/" && !is_marked_delegated(directory)) return group;
+  if (::geteuid() == 0 && own_cgroup_path() != "/" && !is_marked_delegated(directory)) return group;
   const std::string wanted = directory + "/ddrun-" + std::to_string(::getpid());
   if (wanted.size() >= size) return group;
   ::memcpy(path, wanted.c_str(), wanted.size() + 1);
@@ -121,6 +126,14 @@ JobCgroup JobCgroup::create_if_delegated(char* path, std::size_t size) {
 
 UniqueFd JobCgroup::open_directory() const {
   return path_.empty() ? UniqueFd() : UniqueFd(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+}
+
+void JobCgroup::expect_moves() const {
+  if (path_.empty()) return;
+  // Moves this process to where it is.
+  auto thread = start_thread_signals_blocked("ddrun-cgroup",
+                                             [members = own_directory() + "/cgroup.procs"] { write_to(members, "0"); });
+  if (thread) thread->detach();
 }
 
 void JobCgroup::kill() {
