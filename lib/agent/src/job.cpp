@@ -2,7 +2,9 @@
 
 #include <utility>
 
+#include "ddrun/base/environment.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
 #include "ddrun/process/descriptor_limit.hpp"
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"
@@ -76,6 +78,26 @@ Result<Job*> Job::create(const LaunchSpec& spec, process::AgentContext& context,
   if (weak_secret && job->member.runs_coordinator()) say(Level::warning, rendezvous::weak_secret_message());
   record.result().run_id = job->member.run_id();
   return job;
+}
+
+std::string Job::label(std::string_view name) const {
+  if (spec.log.label == Label::none) return {};
+  const bool with_host = spec.rendezvous.several_machines() || spec.log.label == Label::host;
+  return concat("[", with_host ? member.ranks().host + ":" : "", name, "] ");
+}
+
+Result<std::vector<std::string>> Job::environment_without(const std::set<std::string_view>& names) const {
+  LaunchSpec of_no_rank = spec;
+  of_no_rank.virtual_local_rank = false;
+  of_no_rank.seed.reset();
+  worker_env::WorkerFacts facts;
+  facts.version = version;
+  facts.job_tag = member.run_id();
+  auto environment = worker_env::worker_environment(of_no_rank, member.ranks(), 0, prepared.parent, facts);
+  if (environment) {
+    std::erase_if(*environment, [&](const std::string& entry) { return names.count(entry_name(entry)) != 0; });
+  }
+  return environment;
 }
 
 }  // namespace ddrun::agent

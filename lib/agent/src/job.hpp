@@ -1,7 +1,10 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
+#include <set>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "ddrun/agent/agent.hpp"
 #include "ddrun/agent/events_file.hpp"
@@ -22,6 +25,11 @@ struct Job {
   /// Rendezvous::open() do. The references are borrowed. A Job is never destroyed: the process ends after it.
   static Result<Job*> create(const LaunchSpec& spec, process::AgentContext& context, const char* const* environment,
                              const std::string& version, JobHooks& hooks, JobRecord& record);
+
+  /// For the lines of a program that is no worker: "[host:NAME] ", or nothing.
+  [[nodiscard]] std::string label(std::string_view name) const;
+  /// Its environment: a worker's without these variables.
+  [[nodiscard]] Result<std::vector<std::string>> environment_without(const std::set<std::string_view>& names) const;
 
   const LaunchSpec& spec;
   process::AgentContext& context;

@@ -10,7 +10,6 @@
 #include "ddrun/agent/report.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/worker_env/worker_environment.hpp"
 
 namespace ddrun::agent {
 
@@ -22,29 +21,16 @@ JobCommands::JobCommands(Job& job, logs::Output& output, process::ChildWatcher& 
 
 Result<void> JobCommands::start(std::string_view name, const std::string& command, const Variables& variables,
                                 HostCommand::OnEnd on_end) {
-  LaunchSpec spec = job_.spec;
-  spec.virtual_local_rank = false;
-  spec.seed.reset();
-  worker_env::WorkerFacts facts;
-  facts.version = job_.version;
-  facts.job_tag = job_.member.run_id();
-  auto environment = worker_env::worker_environment(spec, job_.member.ranks(), 0, job_.prepared.parent, facts);
-  if (!environment) return tl::unexpected(environment.error());
   std::set<std::string_view> left_out{"RANK", "LOCAL_RANK", "ROLE_RANK", "TORCHELASTIC_ERROR_FILE"};
   for (const auto& variable : variables) left_out.insert(variable.first);
-  std::erase_if(*environment, [&](const std::string& entry) { return left_out.count(entry_name(entry)) != 0; });
+  auto environment = job_.environment_without(left_out);
+  if (!environment) return tl::unexpected(environment.error());
   for (const auto& [variable, value] : variables) environment->push_back(concat(variable, "=", value));
-
-  std::string label;
-  if (spec.log.label != Label::none) {
-    const bool with_host = spec.rendezvous.several_machines() || spec.log.label == Label::host;
-    label = concat("[", with_host ? job_.member.ranks().host + ":" : "", name, "] ");
-  }
   cgroup_.renew();
   job_.launcher.set_child_cgroup(cgroup_.open_directory());
   say(Level::info, concat("running --", name));
   auto started =
-      command_.start(std::move(label), command, job_.prepared.directory, std::move(*environment), std::move(on_end));
+      command_.start(job_.label(name), command, job_.prepared.directory, std::move(*environment), std::move(on_end));
   if (started && suspended_) command_.set_paused(true);
   return started;
 }

@@ -1,16 +1,15 @@
 #include "job_preload.hpp"
 
-#include <algorithm>
 #include <array>
 #include <boost/asio/post.hpp>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "ddrun/base/environment.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"
+#include "worker_json.hpp"
 
 namespace ddrun::agent {
 
@@ -56,21 +55,14 @@ void JobPreload::prepare(std::function<void(const Result<void>&)> on_ready) {
 
 Result<void> JobPreload::start_server(std::function<void(const Result<void>&)> on_ready) {
   const LaunchSpec& spec = job_.spec;
-  const bool several = spec.rendezvous.several_machines();
-  auto streams = output_.open_extra_streams(
-      spec.log.label == Label::none ? "" : concat("[", several ? job_.member.ranks().host + ":" : "", "preload] "));
+  auto streams = output_.open_extra_streams(job_.label("preload"));
   if (!streams) return tl::unexpected(streams.error());
-  worker_env::WorkerFacts facts;
-  facts.version = job_.version;
-  facts.job_tag = job_.member.run_id();
-  auto environment = worker_env::worker_environment(spec, job_.member.ranks(), 0, job_.prepared.parent, facts);
-  if (!environment) return tl::unexpected(environment.error());
   std::vector<std::string> names(worker_variables.begin(), worker_variables.end());
   if (spec.virtual_local_rank) names.insert(names.end(), {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"});
+  auto environment = job_.environment_without({names.begin(), names.end()});
+  if (!environment) return tl::unexpected(environment.error());
   std::vector<char*> entries;
-  for (std::string& entry : *environment) {
-    if (std::find(names.begin(), names.end(), entry_name(entry)) == names.end()) entries.push_back(entry.data());
-  }
+  for (std::string& entry : *environment) entries.push_back(entry.data());
   entries.push_back(nullptr);
   auto words = worker_env::worker_argv(job_.prepared.command, 0, 0, job_.prepared.python);
   std::vector<char*> argv;
@@ -85,17 +77,25 @@ Result<void> JobPreload::start_server(std::function<void(const Result<void>&)> o
   plan.standard_out = streams->out.get();
   plan.standard_err = streams->err.get();
   say(Level::info, concat("importing ", join(spec.preload, ", "), " (--preload)"));
-  return spawner_.start_server(
-      plan, spec.preload, names, [this, on_ready = std::move(on_ready)](const Result<void>& imported) {
-        if (imported) {
-          say(Level::info,
-              concat("imported ", join(job_.spec.preload, ", "), " in ", format_duration(spawner_.import_time())));
-        }
-        output_.async_end_attempt([this, on_ready, imported] {
-          if (imported) fork(on_ready);
-          else on_ready(imported);
-        });
-      });
+  return spawner_.start_server(plan, spec.preload, names,
+                               [this, on_ready = std::move(on_ready)](const Result<void>& imported) {
+                                 if (imported) record_import();
+                                 output_.async_end_attempt([this, on_ready, imported] {
+                                   if (imported) fork(on_ready);
+                                   else on_ready(imported);
+                                 });
+                               });
+}
+
+void JobPreload::record_import() {
+  JobResult& result = job_.record.result();
+  const int before = result.preload ? result.preload->imports : 0;
+  result.preload = {job_.spec.preload, spawner_.import_time(), spawner_.import_memory(), before + 1};
+  say(Level::info, concat("imported ", join(job_.spec.preload, ", "), " in ", format_duration(spawner_.import_time()),
+                          ", ", format_size(static_cast<std::uint64_t>(spawner_.import_memory()) * 1024)));
+  Json event = {{"event", "preloaded"}, {"round", job_.member.ranks().round}, {"host", result.host}};
+  event.update(preload_json(*result.preload));
+  job_.events_file.write_line(one_line(event));
 }
 
 void JobPreload::fork(std::function<void(const Result<void>&)> on_ready) {

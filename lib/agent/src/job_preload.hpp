@@ -28,6 +28,8 @@ class JobPreload {
 
  private:
   Result<void> start_server(std::function<void(const Result<void>&)> on_ready);
+  /// For -v, --events and the report.
+  void record_import();
   [[nodiscard]] bool may_restart() const;
   void fork(std::function<void(const Result<void>&)> on_ready);
 

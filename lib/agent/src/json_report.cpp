@@ -131,6 +131,7 @@ std::string json_report(const JobResult& result) {
   json["output_complete"] = result.output_complete();
   json["before"] = command_json(result.before);
   json["after"] = command_json(result.after);
+  json["preload"] = result.preload ? preload_json(*result.preload) : Json(nullptr);
   json["attempts_left_out"] = result.attempts_left_out;
   OtherNodes others;
   for (const NodeAttempt& node : result.other_nodes) others.emplace(node.round, &node);

@@ -162,6 +162,13 @@ std::optional<WorkerEnd> worker_from_json(const std::string& text) {
   return read_worker(Json::parse(text, nullptr, false));
 }
 
+Json preload_json(const PreloadResult& preload) {
+  return {{"modules", preload.modules},
+          {"import_s", seconds(preload.took)},
+          {"memory_kib", preload.memory_kib},
+          {"imports", preload.imports}};
+}
+
 void add_evidence(Json& cause, const Evidence& evidence, const WorkerEnd& of) {
   const auto time = std::chrono::duration_cast<std::chrono::microseconds>(evidence.at.time_since_epoch()).count();
   cause["evidence"] = {{"own", evidence.own},

@@ -25,6 +25,9 @@ double seconds(Duration duration) {
 /// One worker of the report (docs/debugging.md).
 [[nodiscard]] Json worker_json(const WorkerEnd& worker);
 
+/// "preload" of the report, and of an event.
+[[nodiscard]] Json preload_json(const PreloadResult& preload);
+
 /// Adds the key "evidence", by which the coordinator compares causes of nodes and attempts. `evidence` is that of
 /// worker `of`, which is `cause` or its "failed_first".
 void add_evidence(Json& cause, const Evidence& evidence, const WorkerEnd& of);

@@ -13,9 +13,11 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/helper/run.hpp"
 #include "server_source.hpp"
@@ -74,28 +76,17 @@ bool send_all(int socket, std::string_view text, const std::vector<int>& descrip
   return true;
 }
 
-std::string cpu_list(const unsigned long* mask, std::size_t bytes) {
-  std::string list;
-  constexpr std::size_t bits = 8 * sizeof(unsigned long);
-  for (std::size_t cpu = 0; mask != nullptr && cpu < 8 * bytes; ++cpu) {
-    if ((mask[cpu / bits] >> (cpu % bits) & 1U) != 0) list += concat(list.empty() ? "" : ",", cpu);
-  }
-  return list;
-}
-
 /// What a standby worker is sent: the length in 8 bytes, then the fields of README.md.
 std::string assignment(const process::SpawnPlan& plan) {
   std::string text(sizeof(std::uint64_t), '\0');
   const auto add = [&](std::string_view field) { text.append(field).push_back('\0'); };
-  add(plan.directory != nullptr ? plan.directory : "");
-  add(cpu_list(plan.cpu_mask, plan.cpu_mask_bytes));
   add(std::to_string(plan.controlling_terminal));
   std::size_t count = 2;  // python -u
   while (plan.argv[count] != nullptr) ++count;
   add(std::to_string(count - 2));
   for (std::size_t i = 2; i < count; ++i) add(plan.argv[i]);
   for (char* const* entry = plan.environment; *entry != nullptr; ++entry) {
-    if (::strchr(*entry, '=') != nullptr) add(*entry);
+    if (::strchr(*entry, '=') > *entry) add(*entry);
   }
   text.pop_back();
   const std::uint64_t bytes = text.size() - sizeof bytes;
@@ -107,6 +98,14 @@ long long change_time(const std::string& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return 0;
   return info.st_mtim.tv_sec * 1'000'000'000LL + info.st_mtim.tv_nsec;
+}
+
+std::int64_t anonymous_kib(pid_t pid) {
+  long resident = 0;
+  long of_files = 0;
+  const auto pages = read_small_file(concat("/proc/", pid, "/statm"));
+  if (!pages || ::sscanf(pages->c_str(), "%*d %ld %ld", &resident, &of_files) != 2) return 0;
+  return (resident - of_files) * (::sysconf(_SC_PAGESIZE) / 1024);
 }
 
 void reap(pid_t pid) {
@@ -129,7 +128,7 @@ bool PreloadSpawner::needs_server() {
     say(Level::notice, concat(changed->first, " has changed: importing the modules of --preload anew"));
     close(false);
   }
-  return server_ == 0;
+  return server_ == 0 && standby_.empty();
 }
 
 Result<void> PreloadSpawner::start_server(process::SpawnPlan plan, const std::vector<std::string>& modules,
@@ -147,6 +146,7 @@ Result<void> PreloadSpawner::start_server(process::SpawnPlan plan, const std::ve
   auto spawned = launcher_.spawn(plan);
   if (!spawned) return tl::unexpected(spawned.error());
   server_ = spawned->pid;
+  server_started_ = Clock::now();
   helper::register_child(server_);
   control_.assign(pair->first.release());
   on_ready_ = std::move(on_ready);
@@ -181,10 +181,11 @@ void PreloadSpawner::on_message(std::string_view message) {
     const pid_t server = server_;
     forget_server();
     finish_after(server, fail(Errc::invalid_argument, concat("--preload: ", fields[1])));
-  } else if (fields[0] == "source" && fields.size() == 3) {
-    sources_.emplace_back(fields[2], std::atoll(fields[1].c_str()));
-  } else if (fields[0] == "ready" && fields.size() == 2) {
-    import_time_ = Milliseconds(std::atoll(fields[1].c_str()));
+  } else if (fields[0] == "source" && fields.size() == 2) {
+    sources_.emplace_back(fields[1], change_time(fields[1]));
+  } else if (fields[0] == "ready") {
+    import_time_ = std::chrono::duration_cast<Milliseconds>(Clock::now() - server_started_);
+    import_memory_ = anonymous_kib(server_);
     imported_ = server_here_ = true;
     finish({});
   } else if (fields[0] == "forked" && fields.size() == 4) {
@@ -241,12 +242,10 @@ void PreloadSpawner::on_forked(const std::vector<std::string>& fields) {
     standby_.push_back({std::atoi(word.c_str()), std::move(ends_[index++]), false});
     helper::register_child(standby_.back().pid);
   }
-  if (server_ != 0) {
-    helper::register_child(server_);
-  }
+  if (server_ != 0) helper::register_child(server_);
   ends_.clear();
   if (fields[1] != "0") {
-    say(Level::notice, concat("--preload: only ", index, " workers could be forked: ",
+    say(Level::notice, concat("--preload: the server cannot fork more than ", counted(index, "worker"), ": ",
                               std::error_code(std::atoi(fields[1].c_str()), std::generic_category()).message()));
   }
   if (auto sent = send("known"); !sent) return lose_server(sent.error().message);
@@ -331,6 +330,11 @@ Result<void> PreloadSpawner::begin(int slot, const process::SpawnPlan& plan) {
     ::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     launcher_.move_into_child_cgroup(start.worker.pid);
+    if (plan.cpu_mask != nullptr &&
+        ::syscall(SYS_sched_setaffinity, start.worker.pid, plan.cpu_mask_bytes, plan.cpu_mask) < 0 && errno != ESRCH) {
+      return fail_errno(Errc::unavailable, concat("cannot start ", plan.program, ": failed to bind it to its CPUs"),
+                        errno);
+    }
     const auto fd = [](int wanted, int own) { return wanted >= 0 ? wanted : own; };
     if (send_all(socket, assignment(plan),
                  {fd(plan.standard_in, 0), fd(plan.standard_out, 1), fd(plan.standard_err, 2)})) {
@@ -347,26 +351,20 @@ Result<process::Spawned> PreloadSpawner::confirm(int slot) {
   const pid_t pid = start.worker.pid;
   if (pid == 0) return launcher_.confirm(slot);
   const UniqueFd socket = std::move(start.worker.socket);
-  char reply[256];
+  char reply;
   ssize_t got;
   do {
-    got = ::recv(socket.get(), reply, sizeof reply, 0);
+    got = ::recv(socket.get(), &reply, sizeof reply, 0);
   } while (got < 0 && errno == EINTR);
-  // No reply at all: it has just been killed, which will be seen as the end of a worker.
-  if (got == 0 || (got > 0 && reply[0] == 'k')) {
-    UniqueFd pidfd;
-    if (start.plan.want_pidfd && has_pidfd()) pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-    return process::Spawned{pid, std::move(pidfd)};
+  if (got < 0) {
+    ::kill(pid, SIGKILL);
+    reap(pid);
+    return fail(Errc::unavailable, concat("a standby worker (pid ", pid, ") takes no assignment"));
   }
-  ::kill(pid, SIGKILL);
-  reap(pid);
-  if (got < 0) return fail(Errc::unavailable, concat("a standby worker (pid ", pid, ") takes no assignment"));
-  const std::string text(reply, static_cast<std::size_t>(got));
-  const std::size_t space = std::min(text.find(' '), text.size());
-  return fail_errno(
-      Errc::unavailable,
-      concat("cannot start ", start.plan.program, ": failed to ", text.substr(std::min(space + 1, text.size()))),
-      std::atoi(text.c_str()));
+  // No reply at all: it has just been killed, which will be seen as the end of a worker.
+  UniqueFd pidfd;
+  if (start.plan.want_pidfd && has_pidfd()) pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  return process::Spawned{pid, std::move(pidfd)};
 }
 
 }  // namespace ddrun::preload

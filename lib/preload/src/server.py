@@ -4,22 +4,23 @@
 # A generation forks standby workers and its successor and exits: all become children of the agent, a subreaper. A
 # standby worker waits for its assignment and then is what `python -u PROGRAM ARG…` would be. Fields of messages are
 # separated by NUL; lib/preload/README.md lists them.
+import contextlib
 import ctypes
 import fcntl
 import gc
 import importlib.machinery
 import os
+import pkgutil
 import runpy
 import signal
 import socket
 import sys
 import sysconfig
 import termios
+import threading
 import time
-import zipimport
 
-libc = ctypes.CDLL(None, use_errno=True)
-libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc = ctypes.CDLL(None)
 # They read a rank while being imported, and renew_state() puts it right.
 MENDED = ("lightning.fabric.utilities.rank_zero", "lightning_fabric.utilities.rank_zero", "torchmetrics.utilities.prints")
 
@@ -45,20 +46,14 @@ def read(name):
         return file.read()
 
 
-def thread_names():
-    return [read(f"task/{task}/comm").strip() for task in os.listdir("/proc/self/task")]
-
-
 def lasting_threads():
     """OpenBLAS ends its threads before a fork and brings them back when needed; what is left after a fork stays."""
-    if len(thread_names()) > 1:
-        pid = os.fork()
-        if pid == 0:
+    if len(os.listdir("/proc/self/task")) > 1:
+        if (pid := os.fork()) == 0:
             os._exit(0)
         os.waitpid(pid, 0)
-    lasting = thread_names()[1:]
-    threading = sys.modules.get("threading")
-    return [thread.name for thread in threading.enumerate()][1:] or lasting if lasting and threading else lasting
+    lasting = [read(f"task/{task}/comm").strip() for task in os.listdir("/proc/self/task")][1:]
+    return lasting and [thread.name for thread in threading.enumerate()][1:] or lasting
 
 
 def has_initialized_cuda():
@@ -103,12 +98,12 @@ def import_all(modules, names):
 
 
 def send_source_files():
-    """Modules that a user may be working on, with their times: a restart imports changed ones anew."""
+    """Modules that a user may be working on: a restart imports changed ones anew."""
     installed = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     for module in list(sys.modules.values()):
         path = getattr(module, "__file__", None)
-        if isinstance(path, str) and not path.startswith(installed) and "/site-packages/" not in path and os.path.exists(path):
-            control.send(f"source\0{os.stat(path).st_mtime_ns}\0".encode() + os.fsencode(path))
+        if isinstance(path, str) and not path.startswith(installed) and "/site-packages/" not in path:
+            control.send(b"source\0" + os.fsencode(path))
 
 
 def use_huge_pages():
@@ -120,7 +115,7 @@ def use_huge_pages():
             begin, end = (int(address, 16) for address in span.split("-"))
             begin, end = (begin + huge - 1) & -huge, end & -huge
             if begin < end:
-                libc.madvise(begin, end - begin, collapse)
+                libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), collapse)
 
 
 def become_child_of(agent, parent):
@@ -134,23 +129,22 @@ def become_child_of(agent, parent):
 
 
 def serve():
-    """Returns in a worker: its socket to the agent."""
+    """Returns in a worker: its socket to the agent, the program's path, and whether that is a folder or an archive."""
     modules, names = (field.split(",") for field in control.recv(1 << 16).decode().split("\0"))
-    if sys.version_info < (3, 9):
-        refuse("needs Python 3.9 or newer")
     agent = os.getppid()
-    words = sys.argv[1:]
-    set_script_folder(words[2:] if words[0] == "-c" else words)  # --run-path has the script behind its text
+    words = sys.argv[3:] if sys.argv[1] == "-c" else sys.argv[1:]  # --run-path has the script behind its text
+    path = os.path.join(os.getcwd(), words[0])
+    package = words[0] != "-m" and pkgutil.get_importer(path) is not None  # as Python looks for __main__.py
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = os.getcwd() if words[0] == "-m" else path if package else os.path.dirname(os.path.realpath(path))
     gc.disable()
-    began = time.monotonic()
     import_all(modules, names)
-    took = time.monotonic() - began
     gc.collect()
     if "triton._C.libtriton" not in sys.modules:  # nanobind takes frozen objects for leaked ones
         gc.freeze()
     send_source_files()
     null = release_output()
-    control.send(f"ready\0{int(took * 1000)}".encode())
+    control.send(b"ready")
     ends, first = [], True
     while True:
         order, fds, _, _ = socket.recv_fds(control, 16, 253)
@@ -161,106 +155,82 @@ def serve():
             os._exit(0)  # the agent is gone, or needs no more workers
         if first and order == b"go on":
             use_huge_pages()  # before workers share the pages
-        pids, failed, successor, parent = [], 0, 0, os.getpid()
-        for end in ends:
+        pids, failed, pid, parent = [], 0, -1, os.getpid()
+        for end in ends + [None] * (order == b"go on"):  # None: the successor's
             try:
                 pid = os.fork()
             except OSError as error:
                 failed = error.errno
+            if failed or pid == 0:
                 break
-            if pid == 0:
-                for other in ends:
-                    if other != end:
-                        os.close(other)
-                os.setsid()
-                become_child_of(agent, parent)
-                os.dup2(null, control.detach())
-                os.close(null)
-                return socket.socket(fileno=end)
             pids.append(pid)
-        for end in ends:
-            os.close(end)
-        ends = []
-        if order == b"end" or (successor := os.fork()) != 0:
+        if pid != 0:
+            successor = pids.pop() if len(pids) > len(ends) else 0
             control.send(f"forked\0{failed}\0{successor}\0{' '.join(map(str, pids))}".encode())
             control.recv(16)  # all processes are known
             os._exit(0)
-        first = False
+        for other in ends:
+            if other != end:
+                os.close(other)
+        if end is not None:
+            os.setsid()
         become_child_of(agent, parent)
+        if end is not None:
+            os.dup2(null, control.detach())
+            os.close(null)
+            rehearse()
+            return socket.socket(fileno=end), path, package
+        ends, first = [], False
 
 
 # ---- a worker
 
 
-def is_package(path):
-    """A folder or zip archive, in which Python looks for __main__.py."""
-    try:
-        return os.path.isdir(path) or bool(zipimport.zipimporter(path))
-    except ImportError:
-        return False
-
-
-def set_script_folder(words):
-    if getattr(sys.flags, "safe_path", False):
-        return
-    if words[0] in ("-m", "-c"):
-        sys.path[0] = os.getcwd() if words[0] == "-m" else ""
-    else:
-        sys.path[0] = os.path.join(os.getcwd(), words[0]) if is_package(words[0]) else os.path.dirname(os.path.realpath(words[0]))
+def rehearse():
+    """Runs an empty program, so that a waiting worker has pages of its own that each start writes to. An assignment that
+    comes later then takes half the time."""
+    ours, theirs = socket.socketpair()
+    data = b"\0".join([b"-1", b"1", b"/dev/null", *(b"=".join(item) for item in os.environb.items())])
+    if len(data) < 100_000:  # the socket takes it at once
+        socket.send_fds(ours, [len(data).to_bytes(8, "little") + data], [0, 1, 2])
+        run(theirs, "/dev/null", False)
 
 
 def take_terminal(fd):
     """As the controlling one, whose foreground group is that of a process which has ended."""
-    try:
+    with contextlib.suppress(OSError):  # where a sandbox forbids it
         fcntl.ioctl(fd, termios.TIOCSCTTY, 0)
-        pid = os.fork()
-        if pid == 0:
+        if (pid := os.fork()) == 0:
             os._exit(0)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         os.tcsetpgrp(fd, pid)
         os.waitpid(pid, 0)
-    except OSError:
-        pass  # where a sandbox forbids it
 
 
 def receive_assignment(sock):
-    """The words of the program. Everything that ddrun sets for a worker is set then."""
+    """The words of the program; streams, terminal and environment are set then. What else a worker has is inherited."""
     length, fds, _, _ = socket.recv_fds(sock, 8, 3)
     with sock.makefile("rb") as file:
         data = file.read(int.from_bytes(length, "little"))
-    if len(data) < 8:
+    if not data:
         os._exit(0)  # the agent is gone, or needs this worker no longer
-    folder, cpus, terminal, count, *words = data.split(b"\0")
-    step = "bind it to its CPUs"
-    try:
-        if cpus:
-            os.sched_setaffinity(0, map(int, cpus.split(b",")))
-        step = "enter its working directory"
-        if folder:
-            os.chdir(folder)
-        step = "connect its standard streams"
-        for number, fd in enumerate(fds):
-            os.dup2(fd, number)
-            os.close(fd)
-        if int(terminal) >= 0:
-            take_terminal(int(terminal))
-        sock.send(b"k")
-    except OSError as error:
-        sock.send(f"{error.errno} {step}".encode())
-        os._exit(127)
+    terminal, count, *words = data.split(b"\0")
+    for number, fd in enumerate(fds):
+        os.dup2(fd, number)
+        os.close(fd)
+    if int(terminal) >= 0:
+        take_terminal(int(terminal))
+    sock.send(b"k")
     sock.close()
     os.environb.clear()
-    os.environb.update(entry.split(b"=", 1) for entry in words[int(count):] if not entry.startswith(b"="))
+    os.environb.update(entry.split(b"=", 1) for entry in words[int(count):])
     return [os.fsdecode(word) for word in words[: int(count)]]
 
 
 def renew_state():
     """What a new process has for itself."""
     loaded = sys.modules
-    if process := loaded.get("multiprocessing.process"):
-        process.ORIGINAL_DIR = os.getcwd()
-    if threading := loaded.get("threading"):
-        threading.main_thread()._set_native_id()
+    threading.main_thread()._set_native_id()
     if random := loaded.get("numpy.random"):
         random.seed()
     if torch := loaded.get("torch"):
@@ -274,11 +244,11 @@ def renew_state():
     gc.enable()
 
 
-def load(words, main):
+def load(words, path, main):
     if words[0] == "-c":
         main.__loader__ = importlib.machinery.BuiltinImporter
         return compile(words[1], "<string>", "exec", dont_inherit=True)
-    main.__file__ = path = os.path.join(os.getcwd(), words[0])
+    main.__file__ = path
     compiled = path.endswith(".pyc")
     kind = importlib.machinery.SourcelessFileLoader if compiled else importlib.machinery.SourceFileLoader
     main.__loader__ = loader = kind("__main__", path)
@@ -302,12 +272,13 @@ def hide_own_frames(error):
     sys.excepthook = excepthook
 
 
-def run(words):
-    """As `python -u` with these words."""
+def run(sock, path, package):
+    """As `python -u` with the words of an assignment. `path`: of the script."""
+    words = receive_assignment(sock)
+    renew_state()
     if hasattr(sys, "orig_argv"):
         sys.orig_argv = [sys.orig_argv[0], "-u", *words]
     sys.argv = words[1:] if words[0] == "-m" else ["-c", *words[2:]] if words[0] == "-c" else words
-    set_script_folder(words)
     # A new one: the server's own is frozen, so its objects would not be finalized, and it has this text in it.
     main = sys.modules["__main__"] = type(sys)("__main__")
     main.__builtins__ = sys.modules["builtins"]
@@ -318,17 +289,14 @@ def run(words):
     try:
         if words[0] == "-m":
             runpy._run_module_as_main(words[1])
-        elif words[0] != "-c" and is_package(words[0]):
+        elif package and words[0] != "-c":
             runpy._run_module_as_main("__main__", alter_argv=False)
         else:
-            exec(load(words, main), main.__dict__)
-    except SystemExit:
-        raise
+            exec(load(words, path, main), main.__dict__)
     except BaseException as error:
-        hide_own_frames(error)
+        if not isinstance(error, SystemExit):
+            hide_own_frames(error)
         raise
 
 
-words = receive_assignment(serve())
-renew_state()
-run(words)
+run(*serve())

@@ -2,10 +2,12 @@
 """--preload: what is refused, and what happens when the server, its workers or ddrun are killed. Every run is checked to
 leave no process (tests/support/running.py)."""
 import glob
+import json
 import os
 import pathlib
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import unittest
@@ -27,6 +29,17 @@ while attempt == 0 and not os.path.exists("go"):
 sys.exit(3 if attempt == 0 and os.environ["RANK"] == "0" else 0)
 """
 SHOWN = "import os\nLOADED_BY = os.getpid()\nVALUE = {}\n"
+# The server's fork with this number fails.
+FORK_FAILS = """
+import errno
+calls, fork = [], os.fork
+def counted():
+    calls.append(1)
+    if len(calls) == {}:
+        raise BlockingIOError(errno.EAGAIN, "")
+    return fork()
+os.fork = counted
+"""
 
 
 class Server(unittest.TestCase):
@@ -48,11 +61,12 @@ class Server(unittest.TestCase):
         job = self.start("-n", "2", "--preload=shown", "--max-restarts=3", *args, "restarting.py")
 
         def kinds():
-            server, workers, standby = [], [], []
+            server, workers, standby, parents = [], [], [], set()
             for pid, command in job.processes().items():
                 if "ddrun --preload" not in command:
                     continue
                 try:
+                    parents.add(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
                     if os.getsid(pid) != pid:
                         server.append(pid)
                     elif os.readlink(f"/proc/{pid}/fd/1") == "/dev/null":
@@ -61,7 +75,9 @@ class Server(unittest.TestCase):
                         workers.append(pid)
                 except OSError:
                     return None
-            return (server, workers, standby) if [len(server), len(workers), len(standby)] == [1, 2, 2] else None
+            # While a generation of the server lives on, it is the parent of those that it has forked.
+            found = [len(server), len(workers), len(standby), len(parents)] == [1, 2, 2, 1]
+            return (server, workers, standby) if found else None
 
         return job, wait_until(kinds, what="a server, two workers and two standby workers")
 
@@ -95,17 +111,32 @@ class Server(unittest.TestCase):
     def test_output_of_an_import(self):
         """It is shown once, and not again by workers."""
         self.write("named.py", "import sys\nprint('half a line', end='')\nprint('warned', file=sys.stderr)\n")
-        result = Running([DDRUN, "-n", "2", "--preload=named", "train.py"], env=PYTHON, cwd=self.dir).wait()
-        self.assertEqual((result.code, sorted(result.out.splitlines())), (0, ["[0] ran", "[1] ran", "[preload] half a line"]))
-        self.assertEqual(result.err, "[preload] warned\n")
+        for label, host in ("rank", ""), ("host", socket.gethostname().partition(".")[0] + ":"):
+            result = Running([DDRUN, "-n", "2", f"--label={label}", "--preload=named", "train.py"], env=PYTHON, cwd=self.dir).wait()
+            self.assertEqual((result.code, sorted(result.out.splitlines())),
+                             (0, sorted([f"[{host}0] ran", f"[{host}1] ran", f"[{host}preload] half a line"])))
+            self.assertEqual(result.err, f"[{host}preload] warned\n")
+
+    def test_search_path(self):
+        """What an import puts in front of it stays there."""
+        self.write("named.py", "import sys\nsys.path.insert(0, '/first')\n")
+        self.write("train.py", "import sys\nprint(sys.path[:2])\n")
+        self.assertEqual(self.start("--preload=named", "train.py").wait().out, f"{['/first', os.path.realpath(self.dir)]}\n")
 
     def test_changed_source(self):
-        job, _ = self.restarting()
+        """Report and events have both imports."""
+        job, _ = self.restarting("--report=report.json", "--events=events")
         self.write("shown.py", SHOWN.format(2))
         os.utime(self.dir / "shown.py", ns=(1, 1))
         result, lines = self.go(job)
         self.assertEqual((result.code, lines), (0, ["attempt 0 preloaded True 1"] * 2 + ["attempt 1 preloaded True 2"] * 2), result)
         self.assertIn("shown.py has changed: importing the modules of --preload anew\n", result.err)
+        report = json.loads((self.dir / "report.json").read_text())
+        events = [json.loads(line) for line in (self.dir / "events").read_text().splitlines()]
+        found = [event for event in events if event["event"] == "preloaded"]
+        self.assertEqual([(event["round"], event["modules"], event["imports"]) for event in found], [(1, ["shown"], 1), (2, ["shown"], 2)])
+        self.assertEqual(report["preload"], {key: found[1][key] for key in ("modules", "import_s", "memory_kib", "imports")})
+        self.assertTrue(0 < found[0]["import_s"] < 30 and 1000 < found[0]["memory_kib"] < 100_000, found)
 
     def test_server_killed(self):
         """Running workers go on, standby workers are used; then workers start without it."""
@@ -125,6 +156,21 @@ class Server(unittest.TestCase):
         result, lines = self.go(job)
         self.assertEqual((result.code, lines), (0, ["attempt 0 preloaded True 1"] * 2 +
                                                 ["attempt 1 preloaded False 1", "attempt 1 preloaded True 1"]), result)
+
+    def test_fork_fails(self):
+        """Workers without a server start by themselves; a restart without standby workers has a new server."""
+        for number, preloaded in ((2, ["False", "True"]), (3, ["True", "True"])):
+            with self.subTest(number=number):
+                self.write("restarting.py", RESTARTING)
+                self.write("shown.py", SHOWN.format(1) + FORK_FAILS.format(number))
+                job = self.start("-n", "2", "--preload=shown", "--max-restarts=1", "restarting.py")
+                wait_until(lambda: job.output()[0].count("attempt 0") == 2, what="both workers")
+                result, lines = self.go(job)
+                os.unlink(self.dir / "go")
+                self.assertEqual((result.code, lines), (0, [f"attempt {attempt} preloaded {forked} 1" for attempt in (0, 1)
+                                                            for forked in preloaded]), result)
+                said = f"the server cannot fork more than {number - 1} worker{'s' * (number > 2)}: Resource temporarily unavailable"
+                self.assertEqual(result.err.count(said), 2, result)
 
     def test_cgroup(self):
         """Workers are moved into the job's, where there is one; what waits is not in it."""

@@ -93,6 +93,7 @@ TEST_CASE("the report has every fact of the result under its key") {
   "output_complete": true,
   "before": null,
   "after": null,
+  "preload": null,
   "attempts_left_out": 0,
   "attempts": [
     {

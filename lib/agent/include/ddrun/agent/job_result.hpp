@@ -121,6 +121,14 @@ struct CommandEnd {
   int runs = 1;  ///< this is the last of them
 };
 
+/// What --preload imported on this machine; the last time, if it was more than once.
+struct PreloadResult {
+  std::vector<std::string> modules;
+  std::chrono::nanoseconds took{0};
+  std::int64_t memory_kib = 0;  ///< not backed by files: what workers share until they write to it
+  int imports = 0;              ///< this was the last of them
+};
+
 /// The end of a job, from which report and exit code are made.
 struct JobResult {
   Verdict verdict = Verdict::success;
@@ -139,6 +147,7 @@ struct JobResult {
   std::chrono::nanoseconds ran{0};
   std::optional<CommandEnd> before;
   std::optional<CommandEnd> after;
+  std::optional<PreloadResult> preload;
   std::vector<AttemptResult> attempts;  ///< in order; of more than 32 the first 8 and the last 24
   std::uint64_t attempts_left_out = 0;  ///< between those
   int node_count = 1;

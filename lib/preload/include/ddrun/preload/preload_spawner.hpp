@@ -5,6 +5,7 @@
 #include <array>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <string>
@@ -54,7 +55,10 @@ class PreloadSpawner final : public process::Spawner {
   [[nodiscard]] bool has_pidfd() const override { return launcher_.has_pidfd(); }
   [[nodiscard]] bool has_processes() const override { return launcher_.has_processes(); }
 
+  /// From the start of the server until all modules were imported.
   [[nodiscard]] Milliseconds import_time() const { return import_time_; }
+  /// Of the server after that, in KiB, without pages of files.
+  [[nodiscard]] std::int64_t import_memory() const { return import_memory_; }
 
  private:
   struct Standby {
@@ -92,7 +96,9 @@ class PreloadSpawner final : public process::Spawner {
   bool last_ = false;
   bool lost_ = false;
   int wanted_ = 0;  ///< standby workers
+  Clock::time_point server_started_;
   Milliseconds import_time_{0};
+  std::int64_t import_memory_ = 0;
   std::vector<UniqueFd> ends_;  ///< sockets of the workers that are being forked
   std::deque<Standby> standby_;
   std::vector<std::pair<std::string, long long>> sources_;  ///< path and time of change in ns
