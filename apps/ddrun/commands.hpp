@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -139,6 +140,10 @@ struct DetectedCluster {
 void note_unused_gpus(const cli::Launch& launch, int gpu_limit = std::numeric_limits<int>::max());
 
 // A job on hosts reached by ssh (hosts.cpp). Both functions return the program's exit code.
+
+/// The ending signal that workers are least likely to ignore: with an ignored SIGHUP the end would take the whole grace
+/// time. SIGKILL if there is none.
+[[nodiscard]] int preferred_ending_signal(const std::set<int>& ending);
 
 /// On the user's machine (--hosts, --hostfile), in the agent process.
 int run_on_hosts(const cli::Launch& launch, process::AgentContext& context);

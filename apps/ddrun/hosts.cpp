@@ -71,15 +71,6 @@ bool is_this_machine(std::string_view name) {
   return name == "localhost" || name == "127.0.0.1" || name == "::1" || names_same_host(name, own);
 }
 
-/// The ending signal that workers are least likely to ignore: with an ignored SIGHUP a lost connection would take the
-/// whole grace time.
-int signal_on_lost_connection(const std::set<int>& ending) {
-  for (const int signal : {SIGTERM, SIGHUP, SIGINT}) {
-    if (ending.count(signal) != 0) return signal;
-  }
-  return ending.empty() ? SIGKILL : *ending.begin();
-}
-
 Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   const LaunchSpec& spec = launch.spec;
   const RemoteSpec& remote = spec.remote;
@@ -134,7 +125,7 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
       spec.rendezvous.id == "none" || spec.rendezvous.id.empty() ? random->substr(0, 16) : spec.rendezvous.id;
   options.secret = std::move(*secret);
   options.job.color = launch.messages.color;
-  options.job.ending_signal = signal_on_lost_connection(spec.stop.ending_signals);
+  options.job.ending_signal = preferred_ending_signal(spec.stop.ending_signals);
   options.job.grace = spec.stop.grace;
   return options;
 }
@@ -156,6 +147,13 @@ Result<void> open_files(const LaunchSpec& spec, agent::CiService ci, agent::Even
 }
 
 }  // namespace
+
+int preferred_ending_signal(const std::set<int>& ending) {
+  for (const int signal : {SIGTERM, SIGHUP, SIGINT}) {
+    if (ending.count(signal) != 0) return signal;
+  }
+  return ending.empty() ? SIGKILL : *ending.begin();
+}
 
 int run_on_hosts(const cli::Launch& launch, process::AgentContext& context) {
   auto options = head_options(launch);

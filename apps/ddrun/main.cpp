@@ -21,6 +21,7 @@
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/cluster/agent_starter.hpp"
 #include "ddrun/cluster/detect.hpp"
+#include "ddrun/process/end_with_parent.hpp"
 #include "ddrun/process/guard.hpp"
 #include "ddrun/process/signals.hpp"
 #include "ddrun/remote/bootstrap.hpp"
@@ -172,6 +173,12 @@ int agent_main(std::string_view started_as, const std::vector<std::string>& argu
   launch.spec.started_as = variable("DDRUN_STARTED_BY_SRUN").value_or(started_as);
   set_message_settings(launch.messages);
   for (const auto& warning : launch.warnings) say(Level::warning, warning);
+  if (launch.spec.end_with_parent && !launch.spec.dry_run) {
+    const int signal = preferred_ending_signal(launch.spec.stop.ending_signals);
+    if (auto begun = process::end_with_parent(*context.shared, signal); !begun) {
+      return say_failure(begun.error(), exit_codes::usage);
+    }
+  }
   if (launch.spec.remote.asked_for()) return run_on_hosts(launch, context);
   const auto found = detect_cluster(launch, context.shared->started_pid);
   if (!found) return say_failure(found.error(), exit_codes::usage);

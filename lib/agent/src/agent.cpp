@@ -47,6 +47,7 @@ constexpr std::chrono::seconds console_stall_limit{1};
 
 std::string describe_sender(pid_t sender) {
   if (sender <= 0) return {};
+  if (sender == ::getpid()) return "--end-with-parent: the process that started ddrun has ended";
   const std::string name = process::process_name(sender);
   return name.empty() ? concat("pid ", sender) : concat("pid ", sender, " (", name, ")");
 }

@@ -251,6 +251,8 @@ constexpr Option failure_table[] = {
      "Signals that end the job in order; others are passed on to the workers and the job goes on",
      SET(spec.stop.ending_signals, parse_signals(v)),
      [](const ParsedOptions& d) { return Shown{signals_text(d.spec.stop.ending_signals)}; }},
+    {"end-with-parent", "", "", Kind::flag, own, "End the job in order when the process that started ddrun has ended",
+     SETTING(spec.end_with_parent, parse_bool(v))},
     {"exit-skew", "", "TIME", Kind::duration, own,
      "Workers may run so long after the first has ended well, then the job ends with status 124",
      SETTING(spec.exit_skew, parse_positive_time(v))},

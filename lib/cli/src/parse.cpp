@@ -25,10 +25,10 @@ MessageSettings message_settings_of(const ParsedOptions& parsed, const Environme
 }
 
 /// Options that this machine applies for all hosts, or that have no meaning there.
-constexpr std::array<std::string_view, 18> not_forwarded{
-    "ci",          "dry-run",   "color",      "hosts",         "hostfile",     "ssh",
-    "export",      "node-rank", "standalone", "rdzv-endpoint", "rdzv-backend", "rdzv-lease",
-    "secret-file", "insecure",  "env-detect", "nnodes",        "master-port",  "signals-to-all"};
+constexpr std::array<std::string_view, 19> not_forwarded{
+    "ci",         "dry-run",    "color",         "hosts",          "hostfile",       "ssh",         "export",
+    "node-rank",  "standalone", "rdzv-endpoint", "rdzv-backend",   "rdzv-lease",     "secret-file", "insecure",
+    "env-detect", "nnodes",     "master-port",   "signals-to-all", "end-with-parent"};
 
 /// The command line for ddrun on another host: "--name=value"…, "--", the program and its arguments. Contains all
 /// settings that were given here (typed, variables, a file) except `not_forwarded`; that ddrun reads no variables or

@@ -279,6 +279,7 @@ ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentConte
   AgentContext context;
   context.stdin_usable = is_stdin_usable();
   started_process = ::getpid();
+  const pid_t parent = ::getppid();
   TerminalState terminal;
   terminal.save();
   isolate_from_existing_children(terminal);
@@ -293,6 +294,7 @@ ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentConte
   auto* shared = new (page) SharedState;
   context.shared = shared;
   shared->started_pid = started_process;
+  shared->parent_pid = parent;
   shared->guard_pid = ::getpid();
   shared->has_terminal = terminal.is_saved();
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);

@@ -224,7 +224,8 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
                                             "DDRUN_STARTED_BY_SRUN",
                                             "DDRUN_BEFORE",
                                             "DDRUN_AFTER",
-                                            "DDRUN_CI"};
+                                            "DDRUN_CI",
+                                            "DDRUN_END_WITH_PARENT"};
   replaced.insert(replaced.end(), job_location_variables.begin(), job_location_variables.end());
   if (spec.virtual_local_rank) replaced.emplace_back(cuda_devices);
   if (result.hip_) replaced.emplace_back(hip_devices);

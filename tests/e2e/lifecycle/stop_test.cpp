@@ -83,3 +83,25 @@ TEST_CASE("A watchdog timer of a worker's child is the reason of its end only if
     CHECK(has(report, "ValueError: of its own") == raises);
   }
 }
+
+TEST_CASE("With --end-with-parent a job ends in order when the process that started ddrun has ended") {
+  for (const bool killed : {true, false}) {
+    const TemporaryDirectory dir;
+    std::string script;
+    for (const auto& word :
+         job({"--end-with-parent", "-n", "2", "--shutdown-timeout=600"}, {"print", "ready", "forever"})) {
+      script += word + " ";
+    }
+    script +=
+        "& " + (killed ? std::string("exec sleep 1000") : "until [ -e " + dir.file("go") + " ]; do sleep 0.01; done");
+    Run run({"/bin/sh", "-c", script});
+    REQUIRE(run.wait_for_out("[1] ready"));
+    if (killed) run.signal(SIGKILL);
+    else write_file(dir.file("go"), "");
+    const auto outcome = run.wait();
+    CHECK(run.all_gone());
+    DDRUN_SHOW(outcome);
+    CHECK(has(outcome.err, "SIGTERM from --end-with-parent"));
+    CHECK(last_line(outcome.err) == "  workers: ranks 0,1 stopped by ddrun");
+  }
+}

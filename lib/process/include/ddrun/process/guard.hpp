@@ -45,6 +45,7 @@ constexpr int at_once_mark = -1;
 /// Shared memory of the three processes (one anonymous page).
 struct SharedState {
   std::atomic<pid_t> started_pid{0};  ///< the process that the user started: the guard, or its parent
+  std::atomic<pid_t> parent_pid{0};   ///< the parent of that process; 0: in another PID namespace
   std::atomic<pid_t> guard_pid{0};
   std::atomic<pid_t> sweeper_pid{0};
   std::atomic<pid_t> agent_pid{0};

@@ -210,6 +210,7 @@ struct LaunchSpec {
   std::optional<std::uint64_t> seed;
   HostCommands commands;
   std::vector<std::string> preload;  ///< Python modules that workers find imported
+  bool end_with_parent = false;
   bool dry_run = false;
   std::string started_as;                  ///< argv[0] of the ddrun that the user started; empty: unknown
   std::string event_log_handler = "null";  ///< "null" or "console"

@@ -1,0 +1,48 @@
+#include "ddrun/process/end_with_parent.hpp"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "ddrun/base/event_thread.hpp"
+#include "ddrun/base/proc.hpp"
+#include "ddrun/base/unique_fd.hpp"
+
+namespace ddrun::process {
+
+namespace {
+
+/// Blocks until `child` has another parent, or is gone.
+void wait_for_end_of_parent(pid_t child, pid_t parent) {
+  const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, parent, 0)));
+  constexpr int look_again_ms = 100;
+  pollfd ended{pidfd.get(), POLLIN, 0};  // a negative descriptor is ignored
+  while (true) {
+    // Read after the pidfd was opened: if it is still the parent, the pid was not reused before.
+    const auto stat = read_process_stat(child);
+    if (!stat || stat->parent != parent) return;
+    if (::poll(&ended, 1, pidfd ? -1 : look_again_ms) > 0) return;
+  }
+}
+
+}  // namespace
+
+Result<void> end_with_parent(const SharedState& shared, int signal) {
+  const pid_t parent = shared.parent_pid;
+  if (parent == 0) {
+    return fail(Errc::invalid_argument,
+                "--end-with-parent: the parent process is outside of this PID namespace; leave the option out");
+  }
+  auto thread = start_thread_signals_blocked("ddrun-parent", [&shared, parent, signal] {
+    wait_for_end_of_parent(shared.started_pid, parent);
+    ::kill(shared.guard_pid, signal);
+  });
+  if (!thread) return tl::unexpected(std::move(thread.error()));
+  thread->detach();
+  return {};
+}
+
+}  // namespace ddrun::process
