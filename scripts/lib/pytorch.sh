@@ -3,7 +3,9 @@
 # and are the same for every checkout. Needs common.sh and packages.sh.
 
 pytorch_requirements=(torch==2.15.0 numpy==2.4.6)
-framework_requirements=(lightning==2.6.6 accelerate==1.15.0 transformers==5.23.0)
+package_requirements=(cloudpickle==3.1.3 ipykernel==7.4.0 ipyparallel==9.2.0 matplotlib==3.11.2 nbclient==0.11.0)
+framework_requirements=(lightning==2.6.6 accelerate==1.15.0 transformers==5.23.0 ray==2.60.0 distributed==2026.8.0
+  submitit==1.5.4 jupyterlab==4.6.6 playwright==1.65.2)
 pytorch_venv=${DDRUN_TORCH_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/ddrun/torch-2.15}
 
 # This file is written last, so an installation that was cut off is not taken for a whole one.
@@ -34,23 +36,24 @@ install_pytorch() {
     DDRUN_LOG_TAIL=3 step "Installing PyTorch (5 GB)" pytorch-install _install_requirements
     printf '%s\n' "${pytorch_requirements[@]}" >"$_pytorch_stamp"
   fi
+  _install_more packages "what the tests of the Python package need" "${package_requirements[@]}"
   exec {lock}>&-
   say "PyTorch: $pytorch_venv"
 }
 
-# What few tests need, and what torchrun needs to meet by etcd, is added to that environment: it is not among the
-# requirements, whose change means a new one.
-install_frameworks() { _install_more "Lightning, Accelerate and Transformers" lightning "${framework_requirements[@]}"; }
-install_torchrun_etcd() { _install_more "torchrun's client of etcd" etcd python-etcd==0.4.5; }
+# What is added to that environment is not among its requirements, whose change means a new one.
+install_frameworks() { _install_more frameworks "Lightning, Ray, JupyterLab and others" "${framework_requirements[@]}"; }
+install_torchrun_etcd() { _install_more etcd "torchrun's client of etcd" python-etcd==0.4.5; }
 
-# _install_more WHAT MODULE REQUIREMENT…   unless Python has the module
+# _install_more NAME WHAT REQUIREMENT…   unless it has been done
 _install_more() {
-  local what=$1 module=$2
+  local stamp=$pytorch_venv/.ddrun-$1 what=$2
   shift 2
-  if [ -n "${DDRUN_TORCH_VENV:-}" ] || "$pytorch_venv/bin/python" -c "import $module" 2>/dev/null; then
+  if [ -n "${DDRUN_TORCH_VENV:-}" ] || [ "$(cat "$stamp" 2>/dev/null)" = "$(printf '%s\n' "$@")" ]; then
     return
   fi
-  DDRUN_LOG_TAIL=3 step "Installing $what" "$module-install" _pip_install "${pytorch_requirements[@]}" "$@"
+  DDRUN_LOG_TAIL=3 step "Installing $what" pytorch-install _pip_install "${pytorch_requirements[@]}" "$@"
+  printf '%s\n' "$@" >"$stamp"
 }
 
 _install_requirements() {
