@@ -6,7 +6,7 @@ import statistics
 import sys
 import time
 
-from measuring import Comparison, Skip, compare, descendants, in_turn
+from measuring import Comparison, Skip, compare, descendants, in_turn, stat_fields, wait_until
 from restarting import ENTRY, WORKERS, Idle, StampedJob
 from storing import torch_python
 
@@ -97,13 +97,21 @@ def proportional_set(pids):
     return sum(Idle.usage(pid)["pss"] for pid in pids)
 
 
+def has_idle_children(job, count):
+    """Whether one of the job's processes, the agent, has so many children, and all wait."""
+    found = [stat_fields(pid) for pid in descendants(job.process.pid)]
+    parents = [fields[1] for fields in found if fields]
+    return max(map(parents.count, parents), default=0) == count and all(fields and fields[0] == "S" for fields in found)
+
+
 @needs_torch
 def preload_memory(bench, note, python):
     """Proportional set of a job of 8 workers that sleep after their first torch operation, ddrun and server included."""
     ddrun, _ = first_operation(bench, python)
     def side(*options):
+        children = WORKERS + (1 + WORKERS if options else 0)  # the server and those that wait for a restart
         def look(job):
-            time.sleep(3)  # by then workers for a restart have been forked
+            wait_until(lambda: has_idle_children(job, children), 60, f"a fork of {children} processes")
             return proportional_set([job.process.pid, *descendants(job.process.pid)])
         return lambda: StampedJob(bench, ddrun("--max-restarts=1", *options)).look(look)
     repeats = bench.count(3, 1)

@@ -14,6 +14,7 @@ import failing_over
 import gpu_reducing
 import launching
 import networking
+import notebooks
 import preloading
 import reducing
 import restarting
@@ -34,6 +35,7 @@ BENCHMARKS = {
     "preload-restart": preloading.preload_restart,
     "preload-memory": preloading.preload_memory,
     "preload-leak": preloading.preload_leak,
+    "notebook": notebooks.notebook,
     "store-get": storing.store_get,
     "store-pipelined": storing.store_pipelined,
     "store-storm": storing.store_storm,

@@ -1,0 +1,69 @@
+"""Processes driven from Python, beside ipyparallel: notebook."""
+
+import json
+import os
+import subprocess
+import time
+
+from measuring import HERE, Comparison, Failure, Skip, compare, descendants, in_turn, stat_fields
+from storing import torch_python
+
+DRIVER = os.path.join(HERE, "notebook_driver.py")
+LEFT_LIMIT = 10  # seconds
+
+
+def notebook(bench, note):
+    """A group of processes of Python: until it is ready, restarted with --preload, a cell, an exception, an interrupt."""
+    try:
+        python = torch_python(bench)
+    except Skip as why:
+        return [Comparison("notebook", "", [], skipped=str(why))]
+    environment = {**os.environ, "PYTHONPATH": os.path.join(HERE, "..", "..", "python"), "DDRUN_PROGRAM": bench.ddrun}
+
+    def start(*words):
+        return subprocess.Popen([python, DRIVER, *map(str, words)], env=environment, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True)
+
+    def side(name, count):
+        def run():
+            out, err = start(name, count).communicate(timeout=180)
+            if not out.strip():
+                raise Failure(err.strip().splitlines()[-1] if err.strip() else f"{name} printed nothing")
+            return json.loads(out.splitlines()[-1])
+        return run
+
+    def killed():
+        """From SIGKILL to the driver until its processes are gone."""
+        driver = start("ddrun", 8, "kill")
+        driver.stdout.readline()
+        others = descendants(driver.pid)
+        driver.kill()
+        begin = time.monotonic()
+        driver.communicate()
+        while any((stat_fields(pid) or "Z")[0] != "Z" for pid in others):
+            if time.monotonic() - begin > LEFT_LIMIT:
+                raise Failure("processes are left")
+            time.sleep(0.001)
+        return time.monotonic() - begin
+
+    rows = []
+    for count in (4, 8):
+        repeats = bench.count(5, 2)
+        samples, trouble = in_turn({
+            "ddrun": (repeats, side("ddrun", count)),
+            "ddrun --preload": (repeats, side("ddrun --preload", count)),
+            "ipyparallel": (bench.count(3, 1), side("ipyparallel", count)),
+        }, note, settle=1)
+
+        def row(name, quantity, ours, limits=(None, None), figure="ready", theirs="ready"):
+            these = {"ddrun": [each[figure] for each in samples[ours]],
+                     "ipyparallel": [each[theirs] for each in samples["ipyparallel"] if theirs in each]}
+            return compare(name, f"{count} ranks, {quantity}", these, trouble, {"ipyparallel": limits}, scale=1e3, unit="ms")
+
+        rows += row("notebook", "ready", "ddrun", (25, 15))
+        rows += row("notebook", "restart with preload, against a start", "ddrun --preload", (100, 100), "restart")
+        for figure in ("cell", "raise", "interrupt"):
+            rows += row("notebook", figure, "ddrun", figure=figure, theirs=figure)
+    ends = [killed() for _ in range(bench.count(5, 2))]
+    rows.append(Comparison("notebook", "8 ranks, all gone after kill -9 of the caller", ends, scale=1e3, unit="ms"))
+    return rows
