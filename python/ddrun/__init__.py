@@ -4,7 +4,10 @@ import os
 import sys
 import sysconfig
 
-__all__ = ["__version__", "find_ddrun"]
+_MODULES = {"Group": "_group", "run": "_group", "RankDied": "_errors", "RankError": "_errors", "LaunchConfig": "_launchers",
+            "elastic_launch": "_launchers", "notebook_launcher": "_launchers"}
+
+__all__ = ["__version__", "find_ddrun", *_MODULES]
 
 
 def __getattr__(name):
@@ -12,6 +15,10 @@ def __getattr__(name):
         from importlib.metadata import version
 
         return version("ddrun")
+    if name in _MODULES:  # imported when used: finding the program needs none of them
+        from importlib import import_module
+
+        return getattr(import_module(f"ddrun.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -30,7 +37,10 @@ def find_ddrun() -> str:
     """The path of the program ddrun that was installed with this package.
 
     Raises FileNotFoundError that lists all places. PATH is not among them: a ddrun there may have another version.
+    DDRUN_PROGRAM names another program, for those who build ddrun.
     """
+    if program := os.environ.get("DDRUN_PROGRAM"):
+        return program
     places = list(dict.fromkeys(_places()))
     for place in places:
         program = os.path.join(place, "ddrun")
@@ -40,3 +50,9 @@ def find_ddrun() -> str:
     raise FileNotFoundError(
         f"the program ddrun is not in any of these; install the package anew (pip install --force-reinstall ddrun):{listed}"
     )
+
+
+def load_ipython_extension(shell):
+    from ddrun._magics import DdrunMagics
+
+    shell.register_magics(DdrunMagics)

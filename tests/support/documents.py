@@ -223,7 +223,8 @@ class Page:
             (folder / name).symlink_to(ROOT / name)
         first = [str(programs)] + ([str(venv / "bin")] if venv else [])
         self.search = ":".join([*first, os.environ.get("PATH", "/usr/bin:/bin")])
-        self.env = {"PATH": self.search, "HOME": str(self.home), "TMPDIR": str(folder / ".tmp"), "XDG_CONFIG_HOME": None}
+        package = {"PYTHONPATH": str(ROOT / "python"), "DDRUN_PROGRAM": DDRUN} if venv else {}
+        self.env = {**package, "PATH": self.search, "HOME": str(self.home), "TMPDIR": str(folder / ".tmp"), "XDG_CONFIG_HOME": None}
 
     def run(self):
         blocks = parse(self.path)

@@ -26,6 +26,7 @@ FOREIGN = {
     "benchmarks.md": {"tag-output", "tag", "line-buffer", "bidir"},
     "coming-from-torchrun.md": {"local-rank", "num-processes"},
     "schedulers.md": {"kill-on-bad-exit"},
+    "notebooks.md": {"rank"},
 }
 OTHER_PROGRAMS = re.compile(
     r"(?:^|[\s(|/])(?:\.ci/run|\./\w+|\w+\.py|iperf3|srun|sbatch|salloc|scancel|mpirun|mpiexec|torchrun|"

@@ -22,6 +22,15 @@ OF_VENV = "the virtual environment that ddrun was started from"
 OFFLINE = ["--no-index", "--no-deps", "--disable-pip-version-check", "-q"]
 
 
+NO_CLOUDPICKLE = """
+import ddrun
+try:
+    ddrun.run(print)
+except ImportError as error:
+    print(error)
+"""
+
+
 class Wheel(unittest.TestCase):
     def setUp(self):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="ddrun-wheel-"))
@@ -54,7 +63,7 @@ class Wheel(unittest.TestCase):
         self.assertIn(f": {why}\n", self.run_ok(expected, "--dry-run", "which.py", **variables))
 
     def test_contents(self):
-        """Native programs in bin/, manual pages, completions, licences; no etcd, no entry points, no dependency."""
+        """Native programs in bin/, manual pages, completions, licences; no etcd, no scripts, no dependency but extras."""
         arch = platform.machine()
         tags = "manylinux2014_{0}.manylinux_2_17_{0}.musllinux_1_1_{0}".format(arch)
         self.assertEqual(WHEEL.name, f"ddrun-{VERSION}-py3-none-{tags}.whl")
@@ -62,14 +71,17 @@ class Wheel(unittest.TestCase):
         with zipfile.ZipFile(WHEEL) as archive:
             names = archive.namelist()
             metadata = archive.read(f"ddrun-{VERSION}.dist-info/METADATA").decode()
+            entry_points = archive.read(f"ddrun-{VERSION}.dist-info/entry_points.txt").decode()
             for program in ("ddrun", "ddrun-allreduce"):
                 self.assertEqual(archive.read(f"ddrun-{VERSION}.data/scripts/{program}")[:4], b"\x7fELF")
         for end in ("man1/ddrun.1", "man1/ddrun-allreduce.1", "completions/ddrun", "_ddrun", "ddrun.fish", "py.typed",
                     "licenses/LICENSE", "licenses/NOTICE"):
             self.assertTrue([name for name in names if name.endswith(end)], end)
-        self.assertEqual([name for name in names if "ddrun-etcd" in name or "entry_points" in name], [])
+        self.assertEqual([name for name in names if "ddrun-etcd" in name], [])
+        self.assertNotIn("_scripts]", entry_points)
         self.assertIn("\nLicense-Expression: BSD-3-Clause\n", metadata)
-        self.assertNotIn("Requires-Dist", metadata)
+        required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist:")]
+        self.assertEqual([line for line in required if "; extra ==" not in line], [])
 
     def test_venv(self):
         """The program's own environment, activated or not, with every Python."""
@@ -80,6 +92,7 @@ class Wheel(unittest.TestCase):
                 self.finds(folder / "bin/python", folder / "bin/ddrun", OF_VENV)
                 table = self.run_ok(folder / "bin/ddrun", "-n", "2", folder / "bin/ddrun-allreduce", "-b", "8", "-e", "1K")
                 self.assertIn("# Out of bounds values : 0 OK", table)
+                self.assertIn("pip install 'ddrun[python]'", self.run_ok(folder / "bin/python", "-c", NO_CLOUDPICKLE))
                 self.run_ok(folder / "bin/pip", "uninstall", "-y", "-q", "ddrun")
                 self.assertEqual(sorted(folder.glob("**/*ddrun*")), [])
 

@@ -1,0 +1,141 @@
+"""One call of a Group."""
+
+import pickle
+import time
+
+from ddrun import _worker
+from ddrun._errors import from_rank
+from ddrun._output import ranks_text
+
+ABORT_AFTER, RESTART_AFTER = 1, 5  # seconds from the interrupt of the ranks
+MARK_TIMEOUT = 1  # seconds; a stream may be closed, or in files only
+
+
+def payload(function, *args, **kwargs):
+    try:
+        import cloudpickle
+    except ImportError as error:  # users of the program alone do not need it
+        raise ImportError("calls of ranks need cloudpickle: pip install 'ddrun[python]'") from error
+
+    return cloudpickle.dumps((function, args, kwargs))
+
+
+class Call:
+    """Sends each rank what its queue holds, (index, payload), one by one; the values are returned in the order of index.
+
+    When a rank raises an exception, or at Ctrl-C, the other ranks are interrupted. What is stuck in a collective then is
+    freed by ending the process groups of the ranks that are not; at last, and at a second Ctrl-C, the group is restarted.
+    """
+
+    def __init__(self, group, queues, count):
+        self.group, self.queues, self.values = group, queues, [None] * count
+        self.active = {}  # by number: (peer, index)
+        self.marks = set()  # (number, stream) whose output is not complete
+        self.left = {}  # by number of a leave_process_group: whether there was a group, None without an answer
+        self.failure = self.stopped = self.answered = None
+        self.interrupts, self.notes, self.round = 0, [], group._round
+
+    def run(self):
+        group, beginning = self.group, list(self.queues)
+        group._job.idle = False
+        if dropped := group._job.take_dropped():
+            group._output.write("stderr", f"ddrun: {dropped} lines that ranks printed between calls were not kept\n")
+        try:
+            while beginning or self.active or self.marks or None in self.left.values():
+                try:
+                    if beginning:
+                        self.give(beginning.pop(0))
+                    elif not self.step():
+                        break
+                except KeyboardInterrupt:
+                    self.interrupts += 1
+                    if self.interrupts > 1:
+                        group.restart()
+                        raise
+                    self.stop()
+        finally:
+            group._job.idle = True
+        if any(self.left.values()) and not self.notes:
+            self.leave(group._peers)
+            self.notes.append("torch's process group was ended on all ranks; init_process_group makes a new one")
+        group._output.show(True)
+        group._output.show_said()
+        if self.interrupts:
+            raise KeyboardInterrupt(*self.notes)
+        if self.failure:
+            raise from_rank(*self.failure, notes=self.notes)
+        return [pickle.loads(value) for value in self.values]
+
+    def give(self, rank):
+        if self.queues[rank] and not self.stopped:
+            index, task = self.queues[rank].popleft()
+            number, peer = next(self.group._numbers), self.group._peers[rank]
+            self.active[number] = peer, index
+            self.marks |= {(number, stream) for stream in self.group._streams}
+            self.group._job.send(peer, number, task)
+
+    def step(self):
+        """Handles one item, or what is due; false if the call is over."""
+        group, since = self.group, self.stopped if self.active else self.answered
+        limit = MARK_TIMEOUT if not self.active else RESTART_AFTER if self.left else ABORT_AFTER
+        kind, *content = group._take(since and since + limit) or [None]
+        if kind == "interrupt":
+            raise KeyboardInterrupt
+        if kind == "mark":
+            self.marks.discard(content[0])
+        elif kind == "answer":
+            self.on_answer(content[0], *content[1])
+        elif group._death or group._status is not None or group._round > self.round:
+            raise group._dead()
+        elif kind == "gone" and content[0] in self.peers():
+            raise group._dead(content[0])
+        elif kind is None:
+            if not self.active:
+                self.group._streams -= {stream for _, stream in self.marks}
+                return False
+            stuck = {peer.rank for peer in self.peers()}
+            if self.left:
+                group.restart()
+                self.notes.append(f"rank {ranks_text(stuck)} did not stop; all ranks were started anew, without variables")
+                return False
+            self.left[0] = False
+            self.interrupt()  # the first may have come while Python ignores exceptions, as in a callback of the import lock
+            self.leave(set(self.queues) - stuck)
+            for peer in self.peers():
+                group._job.send(peer, "abort")
+        return True
+
+    def on_answer(self, peer, number, kind, content):
+        if kind == "display":
+            self.group.display(*content)
+        elif number in self.left:
+            self.left[number] = kind == "value" and pickle.loads(content)
+        elif number in self.active:
+            _, index = self.active.pop(number)
+            self.answered = time.monotonic()
+            if self.left:
+                self.leave([peer.rank])
+            if kind == "value":
+                self.values[index] = content
+                self.give(peer.rank)
+            else:
+                self.failure = self.failure or (content, peer.rank, peer.world_size, peer.host)
+                self.stop()
+
+    def peers(self):
+        return [peer for peer, _ in list(self.active.values())]
+
+    def stop(self):
+        if not self.stopped:
+            self.stopped = time.monotonic()
+            self.interrupt()
+
+    def interrupt(self):
+        for number, (peer, _) in list(self.active.items()):
+            self.group._job.send(peer, "interrupt", number)
+
+    def leave(self, ranks):
+        for rank in ranks:
+            number = next(self.group._numbers)
+            self.left[number] = None
+            self.group._job.send(self.group._peers[rank], number, payload(_worker.leave_process_group))

@@ -1,0 +1,59 @@
+"""What calls of ranks raise."""
+
+import pickle
+import signal
+
+
+class RankError(RuntimeError):
+    """In place of a rank's exception that cannot be pickled, and of SystemExit."""
+
+
+class RankDied(RuntimeError):
+    """A rank's process has ended: `rank`, `host`, `pid`, `signal` or `exit_code` (else None), and `reason` in words."""
+
+    def __init__(self, reason, rank=None, host=None, pid=None, signal=None, exit_code=None):
+        super().__init__(reason, rank, host, pid, signal, exit_code)
+        self.reason, self.rank, self.host, self.pid, self.signal, self.exit_code = self.args
+
+    def __str__(self):
+        return self.reason
+
+
+class RemoteTraceback(Exception):
+    """The cause of a rank's exception: its traceback as text."""
+
+    def __str__(self):
+        return f'\n"""\n{self.args[0].rstrip()}\n"""'
+
+
+def from_rank(error, rank, size, host, notes=()):
+    """The exception of a rank, from what _worker.describe has made of it."""
+    pickled, summary, text = error
+    try:
+        exception = pickle.loads(pickled)
+        assert isinstance(exception, BaseException) and not isinstance(exception, SystemExit)
+    except Exception:
+        exception = RankError(summary)
+    exception.__cause__ = RemoteTraceback(text)
+    for note in (f"rank {rank} of {size} on {host}, the first to fail", *notes):
+        add_note(exception, note)
+    exception.ddrun_rank = rank
+    return exception
+
+
+def died(event, output, status):
+    """The exception for an event "failed" or "lost" of ddrun, or for its end without one."""
+    said = output.take_said().strip()
+    if not event:
+        return RuntimeError(said or f"ddrun has ended with status {status}")
+    number = event.get("signal")
+    error = RankDied(said or event["why"], event.get("rank"), event.get("host"), event.get("pid"),
+                     signal.Signals(number) if number in list(signal.Signals) else number, event.get("exit_code"))
+    return error
+
+
+def add_note(exception, note):
+    if hasattr(exception, "add_note"):  # Python 3.11
+        exception.add_note(note)
+    else:
+        exception.__cause__ = RemoteTraceback(f"{exception.__cause__.args[0] if exception.__cause__ else ''}\n{note}")

@@ -1,0 +1,111 @@
+"""%ddrun and %%ddrun, see docs/notebooks.md."""
+
+import argparse
+import functools
+import re
+import shlex
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_cell_magic, magics_class
+from IPython.display import display
+
+from ddrun import _cells
+from ddrun._group import Group
+from ddrun._output import ranks_text
+
+USAGE = """%ddrun start [N] [--preload MODULES] [--hosts HOSTS] [options of ddrun]   start N ranks (default: auto)
+%%ddrun [--rank 0,2]                a cell on all ranks, or on these
+%ddrun push NAME...                 copy variables of the notebook to all ranks
+%ddrun pull EXPRESSION              its values, by rank
+%ddrun status | restart | stop"""
+
+
+class NotebookGroup(Group):
+    cells = True
+
+    def display(self, data, metadata):
+        self._output.show(True)
+        display(data, metadata=metadata, raw=True)
+
+
+@magics_class
+class DdrunMagics(Magics):
+    group = None  # of the class: %reload_ext makes another object
+
+    @line_cell_magic
+    def ddrun(self, line, cell=None):
+        word, _, rest = line.strip().partition(" ")
+        try:
+            if cell is not None:
+                return self.run(line, cell)
+            if word not in ("start", "push", "pull", "status", "restart", "stop"):
+                raise UsageError(f"usage:\n{USAGE}")
+            return getattr(self, word)(rest)
+        except UsageError:
+            raise
+        except BaseException as error:
+            if isinstance(error, SyntaxError):  # of which IPython shows nothing else than a traceback to here
+                cause, error = error.__cause__, type("SyntaxError", (Exception,), {})(str(error))
+                error.__cause__ = cause
+            error._render_traceback_ = functools.partial(render, error)  # without the frames of this package
+            raise error
+
+    def started(self):
+        if self.group is None:
+            raise UsageError("no ranks have been started: %ddrun start 4")
+        return self.group
+
+    def start(self, line):
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        parser.add_argument("--preload"), parser.add_argument("--hosts")
+        given, words = parser.parse_known_args(shlex.split(line))
+        number = words.pop(0) if words and not words[0].startswith("-") else "auto"
+        self.stop()
+        DdrunMagics.group = NotebookGroup(number, given.hosts, given.preload, words)
+        self.status()
+
+    def run(self, line, cell):
+        words = re.fullmatch(r"\s*(?:--ranks?[ =]([\d,]+))?\s*", line)
+        if not words:
+            raise UsageError(f"usage:\n{USAGE}")
+        ranks = [int(rank) for rank in words[1].split(",") if rank] if words[1] else None
+        group = self.started()
+        first = min(ranks) if ranks else 0
+        results = group.run(_cells.run, cell, first, ranks=ranks)
+        values = dict(zip(ranks or range(len(results)), results))
+        data, metadata = values[first] or ({}, {})
+        if set(data) > {"text/plain"}:
+            return group.display(data, metadata)
+        for rank, value in values.items():
+            if value:
+                group._output.line(rank, "stdout", value[0]["text/plain"] + "\n")
+        group._output.show(True)
+
+    def push(self, line):
+        namespace = self.shell.user_ns
+        if missing := [name for name in line.split() if name not in namespace]:
+            raise UsageError(f"the notebook has no variable {missing[0]}")
+        self.started().put(**{name: namespace[name] for name in line.split()})
+
+    def pull(self, line):
+        return self.started().pull(line)
+
+    def status(self, line=""):
+        peers = self.started().peers()
+        for host in dict.fromkeys(peer.host for peer in peers):
+            here = {peer.rank: str(peer.pid) for peer in peers if peer.host == host}
+            print(f"ranks {ranks_text(here)} on {host}: pids {', '.join(here.values())}")
+
+    def restart(self, line):
+        self.started().restart()
+
+    def stop(self, line=""):
+        if self.group:
+            self.group.close()
+        DdrunMagics.group = None
+
+
+def render(error):
+    notes = getattr(error, "__notes__", [])
+    cause = getattr(error.__cause__, "args", None)
+    return [cause[0].rstrip() if cause else f"{type(error).__name__}: {error}", *notes]

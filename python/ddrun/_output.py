@@ -1,0 +1,107 @@
+"""What ranks print, live, with the ranks in front; equal lines of several ranks are shown once."""
+
+import collections
+import functools
+import sys
+import time
+
+from ddrun._worker import MARK
+
+HOLD = 0.1  # seconds that a line waits for equal lines of other ranks
+
+
+def ranks_text(ranks):
+    """0-2,5"""
+    parts, ranks = [], sorted(ranks)
+    for rank in ranks:
+        if parts and parts[-1][1] == rank - 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in parts)
+
+
+class Fold:
+    """One stream of all ranks. write(text) gets whole lines, or pieces that end with a carriage return."""
+
+    def __init__(self, write):
+        self.write, self.ranks, self.labelled = write, set(), True
+        self.lines = collections.defaultdict(collections.deque)  # by rank: (time, text)
+
+    def add(self, rank, text):
+        self.lines[rank].append((time.monotonic(), text))
+        self.show()
+
+    def deadline(self):
+        return min((queue[0][0] + HOLD for queue in self.lines.values() if queue), default=None)
+
+    def show(self, everything=False):
+        """Writes what need not wait: if each rank has a line all but the most frequent one, which others may still write."""
+        while heads := {rank: queue[0] for rank, queue in self.lines.items() if queue}:
+            groups = collections.defaultdict(list)
+            for rank in sorted(heads):
+                groups[heads[rank][1]].append(rank)
+            chosen = list(groups)
+            if not everything:
+                largest = max(groups, key=lambda text: len(groups[text]))
+                late = time.monotonic() - HOLD
+                if self.ranks <= set(heads):
+                    chosen = [text for text in groups if len(groups) == 1 or text != largest or len(groups[text]) == 1]
+                else:
+                    chosen = [text for text in groups if any(heads[rank][0] <= late for rank in groups[text])]
+                if not chosen:
+                    return
+            for text in chosen:
+                for rank in groups[text]:
+                    self.lines[rank].popleft()
+                self.write(f"[{ranks_text(groups[text])}] {text}" if self.labelled else text)
+
+
+class Output:
+    """show(stream, text) gets what ranks write to stdout and stderr. What ddrun itself says is kept in `said`."""
+
+    def __init__(self, show=None):
+        self.write, self.said, self.unflushed = show or self.write_console, "", False
+        self.folds = {stream: Fold(functools.partial(self.write, stream)) for stream in ("stdout", "stderr")}
+
+    def set_ranks(self, ranks, size):
+        for fold in self.folds.values():
+            fold.ranks, fold.labelled = set(ranks), size > 1
+
+    def line(self, rank, stream, text):
+        """Returns the number of a task whose output in this stream is complete, see _worker.MARK."""
+        if rank is None:
+            self.said += text
+            return None
+        text, mark, number = text.partition(MARK)
+        if text:
+            self.folds[stream].add(rank, text + "\n" if mark else text)
+        return int(number) if mark else None
+
+    def deadline(self):
+        return min(filter(None, (fold.deadline() for fold in self.folds.values())), default=None)
+
+    def show(self, everything=False):
+        for fold in self.folds.values():
+            fold.show(everything)
+        if everything:
+            self.flush()
+
+    def write_console(self, stream, text):
+        getattr(sys, stream).write(text)
+        self.unflushed = True
+
+    def flush(self):
+        """Before this thread waits: a notebook gets one message for lines that come together."""
+        if self.unflushed:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            self.unflushed = False
+
+    def take_said(self):
+        said, self.said = self.said, ""
+        return said
+
+    def show_said(self):
+        if said := self.take_said():
+            self.write("stderr", said)

@@ -1,0 +1,13 @@
+"""The program of each rank, and the first module of --preload: the folders of its caller come before other imports."""
+
+import json
+import os
+import sys
+
+if "DDRUN_PYTHON_JOB" in os.environ:
+    sys.path[:] = json.loads(os.environ["DDRUN_PYTHON_JOB"])["path"]
+
+from ddrun import _worker  # noqa: E402
+
+if __name__ == "__main__":
+    _worker.main()

@@ -1,0 +1,455 @@
+"""Functions on ranks: ddrun.run, ddrun.Group, and the functions of accelerate and torch that are made of them."""
+import contextlib
+import faulthandler
+import io
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import unittest
+import uuid
+from unittest import mock
+
+from harness import DDRUN, PYTHON, Running, TorchTest, VENV, environment, main, processes_of, running, wait_until
+from documents import DOCS, ROOT, Page, free_port
+
+PACKAGE = {"PYTHONPATH": ROOT / "python", "DDRUN_PROGRAM": DDRUN}
+FOREVER = 1000  # seconds
+
+
+class BadLuck(Exception):
+    pass
+
+
+class NotPickled(Exception):
+    def __reduce__(self):
+        raise TypeError("no")
+
+
+def rank():
+    return int(os.environ["RANK"])
+
+
+def pid():
+    return os.getpid()
+
+
+def fail_on(failing, error):
+    if rank() == failing:
+        raise error
+    time.sleep(FOREVER)
+
+
+def kill_on(killed):
+    if rank() == killed:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(FOREVER)
+
+
+def raise_not_pickled():
+    raise NotPickled("what it says")
+
+
+def touch(folder):
+    (folder / f"{rank()}").touch()
+
+
+def wait_for(folder, other):
+    while not (folder / f"{other}").exists():
+        time.sleep(0.01)
+
+
+def sleep(folder):
+    touch(folder)
+    time.sleep(FOREVER)
+
+
+def summed():
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    return reduced(torch.tensor(rank()))
+
+
+def reduced(value):
+    import torch.distributed as dist
+
+    dist.all_reduce(value)
+    return value.item()
+
+
+def fail_in_collective(failing):
+    import torch
+
+    if rank() == failing:
+        raise BadLuck
+    reduced(torch.tensor(1))
+
+
+class Touch:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+class PackageTest(TorchTest):
+    needs = ("cloudpickle",)
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        global ddrun
+        import ddrun
+
+    def setUp(self):
+        super().setUp()
+        os.environ[running.MARK] = self.mark = uuid.uuid4().hex
+        self.addCleanup(self.assert_none_left)
+        self.printed = {"stdout": "", "stderr": ""}
+        self.enterContext(mock.patch("ddrun._output.HOLD", FOREVER))  # seconds that a line waits for equal ones
+
+    def assert_none_left(self):
+        self.assertEqual(processes_of(self.mark), {})
+
+    def show(self, stream, text):
+        self.printed[stream] += text
+
+    def group(self, *args, **options):
+        group = ddrun.Group(*args, show=self.show, **options)
+        self.addCleanup(group.close, now=True)
+        return group
+
+    def wait_for_ranks(self, *ranks):
+        wait_until(lambda: {path.name for path in self.tmp.iterdir()} >= {str(rank) for rank in ranks}, 120, "files of ranks")
+
+    def start(self, text, *args):
+        """A program that uses the package."""
+        (self.tmp / "program.py").write_text(text)
+        made = Running([PYTHON, self.tmp / "program.py", *args], env={**PACKAGE, "HOME": self.tmp})
+        self.addCleanup(made.kill)
+        return made
+
+
+class Run(PackageTest):
+    def run_4(self, function, *args, **options):
+        out, err = io.StringIO(), io.StringIO()
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                return ddrun.run(function, *args, **{"nproc_per_node": 4, **options})
+        finally:
+            self.printed = {"stdout": out.getvalue(), "stderr": err.getvalue()}
+            self.assert_none_left()
+
+    def test_values(self):
+        factor = 10
+        self.assertEqual(self.run_4(lambda add, times: factor * rank() + add * times, 1, times=2), [2, 12, 22, 32])
+        self.assertEqual(self.printed, {"stdout": "", "stderr": ""})
+
+    @mock.patch("ddrun._output.HOLD", 60)
+    def test_output(self):
+        """All of it comes before the values; equal lines come once."""
+        def function():
+            print("same")
+            os.system("echo rank $RANK >&2")
+        self.run_4(function)
+        self.assertEqual(self.printed["stdout"], "[0-3] same\n")
+        self.assertEqual(sorted(self.printed["stderr"].splitlines()), [f"[{rank}] rank {rank}" for rank in range(4)])
+
+    def test_exception(self):
+        with self.assertRaises(BadLuck) as caught:
+            self.run_4(fail_on, 2, BadLuck("twice"))
+        self.assertEqual((caught.exception.args, caught.exception.ddrun_rank), (("twice",), 2))
+        self.assertEqual(caught.exception.__notes__, [f"rank 2 of 4 on {socket.gethostname()}, the first to fail"])
+        self.assertRegex(str(caught.exception.__cause__), "Traceback (?s:.*), in fail_on\n(?s:.*)BadLuck: twice")
+        self.assertNotIn("_worker.py", str(caught.exception.__cause__))
+
+    def test_exception_that_cannot_be_pickled(self):
+        with self.assertRaisesRegex(ddrun.RankError, "NotPickled: what it says"):
+            self.run_4(raise_not_pickled)
+        with self.assertRaisesRegex(ddrun.RankError, "SystemExit: 3"):
+            self.run_4(sys.exit, 3)
+        with self.assertRaisesRegex(TypeError, "pickle"):
+            self.run_4(threading.Lock)
+
+    def test_death(self):
+        with self.assertRaisesRegex(ddrun.RankDied, "rank 1 .*killed by SIGKILL") as caught:
+            self.run_4(kill_on, 1)
+        self.assertEqual((caught.exception.rank, caught.exception.signal, caught.exception.exit_code), (1, signal.SIGKILL, None))
+        self.assertEqual(caught.exception.host, socket.gethostname())
+        with self.assertRaises(ddrun.RankDied) as caught:
+            self.run_4(os._exit, 7)
+        self.assertEqual((caught.exception.signal, caught.exception.exit_code), (None, 7))
+
+    def test_restart(self):
+        def function():
+            assert os.environ["TORCHELASTIC_RESTART_COUNT"] == "1"
+            return rank()
+        self.assertEqual(self.run_4(function, options=["--max-restarts=1"]), [0, 1, 2, 3])
+        self.assertRegex(self.printed["stderr"], "^ddrun: restarting: rank [0-3] .* exited with code 1\n$")
+
+    def test_wrong_options(self):
+        for options in ({"nproc_per_node": "x"}, {"options": ["--nope"]}):
+            with self.subTest(options=options), self.assertRaisesRegex(RuntimeError, "^ddrun: error: [^\n]*$"):
+                self.run_4(pid, **options)
+
+
+class Groups(PackageTest):
+    def test_calls(self):
+        group = self.group(3)
+        pids = group.run(pid)
+        self.assertEqual([peer.pid for peer in group.peers()], pids)
+        self.assertEqual(set(group.map(lambda a, b: (a * b, os.getpid() in pids), range(20), range(20))),
+                         {(value * value, True) for value in range(20)})
+        self.assertEqual(group.map(divmod, range(20), [3] * 20), [divmod(value, 3) for value in range(20)])
+        group.put(shared=7)
+        self.assertEqual(group.pull("shared + rank"), [7, 8, 9])
+        self.assertEqual(group.run(lambda: shared * world_size), [21] * 3)  # noqa: F821  of the ranks
+        self.assertEqual(group.run(pid, ranks=[2, 0]), [pids[2], pids[0]])
+        self.assertEqual(group.pull("rank", ranks=1), [1])
+        with self.assertRaisesRegex(ValueError, "no rank 3,7 here; there are 0-2"):
+            group.run(pid, ranks=[3, 1, 7])
+        self.assertEqual(group.run(pid), pids)
+        group.close()
+        self.assert_none_left()
+        self.assertEqual(self.printed, {"stdout": "", "stderr": ""})
+
+    @mock.patch("ddrun._output.HOLD", 60)
+    def test_output(self):
+        def function():
+            for line in ("same", f"rank {rank()}", "same"):
+                print(line)
+            print("torn", end="")
+        group = self.group(2)
+        group.run(function)
+        self.assertEqual(self.printed["stdout"], "[0-1] same\n[0] rank 0\n[1] rank 1\n[0-1] same\n[0-1] torn\n")
+
+    def test_time_stamps(self):
+        """Of ddrun's option; a rank is asked once."""
+        group = self.group(2, options=["--timestamps"])
+        self.assertEqual(group.run(lambda: print("said", rank()), ranks=[1, 1]), [None])
+        self.assertRegex(self.printed["stdout"], r"^\[1\] [\d:.]+ said 1\n$")
+
+    def test_exception(self):
+        group = self.group(3)
+        pids = group.run(pid)
+        for _ in range(3):
+            with self.assertRaises(BadLuck) as caught:
+                group.run(fail_on, 1, BadLuck())
+            self.assertEqual(caught.exception.ddrun_rank, 1)
+            self.assertEqual(group.run(pid), pids)
+
+    def test_interrupts(self):
+        group = self.group(3)
+        pids = group.run(pid)
+
+        def interrupt_by(action, ranks):
+            for path in self.tmp.iterdir():
+                path.unlink()
+            thread = threading.Thread(target=lambda: (self.wait_for_ranks(*ranks), action()))
+            thread.start()
+            with self.assertRaises(KeyboardInterrupt):
+                group.run(sleep, self.tmp, ranks=ranks)
+            thread.join()
+            self.assertEqual(group.run(pid), pids)
+
+        interrupt_by(lambda: os.kill(os.getpid(), signal.SIGINT), [0, 1, 2])
+        interrupt_by(lambda: os.kill(os.getpid(), signal.SIGINT), [1])
+        interrupt_by(group.interrupt, [0, 1, 2])
+
+    def test_restart_and_death(self):
+        group = self.group(2)
+        pids = [group.run(pid)]
+        group.put(kept=1)
+        group.restart()
+        pids.append(group.run(pid))
+        with self.assertRaises(NameError):
+            group.pull("kept")
+        with self.assertRaisesRegex(ddrun.RankDied, "rank 1 .*killed by SIGKILL") as caught:
+            group.run(kill_on, 1)
+        self.assertEqual((caught.exception.rank, caught.exception.pid), (1, pids[1][1]))
+        self.assertIn("all ranks start anew", caught.exception.__notes__[0])
+        pids.append(group.run(pid))
+        os.kill(pids[2][0], signal.SIGALRM)  # between two calls
+        with self.assertRaisesRegex(ddrun.RankDied, "rank 0 .*killed by SIGALRM"):
+            group.run(sleep, self.tmp)
+        pids.append(group.run(pid))
+        self.assertEqual(len({pid for of_round in pids for pid in of_round}), 8)
+        self.assertEqual(self.printed, {"stdout": "", "stderr": ""})
+
+    @mock.patch("ddrun._group.RESTART_AFTER", 1)
+    def test_end_without_a_failure(self):
+        """A rank that leaves by itself is dead too; in `run` it has no value."""
+        def leave():
+            os._exit(0) if rank() == 1 else time.sleep(FOREVER)
+        group = self.group(2)
+        with self.assertRaisesRegex(ddrun.RankDied, "rank 1 .*exited with code 0"):
+            group.run(leave)
+        self.assertEqual(group.run(rank), [0, 1])
+        self.assertEqual(ddrun.run(lambda: 5 if rank() else os._exit(0), nproc_per_node=2), [None, 5])
+
+    def test_restart_after_a_death(self):
+        group = self.group(2)
+        pids = group.run(pid)
+        os.kill(pids[0], signal.SIGKILL)
+        wait_until(lambda: not os.path.exists(f"/proc/{pids[0]}"))
+        group.restart()
+        self.assertEqual(group.run(rank), [0, 1])
+
+    def test_output_between_calls(self):
+        """Neither a rank that prints much nor one whose stdout is closed blocks."""
+        def print_later():
+            threading.Thread(target=lambda: [print(number) for number in range(50000)]).start()
+        group = self.group(1)
+        group.run(print_later)
+        wait_until(lambda: group._job.dropped, 120, "more lines than are kept")
+        self.assertEqual(group.run(rank), [0])
+        self.assertRegex(self.printed["stderr"], r"^ddrun: \d+ lines that ranks printed between calls were not kept\n$")
+        group.run(lambda: (sys.stdout.close(), os.close(1), os.close(2)))
+        self.assertEqual(group.run(rank), [0])
+
+    def test_hosts(self):
+        group = self.group(2, hosts="localhost,127.0.0.1")
+        self.assertEqual(group.run(rank), [0, 1, 2, 3])
+        self.assertEqual(group.run(bytes, 5_000_000, ranks=[3]), [bytes(5_000_000)])
+        self.assertEqual({peer.pid for peer in group.peers()}, set(group.run(pid)))
+        with self.assertRaises(BadLuck):
+            group.run(fail_on, 3, BadLuck())
+        port = group._job.listener.getsockname()[1]
+        proof = self.tmp / "unpickled"
+        silent = socket.create_connection(("127.0.0.1", port))
+        self.addCleanup(silent.close)
+        message = pickle.dumps(({"RANK": 0}, Touch(proof), 1))
+        framed = len(message).to_bytes(8, "big") + bytes(32) + message
+        for sent in (bytes(32) + framed, framed, bytes(32) + (1 << 40).to_bytes(8, "big") + bytes(40)):
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as stranger:
+                stranger.sendall(sent)
+                stranger.shutdown(socket.SHUT_WR)
+                received = b""
+                with contextlib.suppress(ConnectionResetError):
+                    while more := stranger.recv(1000):
+                        received += more
+                self.assertEqual(len(received), 32)  # the nonce
+        self.assertEqual(group.run(rank), [0, 1, 2, 3])
+        self.assertFalse(proof.exists())
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can be another user")
+    def test_another_user(self):
+        group = self.group(1)
+        proof = self.tmp / "unpickled"
+        self.tmp.chmod(0o777)
+        message = pickle.dumps(({"RANK": 0}, Touch(proof), 1))
+        script = f"""import socket
+with socket.socket(socket.AF_UNIX) as stranger:
+    stranger.connect({group._job.listener.getsockname()})
+    try:
+        stranger.sendall({len(message).to_bytes(8, "big") + message})
+        print(stranger.recv(1) or "closed")
+    except OSError:
+        print("closed")
+"""
+        done = subprocess.run(["python3", "-c", script], user=65534, group=65534, capture_output=True, text=True, timeout=60,
+                              cwd="/", check=False)
+        self.assertEqual(done.stdout, "closed\n", done.stderr)
+        self.assertEqual(group.run(rank), [0])
+        self.assertFalse(proof.exists())
+
+    def test_caller_is_killed(self):
+        """In a call, and between two."""
+        for call in ("group.run(time.sleep, 1000)", "time.sleep(1000)"):
+            with self.subTest(call):
+                caller = self.start(f"import ddrun, time\ngroup = ddrun.Group(2)\nprint('ready', flush=True)\n{call}\n")
+                wait_until(lambda caller=caller: "ready" in caller.output()[0], 120, caller.output)
+                self.assertGreaterEqual(len(caller.processes()), 4)
+                caller.process.kill()
+                wait_until(lambda caller=caller: not caller.processes(), 60, caller.processes)
+
+    def test_end_without_close(self):
+        result = self.start("import ddrun\ngroup = ddrun.Group(2)\nprint(group.run(int))\n").wait()
+        self.assertEqual((result.code, result.out, result.err), (0, "[0, 0]\n", ""))
+
+
+class Torch(PackageTest):
+    def check(self, group):
+        self.assertEqual(group.run(summed), [6] * 4)
+        pids = group.run(pid)
+        with self.assertRaises(BadLuck) as caught:
+            group.run(fail_in_collective, 2)
+        self.assertIn("process group", caught.exception.__notes__[1])
+        self.assertEqual(group.run(summed), [6] * 4)
+        self.assertEqual(group.run(pid), pids)
+        group.restart()
+        self.assertFalse(set(group.run(pid)) & set(pids))
+        self.assertEqual(group.run(summed), [6] * 4)
+
+    def test_preloaded(self):
+        self.check(self.group(4, preload="torch"))
+
+    @mock.patch("ddrun._group.RESTART_AFTER", 1)
+    @mock.patch("ddrun._call.RESTART_AFTER", 1)
+    def test_rank_that_cannot_be_interrupted(self):
+        """It hears nothing of a restart either: its main thread holds Python's lock."""
+        def hold():
+            import ctypes
+
+            if rank() == 0:
+                wait_for(folder, 1)
+                raise BadLuck
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            touch(folder)
+            ctypes.PyDLL(None).sleep(FOREVER)
+        folder = self.tmp
+        group = self.group(2)
+        with self.assertRaises(BadLuck) as caught:
+            group.run(hold)
+        self.assertIn("rank 1 did not stop; all ranks were started anew", caught.exception.__notes__[1])
+        self.assertEqual(group.run(rank), [0, 1])
+        self.assertEqual(self.printed, {"stdout": "", "stderr": ""})
+
+
+    def test_page(self):
+        self.assertGreater(Page(DOCS / "python.md", self.tmp, VENV).run().ran, 0)
+
+
+class Launchers(PackageTest):
+    def test_one_machine(self):
+        with contextlib.redirect_stderr(io.StringIO()):
+            self.assertEqual(ddrun.notebook_launcher(lambda add: rank() + add, (5,), num_processes=2), [5, 6])
+            self.assertEqual(ddrun.elastic_launch(ddrun.LaunchConfig(1, 1, 2), lambda add: rank() + add)(5), {0: 5, 1: 6})
+            with self.assertRaises(BadLuck):
+                ddrun.elastic_launch(ddrun.LaunchConfig(1, 1, 2, max_restarts=0), fail_on)(0, BadLuck())
+        with self.assertRaisesRegex(TypeError, "function"):
+            ddrun.elastic_launch(ddrun.LaunchConfig(1, 1, 2), "train.py")
+
+    def test_two_machines(self):
+        text = """
+import ddrun, sys, torch.distributed.launcher.api
+def function():
+    import os
+    return os.environ["RANK"], os.environ["WORLD_SIZE"], os.environ.get("ACCELERATE_MIXED_PRECISION")
+node, port = sys.argv[1:]
+print(ddrun.notebook_launcher(function, num_processes=2, num_nodes=2, node_rank=int(node), master_addr="127.0.0.1", use_port=port))
+config = torch.distributed.launcher.api.LaunchConfig(1, 1, 1)
+print(ddrun.elastic_launch(config, function)())
+"""
+        port = free_port()
+        machines = [self.start(text, node, port) for node in range(2)]
+        for node, machine in enumerate(machines):
+            result = self.assert_success(machine.wait())
+            ranks = [(f"{rank}", "4", "no") for rank in (2 * node, 2 * node + 1)]
+            self.assertEqual(result.out, f"{ranks}\n{ {0: ('0', '1', None)} }\n")
+
+
+if __name__ == "__main__":
+    if sys.executable != PYTHON and list(VENV.glob("lib/python3*/site-packages/cloudpickle")):
+        os.execve(PYTHON, [PYTHON, *sys.argv], environment(**PACKAGE, DDRUN_TEST_PROGRAM=DDRUN))
+    faulthandler.dump_traceback_later(280, exit=True)
+    main()

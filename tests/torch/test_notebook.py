@@ -1,0 +1,213 @@
+"""The magics in a kernel of Jupyter, and docs/notebook.ipynb."""
+import asyncio
+import contextlib
+import faulthandler
+import itertools
+import os
+import re
+import signal
+import sys
+import uuid
+
+from harness import DDRUN, PYTHON, TorchTest, VENV, environment, main, processes_of, running, wait_until
+from documents import DOCS, ROOT
+
+PACKAGE = {"PYTHONPATH": ROOT / "python", "DDRUN_PROGRAM": DDRUN}
+
+
+def has_package(name):
+    return bool(list(VENV.glob(f"lib/python3*/site-packages/{name}")))
+
+
+def text_of(outputs):
+    """What a cell shows as text, as a reader sees it."""
+    text = ""
+    for output in outputs:
+        if output.output_type == "stream":
+            text += output.text
+        elif output.output_type == "error":
+            text += re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(output.traceback))
+        else:
+            text += output.data["text/plain"] + "\n"
+    return text
+
+
+def kinds_of(outputs):
+    kinds = [(output.output_type, output.get("name"), output.get("ename"), sorted(output.get("data", ()))) for output in outputs]
+    return [kind for kind, _ in itertools.groupby(kinds)]
+
+
+class KernelTest(TorchTest):
+    needs = ("cloudpickle", "ipykernel", "nbclient", "matplotlib")
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        import nbclient
+        import nbformat.v4
+
+        class Client(nbclient.NotebookClient):
+            """seen(text) is called with each text that is shown."""
+
+            def process_message(self, message, cell, index):
+                if message["msg_type"] == "stream":
+                    self.seen(message["content"]["text"])
+                return super().process_message(message, cell, index)
+
+        cls.format, cls.client_class = nbformat, Client
+
+    @classmethod
+    def start(cls, notebook=None):
+        """A kernel. What it starts is found by its mark, and has to be gone at the end."""
+        mark = uuid.uuid4().hex
+        cls.addClassCleanup(lambda: wait_until(lambda: not processes_of(mark), 60, lambda: processes_of(mark)))
+        client = cls.client_class(notebook or cls.format.v4.new_notebook(), timeout=120, kernel_name="python3")
+        client.seen, client.mark = lambda text: None, mark
+        stack = contextlib.ExitStack()
+        cls.addClassCleanup(stack.close)
+        stack.enter_context(client.setup_kernel(env={**os.environ, running.MARK: mark}))
+        client.ranks = lambda: [pid for pid, command in processes_of(mark).items() if re.search(r"python\S* -u \S+_rank\.py", command)]
+        return client
+
+    def run_cell(self, client, source, seen=lambda text: None):
+        cell = self.format.v4.new_code_cell(source)
+        client.nb.cells.append(cell)
+        client.allow_errors, client.seen = True, seen
+        client.execute_cell(cell, len(client.nb.cells) - 1)
+        return cell.outputs
+
+
+class Magics(KernelTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.client = cls.start()
+
+    def setUp(self):
+        super().setUp()
+        self.assertRegex(self.shown("%reload_ext ddrun\n%ddrun start 3"), r"^ranks 0-2 on \S+: pids \d+, \d+, \d+\n$")
+
+    def outputs(self, source, **options):
+        return self.run_cell(self.client, source, **options)
+
+    def shown(self, source, **options):
+        return text_of(self.outputs(source, **options))
+
+    def test_cells(self):
+        self.assertEqual(self.shown("%%ddrun\nx = rank * 10"), "")
+        self.assertEqual(self.shown("%%ddrun\nx + world_size"), "[0] 3\n[1] 13\n[2] 23\n")
+        self.assertEqual(self.shown("%%ddrun --rank 0,2\nx"), "[0] 0\n[2] 20\n")
+        self.assertEqual(self.shown("%%ddrun\nimport asyncio\nawait asyncio.sleep(0)\nx;"), "")
+        self.assertEqual(self.shown("%%ddrun --rank 1\n!echo shell $RANK"), "[1] shell 1\n")
+        self.assertRegex(self.shown("%%ddrun --rank=1\n%timeit -n1 -r1 x"), r"^\[1\] .* per loop")
+        self.assertIn("there is no rank 5 here; there are 0-2", self.shown("%%ddrun --rank 5\nx"))
+        for wrong in ("%%ddrun --foo\nx", "%ddrun bla"):
+            self.assertIn("%ddrun push NAME", self.shown(wrong))
+
+    def test_output_is_live_and_folded(self):
+        """The cell ends after its first lines have been seen."""
+        proceed, seen = self.tmp / "proceed", []
+
+        def look(text):
+            seen.append(text)
+            if "".join(seen).count("first") and "[2] of 2" in "".join(seen):
+                proceed.touch()
+        shown = self.shown(f"""%%ddrun
+import os, time
+print("first"), print("of", rank)
+while not os.path.exists({str(proceed)!r}): time.sleep(0.01)
+print("last")""", seen=look)
+        self.assertEqual(sorted(re.sub(r"\[[\d,-]+\] (first|last)", r"\1", shown).split("\n"))[1:4], [f"[{rank}] of {rank}" for rank in range(3)])
+
+    def test_what_is_not_text(self):
+        outputs = self.outputs("%%ddrun\nimport matplotlib.pyplot as plt\nplt.plot([rank, 1])\nprint('drawn');")
+        pictures = [output for output in outputs if output.output_type == "display_data"]
+        self.assertEqual([sorted(picture.data) for picture in pictures], [["image/png", "text/plain"]])
+        outputs = self.outputs("%%ddrun --rank 1,2\nfrom IPython.display import HTML\nHTML(f'<b>{rank}</b>')")
+        self.assertEqual([output.data["text/html"] for output in outputs], ["<b>1</b>"])
+
+    def test_failures(self):
+        self.outputs("%%ddrun\nimport time\nx = rank\ndef fail():\n    raise KeyError('train')")
+        outputs = self.outputs("%%ddrun\nif rank == 1: fail()\ntime.sleep(1000)")
+        self.assertEqual([(output.output_type, output.ename) for output in outputs], [("error", "KeyError")])
+        shown = text_of(outputs)
+        self.assertRegex(shown, r"(?s)if rank == 1: fail\(\).*in fail\(\).*raise KeyError\('train'\).*KeyError: 'train'.*rank 1 of 3 on \S+, the first")
+        self.assertNotRegex(shown, r"_worker\.py|_call\.py|_magics\.py|ipykernel")
+        shown = self.shown("%%ddrun\nx = = 3")
+        self.assertRegex(shown, r"x = = 3\n +\^\nSyntaxError: invalid syntax")
+        self.assertNotIn("_call.py", shown)
+        self.assertEqual(self.shown("%%ddrun\nx"), "[0] 0\n[1] 1\n[2] 2\n")
+        self.assertIn("%ddrun stop ends the ranks", self.shown("%%ddrun\nexit()"))
+
+    def test_interrupt(self):
+        def interrupt(text):
+            if "asleep" in text:
+                asyncio.ensure_future(self.client.km.interrupt_kernel())
+        self.outputs("%%ddrun\nimport time\nx = rank")
+        outputs = self.outputs("%%ddrun\nprint('asleep')\ntime.sleep(1000)", seen=interrupt)
+        self.assertEqual(outputs[-1].ename, "KeyboardInterrupt")
+        self.assertEqual(self.shown("%%ddrun\nx"), "[0] 0\n[1] 1\n[2] 2\n")
+
+    def test_variables(self):
+        self.assertEqual(self.shown("a, b = 5, [1]\n%ddrun push a b"), "")
+        self.assertEqual(self.shown("values = %ddrun pull a * rank\nvalues, b"), "([0, 5, 10], [1])\n")
+        self.assertIn("has no variable nothing", self.shown("%ddrun push a nothing"))
+
+    def test_ends(self):
+        ranks = self.client.ranks()
+        self.assertEqual(len(ranks), 3, processes_of(self.client.mark))
+        self.assertEqual(self.shown("%ddrun restart"), "")
+        self.assertFalse(set(ranks) & set(self.client.ranks()))
+        self.assertIn("NameError: name 'x' is not defined", self.shown("%%ddrun\nx"))
+        shown = self.shown("%%ddrun\nimport os, time\nif rank == 1: os.kill(os.getpid(), 9)\ntime.sleep(1000)")
+        self.assertRegex(shown, r"rank 1 .*killed by SIGKILL(?s:.*)all ranks start anew; their variables are gone")
+        self.assertEqual(self.shown("%%ddrun\nrank"), "[0] 0\n[1] 1\n[2] 2\n")
+        self.assertEqual(self.shown("%ddrun stop"), "")
+        self.assertEqual(len(processes_of(self.client.mark)), 1)  # the kernel
+        self.assertIn("%ddrun start 4", self.shown("%%ddrun\nx"))
+
+
+class Kernels(KernelTest):
+    def test_end_of_the_kernel(self):
+        """At its restart, and when it is killed in the middle of a cell."""
+        client = self.start()
+        self.run_cell(client, "%load_ext ddrun\n%ddrun start 2")
+        ranks = client.ranks()
+        self.assertEqual(len(ranks), 2)
+        from jupyter_core.utils import run_sync
+
+        run_sync(client.km.restart_kernel)(now=True)
+        run_sync(client.kc.wait_for_ready)(timeout=120)
+        wait_until(lambda: not client.ranks(), 60, client.ranks)
+        self.run_cell(client, "%load_ext ddrun\n%ddrun start 2")
+        self.assertEqual(len(client.ranks()), 2)
+
+        def kill(text):
+            os.kill(client.km.provisioner.pid, signal.SIGKILL)
+        with self.assertRaisesRegex(Exception, "Kernel died"):
+            self.run_cell(client, "%%ddrun\nimport time\nprint('asleep')\ntime.sleep(1000)", seen=kill)
+        wait_until(lambda: not processes_of(client.mark), 60, lambda: processes_of(client.mark))
+
+
+class Example(KernelTest):
+    needs = (*KernelTest.needs, "torch")
+
+    def test_example(self):
+        """Its cells show what is stored with them, up to numbers."""
+        stored = self.format.read(DOCS / "notebook.ipynb", as_version=4)
+        notebook = self.format.read(DOCS / "notebook.ipynb", as_version=4)
+        client = self.start(notebook)
+        for index, cell in enumerate(notebook.cells):
+            if cell.cell_type == "code":
+                with self.subTest(cell.source):
+                    client.execute_cell(cell, index)
+                    self.assertEqual(kinds_of(cell.outputs), kinds_of(stored.cells[index].outputs))
+        if target := os.environ.get("DDRUN_EXECUTED_NOTEBOOK"):
+            self.format.write(notebook, target)
+
+
+if __name__ == "__main__":
+    if sys.executable != PYTHON and has_package("nbclient"):
+        os.execve(PYTHON, [PYTHON, *sys.argv], environment(**PACKAGE, DDRUN_TEST_PROGRAM=DDRUN))
+    faulthandler.dump_traceback_later(280, exit=True)
+    main()
