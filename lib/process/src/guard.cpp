@@ -144,6 +144,8 @@ class Guard {
         }
       }
       if (signal < 0 || signal == SIGCHLD) continue;
+      // The end of the parent (--end-with-parent) is no repeated signal: workers keep their time to end.
+      if (received_ != 0 && sender_of(info) == shared_.agent_pid) continue;
       // Read before the message is written: the agent may close its signal handling in response, and must not be killed
       // by the sweeper then.
       const bool handled = shared_.agent_handles_signals;

@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <string>
+#include <thread>
 
 #include "../job.hpp"
 
@@ -104,4 +106,27 @@ TEST_CASE("With --end-with-parent a job ends in order when the process that star
     CHECK(has(outcome.err, "SIGTERM from --end-with-parent"));
     CHECK(last_line(outcome.err) == "  workers: ranks 0,1 stopped by ddrun");
   }
+}
+
+TEST_CASE("A job that is being ended keeps its time when its parent ends too") {
+  const TemporaryDirectory dir;
+  std::string script;
+  for (const auto& word :
+       job({"--end-with-parent", "-n", "2", "--shutdown-timeout=600"},
+           {"tell", "TERM", "print", "ready", "heard", "1", "await", dir.file("go"), "print", "done"})) {
+    script += word + " ";
+  }
+  Run run({"/bin/sh", "-c", script + "& exec sleep 1000"});
+  REQUIRE(wait_until([&] { return count(run.out(), "ready\n") == 2; }));
+  REQUIRE(run.signal(descendants_of(run.pid()).front(), SIGTERM));
+  REQUIRE(wait_until([&] { return count(run.out(), "got TERM\n") == 2; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(1'100));  // a signal that comes later is a repeated one
+  run.signal(SIGKILL);
+  REQUIRE(wait_until([&] { return descendants_of(run.pid()).empty(); }));
+  write_file(dir.file("go"), "");
+  const auto outcome = run.wait();
+  CHECK(run.all_gone());
+  DDRUN_SHOW(outcome);
+  CHECK(count(outcome.out, "done\n") == 2);
+  CHECK_FALSE(has(outcome.err, "again: killing"));
 }
