@@ -92,7 +92,12 @@ bool Connection::serve(std::string_view input) {
     const auto progress = session_.handle(input, replies, max_reply_batch);
     shared_->current = nullptr;
     input.remove_prefix(progress.consumed);
-    if (!send_replies(progress.close || progress.paused) || progress.close) return false;
+    if (!send_replies(progress.close || progress.paused)) return false;
+    if (progress.close) {
+      // Notifications that requests of others have caused, and replies behind them, as far as the socket takes them.
+      if (has_unsent()) send_some(std::string_view(out_).substr(out_begin_));
+      return false;
+    }
     stopped_early_ = progress.paused;
     if (!progress.paused || has_unsent()) break;
   }
