@@ -35,7 +35,7 @@ fuzz() {
       count pass "fuzzing of $(_fuzz_module "$target")'s $target"
       say "Fuzzing the $target: $(sed -n 's/^Done \([0-9]*\) runs.*/\1 inputs, nothing found/p' "$log")"
     else
-      count fail "fuzzing of $(_fuzz_module "$target")'s $target" "see $log"
+      count fail "fuzzing of $(_fuzz_module "$target")'s $target" "$(_fuzz_found "$log") (see $log)"
       say "---- end of $log"
       tail -n "${DDRUN_LOG_TAIL:-40}" "$log"
       say "----"
@@ -45,6 +45,12 @@ fuzz() {
     pids=("${pids[@]:1}")
   done
   took "Fuzzing" $((SECONDS - start))
+}
+
+# _fuzz_found LOG   what has ended a fuzzer, and with which input
+_fuzz_found() {
+  sed -nE 's/.*(does not hold: .*|ERROR: .*|runtime error: .*)/\1/p; s/^Base64: /in base64: /p' "$1" | awk 'NR == 1 || /^in base64/' |
+    paste -sd ' '
 }
 
 fuzz_corpus() { echo "$root/tests/fuzz/corpus/$1"; }
