@@ -132,9 +132,14 @@ def preload_leak(bench, note, first=100, last=None):
     command = bench.ddrun_command(2, script(bench, FAILING), "STAMPS", str(first), str(last), options=(
         f"--env=PYTHON_EXEC={sys.executable}", "--preload=json", f"--max-restarts={last}", "--same-cause=0"))
 
+    def is_own(pid):
+        try:
+            return os.readlink(f"/proc/{pid}/exe") == program
+        except OSError:  # a worker that has ended meanwhile
+            return False
+
     def own_memory(job):
-        own = [pid for pid in (job.process.pid, *descendants(job.process.pid)) if os.readlink(f"/proc/{pid}/exe") == program]
-        return proportional_set(own)
+        return proportional_set(filter(is_own, (job.process.pid, *descendants(job.process.pid))))
 
     def look(job):
         before, seconds = own_memory(job), job.restart()
