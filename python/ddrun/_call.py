@@ -33,13 +33,14 @@ class Call:
         self.marks = set()  # (number, stream) whose output is not complete
         self.left = {}  # by number of a leave_process_group: whether there was a group, None without an answer
         self.failure = self.stopped = self.answered = None
-        self.interrupts, self.notes, self.round = 0, [], group._round
+        self.interrupts, self.notes, self.round = 0, [], group._job.round
 
     def run(self):
-        group, beginning = self.group, list(self.queues)
-        group._job.idle = False
-        if dropped := group._job.take_dropped():
-            group._output.write("stderr", f"ddrun: {dropped} lines that ranks printed between calls were not kept\n")
+        group, job, beginning = self.group, self.group._job, list(self.queues)
+        job.idle = False
+        if job.dropped:
+            group._output.write("stderr", f"ddrun: {job.dropped} lines that ranks printed between calls were not kept\n")
+            job.dropped = 0
         try:
             while beginning or self.active or self.marks or None in self.left.values():
                 try:
@@ -56,7 +57,7 @@ class Call:
         finally:
             group._job.idle = True
         if any(self.left.values()) and not self.notes:
-            self.leave(group._peers)
+            self.leave(group._job.peers)
             self.notes.append("torch's process group was ended on all ranks; init_process_group makes a new one")
         group._output.show(True)
         group._output.show_said()
@@ -69,23 +70,23 @@ class Call:
     def give(self, rank):
         if self.queues[rank] and not self.stopped:
             index, task = self.queues[rank].popleft()
-            number, peer = next(self.group._numbers), self.group._peers[rank]
+            number, peer = next(self.group._numbers), self.group._job.peers[rank]
             self.active[number] = peer, index
             self.marks |= {(number, stream) for stream in self.group._streams}
             self.group._job.send(peer, number, task)
 
     def step(self):
         """Handles one item, or what is due; false if the call is over."""
-        group, since = self.group, self.stopped if self.active else self.answered
+        group, job, since = self.group, self.group._job, self.stopped if self.active else self.answered
         limit = MARK_TIMEOUT if not self.active else RESTART_AFTER if self.left else ABORT_AFTER
-        kind, *content = group._take(since and since + limit) or [None]
+        kind, *content = job.take(since and since + limit)
         if kind == "interrupt":
             raise KeyboardInterrupt
         if kind == "mark":
             self.marks.discard(content[0])
         elif kind == "answer":
             self.on_answer(content[0], *content[1])
-        elif group._death or group._status is not None or group._round > self.round:
+        elif job.death or job.status is not None or job.round > self.round:
             raise group._dead()
         elif kind == "gone" and content[0] in self.peers():
             raise group._dead(content[0])
@@ -102,7 +103,7 @@ class Call:
             self.interrupt()  # the first may have come while Python ignores exceptions, as in a callback of the import lock
             self.leave(set(self.queues) - stuck)
             for peer in self.peers():
-                group._job.send(peer, "abort")
+                job.send(peer, "abort")
         return True
 
     def on_answer(self, peer, number, kind, content):
@@ -138,4 +139,4 @@ class Call:
         for rank in ranks:
             number = next(self.group._numbers)
             self.left[number] = None
-            self.group._job.send(self.group._peers[rank], number, payload(_worker.leave_process_group))
+            self.group._job.send(self.group._job.peers[rank], number, payload(_worker.leave_process_group))

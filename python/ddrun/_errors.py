@@ -47,9 +47,8 @@ def died(event, output, status):
     if not event:
         return RuntimeError(said or f"ddrun has ended with status {status}")
     number = event.get("signal")
-    error = RankDied(said or event["why"], event.get("rank"), event.get("host"), event.get("pid"),
-                     signal.Signals(number) if number in list(signal.Signals) else number, event.get("exit_code"))
-    return error
+    return RankDied(said or event["why"], event.get("rank"), event.get("host"), event.get("pid"),
+                    signal.Signals(number) if number in list(signal.Signals) else number, event.get("exit_code"))
 
 
 def add_note(exception, note):

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 from ddrun import _channel, find_ddrun
 from ddrun._worker import MARK
@@ -19,23 +20,26 @@ MOST_IDLE_LINES = 10000
 
 
 class Job:
-    """Starts ddrun. A thread of its own owns the connections and pipes and posts to `inbox`:
+    """Starts ddrun. A second thread owns the connections and pipes and posts to `inbox`:
 
     ("hello", peer), ("answer", peer, message), ("gone", peer), ("line", rank or None, stream, text), ("event", dict) of
-    ddrun's --events, and ("exit", status) as the last one. Methods are for other threads and do not block, unless they
+    ddrun's --events, and ("exit", status) as the last one. Methods are for the first thread and do not block, unless they
     say so. What ranks print is always read, so that they never wait for this process; `idle` bounds what is kept.
     """
 
-    def __init__(self, options, once=False, cells=False):
+    def __init__(self, options, output, once=False, cells=False):
         program, self.inbox, self.idle, self.dropped = find_ddrun(), queue.SimpleQueue(), False, 0
+        # What `take` has seen: the ranks of the last attempt, by rank, and how many they will be; the first one's failure,
+        # an event of ddrun; ddrun's exit status.
+        self.output, self.peers, self.round, self.size, self.death, self.status = output, {}, 0, 0, None, None
+        self.restarting = False  # ends of ranks are no failures
         given = [*options, os.environ.get("DDRUN_HOSTS") and "--hosts"]
         self.remote = any(option and option.startswith(("--hosts", "--hostfile")) for option in given)
         self.key = os.urandom(32) if self.remote else b""
         path, port = f"\0ddrun-{os.urandom(16).hex()}", 0  # in no directory: nothing is left if this process is killed
         if self.remote:
             family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-            both = family == socket.AF_INET6
-            self.listener = socket.create_server(("", 0), family=family, dualstack_ipv6=both, backlog=1024)
+            self.listener = socket.create_server(("", 0), family=family, dualstack_ipv6=family == socket.AF_INET6, backlog=1024)
             self.listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted ones inherit it
             port = self.listener.getsockname()[1]
         else:
@@ -53,7 +57,7 @@ class Job:
                    f"--events=/dev/fd/{pipes[2][1]}", *place, *options,
                    os.path.join(os.path.dirname(os.path.abspath(__file__)), "_rank.py")]
         try:
-            # In a session of its own: Jupyter interrupts all of the kernel's process group, which would end the job.
+            # In a new session: Jupyter interrupts all of the kernel's process group, which would end the job.
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipes[0][1], stderr=pipes[1][1],
                                             pass_fds=[pipes[2][1]], env={**os.environ, **variables}, start_new_session=True)
         finally:
@@ -68,8 +72,8 @@ class Job:
     async def serve(self):
         self.loop = asyncio.get_running_loop()
         server = await asyncio.start_server(self.admit, sock=self.listener)
-        readers = []
-        for end, read in zip(self.ends, (self.line_of("stdout"), self.line_of("stderr"), self.read_event)):
+        readers, events = [], lambda text: self.inbox.put(("event", json.loads(text)))
+        for end, read in zip(self.ends, (self.line_of("stdout"), self.line_of("stderr"), events)):
             reader = asyncio.StreamReader(limit=1 << 26)
             protocol = asyncio.StreamReaderProtocol(reader)
             await self.loop.connect_read_pipe(lambda protocol=protocol: protocol, os.fdopen(end, "rb", 0))
@@ -92,9 +96,6 @@ class Job:
 
         return read
 
-    def read_event(self, text):
-        self.inbox.put(("event", json.loads(text)))
-
     async def admit(self, reader, writer):
         peer = None
         try:
@@ -115,7 +116,42 @@ class Job:
             if peer:
                 self.inbox.put(("gone", peer))
 
-    # The other thread.
+    # The first thread.
+
+    def take(self, deadline=None):
+        """Shows what ranks print until there is another item, which it returns; (None,) at the deadline."""
+        kind, *content = item = self.next(deadline)
+        if kind == "hello" and content[0].round >= self.round:
+            peer, = content
+            if peer.round > self.round:
+                self.peers, self.round, self.restarting = {}, peer.round, False
+                self.size = peer.world_size if self.remote else peer.local_world_size
+            self.peers[peer.rank] = peer
+            if len(self.peers) == self.size:
+                self.output.set_ranks(self.peers, peer.world_size)
+        elif kind == "event" and content[0]["event"] in ("failed", "lost") and not self.restarting:
+            if content[0]["round"] >= self.round:
+                self.death = self.death or content[0]
+        elif kind == "exit":
+            self.status, = content
+        return item
+
+    def next(self, deadline):
+        while True:
+            if self.inbox.empty():
+                self.output.flush()
+            times = [moment for moment in (deadline, self.output.deadline()) if moment is not None]
+            try:
+                kind, *content = item = self.inbox.get(timeout=max(0, min(times) - time.monotonic()) if times else None)
+            except queue.Empty:
+                self.output.show()
+                if deadline is not None and time.monotonic() >= deadline:
+                    return (None,)
+                continue
+            if kind != "line":
+                return item
+            if (number := self.output.line(*content)) is not None:
+                return "mark", (number, content[1])
 
     def send(self, peer, *message):
         """See _worker."""
@@ -127,10 +163,6 @@ class Job:
             self.loop.call_soon_threadsafe(function)
         except RuntimeError:
             pass  # ddrun has ended, and the loop with it
-
-    def take_dropped(self):
-        dropped, self.dropped = self.dropped, 0
-        return dropped
 
     def signal(self, number):
         try:

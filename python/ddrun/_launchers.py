@@ -5,7 +5,6 @@ in the caller.
 """
 
 import dataclasses
-import functools
 from typing import Any, Dict, Optional
 
 from ddrun._call import payload
@@ -23,8 +22,7 @@ def notebook_launcher(function, args=(), num_processes=None, mixed_precision="no
         options += [f"--node-rank={node_rank}", f"--rdzv-id={rdzv_id}", f"--rdzv-backend={rdzv_backend}"]
         options += [f"--master-addr={master_addr}", f"--master-port={use_port}"] if rdzv_backend == "static" else \
             [f"--rdzv-endpoint={rdzv_endpoint or f'{master_addr}:{use_port}'}"]
-    values = launch(payload(function, *args), options)
-    return [values[rank] for rank in sorted(values)]
+    return list(launch(payload(function, *args), options).values())
 
 
 @dataclasses.dataclass
@@ -57,11 +55,8 @@ def elastic_launch(config, entrypoint):
     """torch's elastic_launch(config, entrypoint)(*args): returns the values by rank, of this machine's ranks."""
     if not callable(entrypoint):
         raise TypeError("entrypoint has to be a function; the command ddrun runs programs")
-    return functools.partial(_elastic_launch, config_options(config), entrypoint)
-
-
-def _elastic_launch(options, entrypoint, *args):
-    return dict(sorted(launch(payload(entrypoint, *args), options).items()))
+    options = config_options(config)
+    return lambda *args: launch(payload(entrypoint, *args), options)
 
 
 def config_options(config):

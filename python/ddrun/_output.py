@@ -45,7 +45,7 @@ class Fold:
             if not everything:
                 largest = max(groups, key=lambda text: len(groups[text]))
                 late = time.monotonic() - HOLD
-                if self.ranks <= set(heads):
+                if self.ranks and self.ranks <= set(heads):
                     chosen = [text for text in groups if len(groups) == 1 or text != largest or len(groups[text]) == 1]
                 else:
                     chosen = [text for text in groups if any(heads[rank][0] <= late for rank in groups[text])]

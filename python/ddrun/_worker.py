@@ -1,9 +1,9 @@
 """One rank: its main thread runs the tasks that the caller sends, a second thread receives them.
 
 A task is (number, payload); payload is a pickled (function, args, kwargs). Other messages are ("interrupt", number),
-("abort",) and ("exit",). The answer is (number, "value", pickled) or
-(number, "error", error), see `describe`. Before an answer the rank writes a line with MARK and the number to stdout and
-stderr: the caller knows by it that it has all that was printed.
+("abort",) and ("exit",). The answer is (number, "value", pickled) or (number, "error", error), see `describe`. Before an
+answer the rank writes a line with MARK and the number to stdout and stderr: the caller knows by it that it has all that
+was printed.
 """
 
 import io

@@ -285,6 +285,19 @@ class Groups(PackageTest):
         self.assertEqual(len({pid for of_round in pids for pid in of_round}), 8)
         self.assertEqual(self.printed, {"stdout": "", "stderr": ""})
 
+    def test_modules(self):
+        """Ranks import them from the caller's sys.path, changed ones anew after a restart."""
+        module = self.tmp / "answers.py"
+        module.write_text("def answer():\n    return 1\n")
+        with mock.patch("sys.path", [*sys.path, str(self.tmp)]):
+            from answers import answer
+            group = self.group(2)
+        self.assertEqual(group.run(answer), [1, 1])
+        module.write_text("def answer():\n    return 22\n")
+        self.assertEqual(group.run(answer), [1, 1])
+        group.restart()
+        self.assertEqual(group.run(answer), [22, 22])
+
     @mock.patch("ddrun._group.RESTART_AFTER", 1)
     def test_end_without_a_failure(self):
         """A rank that leaves by itself is dead too; in `run` it has no value."""
