@@ -357,6 +357,8 @@ TEST_CASE("In the background a worker does not read what is typed for the shell"
   const bool read = on.wait_for("got-echo for-the-worker");
   INFO(on.text);
   CHECK(read);
+  // What is typed before the job has ended may be read for its worker.
+  CHECK(wait_until([&] { return ::tcgetpgrp(on.front.get()) == run.pid(); }));
   on.type("exit\n");
   run.wait();
   CHECK(run.all_gone());
