@@ -3,6 +3,7 @@
 import functools
 import os
 import sys
+import warnings
 
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
@@ -42,6 +43,8 @@ def shell():
                                      display_pub_class=Publisher)
     made.showtraceback = made.showsyntaxerror = lambda *_, **__: None  # the caller shows it
     made.ask_exit = lambda: print("%ddrun stop ends the ranks", file=sys.stderr)
+    # An interrupt may come between the making of a coroutine and its first step.
+    warnings.filterwarnings("ignore", "coroutine 'InteractiveShell.run_cell_async' was never awaited")
     made.colors = "neutral" if hasattr(made, "theme") else "Neutral"
     return made
 

@@ -138,6 +138,8 @@ print("last")""", seen=look)
         self.assertNotIn("_call.py", shown)
         self.assertEqual(self.shown("%%ddrun\nx"), "[0] 0\n[1] 1\n[2] 2\n")
         self.assertIn("%ddrun stop ends the ranks", self.shown("%%ddrun\nexit()"))
+        # An interrupt may leave this behind.
+        self.assertEqual(self.shown("%%ddrun\ncoroutine = get_ipython().run_cell_async('1')\ndel coroutine"), "")
 
     def test_interrupt(self):
         def interrupt(text):
