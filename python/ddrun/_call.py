@@ -1,5 +1,6 @@
 """One call of a Group."""
 
+import collections
 import pickle
 import time
 
@@ -25,6 +26,7 @@ class Call:
 
     When a rank raises an exception, or at Ctrl-C, the other ranks are interrupted. What is stuck in a collective then is
     freed by ending the process groups of the ranks that are not; at last, and at a second Ctrl-C, the group is restarted.
+    A process group in which ranks have begun different numbers of collectives is ended too.
     """
 
     def __init__(self, group, queues, count):
@@ -32,6 +34,7 @@ class Call:
         self.active = {}  # by number: (peer, index)
         self.marks = set()  # (number, stream) whose output is not complete
         self.left = {}  # by number of a leave_process_group: whether there was a group, None without an answer
+        self.begun = {rank: collections.Counter() for rank in queues}  # collectives, by the name of the process group
         self.failure = self.stopped = self.answered = None
         self.interrupts, self.notes, self.round = 0, [], group._job.round
 
@@ -56,8 +59,8 @@ class Call:
                     self.stop()
         finally:
             group._job.idle = True
-        if any(self.left.values()) and not self.notes:
-            self.leave(group._job.peers)
+        if self.stopped and not self.notes and (any(self.left.values()) or self.uneven()):
+            group.run(_worker.leave_process_group)  # rank 0 has closed its store when the next call connects to a new one
             self.notes.append("torch's process group was ended on all ranks; init_process_group makes a new one")
         group._output.show(True)
         group._output.show_said()
@@ -106,7 +109,12 @@ class Call:
                 job.send(peer, "abort")
         return True
 
-    def on_answer(self, peer, number, kind, content):
+    def uneven(self):
+        """Whether some ranks have begun a collective that others have not, so that the next one would hang."""
+        counts = self.begun.values()
+        return any(len({count[name] for count in counts if name in count}) > 1 for name in set().union(*counts))
+
+    def on_answer(self, peer, number, kind, content, begun=()):
         if kind == "display":
             self.group.display(*content)
         elif number in self.left:
@@ -114,6 +122,7 @@ class Call:
         elif number in self.active:
             _, index = self.active.pop(number)
             self.answered = time.monotonic()
+            self.begun[peer.rank].update(begun)
             if self.left:
                 self.leave([peer.rank])
             if kind == "value":

@@ -40,7 +40,7 @@ def launch(call, options, show=None):
                     values[peer.rank] = None  # if it ends well without an answer
                     job.send(peer, 1, call)
                 elif kind == "answer" and content[0].round == job.round:
-                    peer, (_, kind, result) = content
+                    peer, (_, kind, result, _) = content
                     if kind == "value":
                         values[peer.rank] = result
                     else:
@@ -87,7 +87,8 @@ class Group:
         """Calls fn(*args, **kwargs) on all ranks, or on these, and returns the values in their order.
 
         What the first rank to fail raises is raised here, after the other ranks have been interrupted. The processes stay;
-        a process group of torch.distributed in which a rank could not be interrupted is ended on all ranks.
+        a process group of torch.distributed is ended on all ranks if one could not be interrupted, or if some have begun a
+        collective that others have not.
         """
         ranks = self._chosen(ranks)
         call = payload(fn, *args, **kwargs)

@@ -1,11 +1,12 @@
 """One rank: its main thread runs the tasks that the caller sends, a second thread receives them.
 
 A task is (number, payload); payload is a pickled (function, args, kwargs). Other messages are ("interrupt", number),
-("abort",) and ("exit",). The answer is (number, "value", pickled) or (number, "error", error), see `describe`. Before an
-answer the rank writes a line with MARK and the number to stdout and stderr: the caller knows by it that it has all that
-was printed.
+("abort",) and ("exit",). The answer is (number, "value", pickled, begun) or (number, "error", error, begun), see `describe`;
+begun: how many collectives, see `collectives`. Before an answer the rank writes a line with MARK and the number to stdout
+and stderr: the caller knows by it that it has all that was printed.
 """
 
+import contextlib
 import io
 import json
 import os
@@ -87,6 +88,7 @@ class Rank:
     def work(self):
         while task := self.tasks.get():
             number, payload = task
+            before = collectives()
             try:
                 answer = self.perform(number, payload)
             except KeyboardInterrupt as error:  # it came while another exception was handled
@@ -94,7 +96,11 @@ class Rank:
                 answer = "error", describe(error)
             self.running = None
             write_marks(number)
-            self.send(number, *answer)
+            begun = {name: count - before.get(name, 0) for name, count in collectives().items()}
+            try:
+                self.send(number, *answer, begun)
+            except OSError:
+                return NOT_CONNECTED
             if self.once:
                 if answer[0] == "error":
                     write_error_file(answer[1])
@@ -208,6 +214,15 @@ def process_group():
     """torch.distributed, if it has a process group."""
     dist = sys.modules.get("torch.distributed")
     return dist if dist and dist.is_available() and dist.is_initialized() else None
+
+
+def collectives():
+    """How many collectives this rank has begun, by the name of the process group."""
+    counts = {}
+    with contextlib.suppress(Exception):  # no process group, or one that does not count
+        for group, name in process_group().distributed_c10d._world.pg_names.items():
+            counts[name] = group._get_sequence_number_for_group()
+    return counts
 
 
 def leave_process_group():

@@ -3,11 +3,13 @@ import contextlib
 import faulthandler
 import io
 import os
+import pathlib
 import pickle
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -83,12 +85,19 @@ def reduced(value):
     return value.item()
 
 
-def fail_in_collective(failing):
+def fail_in_collective(folder, failing, function):
+    """Once the others have begun it; then they call the function of it."""
     import torch
+    import torch.distributed as dist
 
     if rank() == failing:
+        for other in range(dist.get_world_size()):
+            if other != failing:
+                wait_for(folder, other)
         raise BadLuck
-    reduced(torch.tensor(1))
+    work = dist.all_reduce(torch.tensor(1), async_op=True)
+    touch(folder)
+    function(work)
 
 
 class Touch:
@@ -394,11 +403,13 @@ class Torch(PackageTest):
     def check(self, group):
         self.assertEqual(group.run(summed), [6] * 4)
         pids = group.run(pid)
-        with self.assertRaises(BadLuck) as caught:
-            group.run(fail_in_collective, 2)
-        self.assertIn("process group", caught.exception.__notes__[1])
-        self.assertEqual(group.run(summed), [6] * 4)
-        self.assertEqual(group.run(pid), pids)
+        # The others cannot be interrupted, or can and have begun a collective that never ends.
+        for function in (lambda work: work.wait(), lambda _: time.sleep(FOREVER)):
+            with tempfile.TemporaryDirectory() as folder, self.assertRaises(BadLuck) as caught:
+                group.run(fail_in_collective, pathlib.Path(folder), 2, function)
+            self.assertIn("process group", caught.exception.__notes__[1])
+            self.assertEqual(group.run(summed), [6] * 4)
+            self.assertEqual(group.run(pid), pids)
         group.restart()
         self.assertFalse(set(group.run(pid)) & set(pids))
         self.assertEqual(group.run(summed), [6] * 4)
