@@ -2,6 +2,7 @@
 import contextlib
 import faulthandler
 import io
+import itertools
 import os
 import pathlib
 import pickle
@@ -329,10 +330,17 @@ class Groups(PackageTest):
     def test_output_between_calls(self):
         """Neither a rank that prints much nor one whose stdout is closed blocks."""
         def print_later():
-            threading.Thread(target=lambda: [print(number) for number in range(50000)]).start()
-        group = self.group(1)
+            def count():
+                for number in itertools.count():
+                    print(number)
+                    if enough.exists():
+                        return touch(enough.parent)
+            threading.Thread(target=count).start()
+        group, enough = self.group(1), self.tmp / "enough"
         group.run(print_later)
         wait_until(lambda: group._job.dropped, 120, "more lines than are kept")
+        enough.touch()
+        wait_for(self.tmp, 0)
         self.assertEqual(group.run(rank), [0])
         self.assertRegex(self.printed["stderr"], r"^ddrun: \d+ lines that ranks printed between calls were not kept\n$")
         group.run(lambda: (sys.stdout.close(), os.close(1), os.close(2)))
