@@ -92,12 +92,7 @@ bool Connection::serve(std::string_view input) {
     const auto progress = session_.handle(input, replies, max_reply_batch);
     shared_->current = nullptr;
     input.remove_prefix(progress.consumed);
-    if (!send_replies(progress.close || progress.paused)) return false;
-    if (progress.close) {
-      // Notifications that requests of others have caused, and replies behind them, as far as the socket takes them.
-      if (has_unsent()) send_some(std::string_view(out_).substr(out_begin_));
-      return false;
-    }
+    if (!send_replies(progress.close || progress.paused) || progress.close) return false;
     stopped_early_ = progress.paused;
     if (!progress.paused || has_unsent()) break;
   }
@@ -119,11 +114,11 @@ void Connection::keep_unparsed(std::string_view rest) {
 /// At once, or, if the replies are short, together with those of other connections.
 bool Connection::send_replies(bool at_once) {
   std::string& replies = shared_->replies;
-  if (replies.empty()) return true;
-  if (has_unsent()) {
+  if (has_unsent()) {  // notifications that requests of others have caused
     out_.append(replies);
-    return true;
+    return !at_once || flush();
   }
+  if (replies.empty()) return true;
   if (!at_once && replies.size() <= Outbox::max_batched_bytes) {
     Outbox& outbox = shared_->outbox;
     outbox.items.push_back({this, outbox.bytes.size(), replies.size()});
