@@ -82,7 +82,7 @@ class Call:
         """Handles one item, or what is due; false if the call is over."""
         group, job, since = self.group, self.group._job, self.stopped if self.active else self.answered
         limit = MARK_TIMEOUT if not self.active else RESTART_AFTER if self.left else ABORT_AFTER
-        kind, *content = job.take(since and since + limit)
+        kind, *content = job.take(since and since + limit) or [None]
         if kind == "interrupt":
             raise KeyboardInterrupt
         if kind == "mark":

@@ -119,7 +119,7 @@ class Group:
         for peer in job.peers.values():
             job.send(peer, "exit")
         while job.status is None and job.round == before:
-            if job.take(deadline) == (None,):  # a rank that holds Python's lock hears nothing
+            if not job.take(deadline):  # a rank that holds Python's lock hears nothing
                 job.end(seconds=1)
         job.death = None
         if job.status is None:
@@ -163,12 +163,12 @@ class Group:
         job = self._job
         if job.status is not None:
             raise RuntimeError("this group has ended; restart() begins it anew")
-        while job.take(0) != (None,):  # what has happened since the last call
+        while job.take(0):  # what has happened since the last call
             pass
         starting, deadline = not job.size, time.monotonic() + START_TIMEOUT
         try:
             while not (job.death or job.status is not None or job.size and len(job.peers) == job.size):
-                if job.take(deadline) == (None,):
+                if not job.take(deadline):
                     raise TimeoutError(f"not all ranks have connected within {START_TIMEOUT} s")
             if job.death or job.status is not None:
                 raise self._dead()
@@ -180,9 +180,9 @@ class Group:
     def _dead(self, gone=None):
         """The exception for a rank that has ended, `gone` if it is known; ddrun starts all ranks anew meanwhile."""
         job, dead, deadline = self._job, self._job.round, time.monotonic() + RESTART_AFTER
-        while not job.death and job.status is None and job.take(deadline) != (None,):
+        while not job.death and job.status is None and job.take(deadline):
             pass  # the reason comes after the end of the connection
-        while job.take(time.monotonic() + 0.05) != (None,):
+        while job.take(time.monotonic() + 0.05):
             pass  # and the last output
         self._output.show(True)
         death = job.death

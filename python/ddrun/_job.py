@@ -119,8 +119,9 @@ class Job:
     # The first thread.
 
     def take(self, deadline=None):
-        """Shows what ranks print until there is another item, which it returns; (None,) at the deadline."""
-        kind, *content = item = self.next(deadline)
+        """Shows what ranks print until there is another item, which it returns; None at the deadline."""
+        item = self.next(deadline)
+        kind, *content = item or [None]
         if kind == "hello" and content[0].round >= self.round:
             peer, = content
             if peer.round > self.round:
@@ -146,7 +147,7 @@ class Job:
             except queue.Empty:
                 self.output.show()
                 if deadline is not None and time.monotonic() >= deadline:
-                    return (None,)
+                    return None
                 continue
             if kind != "line":
                 return item

@@ -4,13 +4,11 @@ import faulthandler
 import io
 import itertools
 import os
-import pathlib
 import pickle
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import unittest
@@ -412,9 +410,10 @@ class Torch(PackageTest):
         self.assertEqual(group.run(summed), [6] * 4)
         pids = group.run(pid)
         # The others cannot be interrupted, or can and have begun a collective that never ends.
-        for function in (lambda work: work.wait(), lambda _: time.sleep(FOREVER)):
-            with tempfile.TemporaryDirectory() as folder, self.assertRaises(BadLuck) as caught:
-                group.run(fail_in_collective, pathlib.Path(folder), 2, function)
+        for name, function in (("stuck", lambda work: work.wait()), ("asleep", lambda _: time.sleep(FOREVER))):
+            (self.tmp / name).mkdir()
+            with self.assertRaises(BadLuck) as caught:
+                group.run(fail_in_collective, self.tmp / name, 2, function)
             self.assertIn("process group", caught.exception.__notes__[1])
             self.assertEqual(group.run(summed), [6] * 4)
             self.assertEqual(group.run(pid), pids)
