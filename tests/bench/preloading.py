@@ -126,7 +126,10 @@ def preload_memory(bench, note, python):
 
 
 def preload_leak(bench, note, first=100, last=None):
-    """ddrun's own memory after 1,000 restarts of 2 workers, over the same after 100."""
+    """ddrun's own memory after 1,000 restarts of 2 workers, over the same after 100.
+
+    Without pages of files, which the kernel drops and reads again when it likes.
+    """
     last = last or (300 if bench.quick else 1000)
     program = os.path.realpath(bench.ddrun)
     command = bench.ddrun_command(2, script(bench, FAILING), "STAMPS", str(first), str(last), options=(
@@ -139,7 +142,8 @@ def preload_leak(bench, note, first=100, last=None):
             return False
 
     def own_memory(job):
-        return proportional_set(filter(is_own, (job.process.pid, *descendants(job.process.pid))))
+        usages = map(Idle.usage, filter(is_own, (job.process.pid, *descendants(job.process.pid))))
+        return sum(usage["pss"] - usage["pss_file"] for usage in usages)
 
     def look(job):
         before, seconds = own_memory(job), job.restart()

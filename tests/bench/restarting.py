@@ -172,8 +172,8 @@ class Idle:
         memory = {}
         with open(f"/proc/{pid}/smaps_rollup", encoding="latin-1") as file:
             for line in file:
-                if line.startswith(("Rss:", "Pss:")):
-                    memory[line[:3].lower()] = int(line.split()[1]) * 1024
+                if line.startswith(("Rss:", "Pss:", "Pss_File:")):
+                    memory[line.partition(":")[0].lower()] = int(line.split()[1]) * 1024
         return {"switches": switches, "ticks": int(fields[11]) + int(fields[12]), **memory}
 
 
