@@ -42,8 +42,7 @@ Result<void> HostCommand::start(std::string label, std::string command, const st
   plan.standard_out = streams->out.get();
   plan.standard_err = streams->err.get();
   started_at_ = Clock::now();
-  if (auto begun = spawner_.begin(0, plan); !begun) return begun;
-  auto spawned = spawner_.confirm(0);
+  auto spawned = launcher_.spawn(plan);
   if (!spawned) return tl::unexpected(spawned.error());
   child_ = std::move(*spawned);
   on_end_ = std::move(on_end);
@@ -62,7 +61,7 @@ void HostCommand::on_child_exit(const process::ChildEnd& end) {
 
 void HostCommand::check_gone() {
   if (!is_running() || child_ || exited_) return;
-  if (spawner_.has_processes()) stop(SIGTERM);
+  if (launcher_.has_processes()) stop(SIGTERM);
   else finish();
 }
 

@@ -10,7 +10,7 @@
 #include "ddrun/base/alarm.hpp"
 #include "ddrun/logs/output.hpp"
 #include "ddrun/process/child_watcher.hpp"
-#include "ddrun/process/spawner.hpp"
+#include "ddrun/process/launcher.hpp"
 
 namespace ddrun::agent {
 
@@ -21,12 +21,12 @@ class HostCommand {
  public:
   using OnEnd = std::function<void(const CommandEnd&)>;
 
-  HostCommand(boost::asio::any_io_executor executor, process::Spawner& spawner, process::ChildWatcher& watcher,
+  HostCommand(boost::asio::any_io_executor executor, process::Launcher& launcher, process::ChildWatcher& watcher,
               logs::Output& output, Milliseconds grace)
-      : spawner_(spawner), watcher_(watcher), output_(output), grace_(grace), timer_(std::move(executor)) {}
+      : launcher_(launcher), watcher_(watcher), output_(output), grace_(grace), timer_(std::move(executor)) {}
 
   /// `label` precedes each output line. `on_end` is called once, later, when no process of it is left and the console
-  /// has its output. Fails as Spawner::confirm() does.
+  /// has its output. Fails as Launcher::spawn() does.
   Result<void> start(std::string label, std::string command, const std::string& directory,
                      std::vector<std::string> environment, OnEnd on_end);
   [[nodiscard]] bool is_running() const { return on_end_ != nullptr; }
@@ -42,7 +42,7 @@ class HostCommand {
  private:
   void finish();
 
-  process::Spawner& spawner_;
+  process::Launcher& launcher_;
   process::ChildWatcher& watcher_;
   logs::Output& output_;
   Milliseconds grace_;

@@ -29,6 +29,8 @@ namespace {
 constexpr std::size_t spare_descriptors = 16;
 /// Workers started between two looks at events.
 constexpr std::size_t max_spawn_batch = 32;
+/// Between two looks at events while a program is not executed.
+constexpr Milliseconds next_exec_wait{50};
 /// As in /proc/PID/comm. It removes PyTorch's shared memory 2 s after its last client has ended; it does not handle
 /// SIGTERM, which would leave the memory behind.
 constexpr std::string_view torch_shm_manager = "torch_shm_manag";
@@ -109,32 +111,62 @@ Result<void> WorkerGroup::begin(int slot_index, Worker& worker, const RankAssign
 
   worker.end.started = std::chrono::system_clock::now();
   worker.started_at = Clock::now();
-  if (auto begun = spawner_.begin(slot_index, plan); !begun) return begun;
+  auto child = spawner_.begin(slot_index, plan);
+  if (!child) return tl::unexpected(child.error());
   slot.worker = &worker;
+  watch(worker, std::move(*child));
   return {};
 }
 
-Result<void> WorkerGroup::confirm(int slot_index) {
+void WorkerGroup::watch(Worker& worker, process::Spawned child) {
+  by_pid_[child.pid] = &worker;  // the pid may have been an ended worker's
+  watcher_.watch(child.pid, child.pidfd.get());
+  worker.child.emplace(std::move(child));
+}
+
+Result<bool> WorkerGroup::confirm(int slot_index, Milliseconds limit) {
   Slot& slot = slots_[static_cast<std::size_t>(slot_index)];
-  if (slot.worker == nullptr) return {};
-  Worker& worker = *std::exchange(slot.worker, nullptr);
-  auto spawned = spawner_.confirm(slot_index);
-  if (!spawned) return tl::unexpected(spawned.error());
-  worker.child.emplace(std::move(*spawned));
+  if (slot.worker == nullptr) return true;
+  Worker& worker = *slot.worker;
+  process::Spawned other;
+  auto executed = spawner_.confirm(slot_index, limit, other);
+  if (other.pid != 0) {
+    watcher_.unwatch(worker.child->pid);
+    by_pid_.erase(worker.child->pid);
+    watch(worker, std::move(other));
+  }
+  if (executed && !*executed) return false;
+  slot.worker = nullptr;
+  worker.start = executed ? Worker::Start::executed : Worker::Start::failed;
+  if (!executed) return executed;
   worker.end.pid = worker.child->pid;
-  by_pid_[worker.end.pid] = &worker;  // the pid may have been an ended worker's
   ++alive_count_;
-  watcher_.watch(worker.end.pid, worker.child->pidfd.get());
+  return true;
+}
+
+Result<void> WorkerGroup::await(int slot, const std::function<bool()>& should_stop) {
+  for (Milliseconds limit = process::first_exec_wait;; limit = next_exec_wait) {
+    auto executed = confirm(slot, limit);
+    if (!executed) return tl::unexpected(executed.error());
+    if (*executed || !start_failure_ || should_stop()) return start_failure_;
+  }
+}
+
+Result<void> WorkerGroup::await_all(const std::function<bool()>& should_stop) {
+  for (int slot = 0; slot < process::Spawner::slots; ++slot) {
+    if (auto executed = await(slot, should_stop); !executed) return executed;
+  }
   return {};
 }
 
-Result<void> WorkerGroup::confirm_all() {
-  Result<void> first;
-  for (int slot = 0; slot < process::Spawner::slots; ++slot) {
-    auto confirmed = confirm(slot);
-    if (!confirmed && first) first = confirmed;
+void WorkerGroup::abandon_all() {
+  for (int index = 0; index < process::Spawner::slots; ++index) {
+    Slot& slot = slots_[static_cast<std::size_t>(index)];
+    (void)confirm(index, Milliseconds(0));
+    if (slot.worker == nullptr) continue;
+    std::exchange(slot.worker, nullptr)->start = Worker::Start::failed;
+    spawner_.abandon(index);
   }
-  return first;
 }
 
 Result<void> WorkerGroup::spawn_all(const RankAssignment& ranks, const worker_env::WorkerEnvironment& environment,
@@ -154,19 +186,19 @@ Result<void> WorkerGroup::spawn_all(const RankAssignment& ranks, const worker_en
     worker.end.rank = ranks.rank_of(worker.local_rank);
   }
   for (auto& slot : slots_) slot.environment = {};
+  start_failure_ = {};
   Result<void> failure;
-  for (std::size_t i = 0; i < count && failure; ++i) {
-    // No start may be in progress while events run: an unknown child would be reaped as an orphan.
-    if (i > 0 && i % max_spawn_batch == 0) {
-      failure = confirm_all();
-      if (!failure || should_stop()) break;
-    }
+  bool stopped = false;
+  const auto stop = [&] { return stopped = stopped || should_stop(); };
+  for (std::size_t i = 0; i < count && failure && !stopped; ++i) {
     const int slot = static_cast<int>(i % process::Spawner::slots);
-    failure = confirm(slot);
-    if (failure) failure = begin(slot, workers_[i], ranks, environment);
+    const bool batch_is_full = i > 0 && i % max_spawn_batch == 0;
+    failure = batch_is_full ? await_all(stop) : await(slot, stop);
+    if (batch_is_full && failure) stop();
+    if (failure && !stopped) failure = begin(slot, workers_[i], ranks, environment);
   }
-  const auto confirmed = confirm_all();
-  if (failure) failure = confirmed;
+  if (failure && !stopped) failure = await_all(stop);
+  abandon_all();
   if (!failure) {
     if (alive_count_ > 0)
       failure.error().message += concat(" (", alive_count_, " of ", count, " workers had been started)");
@@ -182,10 +214,24 @@ void WorkerGroup::clear_workers() {
   alive_count_ = 0;
 }
 
+void WorkerGroup::confirm_ended(const Worker& worker) {
+  for (int index = 0; index < process::Spawner::slots; ++index) {
+    if (slots_[static_cast<std::size_t>(index)].worker != &worker) continue;
+    const auto executed = confirm(index, Milliseconds(0));
+    if (!executed && start_failure_) start_failure_ = tl::unexpected(executed.error());
+  }
+}
+
 Worker* WorkerGroup::record_exit(const process::ChildEnd& end) {
   const auto found = by_pid_.find(end.pid);
   if (found == by_pid_.end() || found->second->ended) return nullptr;
   Worker& worker = *found->second;
+  if (worker.start == Worker::Start::pending) confirm_ended(worker);
+  if (worker.start == Worker::Start::failed) {
+    by_pid_.erase(found);
+    worker.child.reset();
+    return nullptr;
+  }
   worker.ended = true;
   // Right after reaping, the pid cannot have been reused.
   worker.group_alive = group_exists(end.pid);
@@ -206,8 +252,8 @@ Worker* WorkerGroup::record_exit(const process::ChildEnd& end) {
 void WorkerGroup::signal(int number, const std::set<pid_t>& except) {
   std::set<pid_t> left;
   for (const Worker& worker : workers_) {
-    if (except.count(worker.end.pid) != 0) continue;
-    if (worker.child) ::kill(-worker.end.pid, number);
+    if (worker.start != Worker::Start::executed || except.count(worker.end.pid) != 0) continue;
+    if (worker.child) ::kill(-worker.child->pid, number);
     else if (worker.group_alive) left.insert(worker.end.pid);
   }
   if (left.empty()) return;
@@ -219,7 +265,7 @@ void WorkerGroup::signal(int number, const std::set<pid_t>& except) {
 
 void WorkerGroup::kill_all() {
   for (const Worker& worker : workers_) {
-    if (worker.child) ::kill(-worker.end.pid, SIGKILL);
+    if (worker.child) ::kill(-worker.child->pid, SIGKILL);
   }
   for (const auto& info : process::workers_and_their_descendants()) {
     if (info.state != 'Z') process::signal_descendant(info, SIGKILL);
@@ -230,7 +276,8 @@ void WorkerGroup::stop_strays(Strays& signaled) {
   const std::string own_name = process::process_name(::getpid());
   std::set<pid_t> groups;
   for (const Worker& worker : workers_) {
-    if (worker.child || worker.group_alive) groups.insert(worker.end.pid);
+    if (worker.child) groups.insert(worker.child->pid);
+    else if (worker.group_alive) groups.insert(worker.end.pid);
   }
   for (const auto& info : process::workers_and_their_descendants()) {
     if (info.state == 'Z' || groups.count(info.group) != 0 || !signaled.emplace(info.pid, info.start_time).second)

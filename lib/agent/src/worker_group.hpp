@@ -85,7 +85,13 @@ class StdinFeed {
 
 /// One worker of the present attempt.
 struct Worker {
+  enum class Start {
+    pending,   ///< not begun, or its program has not been executed
+    executed,  ///< it counts as a worker
+    failed,    ///< its program could not be executed, or a stop came first; the child may still have to be reaped
+  };
   int local_rank = 0;
+  Start start = Start::pending;
   std::optional<process::Spawned> child;  ///< set from its start to its end
   bool ended = false;
   bool group_alive = false;  ///< it has ended, but its process group has members
@@ -103,8 +109,9 @@ class WorkerGroup {
   /// `unavailable`.
   Result<void> check_descriptors();
 
-  /// Starts the workers in order of local rank. `should_stop` is called between batches; when it returns true, the rest
-  /// is not started. Ends of workers are reported later, by the watcher.
+  /// Starts the workers in order of local rank. `should_stop`, which lets events run, is called between batches and
+  /// while a program is not executed in time (`process::first_exec_wait`); when it returns true, starts in progress are
+  /// killed and the rest is not started. Ends of workers are reported later, by the watcher.
   Result<void> spawn_all(const RankAssignment& ranks, const worker_env::WorkerEnvironment& environment,
                          const std::function<bool()>& should_stop);
 
@@ -118,7 +125,7 @@ class WorkerGroup {
   [[nodiscard]] int alive_count() const { return alive_count_; }
   [[nodiscard]] std::vector<Worker>& workers() { return workers_; }
 
-  /// To every worker's process group, also after the worker has ended.
+  /// To every worker's process group, also after the worker has ended. A start in progress gets none: it has no handler.
   void signal(int number, const std::set<pid_t>& except = {});
   /// Processes by pid and start time.
   using Strays = std::set<std::pair<pid_t, unsigned long long>>;
@@ -146,9 +153,17 @@ class WorkerGroup {
   };
   Result<void> begin(int slot, Worker& worker, const RankAssignment& ranks,
                      const worker_env::WorkerEnvironment& environment);
-  Result<void> confirm(int slot);
-  /// Confirms all starts in progress; returns their first error.
-  Result<void> confirm_all();
+  /// Confirms the start in this slot if it has one. False: it needs more time than `limit`.
+  Result<bool> confirm(int slot, Milliseconds limit);
+  /// The same, and lets events run meanwhile; returns without it if `should_stop` does.
+  Result<void> await(int slot, const std::function<bool()>& should_stop);
+  /// await() for all slots.
+  Result<void> await_all(const std::function<bool()>& should_stop);
+  /// Kills what is not confirmed at once.
+  void abandon_all();
+  /// Confirms a worker whose end was seen first.
+  void confirm_ended(const Worker& worker);
+  void watch(Worker& worker, process::Spawned child);
 
   const LaunchSpec& spec_;
   const Preparation& prepared_;
@@ -162,6 +177,7 @@ class WorkerGroup {
   std::unordered_map<pid_t, Worker*> by_pid_;
   int alive_count_ = 0;
   std::array<Slot, process::Spawner::slots> slots_;
+  Result<void> start_failure_;  ///< found by record_exit()
 };
 
 /// Ranks and pids for -v: "rank 0 pid 123, ranks 1-64 pids 130-193". Consecutive ones are one item; at most `most`

@@ -1,6 +1,7 @@
 #include "ddrun/preload/preload_spawner.hpp"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -35,7 +36,7 @@ constexpr std::size_t max_message_bytes = 64 * 1024;
 constexpr Milliseconds end_poll_interval{5};
 /// Until all forked workers have reported; a fork of a large process takes some ms.
 constexpr std::chrono::seconds fork_limit{10};
-/// For a standby worker to take its assignment.
+/// For standby workers to take their assignments: one limit for all that are started together.
 constexpr std::chrono::seconds assignment_limit{10};
 
 /// Both ends are closed on exec.
@@ -47,8 +48,9 @@ Result<std::pair<UniqueFd, UniqueFd>> make_socket_pair(int type) {
   return std::pair{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-/// Sends all of `text`, with the descriptors beside its first byte. Blocks up to SO_SNDTIMEO.
-bool send_all(int socket, std::string_view text, const std::vector<int>& descriptors) {
+/// Sends what the socket takes of `text`, with the descriptors beside its first byte. Does not block. Returns how much;
+/// 0 with errno if none.
+std::size_t send_part(int socket, std::string_view text, const std::vector<int>& descriptors) {
   alignas(cmsghdr) char control[CMSG_SPACE(max_descriptors * sizeof(int))] = {};
   iovec part{const_cast<char*>(text.data()), text.size()};
   msghdr message{};
@@ -64,16 +66,11 @@ bool send_all(int socket, std::string_view text, const std::vector<int>& descrip
     header->cmsg_len = CMSG_LEN(bytes);
     ::memcpy(CMSG_DATA(header), descriptors.data(), bytes);
   }
-  while (part.iov_len > 0) {
-    const ssize_t sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0) return false;
-    part.iov_base = static_cast<char*>(part.iov_base) + sent;
-    part.iov_len -= static_cast<std::size_t>(sent);
-    message.msg_control = nullptr;
-    message.msg_controllen = 0;
-  }
-  return true;
+  ssize_t sent;
+  do {
+    sent = ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  return sent < 0 ? 0 : static_cast<std::size_t>(sent);
 }
 
 /// What a standby worker is sent: the length in 8 bytes, then the fields of README.md.
@@ -157,7 +154,8 @@ Result<void> PreloadSpawner::start_server(process::SpawnPlan plan, const std::ve
 }
 
 Result<void> PreloadSpawner::send(std::string_view message, const std::vector<int>& descriptors) {
-  if (send_all(control_.native_handle(), message, descriptors)) return {};
+  // A packet is sent whole or not at all; only a server that is stopped leaves no room for it.
+  if (send_part(control_.native_handle(), message, descriptors) == message.size()) return {};
   return fail_errno(Errc::unavailable, "cannot reach the server of --preload", errno);
 }
 
@@ -319,52 +317,95 @@ void PreloadSpawner::close(bool wait) {
 
 // ---- starts
 
-Result<void> PreloadSpawner::begin(int slot, const process::SpawnPlan& plan) {
-  Start& start = starts_[static_cast<std::size_t>(slot)];
-  start.plan = plan;
+Result<process::Spawned> PreloadSpawner::begin(int slot, const process::SpawnPlan& plan) {
   while (!standby_.empty()) {
-    start.worker = std::move(standby_.front());
+    Start start{std::move(standby_.front()), plan, {}, assignment(plan)};
     standby_.pop_front();
-    const int socket = start.worker.socket.get();
-    const timeval limit{assignment_limit.count(), 0};
-    ::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-    ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    launcher_.move_into_child_cgroup(start.worker.pid);
-    if (plan.cpu_mask != nullptr &&
-        ::syscall(SYS_sched_setaffinity, start.worker.pid, plan.cpu_mask_bytes, plan.cpu_mask) < 0 && errno != ESRCH) {
+    const pid_t pid = start.worker.pid;
+    launcher_.move_into_child_cgroup(pid);
+    if (plan.cpu_mask != nullptr && ::syscall(SYS_sched_setaffinity, pid, plan.cpu_mask_bytes, plan.cpu_mask) < 0 &&
+        errno != ESRCH) {
       return fail_errno(Errc::unavailable, concat("cannot start ", plan.program, ": failed to bind it to its CPUs"),
                         errno);
     }
-    const auto fd = [](int wanted, int own) { return wanted >= 0 ? wanted : own; };
-    if (send_all(socket, assignment(plan),
-                 {fd(plan.standard_in, 0), fd(plan.standard_out, 1), fd(plan.standard_err, 2)})) {
-      helper::unregister_child(start.worker.pid);
-      return {};
+    std::vector<int> streams{plan.standard_in, plan.standard_out, plan.standard_err};
+    for (std::size_t i = 0; i < streams.size(); ++i) {
+      if (streams[i] < 0) {
+        streams[i] = static_cast<int>(i);
+        continue;
+      }
+      // For another start, should this worker not take its assignment.
+      auto copy = duplicate(streams[i]);
+      if (!copy) return tl::unexpected(copy.error());
+      start.streams[i] = std::move(*copy);
     }
+    if (!send_some(start, streams)) continue;  // it has just been killed
+    helper::unregister_child(pid);
+    const bool is_first =
+        std::none_of(starts_.begin(), starts_.end(), [](const Start& one) { return one.worker.pid != 0; });
+    if (is_first) assignment_deadline_ = Clock::now() + assignment_limit;
+    starts_[static_cast<std::size_t>(slot)] = std::move(start);
+    UniqueFd pidfd;
+    if (plan.want_pidfd && has_pidfd()) pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    return process::Spawned{pid, std::move(pidfd)};
   }
-  start.worker = {};
   return launcher_.begin(slot, plan);
 }
 
-Result<process::Spawned> PreloadSpawner::confirm(int slot) {
+bool PreloadSpawner::send_some(Start& start, const std::vector<int>& descriptors) {
+  const std::size_t sent = send_part(start.worker.socket.get(), start.unsent, descriptors);
+  if (sent == 0 && (errno != EAGAIN || !descriptors.empty())) return false;
+  start.unsent.erase(0, sent);
+  return true;
+}
+
+Result<bool> PreloadSpawner::confirm(int slot, Milliseconds limit, process::Spawned& child) {
   Start& start = starts_[static_cast<std::size_t>(slot)];
-  const pid_t pid = start.worker.pid;
-  if (pid == 0) return launcher_.confirm(slot);
-  const UniqueFd socket = std::move(start.worker.socket);
-  char reply;
-  ssize_t got;
-  do {
-    got = ::recv(socket.get(), &reply, sizeof reply, 0);
-  } while (got < 0 && errno == EINTR);
-  if (got < 0) {
-    ::kill(pid, SIGKILL);
-    reap(pid);
-    return fail(Errc::unavailable, concat("a standby worker (pid ", pid, ") takes no assignment"));
+  if (start.worker.pid == 0) return launcher_.confirm(slot, limit, child);
+  const Deadline deadline = std::min(Clock::now() + limit, assignment_deadline_);
+  while (true) {
+    char reply;
+    const ssize_t got = ::recv(start.worker.socket.get(), &reply, sizeof reply, MSG_DONTWAIT);
+    // No reply at all: it has just been killed, which will be seen as the end of a worker.
+    if (got >= 0 || (errno != EAGAIN && errno != EINTR)) {
+      start = {};
+      return true;
+    }
+    if (!start.unsent.empty()) (void)send_some(start, {});
+    const auto left = std::chrono::ceil<Milliseconds>(deadline - Clock::now());
+    if (left.count() <= 0) break;
+    pollfd ready{start.worker.socket.get(), static_cast<short>(start.unsent.empty() ? POLLIN : POLLIN | POLLOUT), 0};
+    ::poll(&ready, 1, static_cast<int>(left.count()));
   }
-  // No reply at all: it has just been killed, which will be seen as the end of a worker.
-  UniqueFd pidfd;
-  if (start.plan.want_pidfd && has_pidfd()) pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  return process::Spawned{pid, std::move(pidfd)};
+  if (Clock::now() < assignment_deadline_) return false;
+  return start_plainly(slot, child);
+}
+
+Result<bool> PreloadSpawner::start_plainly(int slot, process::Spawned& child) {
+  Start& start = starts_[static_cast<std::size_t>(slot)];
+  say(Level::notice, concat("--preload: a standby worker (pid ", start.worker.pid, ") has taken no assignment within ",
+                            format_duration(Milliseconds(assignment_limit)),
+                            " and is killed: workers of this attempt import their modules themselves"));
+  ::kill(start.worker.pid, SIGKILL);
+  for (const Standby& other : std::exchange(standby_, {})) ::kill(other.pid, SIGKILL);
+  start.worker = {};
+  process::SpawnPlan plan = start.plan;
+  const auto own = [](const UniqueFd& fd) { return fd ? fd.get() : -1; };
+  plan.standard_in = own(start.streams[0]);
+  plan.standard_out = own(start.streams[1]);
+  plan.standard_err = own(start.streams[2]);
+  auto other = launcher_.begin(slot, plan);
+  start = {};
+  if (!other) return tl::unexpected(other.error());
+  child = std::move(*other);
+  return false;
+}
+
+void PreloadSpawner::abandon(int slot) {
+  Start& start = starts_[static_cast<std::size_t>(slot)];
+  if (start.worker.pid == 0) return launcher_.abandon(slot);
+  ::kill(start.worker.pid, SIGKILL);
+  start = {};
 }
 
 }  // namespace ddrun::preload

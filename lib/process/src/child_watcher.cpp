@@ -39,6 +39,13 @@ void ChildWatcher::watch(pid_t pid, int pidfd) {
   watched_.insert_or_assign(pid, pidfd);
 }
 
+void ChildWatcher::unwatch(pid_t pid) {
+  const auto found = watched_.find(pid);
+  if (found == watched_.end()) return;
+  if (found->second >= 0) ::epoll_ctl(epoll_.native_handle(), EPOLL_CTL_DEL, found->second, nullptr);
+  watched_.erase(found);
+}
+
 void ChildWatcher::wait_for_pidfds() {
   epoll_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
     if (ec) return;

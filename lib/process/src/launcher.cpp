@@ -18,9 +18,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "clone_child.hpp"
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/helper/run.hpp"
 #include "ddrun/process/process_tree.hpp"
@@ -60,7 +62,8 @@ struct ChildStart {
   bool has_close_range;
   const rlimit* descriptor_limit;  ///< the user's, before ddrun raised it; null: unchanged
   const int* reset_signals;        ///< zero-terminated: those not at their default in the parent
-  // Result.
+  // Progress and result.
+  bool has_own_descriptors = false;  ///< the parent may close those that it reserved for this start
   SpawnStep failed_step = SpawnStep::none;
   int error = 0;
 };
@@ -135,6 +138,7 @@ __attribute__((no_sanitize("address", "thread", "undefined"))) int run_child(voi
       (result = raw_syscall(SYS_close_range, start.first_unused, ~0U, CLOSE_RANGE_UNSHARE)) < 0) {
     exit_with_error(start, SpawnStep::descriptors, result);
   }
+  __atomic_store_n(&start.has_own_descriptors, true, __ATOMIC_RELEASE);
 
   if (plan.directory != nullptr && (result = raw_syscall(SYS_chdir, plan.directory)) < 0) {
     exit_with_error(start, SpawnStep::directory, result);
@@ -160,6 +164,11 @@ __attribute__((no_sanitize("address", "thread", "undefined"))) int run_child(voi
 // ---- the parent
 
 constexpr std::size_t stack_bytes = 32 << 10;
+/// The last slot is spawn()'s.
+constexpr int all_slots = Spawner::slots + 1;
+constexpr int spawn_slot = Spawner::slots;
+/// How often /proc is read where the kernel does not say that a child has left the shared memory.
+constexpr Milliseconds poll_interval{1};
 
 /// Signals whose disposition is not the default, zero-terminated: a child must reset them.
 std::vector<int> changed_signals() {
@@ -181,6 +190,19 @@ void mark_all_close_on_exec() {
     if (fd > 2) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
   }
   ::closedir(dir);
+}
+
+/// What /proc says of a child that has not cleared its word: whether it has executed a program or has ended. The
+/// command line shows that a ddrun has executed ddrun. False where /proc cannot tell.
+bool has_left_by_proc(pid_t pid) {
+  siginfo_t info{};
+  if (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0) return true;
+  std::error_code unreadable;
+  const auto program = std::filesystem::read_symlink(concat("/proc/", pid, "/exe"), unreadable);
+  const auto own_program = std::filesystem::read_symlink("/proc/self/exe", unreadable);
+  if (!program.empty() && !own_program.empty() && program != own_program) return true;
+  const auto arguments = read_small_file(concat("/proc/", pid, "/cmdline"));
+  return arguments && !arguments->empty() && arguments != read_small_file("/proc/self/cmdline");
 }
 
 Error exec_error(const SpawnPlan& plan, const ChildStart& start) {
@@ -214,6 +236,34 @@ struct Launcher::Slot {
   int shares_memory = 0;
 };
 
+/// A plan with memory that lives as long as the launcher.
+struct Launcher::PlanCopy {
+  std::string program, directory;
+  std::vector<std::string> words;  ///< of argv, then of the environment
+  std::vector<char*> pointers;
+
+  SpawnPlan copy(const SpawnPlan& plan) {
+    program = plan.program;
+    directory = plan.directory != nullptr ? plan.directory : "";
+    words.clear();
+    pointers.clear();
+    for (char* const* word = plan.argv; *word != nullptr; ++word) words.emplace_back(*word);
+    const std::size_t count = words.size();
+    for (char* const* entry = plan.environment; *entry != nullptr; ++entry) words.emplace_back(*entry);
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      if (i == count) pointers.push_back(nullptr);
+      pointers.push_back(words[i].data());
+    }
+    pointers.resize(words.size() + 2);  // an empty environment has its end, too
+    SpawnPlan copy = plan;
+    copy.program = program.c_str();
+    copy.argv = pointers.data();
+    copy.environment = pointers.data() + count + 1;
+    if (plan.directory != nullptr) copy.directory = directory.c_str();
+    return copy;
+  }
+};
+
 Launcher::Launcher() = default;
 
 Result<Launcher> Launcher::create(bool allow_pidfd) {
@@ -221,10 +271,10 @@ Result<Launcher> Launcher::create(bool allow_pidfd) {
   launcher.null_ = UniqueFd(::open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!launcher.null_) return fail_errno(Errc::unavailable, "cannot open /dev/null", errno);
   void* stacks =
-      ::mmap(nullptr, stack_bytes * slots, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+      ::mmap(nullptr, stack_bytes * all_slots, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
   if (stacks == MAP_FAILED) return fail_errno(Errc::unavailable, "cannot allocate stacks for new processes", errno);
   launcher.stacks_ = static_cast<char*>(stacks);
-  for (int number = 0; number < slots; ++number) {
+  for (int number = 0; number < all_slots; ++number) {
     auto slot = std::make_unique<Slot>();
     slot->stack = launcher.stacks_ + stack_bytes * static_cast<std::size_t>(number);
     for (auto& parked_fd : slot->parked_fds) {
@@ -247,19 +297,25 @@ Launcher::Launcher(Launcher&& other) noexcept
     : null_(std::move(other.null_)),
       cgroup_(std::move(other.cgroup_)),
       slots_(std::move(other.slots_)),
+      spawn_plan_(std::move(other.spawn_plan_)),
       first_unused_(other.first_unused_),
       has_close_range_(other.has_close_range_),
       has_pidfd_(other.has_pidfd_),
+      clears_at_exec_(other.clears_at_exec_),
       stacks_(std::exchange(other.stacks_, nullptr)),
       reset_signals_(std::move(other.reset_signals_)),
       child_descriptor_limit_(other.child_descriptor_limit_) {}
 
 Launcher::~Launcher() {
-  if (stacks_ != nullptr) ::munmap(stacks_, stack_bytes * slots);
+  if (stacks_ != nullptr) ::munmap(stacks_, stack_bytes * all_slots);
 }
 
-Result<void> Launcher::begin(int number, const SpawnPlan& plan) {
+Result<Spawned> Launcher::begin(int number, const SpawnPlan& plan) {
   Slot& slot = *slots_[static_cast<std::size_t>(number)];
+  if (!has_left(slot, Milliseconds(0))) {
+    return fail(Errc::unavailable, concat("cannot start ", plan.program, ": an earlier start (pid ", slot.pid,
+                                          ") hangs in the kernel; does the file system of its program answer?"));
+  }
   ChildStart& start = slot.start;
   start = ChildStart{};
   start.plan = plan;
@@ -296,9 +352,13 @@ Result<void> Launcher::begin(int number, const SpawnPlan& plan) {
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   slot.pid = static_cast<pid_t>(result);
-  if (result >= 0) return {};
+  if (result >= 0) {
+    if (slot.pidfd < 0) has_pidfd_ = has_pidfd_ && !slot.requested_pidfd;
+    return Spawned{slot.pid, UniqueFd(slot.pidfd)};
+  }
   const int error = static_cast<int>(-result);
 
+  slot.shares_memory = 0;
   release_fds(number);
   auto failure = fail_errno(Errc::unavailable, concat("cannot start ", plan.program), error);
   if (error == EAGAIN) {
@@ -333,21 +393,39 @@ void Launcher::release_fds(int number) {
   }
 }
 
-Result<Spawned> Launcher::confirm(int number) {
-  Slot& slot = *slots_[static_cast<std::size_t>(number)];
-  while (__atomic_load_n(&slot.shares_memory, __ATOMIC_ACQUIRE) != 0) {
-    // No FUTEX_PRIVATE_FLAG: the kernel's wake is not private.
-    ::syscall(SYS_futex, &slot.shares_memory, FUTEX_WAIT, 1, nullptr, nullptr, 0);
-  }
-  release_fds(number);
-  UniqueFd pidfd(slot.pidfd);
-  if (slot.start.failed_step != SpawnStep::none) {
-    while (::waitpid(slot.pid, nullptr, 0) < 0 && errno == EINTR) {
+bool Launcher::has_left(Slot& slot, Milliseconds limit) {
+  const auto cleared = [&] { return __atomic_load_n(&slot.shares_memory, __ATOMIC_ACQUIRE) == 0; };
+  const Deadline deadline = Clock::now() + limit;
+  while (!cleared()) {
+    const auto left = std::chrono::nanoseconds(deadline - Clock::now()).count();
+    if ((left <= 0 || !clears_at_exec_) && has_left_by_proc(slot.pid) && !cleared()) {
+      clears_at_exec_ = false;
+      slot.shares_memory = 0;
+    } else if (left <= 0) {
+      return cleared();
+    } else {
+      const auto wait =
+          clears_at_exec_ ? left : std::min<long long>(left, std::chrono::nanoseconds(poll_interval).count());
+      const timespec time{static_cast<time_t>(wait / 1'000'000'000), static_cast<long>(wait % 1'000'000'000)};
+      // No FUTEX_PRIVATE_FLAG: the kernel's wake is not private.
+      ::syscall(SYS_futex, &slot.shares_memory, FUTEX_WAIT, 1, &time, nullptr, 0);
     }
-    return tl::unexpected(exec_error(slot.start.plan, slot.start));
   }
-  if (!pidfd && slot.requested_pidfd) has_pidfd_ = false;
-  return Spawned{slot.pid, std::move(pidfd)};
+  return true;
+}
+
+Result<bool> Launcher::confirm(int number, Milliseconds limit, Spawned& /*child*/) {
+  Slot& slot = *slots_[static_cast<std::size_t>(number)];
+  const bool left = has_left(slot, limit);
+  if (left || __atomic_load_n(&slot.start.has_own_descriptors, __ATOMIC_ACQUIRE)) release_fds(number);
+  if (!left) return false;
+  if (slot.start.failed_step != SpawnStep::none) return tl::unexpected(exec_error(slot.start.plan, slot.start));
+  return true;
+}
+
+void Launcher::abandon(int number) {
+  ::kill(slots_[static_cast<std::size_t>(number)]->pid, SIGKILL);
+  release_fds(number);
 }
 
 void Launcher::move_into_child_cgroup(pid_t pid) const {
@@ -358,8 +436,15 @@ void Launcher::move_into_child_cgroup(pid_t pid) const {
 }
 
 Result<Spawned> Launcher::spawn(const SpawnPlan& plan) {
-  if (auto begun = begin(0, plan); !begun) return tl::unexpected(begun.error());
-  return confirm(0);
+  auto copy = std::make_unique<PlanCopy>();
+  auto child = begin(spawn_slot, copy->copy(plan));
+  if (!child) return child;
+  spawn_plan_ = std::move(copy);  // of the start before: its child has left
+  auto executed = confirm(spawn_slot, first_exec_wait, *child);
+  if (executed) return child;
+  while (::waitpid(child->pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  return tl::unexpected(executed.error());
 }
 
 /// Helpers of this process are not workers.

@@ -123,6 +123,29 @@ class Server(unittest.TestCase):
         self.write("train.py", "import sys\nprint(sys.path[:2])\n")
         self.assertEqual(self.start("--preload=named", "train.py").wait().out, f"{['/first', os.path.realpath(self.dir)]}\n")
 
+    def test_stopped_standby_workers(self):
+        """Signals are heard meanwhile; within one limit for all of them the program starts plainly."""
+        def stopped():
+            job, (_, _, standby) = self.restarting()
+            for pid in standby:
+                os.kill(pid, signal.SIGSTOP)
+            return job, standby
+
+        job, standby = stopped()
+        self.write("go", "")
+        wait_until(lambda: "restart 1 of 3" in job.output()[1], what="the restart")
+        job.process.send_signal(signal.SIGTERM)
+        result = job.wait()
+        self.assertEqual(result.code, 143, result)
+        self.assertLess(result.seconds, 8)
+        (self.dir / "go").unlink()
+
+        job, standby = stopped()
+        result, lines = self.go(job)
+        self.assertEqual((result.code, lines), (0, ["attempt 0 preloaded True 1"] * 2 + ["attempt 1 preloaded False 1"] * 2), result)
+        self.assertIn(f"a standby worker (pid {standby[0]}) has taken no assignment within 10.0 s", result.err)
+        self.assertLess(result.seconds, 30)
+
     def test_changed_source(self):
         """Report and events have both imports."""
         job, _ = self.restarting("--report=report.json", "--events=events")

@@ -25,7 +25,7 @@ namespace ddrun::preload {
 /// README.md). The server and standby workers are children of this process that count as helpers; begin() makes a
 /// standby worker a worker. Where there is none, it starts the program as the launcher does.
 ///
-/// All on the executor's thread, and only begin() and confirm() block, as a Launcher's do. The launcher is borrowed.
+/// All on the executor's thread; only confirm() and start_server() block, as a Launcher's do. The launcher is borrowed.
 class PreloadSpawner final : public process::Spawner {
  public:
   using OnReady = std::function<void(Result<void>)>;
@@ -50,8 +50,9 @@ class PreloadSpawner final : public process::Spawner {
   /// Kills the server and the standby workers. `wait`: blocks until they are reaped.
   void close(bool wait);
 
-  Result<void> begin(int slot, const process::SpawnPlan& plan) override;
-  Result<process::Spawned> confirm(int slot) override;
+  Result<process::Spawned> begin(int slot, const process::SpawnPlan& plan) override;
+  Result<bool> confirm(int slot, Milliseconds limit, process::Spawned& child) override;
+  void abandon(int slot) override;
   [[nodiscard]] bool has_pidfd() const override { return launcher_.has_pidfd(); }
   [[nodiscard]] bool has_processes() const override { return launcher_.has_processes(); }
 
@@ -68,8 +69,10 @@ class PreloadSpawner final : public process::Spawner {
   };
   /// A start in progress.
   struct Start {
-    Standby worker;  ///< pid 0: by the launcher
+    Standby worker;  ///< pid 0: by the launcher, or no start
     process::SpawnPlan plan;
+    std::array<UniqueFd, 3> streams;  ///< of the plan
+    std::string unsent;               ///< of its assignment
   };
 
   void read_messages();
@@ -83,6 +86,10 @@ class PreloadSpawner final : public process::Spawner {
   /// Workers start without a server from now on.
   void lose_server(const std::string& why);
   void forget_server();
+  /// Sends what the socket takes of an assignment. False if it is broken.
+  static bool send_some(Start& start, const std::vector<int>& descriptors);
+  /// In place of a standby worker that does not take its assignment; no other one is used in this attempt.
+  Result<bool> start_plainly(int slot, process::Spawned& child);
   Result<void> send(std::string_view message, const std::vector<int>& descriptors = {});
 
   process::Launcher& launcher_;
@@ -103,6 +110,7 @@ class PreloadSpawner final : public process::Spawner {
   std::deque<Standby> standby_;
   std::vector<std::pair<std::string, long long>> sources_;  ///< path and time of change in ns
   std::array<Start, slots> starts_;
+  Deadline assignment_deadline_;
 };
 
 }  // namespace ddrun::preload

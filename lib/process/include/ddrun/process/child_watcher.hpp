@@ -38,6 +38,8 @@ class ChildWatcher {
   Result<void> open();
   /// Reports this child's exit. `pidfd` (-1: none) is borrowed and must stay open until then.
   void watch(pid_t pid, int pidfd);
+  /// The child counts as an orphan from now on.
+  void unwatch(pid_t pid);
   /// Called on SIGCHLD: reaps the children that have exited. `first`: the signal's sender; where one SIGCHLD stands for
   /// several exits, that is the first of them.
   void reap(pid_t first = 0);

@@ -13,6 +13,9 @@
 
 namespace ddrun::process {
 
+/// How long a start may block the event loop that waits for it: longer than an exec takes on a busy machine.
+inline constexpr Milliseconds first_exec_wait{200};
+
 /// Starts processes. Each leads a new session and process group, has an empty signal mask, default dispositions,
 /// exactly the descriptors 0, 1 and 2, and is killed by the kernel when the thread that started it ends.
 ///
@@ -38,9 +41,12 @@ class Launcher final : public Spawner {
   /// Moves a process that was started in another way there; stays where it is if the kernel refuses.
   void move_into_child_cgroup(pid_t pid) const;
 
-  Result<void> begin(int slot, const SpawnPlan& plan) override;
-  Result<Spawned> confirm(int slot) override;
-  /// begin() and confirm() with the first slot.
+  Result<Spawned> begin(int slot, const SpawnPlan& plan) override;
+  Result<bool> confirm(int slot, Milliseconds limit, Spawned& child) override;
+  void abandon(int slot) override;
+  /// Starts one process; blocks until it has executed its program, for `first_exec_wait` at most. Copies `plan`. If the
+  /// program's file system does not answer, the child is returned all the same and exits with 127 if its start fails;
+  /// until then another spawn() fails. Fails as begin() and confirm() do; a child that failed has been reaped.
   Result<Spawned> spawn(const SpawnPlan& plan);
 
   [[nodiscard]] bool has_pidfd() const override { return has_pidfd_; }
@@ -49,17 +55,21 @@ class Launcher final : public Spawner {
 
  private:
   struct Slot;
+  struct PlanCopy;
   Launcher();
   void release_fds(int slot);
-
   long clone_into(Slot& slot, int flags);
+  /// Whether the slot's child has left the shared memory by exec or exit; waits for that, `limit` at most.
+  bool has_left(Slot& slot, Milliseconds limit);
 
   UniqueFd null_;
   UniqueFd cgroup_;
   std::vector<std::unique_ptr<Slot>> slots_;
+  std::unique_ptr<PlanCopy> spawn_plan_;
   unsigned first_unused_ = 0;
   bool has_close_range_ = false;
   bool has_pidfd_ = false;
+  bool clears_at_exec_ = true;  ///< the kernel clears Slot::shares_memory; gVisor does not
   char* stacks_ = nullptr;
   std::vector<int> reset_signals_;
   std::optional<rlimit> child_descriptor_limit_;

@@ -4,13 +4,14 @@
 
 #include <cstddef>
 
+#include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/base/unique_fd.hpp"
 
 namespace ddrun::process {
 
-/// Everything that a new process is made from. All pointers are borrowed and must stay valid and unchanged until
-/// confirm(); nothing is copied, so a caller that starts thousands prepares the common parts once.
+/// Everything that a new process is made from. All pointers are borrowed and must stay valid and unchanged until the
+/// start is confirmed; nothing is copied, so a caller that starts thousands prepares the common parts once.
 struct SpawnPlan {
   const char* program = nullptr;       ///< path, not searched for
   char* const* argv = nullptr;         ///< null-terminated
@@ -44,13 +45,18 @@ class Spawner {
 
   virtual ~Spawner() = default;
 
-  /// Begins a start in a free slot; does not wait for exec. The descriptors of `plan` may be closed afterwards, its
-  /// pointers must stay valid until confirm(). Fails with `unavailable` if no process can be made; the slot stays free.
-  virtual Result<void> begin(int slot, const SpawnPlan& plan) = 0;
-  /// Blocks until the slot's child has executed its program or has failed to; the slot is free then. Errors name the
-  /// step that failed (`not_found` or `not_executable` for exec, else `unavailable`); that child has been reaped.
-  /// Until this has returned, no other code may reap the child.
-  virtual Result<Spawned> confirm(int slot) = 0;
+  /// Begins a start in a free slot; does not wait for exec. Returns the child, which the caller reaps, also if its
+  /// start fails later. The descriptors of `plan` may be closed afterwards, its pointers must stay valid until the slot
+  /// is confirmed or the child has been reaped. Fails with `unavailable` if no process can be made; the slot stays
+  /// free.
+  virtual Result<Spawned> begin(int slot, const SpawnPlan& plan) = 0;
+  /// Waits, `limit` at most, until the slot's child has executed its program, failed to, or ended; the slot is free
+  /// then. False: not yet. Where the first child does not start, another may be started instead: `child` is set to it,
+  /// and the caller unwatches the first before. Errors name the step that failed (`not_found` or `not_executable` for
+  /// exec, else `unavailable`).
+  virtual Result<bool> confirm(int slot, Milliseconds limit, Spawned& child) = 0;
+  /// Kills a child that has not been confirmed. The slot is free once that has been reaped.
+  virtual void abandon(int slot) = 0;
 
   /// Whether started processes come with a pidfd, if one is wanted.
   [[nodiscard]] virtual bool has_pidfd() const = 0;
