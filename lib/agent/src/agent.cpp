@@ -130,7 +130,13 @@ class Agent {
   void carry_out(const action::StartSkew& skew);
   void carry_out(const action::Finish&);
   void carry_out(const action::Join&) {
-    member_.join({[this](const Event& event) { dispatch(event); }, [this](int signal) { group_.signal(signal); }});
+    const auto on_event = [this](const Event& event) {
+      const auto* stop = std::get_if<event::StopOrdered>(&event);
+      // A signal to ddrun on another machine.
+      if (stop != nullptr && stop->signal != 0 && !member_.expects_another_round()) bound_console_wait();
+      dispatch(event);
+    };
+    member_.join({on_event, [this](int signal) { group_.signal(signal); }});
   }
   void carry_out(const action::SendFailed& failed);
   void carry_out(const action::SendSucceeded& succeeded) { member_.send(succeeded); }
@@ -265,11 +271,9 @@ void Agent::on_signal_message(const process::SignalMessage& message) {
     return;
   }
   if (suspended_) set_suspended(false);
+  bound_console_wait();
   if (commands_.is_running()) {
-    if (message.at_once) {
-      commands_.stop(SIGKILL);
-      bound_console_wait();
-    }
+    if (message.at_once) commands_.stop(SIGKILL);
     if (state == State::finished) return commands_.stop_after(what, exit_codes::signal_base + signal);
     say(Level::notice, concat(what, ": stopping --before (SIGKILL after ", format_duration(spec_.stop.grace),
                               ", or at once if you repeat it)"));
@@ -345,7 +349,6 @@ void Agent::on_late_signal(const std::string& what, bool at_once) {
   if (at_once) return output_.abort_flush();
   say(Level::notice, concat(what, ": ending as soon as the output is not read for ",
                             format_duration(console_stall_limit), ", or at once if you repeat it"));
-  bound_console_wait();
 }
 
 void Agent::on_time_limit() {
@@ -364,7 +367,7 @@ void Agent::on_child_exit(const process::ChildEnd& end) {
   Worker* worker = group_.record_exit(end);
   if (worker == nullptr) {
     commands_.on_child_exit(end);
-    return;
+    return takedown_.on_child_exit();  // of a start that was given up
   }
   output_.drain(worker->local_rank);
   WorkerEnd& ended = worker->end;
@@ -553,6 +556,7 @@ void Agent::carry_out(const action::SendFailed& failed) {
 void Agent::carry_out(const action::Finish&) {
   skew_.cancel();
   record_.set_verdict(machine_);
+  member_.write_verdict(record_.result());
   event_log_.job_ended(record_.result());
   const auto flush = [this] { output_.async_flush([this] { on_output_flushed(); }); };
   if (!commands_.start_after(flush)) return flush();
@@ -599,6 +603,9 @@ JobResult Agent::run() {
   if (folded_) say_text(job_.hooks.fold.begins);
   dispatch(event::Start{});
   io_.run();
+  if (machine_.state() != State::finished)
+    record_.fail(concat("ddrun has no event to wait for, and the job is ", name(machine_.state()),
+                        ": a system call that it needs is denied (seccomp, SELinux)"));
   set_message_sink({});
   if (watchdog_) watchdog_->close();
   if (preload_) preload_->close();

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "ddrun/base/messages.hpp"
+#include "ddrun/rendezvous/event_text.hpp"
 
 namespace ddrun::agent {
 
@@ -50,6 +51,7 @@ rendezvous::RendezvousListener JobMember::listener() {
     handlers_.dispatch(event::StopOrdered{stop.signal});
   };
   listener.verdict = [this](const rendezvous::VerdictMessage& verdict) {
+    verdict_ = verdict;
     record_.set_verdict(verdict, rendezvous_->runs_coordinator());
     handlers_.dispatch(event::VerdictReceived{});
   };
@@ -82,6 +84,16 @@ void JobMember::send(const action::SendLeave& leave) {
 void JobMember::send(const action::SendAbort& abort) {
   leaving_ = true;
   rendezvous_->abort(abort.message);
+}
+
+void JobMember::write_verdict(const JobResult& result) {
+  if (runs_coordinator()) return;  // it has written its line
+  rendezvous::VerdictMessage own;
+  own.kind = result.verdict;
+  own.exit_code = exit_code(result);
+  own.signal = result.signal;
+  own.why = result.message;
+  events_.write_line(rendezvous::event_text::verdict(round_, verdict_.value_or(own)));
 }
 
 void JobMember::abandon(const std::string& why) {

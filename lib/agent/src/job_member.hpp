@@ -51,6 +51,8 @@ class JobMember {
   void send(const action::SendAbort& abort);
   void abandon(const std::string& why);
   void pass_signal(int signal) { rendezvous_->pass_signal(signal); }
+  /// On machines without the coordinator: the line `verdict` of --events, the coordinator's or this machine's own.
+  void write_verdict(const JobResult& result);
   void set_paused(bool still) { rendezvous_->set_paused(still); }
   void async_close(std::function<void()> done) { rendezvous_->async_close(std::move(done)); }
 
@@ -66,6 +68,7 @@ class JobMember {
   std::shared_ptr<rendezvous::Rendezvous> rendezvous_;
   RankAssignment ranks_;
   rendezvous::Round round_ = 0;
+  std::optional<rendezvous::VerdictMessage> verdict_;
   bool another_round_ = false;
   bool leaving_ = false;  ///< the job ends on this machine
 };

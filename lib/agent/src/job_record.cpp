@@ -203,6 +203,12 @@ void JobRecord::set_verdict(const GroupMachine& machine) {
   result_.launcher_code = machine.launcher_code();
 }
 
+void JobRecord::fail(std::string message) {
+  result_.verdict = Verdict::launcher_failed;
+  result_.cause.reset();
+  result_.message = std::move(message);
+}
+
 namespace {
 
 /// Limit for the cause in STOPPED, with its last lines and traceback.

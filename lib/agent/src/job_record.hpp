@@ -53,6 +53,8 @@ class JobRecord {
 
   /// The verdict of this machine, used if the coordinator sent none.
   void set_verdict(const GroupMachine& machine);
+  /// ddrun has failed on this machine, whatever is known of the job.
+  void fail(std::string message);
   /// The verdict of the coordinator.
   void set_verdict(const rendezvous::VerdictMessage& verdict, bool runs_coordinator);
   /// Number and ranks of the present round.

@@ -50,6 +50,17 @@ TEST_CASE("A second signal ends ddrun also while its console takes nothing") {
   CHECK(run.wait().code() == -SIGTERM);
 }
 
+TEST_CASE("One signal ends ddrun too while its console takes nothing") {
+  const int signal = GENERATE(SIGTERM, SIGINT, SIGHUP);
+  Run run(job({"-n", "2", "--shutdown-timeout=0.1"}, {"lines", "200000", "forever"}));
+  REQUIRE(wait_until([&] { return run.living().size() == 5; }));
+  run.signal(signal);
+  CHECK(run.all_gone());
+  const auto outcome = run.wait();
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == -signal);
+}
+
 TEST_CASE("A time limit cuts nothing off the output of a job that went well") {
   // All workers have ended long before the time is up, and most of what they wrote is read a second after it.
   const std::string inner =

@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <cstdlib>
+
 #include "agents.hpp"
 #include "ddrun/test/files.hpp"
 
@@ -63,6 +65,40 @@ TEST_CASE("A coordinator that does not answer is lost, once it was looked for in
   INFO(first.err);
   CHECK(first.code() == 125);
   CHECK(agents[0].all_gone());
+}
+
+TEST_CASE("A signal on one machine is not kept waiting by the console of another") {
+  Agents agents({"--nnodes=2", "--shutdown-timeout=0.1"});
+  const Words verbs = {"print", "up", "lines", "200000", "forever"};
+  const std::size_t signaled = GENERATE(0, 1);
+  Run& first = agents.start({"--node-rank=0"}, verbs);
+  Run& second = agents.start({"--node-rank=1"}, verbs);
+  REQUIRE(first.wait_for_out("up"));
+  REQUIRE(second.wait_for_out("up"));
+  agents[signaled].signal(SIGTERM);
+  // Neither is read.
+  CHECK(first.all_gone());
+  CHECK(second.all_gone());
+  for (const auto& outcome : agents.finish()) {
+    DDRUN_SHOW(outcome);
+    CHECK(std::abs(outcome.code()) % 128 == SIGTERM);
+  }
+}
+
+TEST_CASE("Each machine's --events has the verdict") {
+  const TemporaryDirectory directory;
+  Agents agents({"--nnodes=2"});
+  const std::string code = GENERATE("0", "3");
+  agents.start({"--node-rank=0", "--events=" + directory.file("0")}, {"exit", code});
+  agents.start({"--node-rank=1", "--events=" + directory.file("1")}, {"exit", "0"});
+  INFO(shown(agents.finish()));
+  for (const char* file : {"0", "1"}) {
+    const std::string events = read_file(directory.file(file));
+    INFO(events);
+    CHECK(count(events, R"("event":"verdict")") == 1);
+    CHECK(has(events,
+              code == "0" ? R"("verdict":"success","exit_code":0)" : R"("verdict":"worker_failed","exit_code":3)"));
+  }
 }
 
 TEST_CASE("Agents of a job on several machines know each other by a secret") {
