@@ -25,8 +25,12 @@ Result<std::thread> start_thread_signals_blocked(const char* name, std::function
       run();
     });
   } catch (const std::system_error& error) {
-    started =
-        fail(Errc::unavailable, concat("cannot start the thread ", name, ": ", error.code().message()), error.code());
+    const char* const hint = error.code().value() == EPERM
+                                 ? " (the sandbox forbids clone3, as Docker before 20.10.10 does: update it, or use "
+                                   "--security-opt seccomp=unconfined)"
+                                 : "";
+    started = fail(Errc::unavailable, concat("cannot start the thread ", name, ": ", error.code().message(), hint),
+                   error.code());
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return started;

@@ -26,8 +26,8 @@ constexpr std::chrono::seconds retry_delay{1};
 /// 0 or an errno: EEXIST if there is a file `to` already, which stays as it is.
 int rename_to_new(const std::string& from, const std::string& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
-  if (errno != EINVAL && errno != ENOSYS) return errno;
-  // Some file systems, such as NFS, lack RENAME_NOREPLACE. link() does not replace an existing file either.
+  if (errno != EINVAL && errno != ENOSYS && errno != EPERM) return errno;
+  // Some file systems, such as NFS, lack RENAME_NOREPLACE, and sandboxes do not know the call. link() does not replace an existing file either.
   if (::link(from.c_str(), to.c_str()) != 0) return errno;
   return ::unlink(from.c_str()) == 0 ? 0 : errno;
 }

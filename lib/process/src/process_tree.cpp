@@ -86,7 +86,8 @@ bool signal_descendant(const ProcessInfo& info, int signal) {
   if (!now || now->start_time != info.start_time || (now->parent != info.parent && now->parent != self)) {
     return false;
   }
-  if (held) return ::syscall(SYS_pidfd_send_signal, held.get(), signal, nullptr, 0) == 0;
+  if (held && ::syscall(SYS_pidfd_send_signal, held.get(), signal, nullptr, 0) == 0) return true;
+  if (held && errno != ENOSYS && errno != EPERM) return false;
   return ::kill(info.pid, signal) == 0;
 }
 

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <elf.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -91,7 +92,7 @@ Result<void> check_script(std::string_view name, std::string_view head, std::str
   if (::stat(file.c_str(), &info) != 0) {
     return cannot_run(name, concat("its first line asks for ", interpreter, ", which does not exist"));
   }
-  if (!S_ISREG(info.st_mode) || ::faccessat(AT_FDCWD, file.c_str(), X_OK, AT_EACCESS) != 0) {
+  if (!S_ISREG(info.st_mode) || !is_accessible(file, X_OK)) {
     return cannot_run(name, concat("its first line asks for ", interpreter, ", which is not executable"));
   }
   const bool by_env = interpreter == "/usr/bin/env" || interpreter == "/bin/env";
@@ -178,6 +179,13 @@ bool is_compiled_python(std::string_view head) {
 }
 
 }  // namespace
+
+bool is_accessible(const std::string& file, int mode) {
+  if (::faccessat(AT_FDCWD, file.c_str(), mode, AT_EACCESS) == 0) return true;
+  // Not an answer about a file to read or execute: a sandbox refuses the system call (faccessat2), which it does not
+  // know.
+  return errno == EPERM && ::access(file.c_str(), mode) == 0;
+}
 
 std::string from_directory(std::string_view name, const std::string& cwd) {
   if (name.starts_with('/')) return std::string(name);

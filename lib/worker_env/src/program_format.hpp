@@ -10,6 +10,9 @@ namespace ddrun::worker_env {
 /// `name` relative to `cwd` as a path; absolute names are unchanged.
 [[nodiscard]] std::string from_directory(std::string_view name, const std::string& cwd);
 
+/// access(2) with the effective IDs.
+[[nodiscard]] bool is_accessible(const std::string& file, int mode);
+
 /// Checks an executable file as the kernel will: a script's interpreter, an ELF file's machine and dynamic loader.
 /// `name` is as typed, `file` is the path. A file without read permission passes. Fails with `not_executable`, or
 /// `not_found` if `#!/usr/bin/env` would not find its program.

@@ -221,7 +221,7 @@ Result<std::string> checked(std::string_view name, std::string file, const struc
   const auto cannot = [&](std::string_view why) { return fail(Errc::not_executable, concat(name, ": ", why)); };
   if (S_ISDIR(info.st_mode)) return cannot("is a directory, and no __main__.py is in it");
   if (!S_ISREG(info.st_mode)) return cannot("is not a regular file");
-  if (::faccessat(AT_FDCWD, file.c_str(), X_OK, AT_EACCESS) != 0) {
+  if (!is_accessible(file, X_OK)) {
     struct statvfs mount {};
     if (::statvfs(file.c_str(), &mount) == 0 && (mount.f_flag & ST_NOEXEC) != 0) {
       return cannot("is on a file system that is mounted noexec; copy it to another one");
@@ -257,7 +257,7 @@ Result<std::string> find_program(std::string_view name, std::string_view path, c
     // An empty entry means the working directory.
     std::string file = from_directory(concat(directory, directory.empty() ? "" : "/", name), cwd);
     if (::stat(file.c_str(), &info) != 0) continue;
-    if (S_ISREG(info.st_mode) && ::faccessat(AT_FDCWD, file.c_str(), X_OK, AT_EACCESS) == 0) {
+    if (S_ISREG(info.st_mode) && is_accessible(file, X_OK)) {
       return checked(name, std::move(file), info, path, cwd);
     }
     if (unusable.empty() && S_ISREG(info.st_mode)) {
@@ -285,7 +285,7 @@ Result<std::string> find_script(std::string_view name, const std::string& cwd) {
   if (name.empty()) return fail(Errc::not_found, "the name of the script is empty");
   std::string file = from_directory(name, cwd);
   if (::access(file.c_str(), F_OK) != 0) return missing_file_error(name, file, errno, TargetKind::python_script);
-  if (::faccessat(AT_FDCWD, file.c_str(), R_OK, AT_EACCESS) != 0) {
+  if (!is_accessible(file, R_OK)) {
     return fail_errno(Errc::not_executable, concat(name, ": cannot be read"), errno);
   }
   return file;
