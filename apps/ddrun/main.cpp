@@ -108,6 +108,7 @@ int run_part_of_job(const cli::Launch& launch, process::AgentContext& context, c
   if (!secret) return say_failure(secret.error(), exit_codes::launcher_failed);
   hooks.secret = std::move(*secret);
   hooks.on_listening = [&head](std::uint16_t port) { head.report_coordinator_port(port); };
+  hooks.on_round = [&head] { head.report_round(); };
   return run(launch, context, std::move(hooks), &part);
 }
 

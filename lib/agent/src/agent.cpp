@@ -131,6 +131,7 @@ class Agent {
   void carry_out(const action::Finish&);
   void carry_out(const action::Join&) {
     const auto on_event = [this](const Event& event) {
+      if (job_.hooks.on_round && std::holds_alternative<event::RoundBegins>(event)) job_.hooks.on_round();
       const auto* stop = std::get_if<event::StopOrdered>(&event);
       // A signal to ddrun on another machine.
       if (stop != nullptr && stop->signal != 0 && !member_.expects_another_round()) bound_console_wait();

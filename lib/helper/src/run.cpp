@@ -125,8 +125,8 @@ class Helper : public std::enable_shared_from_this<Helper> {
   /// `status`: nullopt if it was reaped elsewhere.
   void on_exited(std::optional<int> status) {
     const auto early_status = unregister();
-    // Without a status, because this process ignores SIGCHLD, success is assumed.
-    if (!status) status = early_status.value_or(0);
+    if (!status) status = early_status;
+    if (!status) return finish(fail(Errc::unavailable, concat(name_, " has ended, and its status was read elsewhere")));
     finish(Output{exit_status_from_wait(*status), content_of(streams_[1], limits_.output),
                   content_of(streams_[2], limits_.output)});
   }
@@ -176,6 +176,7 @@ Result<Output> run(const std::vector<std::string>& argv, Limits limits, const st
   const auto helper = start(
       io.get_executor(), argv, limits, [&](Result<Output> got) { result = std::move(got); }, input);
   io.run();
+  if (!result) return fail(Errc::unavailable, concat("cannot wait for ", argv[0]));
   return std::move(*result);
 }
 

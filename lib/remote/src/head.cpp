@@ -479,6 +479,7 @@ class Head {
     HeadHost what;
     bool ready = false;    ///< ddrun runs on it
     bool started = false;  ///< has received its part of the job
+    bool in_round = false;
     std::optional<int> code;
     bool lost = false;
     std::vector<std::string> addresses;
@@ -531,8 +532,13 @@ class Head {
     const int signal = message.signal;
     if (signal == SIGSTOP || (signal == SIGCONT && suspended_)) suspend(signal == SIGSTOP);
     if (options_.ending_signals.count(signal) == 0) {
-      fan_out_->send_all(FrameType::signal, signal_payload(signal));
-      return;
+      // A host in its start has no workers, and its ddrun does not know yet which signals end the job.
+      const bool to_all_started = signal == SIGSTOP || signal == SIGCONT;
+      for (std::uint32_t i = 0; i < hosts_.size(); ++i) {
+        if (hosts_[i].over() || !(hosts_[i].in_round || (to_all_started && hosts_[i].started))) continue;
+        fan_out_->send(FrameType::signal, i, signal_payload(signal));
+      }
+      return start_hosts();
     }
     if (ending_ && !message.at_once) return;
     if (ending_signal_ == 0) ending_signal_ = signal;
@@ -545,7 +551,7 @@ class Head {
     end_all(signal);
   }
 
-  /// Ctrl-Z and its end. Forwarded to the hosts as any signal; timers are paused meanwhile.
+  /// Ctrl-Z and its end. Forwarded to the hosts as any signal; timers are paused and no host starts meanwhile.
   void suspend(bool still) {
     suspended_ = still;
     if (!still) {
@@ -562,13 +568,18 @@ class Head {
     const bool again = std::exchange(ending_, true);
     input_.stop();
     fan_out_->send_all(FrameType::signal, signal_payload(signal, again));
-    // Hosts where ddrun does not run yet can be killed at once.
-    if (!again) {
-      for (std::uint32_t i = 0; i < hosts_.size(); ++i) {
-        if (!hosts_[i].ready) fan_out_->cancel_start(i);
-      }
-    }
     arm_end_timer(again ? std::chrono::milliseconds(kill_timeout) : options_.job.grace + ending_margin);
+    give_up_unreached_hosts();
+    finish_if_over();
+  }
+
+  /// Hosts where ddrun does not run yet.
+  void give_up_unreached_hosts() {
+    for (std::uint32_t i = 0; i < hosts_.size(); ++i) {
+      if (hosts_[i].ready || hosts_[i].over()) continue;
+      hosts_[i].lost = true;
+      fan_out_->cancel_start(i);
+    }
   }
 
   void arm_end_timer(std::chrono::milliseconds from_now) {
@@ -598,7 +609,7 @@ class Head {
     if (host.over()) return;
     host.lost = true;
     output_.finish(host.lines);
-    if (!ending_) {
+    if (!ending_ && !is_left_out(host)) {
       // The others continue if enough are left. The first host has the coordinator, so its loss ends the job.
       const bool enough = index != 0 && all_started() && running() >= options_.min_nodes;
       if (enough) {
@@ -614,6 +625,18 @@ class Head {
 
   [[nodiscard]] bool all_started() const {
     return std::all_of(hosts_.begin(), hosts_.end(), [](const Host& host) { return host.started || host.over(); });
+  }
+
+  /// Hosts have ended before the first round, and too few are left or some have not started.
+  [[nodiscard]] bool cannot_start() const {
+    if (std::any_of(hosts_.begin(), hosts_.end(), [](const Host& host) { return host.in_round; })) return false;
+    return !all_started() || running() < options_.min_nodes;
+  }
+
+  /// The first host has ended, and the coordinator with it, before this one was in a round: it does not matter any
+  /// more.
+  [[nodiscard]] bool is_left_out(const Host& host) const {
+    return &host != hosts_.data() && hosts_[0].over() && !host.in_round;
   }
 
   void finish_if_over() {
@@ -641,7 +664,8 @@ class Head {
   [[nodiscard]] int exit_code() const {
     if (failure_) return exit_codes::launcher_failed;
     if (first_code_ != 0) return first_code_;
-    if (ending_signal_ != 0 && std::any_of(hosts_.begin(), hosts_.end(), [](const Host& host) { return host.lost; })) {
+    const auto has_no_code = [](const Host& host) { return host.lost || !host.started; };
+    if (ending_signal_ != 0 && std::any_of(hosts_.begin(), hosts_.end(), has_no_code)) {
       return exit_codes::signal_base + ending_signal_;
     }
     return 0;
@@ -662,6 +686,7 @@ class Head {
         if (frame.host == 0) handle_report(frame.payload);
         break;
       case FrameType::listening: on_coordinator_listening(frame); break;
+      case FrameType::in_round: host.in_round = true; break;
       case FrameType::input_taken: on_input_taken(host, frame.payload); break;
       case FrameType::ended: on_host_ended(host, frame.payload); break;
       default: break;
@@ -672,11 +697,17 @@ class Head {
     Host& host = hosts_[index];
     host.ready = true;
     if (auto hello = hello_from_json(payload)) host.addresses = std::move(hello->addresses);
-    if (ending_) {
-      fan_out_->send(FrameType::signal, index, signal_payload(options_.job.ending_signal));
-      return;
+    if (ending_ || hosts_[0].over()) return fan_out_->send(FrameType::over, index, {});
+    start_hosts();
+  }
+
+  /// The first host at once, the others once its coordinator listens.
+  void start_hosts() {
+    if (ending_ || suspended_) return;
+    for (std::uint32_t i = 0; i < hosts_.size(); ++i) {
+      const Host& host = hosts_[i];
+      if (host.ready && !host.started && !host.over() && (i == 0 || !coordinators_.empty())) start_host(i);
     }
-    if (index == 0 || !coordinators_.empty()) start_host(index);
   }
 
   void start_host(std::uint32_t index) {
@@ -714,18 +745,25 @@ class Head {
     for (const std::string& address : host.addresses)
       coordinators_.push_back({address, static_cast<std::uint16_t>(*port)});
     coordinators_.push_back({without_user(host.what.name), static_cast<std::uint16_t>(*port)});
-    for (std::uint32_t i = 1; i < hosts_.size(); ++i) {
-      if (hosts_[i].ready && !hosts_[i].started) start_host(i);
-    }
+    start_hosts();
   }
 
   void on_host_ended(Host& host, std::string_view payload) {
     const auto code = parse_integer(payload, 0, 255);
     host.code = static_cast<int>(code.value_or(exit_codes::launcher_failed));
-    if (first_code_ == 0) first_code_ = *host.code;
     output_.finish(host.lines);
-    // A host that fails before all have started ends the job.
-    if (!ending_ && *host.code != 0 && !all_started()) end_all(options_.job.ending_signal);
+    const bool counts = !is_left_out(host) && (host.started || !ending_);
+    if (counts && first_code_ == 0) first_code_ = *host.code;
+    if (counts && !host.started) {
+      say_error(concat("ddrun was ended on host ", host.what.name, " before the job began (status ", *host.code,
+                       "); look there for what ended it, and start the job again"));
+    }
+    if (&host == hosts_.data() && !ending_) {
+      fan_out_->send_all(FrameType::over, {});  // hosts that have been in a round end by themselves
+      give_up_unreached_hosts();
+    } else if (counts && !ending_ && *host.code != 0 && cannot_start()) {
+      end_all(options_.job.ending_signal);
+    }
     finish_if_over();
   }
 

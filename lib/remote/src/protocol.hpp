@@ -52,6 +52,7 @@ enum class FrameType : std::uint8_t {
   signal,       ///< the signal number in one byte; a second byte for a repetition that forces SIGKILL
   input,        ///< the workers' stdin; empty: end-of-file
   ping,         ///< no payload; heartbeat
+  over,         ///< no payload; the job has ended: a host that is in no round ends
   // From a host.
   hello,        ///< JSON: Hello
   out,          ///< stdout of its workers and ddrun
@@ -59,6 +60,7 @@ enum class FrameType : std::uint8_t {
   events,       ///< lines for --events, of the first host; empty: lines were dropped because of back pressure
   report,       ///< a part of --report, of the first host; empty: complete
   listening,    ///< the coordinator's port as text
+  in_round,     ///< no payload; its ddrun takes part in a round
   input_taken,  ///< number of `input` bytes forwarded, as text (flow control)
   ended,        ///< its ddrun has exited; the exit code as text
   failed,       ///< could not be started or is lost; the reason

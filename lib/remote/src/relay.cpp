@@ -312,6 +312,13 @@ class Relay {
           signal_node(static_cast<unsigned char>(frame.payload.front()), frame.payload.size() > 1);
         }
         break;
+      case FrameType::over:
+        if (in_round_ || code_) break;
+        // What it has said so far is shown, but not that it was stopped.
+        output_.drain();
+        errors_.drain();
+        signal_node(bootstrap_ ? bootstrap_->ending_signal : SIGTERM);
+        break;
       case FrameType::input: handle_input(frame.payload); break;
       default: break;
     }
@@ -384,7 +391,8 @@ class Relay {
     to_node_.write(text);
   }
 
-  /// `at_once`: a repetition that forces SIGKILL.
+  /// `at_once`: a repetition that forces SIGKILL. Without a part of the job any signal ends this host: before, the head
+  /// sends none but those that end the job.
   void signal_node(int signal, bool at_once = false) {
     if (code_) return;
     if (bootstrap_) {
@@ -419,11 +427,15 @@ class Relay {
   }
 
   void handle_node_bytes(std::string_view bytes) {
-    (void)node_frames_.feed(bytes, [this](const Frame& frame) { send_to_head(frame.type, frame.payload); });
+    (void)node_frames_.feed(bytes, [this](const Frame& frame) {
+      in_round_ = in_round_ || frame.type == FrameType::in_round;
+      send_to_head(frame.type, frame.payload);
+    });
   }
 
   void handle_signal(const process::SignalEvent& event) {
     if (event.signal == SIGCHLD) watcher_.reap(event.sender);
+    else if (!bootstrap_ && StopPolicy().ending_signals.count(event.signal) == 0) return;
     else if (event.signal != SIGCONT && event.signal != SIGTSTP && event.signal != SIGWINCH) signal_node(event.signal);
   }
 
@@ -491,6 +503,7 @@ class Relay {
   boost::asio::steady_timer end_timer_;
   std::uint32_t index_ = this_host;
   std::optional<Bootstrap> bootstrap_;  ///< set once the job has been started
+  bool in_round_ = false;
   std::size_t unacknowledged_ = 0;
   std::string partial_event_;
   bool events_lost_ = false;
@@ -508,6 +521,12 @@ void HeadConnection::report_coordinator_port(std::uint16_t port) const {
   write_all(control_.get(), bytes.data(), bytes.size());
 }
 
+void HeadConnection::report_round() const {
+  WipedString bytes;
+  append_frame(bytes, FrameType::in_round, this_host, {});
+  write_all(control_.get(), bytes.data(), bytes.size());
+}
+
 std::string HeadConnection::read_secret() const { return read_text(control_.get()).value_or(""); }
 
 std::string HeadConnection::events_path() const { return concat("/dev/fd/", events_.get()); }
@@ -516,6 +535,8 @@ std::string HeadConnection::report_path() const { return concat("/dev/fd/", repo
 int run_relay(const RelayOptions& options,
               const std::function<int(const Bootstrap&, const HeadConnection&)>& node_main) {
   if (options.private_copy) remove_own_copy();
+  // Before the fork: the child must not end by a signal that comes before its guard handles signals.
+  process::block_handled_signals();
   auto node = fork_node(node_main);
   if (!node) {
     say_error(node.error().message);
@@ -523,7 +544,6 @@ int run_relay(const RelayOptions& options,
   }
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGCHLD, SIG_DFL);
-  process::block_handled_signals();
   return Relay(options, std::move(*node)).run();
 }
 

@@ -2,6 +2,7 @@
 #include "ddrun/remote/relay.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -57,9 +58,6 @@ class Host {
     }
     to_ = std::move(in->write);
     from_ = std::move(out->read);
-    WipedString frame;
-    append_frame(frame, FrameType::start, 0, "the secret\n" + to_json(Bootstrap{}));
-    REQUIRE(write_all(to_.get(), frame.data(), frame.size()));
   }
   ~Host() {
     ::kill(pid_, SIGKILL);
@@ -68,8 +66,21 @@ class Host {
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
 
+  void send(FrameType type, const std::string& payload = {}) const {
+    WipedString frame;
+    append_frame(frame, type, 0, payload);
+    REQUIRE(write_all(to_.get(), frame.data(), frame.size()));
+  }
+  void start() const { send(FrameType::start, "the secret\n" + to_json(Bootstrap{})); }
+  void signal(int number) const { ::kill(pid_, number); }
+  /// Waits until the relay has said something.
+  [[nodiscard]] bool is_up() const {
+    pollfd ready{from_.get(), POLLIN, 0};
+    return ::poll(&ready, 1, 20'000) == 1;
+  }
+
   /// All frames until end-of-file.
-  std::vector<Got> read_all() {
+  [[nodiscard]] std::vector<Got> read_all() const {
     std::string greeting;
     const std::string marker = frames_marker(build);
     std::vector<char> chunk(64 << 10);
@@ -108,6 +119,15 @@ long empty_of_type(const std::vector<Got>& all, FrameType type) {
   return std::count_if(all.begin(), all.end(), [&](const Got& one) { return one.type == type && one.payload.empty(); });
 }
 
+/// Waits for a blocked signal.
+bool receives(int signal, long seconds) {
+  sigset_t set;
+  ::sigemptyset(&set);
+  ::sigaddset(&set, signal);
+  const timespec limit{seconds, 0};
+  return ::sigtimedwait(&set, nullptr, &limit) == signal;
+}
+
 std::string line(int number) { return std::to_string(number) + std::string(1000, '.') + "\n"; }
 
 }  // namespace
@@ -124,6 +144,7 @@ TEST_CASE("Writing events never blocks on the head, and whole lines are dropped"
     ddrun::test::write_file(done, "done");
     return head.read_secret() == "the secret" ? 0 : 2;
   });
+  host.start();
   // The head reads nothing.
   REQUIRE(wait_until([&] { return ddrun::test::read_file(directory.file("done")) == "done"; }));
   const auto all = host.read_all();
@@ -152,9 +173,45 @@ TEST_CASE("A report of any size arrives whole") {
     const UniqueFd file(::open(head.report_path().c_str(), O_WRONLY));
     return write_all(file.get(), report.data(), report.size()) ? 0 : 1;
   });
+  host.start();
   const auto all = host.read_all();
   CHECK(of_type(all, FrameType::ended) == "0");
   CHECK(of_type(all, FrameType::report) == report);
   CHECK(empty_of_type(all, FrameType::report) == 1);
   CHECK(of_type(all, FrameType::events).empty());
+}
+
+TEST_CASE("Signals that do not end a job do not end a host that waits for its part") {
+  const Host host([](const Bootstrap&, const HeadConnection&) { return 0; });
+  REQUIRE(host.is_up());
+  for (const int signal : {SIGUSR1, SIGUSR2, SIGRTMIN}) host.signal(signal);
+  host.start();
+  CHECK(of_type(host.read_all(), FrameType::ended) == "0");
+}
+
+TEST_CASE("A signal that comes with the part of the job waits until its ddrun handles signals") {
+  const Host host([](const Bootstrap&, const HeadConnection&) { return receives(SIGUSR1, 20) ? 0 : 1; });
+  host.start();
+  host.send(FrameType::signal, signal_payload(SIGUSR1));
+  CHECK(of_type(host.read_all(), FrameType::ended) == "0");
+}
+
+TEST_CASE("The end of the job ends a host that is in no round, and what it says then is not shown") {
+  const bool in_round = GENERATE(false, true);
+  CAPTURE(in_round);
+  const TemporaryDirectory directory;
+  const Host host([&](const Bootstrap&, const HeadConnection& head) {
+    if (in_round) head.report_round();
+    ddrun::test::write_file(directory.file("up"), "");
+    const bool told = receives(SIGTERM, in_round ? 1 : 20);
+    ::signal(SIGPIPE, SIG_IGN);
+    write_all(STDERR_FILENO, "late", 4);
+    return told ? 3 : 4;
+  });
+  host.start();
+  REQUIRE(wait_until([&] { return ::access(directory.file("up").c_str(), F_OK) == 0; }));
+  host.send(FrameType::over);
+  const auto all = host.read_all();
+  CHECK(of_type(all, FrameType::ended) == (in_round ? "4" : "3"));
+  CHECK(of_type(all, FrameType::err) == (in_round ? "late" : ""));
 }

@@ -28,6 +28,8 @@ struct JobHooks {
   std::optional<rendezvous::Secret> secret;
   /// Called once, before any worker is started, if the coordinator runs in this agent: the port it listens on.
   std::function<void(std::uint16_t)> on_listening;
+  /// Called whenever a round begins on this machine, before its workers are started.
+  std::function<void()> on_round;
 };
 
 /// Runs a job in the agent process (see process/guard.hpp). Blocks until no worker and no descendant of a worker is

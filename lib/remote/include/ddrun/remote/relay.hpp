@@ -16,6 +16,8 @@ class HeadConnection {
       : control_(std::move(control)), events_(std::move(events)), report_(std::move(report)) {}
   /// Reports the coordinator's port on this host. Blocks only for a small write to a local socket.
   void report_coordinator_port(std::uint16_t port) const;
+  /// Reports that a round begins on this host. Blocks no longer than the above.
+  void report_round() const;
   /// Reads the job's secret; call once, in one process. The caller wipes it. Empty if the relay has ended.
   [[nodiscard]] std::string read_secret() const;
   /// Paths for --events and --report of the first host's ddrun; their content is sent to the head. Writing events
