@@ -49,12 +49,16 @@ ssize_t Connection::send_some(std::string_view bytes) {
 
 /// Reserves `more` bytes for an incomplete request. Grows with the bytes received, not with the length that the client
 /// announces.
-bool Connection::make_room(std::size_t more) {
-  const std::size_t wanted = pending_.size() + more;
-  if (wanted <= pending_.capacity()) return true;
-  const std::size_t next = std::max(wanted, 2 * pending_.capacity());  // as a string grows
-  if (!shared_->state.has_room(next - pending_.capacity())) return refuse("an unfinished request");
-  pending_.reserve(next);
+bool Connection::make_room(std::size_t more) { return grow(pending_, more) || refuse("an unfinished request"); }
+
+/// Reserves and counts `more` bytes in one of the two buffers; false if they exceed the limit.
+bool Connection::grow(std::string& buffer, std::size_t more) {
+  const std::size_t wanted = buffer.size() + more;
+  if (wanted <= buffer.capacity()) return true;
+  const std::size_t next = std::max(wanted, 2 * buffer.capacity());  // as a string grows
+  if (!shared_->state.has_room(next - buffer.capacity())) return false;
+  buffer.reserve(next);
+  count_buffers();
   return true;
 }
 
@@ -67,20 +71,21 @@ bool Connection::refuse(const char* what) {
   return false;
 }
 
-/// Counts the memory of the buffers; false if it exceeds the limit.
-bool Connection::within_limits() {
+/// Counts the memory of the buffers; true if it has grown.
+bool Connection::count_buffers() {
   // Short strings need no heap memory.
   const auto heap = [](const std::string& buffer) {
     return buffer.capacity() > std::string().capacity() ? buffer.capacity() : 0;
   };
   const std::size_t now = heap(pending_) + heap(out_);
-  if (now == buffered_) return true;
-  ServerState& state = shared_->state;
-  const bool grown = now > buffered_;
-  state.buffered += now;
-  state.buffered -= buffered_;
-  buffered_ = now;
-  return !grown || state.has_room(0) || refuse("replies that are not read");
+  const std::size_t before = std::exchange(buffered_, now);
+  shared_->state.buffered += now;
+  shared_->state.buffered -= before;
+  return now > before;
+}
+
+bool Connection::within_limits() {
+  return !count_buffers() || shared_->state.has_room(0) || refuse("replies that are not read");
 }
 
 /// Executes the complete requests in `input`, which is `pending_` or new input.
@@ -132,21 +137,24 @@ bool Connection::send_replies(bool at_once) {
 }
 
 bool Connection::deliver(std::string_view replies) {
-  const ssize_t sent = send_some(replies);
+  // In front of what requests of other connections have caused since, and sent together with it.
+  const ssize_t sent = woken_ ? 0 : send_some(replies);
   if (sent < 0) return false;
-  // In front of notifications that requests of other connections have caused since.
   out_.insert(0, replies.substr(static_cast<std::size_t>(sent)));
   return within_limits();
 }
 
 bool Connection::flush() {
-  if (out_.empty()) return true;
-  if (too_many_unread_) {
-    ++shared_->state.refused;
-    shared_->state.refusal_reason =
-        concat("it watches keys and does not read the notifications; ", max_unread_bytes, " bytes are unread");
+  woken_ = false;
+  if (lost_bytes_ != 0) {
+    ServerState& state = shared_->state;
+    ++state.refused;
+    state.refusal_reason =
+        concat("it watches keys, and there is no room for a notification of ", lost_bytes_, " bytes: ", out_.size(),
+               " bytes are unread, and ", state.memory(), " of ", state.memory_limit, " bytes are used");
     return false;
   }
+  if (out_.empty()) return true;
   const ssize_t sent = send_some(std::string_view(out_).substr(out_begin_));
   if (sent < 0) return false;
   out_begin_ += static_cast<std::size_t>(sent);
@@ -163,19 +171,27 @@ bool Connection::on_writable() {
   return serve(pending_) && within_limits();
 }
 
-/// Buffer for unsolicited output: the replies if this connection's batch is being executed, else `out_`.
-std::string& Connection::output_buffer() {
-  if (shared_->current == this) return shared_->replies;
-  shared_->woken.push_back(this);
-  return out_;
+/// Has its unsolicited output flushed after this batch of events.
+void Connection::wake() {
+  if (!std::exchange(woken_, true)) shared_->woken.push_back(this);
 }
 
-void Connection::on_keys_exist() { output_buffer().push_back(wire::wait_stopped); }
+void Connection::on_keys_exist() {
+  if (shared_->current == this) return shared_->replies.push_back(wire::wait_stopped);
+  out_.push_back(wire::wait_stopped);
+  wake();
+}
 
 void Connection::on_key_changed(KeyChange change, std::string_view key, std::string_view before, std::string_view now) {
-  too_many_unread_ = out_.size() > max_unread_bytes;
-  std::string& to = output_buffer();
-  if (!too_many_unread_) append_change(to, change, key, before, now);
+  // Its own change: among the replies of the present batch, which has a bound.
+  if (shared_->current == this) return append_change(shared_->replies, change, key, before, now);
+  wake();
+  if (lost_bytes_ != 0) return;
+  const std::size_t size = change_size(key, before, now);
+  // Twice: the changed value, which is not counted yet, has to fit too. One byte more: the end of a wait may follow.
+  const bool fits = out_.size() <= max_unread_bytes && shared_->state.has_room(2 * size) && grow(out_, size + 1);
+  if (fits) append_change(out_, change, key, before, now);
+  else lost_bytes_ = size;
 }
 
 void Connection::leave() {
@@ -188,6 +204,9 @@ void Connection::close() {
   ::shutdown(fd_.get(), SHUT_RDWR);
   fd_.reset();
   leave();
+  // Not counted from here on, while the object lives to the end of the batch of events.
+  std::string().swap(pending_);
+  std::string().swap(out_);
 }
 
 }  // namespace ddrun::store

@@ -61,6 +61,8 @@ class Connection final : public Waiter {
   [[nodiscard]] bool deliver(std::string_view replies);
 
   [[nodiscard]] bool has_unsent() const { return !out_.empty(); }
+  /// flush() follows in this batch of events.
+  [[nodiscard]] bool woken() const { return woken_; }
   [[nodiscard]] int fd() const { return fd_.get(); }
   /// Uses shutdown(), as a child between clone and exec may hold a copy of the descriptor.
   void close();
@@ -78,20 +80,23 @@ class Connection final : public Waiter {
   ssize_t send_some(std::string_view bytes);
   void keep_unparsed(std::string_view rest);
   [[nodiscard]] bool make_room(std::size_t more);
+  [[nodiscard]] bool grow(std::string& buffer, std::size_t more);
+  bool count_buffers();
   [[nodiscard]] bool within_limits();
   bool refuse(const char* what);
-  [[nodiscard]] std::string& output_buffer();
+  void wake();
   void leave();
 
   UniqueFd fd_;
   ServerShared* shared_;
   Session session_;
-  bool stopped_early_ = false;    // `pending_` may begin with whole requests
-  bool too_many_unread_ = false;  // has not read its news for too long
-  std::string pending_;           // input not carried out yet
-  std::string out_;               // replies not sent yet, from out_begin_ on
+  bool stopped_early_ = false;  // `pending_` may begin with whole requests
+  bool woken_ = false;          // is in ServerShared::woken
+  std::string pending_;         // input not carried out yet
+  std::string out_;             // replies not sent yet, from out_begin_ on
   std::size_t out_begin_ = 0;
-  std::size_t buffered_ = 0;  // its part of ServerState::buffered
+  std::size_t buffered_ = 0;    // its part of ServerState::buffered
+  std::size_t lost_bytes_ = 0;  // of the first notification for which there was no room
 };
 
 }  // namespace ddrun::store

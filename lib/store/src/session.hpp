@@ -81,5 +81,9 @@ class Session {
 /// Appends the notification of a changed key, for a client of the old dialect that watches it.
 void append_change(std::string& to, KeyChange change, std::string_view key, std::string_view before,
                    std::string_view now);
+/// Bytes that append_change() appends.
+[[nodiscard]] constexpr std::size_t change_size(std::string_view key, std::string_view before, std::string_view now) {
+  return 1 + 3 * sizeof(std::uint64_t) + key.size() + before.size() + now.size();
+}
 
 }  // namespace ddrun::store

@@ -236,6 +236,7 @@ void TcpServer::Loop::on_event(const epoll_event& event) {
 
 void TcpServer::Loop::update_watch(Connection& connection, bool keep) {
   if (!keep) return refuse(connection);
+  if (connection.woken()) return;  // the flush at the end of this batch will probably empty the buffer
   const bool wants_out = connection.has_unsent();
   if (wants_out == connection.watched_for_out) return;
   connection.watched_for_out = wants_out;

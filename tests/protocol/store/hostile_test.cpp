@@ -30,13 +30,29 @@ struct Fixture {
   std::unique_ptr<TcpClient> client;
 };
 
-long resident_kib() {
+long resident_kib(std::string_view which = "VmRSS:") {
   std::ifstream file("/proc/self/status");
   for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("VmRSS:")) return std::stol(line.substr(6));
+    if (line.starts_with(which)) return std::stol(line.substr(which.size()));
   }
   return 0;
 }
+
+/// What the largest resident size has grown by since then; 0 where the kernel does not count it.
+class PeakMemory {
+ public:
+  PeakMemory() { std::ofstream("/proc/self/clear_refs") << 5; }
+  [[nodiscard]] long growth_kib() const {
+#ifdef DDRUN_SANITIZED  // it uses a multiple
+    return 0;
+#else
+    return resident_kib("VmHWM:") - before_;
+#endif
+  }
+
+ private:
+  long before_ = resident_kib("VmHWM:");
+};
 
 }  // namespace
 
@@ -158,6 +174,59 @@ TEST_CASE("a client that watches keys and does not read is disconnected") {
   CHECK(f.server->stats().connections == accepted - 1);
   CHECK(f.server->stats().refused == 1);
   f.check_unharmed();
+}
+
+TEST_CASE("the memory limit holds for notifications of one change to many clients") {
+  std::mutex mutex;
+  std::string refusal;
+  TcpServerOptions options;
+  options.max_memory = 32 * 1024 * 1024;
+  options.on_refusal = [&](const std::string& text) {
+    const std::lock_guard lock(mutex);
+    refusal = text;
+  };
+  Fixture f(options);
+  const auto accepted = f.server->stats().connections;
+  std::vector<RawClient> watching;
+  for (int i = 0; i < 30; ++i) {
+    watching.emplace_back(f.server->port());
+    // Some wait for the key too.
+    const auto wait = i % 2 == 0 ? unhex("05") + number(1) + field("/k") : "";
+    REQUIRE(watching.back().send(unhex("07") + field("/k") + wait));
+    REQUIRE(hex(watching.back().receive(1)) == "03");
+  }
+  f.check_unharmed();
+  const std::string value(4 * 1024 * 1024, 'v');
+  REQUIRE(f.client->set("other", value, soon()));  // the client's own buffer is counted before
+  f.check_unharmed();
+  const PeakMemory peak;
+  REQUIRE(f.client->set("k", value, soon()));
+  CHECK(f.client->num_keys(soon()).value_or(-1) == 3);
+  CHECK(peak.growth_kib() < 48 * 1024);
+  CHECK(f.server->stats().peak_memory <= options.max_memory);
+  // The first ones are served, the others are disconnected.
+  CHECK(f.server->stats().connections < accepted + watching.size());
+  CHECK(f.server->stats().connections > accepted);
+  const auto notification = unhex("01") + field("/k") + field("") + field(value);
+  CHECK((watching[0].receive(notification.size()) == notification));
+  const std::lock_guard lock(mutex);
+  INFO(refusal);
+  CHECK(refusal.find("no room for a notification of ") != std::string::npos);
+}
+
+TEST_CASE("the memory of disconnected clients is freed before others are served") {
+  TcpServerOptions options;
+  options.max_memory = 32 * 1024 * 1024;
+  Fixture f(options);
+  REQUIRE(f.client->set("k", std::string(8 * 1024 * 1024, 'v'), soon()));
+  std::vector<RawClient> asking;
+  for (int i = 0; i < 60; ++i) asking.emplace_back(f.server->port());
+  f.check_unharmed();
+  const PeakMemory peak;
+  for (RawClient& client : asking) REQUIRE(client.send(greeting() + unhex("03") + field("/k")));
+  CHECK(f.client->num_keys(soon()).value_or(-1) == 2);
+  CHECK(peak.growth_kib() < 48 * 1024);
+  CHECK(f.server->stats().refused > 0);
 }
 
 TEST_CASE("the memory limit holds for all clients together") {

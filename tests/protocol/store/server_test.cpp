@@ -3,10 +3,12 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/tcp.h>
 #include <malloc.h>
 #include <sys/resource.h>
 
 #include <fstream>
+#include <latch>
 #include <sstream>
 
 #include "ddrun/test/store.hpp"
@@ -77,6 +79,39 @@ TEST_CASE("a wait that its own client ends is answered in order") {
         "01020304"
         "00"
         "05060708");
+}
+
+TEST_CASE("a reply and the end of a wait are sent together, in order") {
+  std::latch held(1), all_sent(1);
+  TcpServerOptions options;
+  options.on_refusal = [&](const std::string&) {
+    held.count_down();
+    all_sent.wait();
+  };
+  const auto server = started(options);
+  std::vector<RawClient> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.emplace_back(server->port());
+    REQUIRE(clients.back().send(greeting() + unhex("0d 01020304")));
+    REQUIRE(clients.back().receive(4).size() == 4);
+  }
+  // A client that exceeds a limit holds the server until the requests of all others are there: one batch of events.
+  RawClient excessive(server->port());
+  REQUIRE(excessive.send(greeting() + unhex("0d 01020304") + unhex("01") + field("k") + number(9'000'000)));
+  held.wait();
+  for (RawClient& client : clients) {
+    const bool last = &client == &clients.back();
+    REQUIRE(client.send(unhex("04") + field("n") + number(1) + (last ? unhex("01") + field("k") + field("v") : "") +
+                        unhex("06") + number(1) + field("k")));
+  }
+  all_sent.count_down();
+  for (std::size_t i = 0; i < clients.size(); ++i) {
+    CHECK(clients[i].receive(9) == number(i + 1) + unhex("00"));
+    tcp_info info{};
+    socklen_t size = sizeof info;
+    REQUIRE(::getsockopt(clients[i].fd(), IPPROTO_TCP, TCP_INFO, &info, &size) == 0);
+    if (info.tcpi_data_segs_in != 0) CHECK(info.tcpi_data_segs_in == 2);  // the first answered the ping
+  }
 }
 
 TEST_CASE("a value of the greatest size passes in pieces while others are served") {
