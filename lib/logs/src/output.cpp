@@ -970,6 +970,7 @@ void Output::Impl::schedule_idle_flush(WorkerStream& stream) {
     // The user types behind a prompt that is shown already: readline's echo of each key is flushed at once.
     const std::string_view prefix = time_and_prefix(stream);
     stream.lines.flush_partial([&](const Piece& piece) { add_to_console(stream, prefix, piece); });
+    update_partial_bytes(stream);
     return stream.sink->console->schedule_flush();
   }
   stream.idle_at = Clock::now() + options_.idle_flush_delay;
