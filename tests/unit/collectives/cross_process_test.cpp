@@ -56,11 +56,11 @@ class Pages {
 };
 
 /// Makes a system call fail on this thread, as in a sandbox.
-bool deny_syscall(long number) {
+bool deny_syscall(long number, unsigned error = EPERM) {
   sock_filter code[] = {
       {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
       {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, static_cast<unsigned>(number)},
-      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | EPERM},
+      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | error},
       {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
   };
   const sock_fprog program{std::size(code), code};
@@ -330,4 +330,51 @@ TEST_CASE("a process that exits after it has announced its memory is reported as
   REQUIRE(!done);
   CHECK(done.error().code == Errc::connection_lost);
   CHECK(done.error().message == "rank 1 is gone");
+}
+
+TEST_CASE("where pidfds are denied a killed process is reported as lost by all others") {
+  for (const unsigned error : {EPERM, ENOSYS}) {
+    for (const int killed : {1, 2}) {
+      CAPTURE(error, killed);
+      auto segment = Segment::create(ShmCommunicator::segment_bytes(3, 0));
+      REQUIRE(segment);
+      // The pids, then whether the ranks have reported the right one.
+      void* const shared = mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+      REQUIRE(shared != MAP_FAILED);
+      auto* const pids = new (shared) std::atomic<int>[6] {};
+      pids[0] = getpid();
+      const auto take_part = [&](int rank, const std::function<void()>& connected) -> std::string {
+        if (!deny_syscall(SYS_pidfd_open, error)) return "no filter";
+        while (pids[1] == 0 || pids[2] == 0) std::this_thread::yield();
+        auto all = ShmCommunicator::start(*segment, rank, {pids[0], pids[1], pids[2]}, {0, false, PrivateCopy::staged});
+        if (!all) return all.error().message;
+        if (auto done = (*all)->barrier(in_time()); !done) return done.error().message;
+        connected();
+        const auto done = (*all)->barrier(in_time());
+        const std::string message = done ? "it went on" : done.error().message;
+        if (message == concat("rank ", killed, " is gone")) pids[3 + rank] = 1;
+        return message;
+      };
+      const auto stay = [&](int rank) {
+        return [&, rank] {
+          take_part(rank, [&] {
+            while (rank == killed) pause();
+          });
+        };
+      };
+      Child one(stay(1));
+      pids[1] = one.pid();
+      Child two(stay(2));
+      pids[2] = two.pid();
+      std::string message;
+      // Not reaped until the end: a zombie counts as gone.
+      std::thread rank0([&] { message = take_part(0, [&] { kill(pids[killed], SIGKILL); }); });
+      rank0.join();
+      CHECK(message == concat("rank ", killed, " is gone"));
+      siginfo_t info{};
+      waitid(P_PID, static_cast<id_t>(pids[3 - killed].load()), &info, WEXITED | WNOWAIT);
+      CHECK(pids[3 + 3 - killed] == 1);
+      munmap(shared, page_bytes);
+    }
+  }
 }

@@ -12,6 +12,7 @@
 #include <ctime>
 
 #include "ddrun/base/event_thread.hpp"
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "exchange.hpp"
 
@@ -189,12 +190,18 @@ tl::unexpected<Error> ShmBarrier::timeout_error() const {
 Result<void> PeerWatch::start(Control& control, const std::vector<Peer>& peers) {
   for (const Peer& peer : peers) {
     if (peer.pid == getpid()) continue;
-    UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));
-    if (!pidfd) return fail_errno(Errc::unavailable, concat("cannot watch rank ", peer.rank, " (pidfd_open)"), errno);
-    ranks_.push_back(peer.rank);
-    pidfds_.push_back(std::move(pidfd));
+    Watched one{peer, UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0))), 0};
+    const int error = one.pidfd ? 0 : errno;
+    if (error != 0) {
+      // Sandboxes answer EPERM where old kernels answer ENOSYS.
+      const auto stat = error == ENOSYS || error == EPERM ? read_process_stat(peer.pid) : std::nullopt;
+      if (!stat) return fail_errno(Errc::unavailable, concat("cannot watch rank ", peer.rank, " (pidfd_open)"), error);
+      one.start_time = stat->start_time;
+    }
+    watched_.push_back(std::move(one));
+    if (error != 0) break;
   }
-  if (pidfds_.empty()) return {};
+  if (watched_.empty()) return {};
   auto stop = make_pipe();
   if (!stop) return tl::unexpected(stop.error());
   stop_ = std::move(*stop);
@@ -211,13 +218,20 @@ PeerWatch::~PeerWatch() {
 }
 
 void PeerWatch::run(Control& control) {
-  std::vector<pollfd> watched{{stop_.read.get(), POLLIN, 0}};
-  for (const UniqueFd& pidfd : pidfds_) watched.push_back({pidfd.get(), POLLIN, 0});
-  while (poll(watched.data(), watched.size(), -1) < 0 && errno == EINTR) {
-  }
-  if (watched[0].revents != 0) return;
-  for (std::size_t i = 1; i < watched.size(); ++i) {
-    if (watched[i].revents != 0) return report_lost(control, ranks_[i - 1]);
+  const auto has_exited = [](const Watched& one) {
+    const auto stat = read_process_stat(one.peer.pid);
+    return !stat || stat->start_time != one.start_time || stat->state == 'Z' || stat->state == 'X';
+  };
+  std::vector<pollfd> events{{stop_.read.get(), POLLIN, 0}};
+  for (const Watched& one : watched_) events.push_back({one.pidfd.get(), POLLIN, 0});
+  const int timeout = watched_.back().pidfd ? -1 : 100;
+  while (true) {
+    if (poll(events.data(), events.size(), timeout) < 0 && errno == EINTR) continue;
+    if (events[0].revents != 0) return;
+    for (std::size_t i = 0; i < watched_.size(); ++i) {
+      const Watched& one = watched_[i];
+      if (one.pidfd ? events[i + 1].revents != 0 : has_exited(one)) return report_lost(control, one.peer.rank);
+    }
   }
 }
 

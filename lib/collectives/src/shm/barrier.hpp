@@ -66,7 +66,8 @@ void wake_all(WaitQueue& queue);
 void report_lost(Control& control, int rank);
 
 /// Detects the exit of peer processes on this machine: a thread polls their pidfds and calls report_lost() for the
-/// first one that exits.
+/// first one that exits. Without pidfds (Linux before 5.3, some sandboxes) it reads /proc/PID/stat of the first peer
+/// each 100 ms: if the first is the next rank, each rank that exits is the first peer of one, as long as any lives.
 class PeerWatch {
  public:
   struct Peer {
@@ -75,7 +76,7 @@ class PeerWatch {
   };
 
   /// `control` must outlive this object. Peers within this process (threads as ranks) are skipped. Fails with
-  /// `unavailable` without pidfds (Linux before 5.3, some sandboxes) or if a peer has exited.
+  /// `unavailable` if a peer has exited or cannot be watched.
   [[nodiscard]] Result<void> start(Control& control, const std::vector<Peer>& peers);
 
   PeerWatch() = default;
@@ -86,8 +87,13 @@ class PeerWatch {
  private:
   void run(Control& control);
 
-  std::vector<int> ranks_;
-  std::vector<UniqueFd> pidfds_;
+  struct Watched {
+    Peer peer;
+    UniqueFd pidfd;
+    std::uint64_t start_time;  ///< used without pidfd
+  };
+
+  std::vector<Watched> watched_;
   Pipe stop_;
   std::thread thread_;
 };

@@ -77,8 +77,9 @@ Result<std::unique_ptr<ShmCommunicator>> ShmCommunicator::start(std::shared_ptr<
   }
   std::unique_ptr<ShmCommunicator> made(new ShmCommunicator(std::move(segment), rank, pids, options));
   std::vector<PeerWatch::Peer> peers;
-  for (int peer = 0; peer < size; ++peer) {
-    if (peer != rank) peers.push_back({peer, pids[static_cast<std::size_t>(peer)]});
+  for (int step = 1; step < size; ++step) {
+    const int peer = (rank + step) % size;
+    peers.push_back({peer, pids[static_cast<std::size_t>(peer)]});
   }
   if (auto watched = made->watch_.start(*made->at<Control>(0), peers); !watched) {
     return tl::unexpected(watched.error());
