@@ -122,6 +122,7 @@ LINES = [
     Line("./probe.py"),
     Line("'with space.py' a"),
     Line("probe.py", env={"PYTHON_EXEC": "/usr/bin/python3"}),
+    Line("probe.py", env={"PATH": "/usr/bin:/bin"}),
     Line("--no-python ./probe.sh a", env={"PYTHON_EXEC": "/nowhere/python"}),
 
     # Its arguments

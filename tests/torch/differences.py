@@ -5,6 +5,8 @@ else."""
 import pathlib
 import re
 
+from harness import VENV
+
 DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs/coming-from-torchrun.md"
 NOTHING = None  # an entry that one side does not have
 RULES = []
@@ -180,6 +182,11 @@ def _(line, ours, theirs):
     if not line.has("--run-path") and "PET_RUN_PATH" not in line.env:
         return False
     return ours in (True, NOTHING) or ours[0] == "-u"
+
+
+@rule("which-python", r".*: interpreter")
+def _(line, ours, theirs):
+    return "PATH" in line.env and ours == "/usr/bin/python3" and theirs.startswith(f"{VENV}/bin/python")
 
 
 @rule("rank-in-arguments", r".*: (argv|command)")

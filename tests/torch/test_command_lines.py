@@ -8,7 +8,7 @@ import re
 import threading
 
 from command_lines import LINES
-from differences import compare, rows_of_the_document
+from differences import RULES, compare, rows_of_the_document
 from harness import TorchTest, main
 from observation import Run
 from warm_torchrun import WarmTorchrun
@@ -57,6 +57,9 @@ class CommandLines(TorchTest):
                         self.fail(wrong)
         rows = rows_of_the_document()
         self.assertEqual(len(rows), len(set(rows)), "an id stands there twice")
+        # Also where only some lines run.
+        explained = {row for row, *_ in RULES} | {line.refused or line.accepted for line in LINES} - {""}
+        self.assertEqual(set(rows), explained, "rows of the document, and those of rules and lines")
         self.assertEqual(shown - set(rows), set(), "differences without a row in the document")
         if len(lines) == len(LINES):
             self.assertEqual(set(rows) - shown, set(), "rows of the document that no line shows")
