@@ -19,6 +19,7 @@ import sysconfig
 import termios
 import threading
 import time
+import warnings
 
 libc = ctypes.CDLL(None)
 # They read a rank while being imported, and renew_state() puts it right.
@@ -49,8 +50,10 @@ def read(name):
 def lasting_threads():
     """OpenBLAS ends its threads before a fork and brings them back when needed; what is left after a fork stays."""
     if len(os.listdir("/proc/self/task")) > 1:
-        if (pid := os.fork()) == 0:
-            os._exit(0)
+        with warnings.catch_warnings():  # of Python 3.12: the child does nothing that a thread could have locked
+            warnings.simplefilter("ignore")
+            if (pid := os.fork()) == 0:
+                os._exit(0)
         os.waitpid(pid, 0)
     lasting = [read(f"task/{task}/comm").strip() for task in os.listdir("/proc/self/task")][1:]
     return lasting and [thread.name for thread in threading.enumerate()][1:] or lasting

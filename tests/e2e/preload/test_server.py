@@ -29,6 +29,13 @@ while attempt == 0 and not os.path.exists("go"):
 sys.exit(3 if attempt == 0 and os.environ["RANK"] == "0" else 0)
 """
 SHOWN = "import os\nLOADED_BY = os.getpid()\nVALUE = {}\n"
+# Two threads, and a fork that warns of them as Python 3.12 does.
+THREADS = """
+import os, threading, time, warnings
+for _ in range(2):
+    threading.Thread(target=time.sleep, args=(60,), daemon=True, name="beat").start()
+os.register_at_fork(after_in_parent=lambda: warnings.warn("multi-threaded", DeprecationWarning, stacklevel=2))
+"""
 # The server's fork with this number fails.
 FORK_FAILS = """
 import errno
@@ -94,6 +101,7 @@ class Server(unittest.TestCase):
                 ("import sys\nsys.exit(4)\n", "importing named failed: SystemExit: 4"),
                 ("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True, name='beat').start()\n",
                  "importing named starts 1 thread (beat), which forked workers would lack; leave named out of --preload"),
+                (THREADS, "importing named starts 2 threads (beat), which forked workers would lack; leave named out of --preload"),
                 ("import os\nos.environ['WORLD_SIZE']\n",
                  "importing named reads WORLD_SIZE (named, line 2), which is set in workers only; leave named out of --preload"),
                 ("import os\nos.environ.get('LOCAL_RANK')\n",
@@ -103,6 +111,7 @@ class Server(unittest.TestCase):
                 result = self.start("-n", "2", "--preload=json,named", "train.py").wait()
                 self.assertEqual((result.code, result.out), (2, ""), result)
                 self.assertEqual(result.err.splitlines()[-1], f"ddrun: error: --preload: {said}", result)
+                self.assertNotIn("Warning", result.err, result)
 
     def test_not_for_executables(self):
         result = self.start("--preload=json", "true").wait()
