@@ -195,7 +195,7 @@ TEST_CASE("all of etcd away for longer than a lease lives: the leader steps down
   const auto begin = Clock::now();
   for (std::size_t i = 0; i < cluster.size(); ++i) cluster.stop(i);
   REQUIRE(candidates.run_until([&] { return first.has_logged("lost: "); }));
-  CHECK(since(begin) < ttl + 100ms);
+  CHECK(since(begin) < ttl + 100ms * slowness);
   CHECK_FALSE(first.is_leader());
   // Its own clock expires first: on_lost comes before etcd can report.
   CHECK(candidates.run_until([&] {
@@ -212,7 +212,8 @@ TEST_CASE("all of etcd away for longer than a lease lives: the leader steps down
   }
   for (std::size_t i = 0; i < cluster.size(); ++i) cluster.resume(i);
   REQUIRE(candidates.run_until([&] { return candidates.agreed(); }, 60s));
-  CHECK(first.has_logged("status: etcd answers again (127.0.0.1:"));
+  // The watch may report the leader before a request of the candidate is answered.
+  CHECK(candidates.run_until([&] { return first.has_logged("status: etcd answers again (127.0.0.1:"); }));
 }
 
 TEST_CASE("members of etcd and leaders are suspended at random: never two lead", "[full]") {
