@@ -70,8 +70,9 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
   std::optional<Error> report_error;
   if (spec.report_file) {
     hooks.on_result = [&](const agent::JobResult& result) {
-      // A job that was not started may have failed because of this file.
+      // A job that was not started may have failed because of this file, whose directory must not be made then.
       const bool refused = result.verdict == agent::Verdict::launcher_failed && result.attempts.empty();
+      if (refused && !agent::check_report_file(*spec.report_file)) return;
       auto written = agent::write_report(*spec.report_file, agent::json_report(result));
       if (!written && !refused) report_error = written.error();
     };

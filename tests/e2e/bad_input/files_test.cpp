@@ -1,5 +1,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "../job.hpp"
 
@@ -36,6 +37,7 @@ TEST_CASE("A report that could not be written is refused before anything starts"
   CHECK(outcome.out.empty());
   CHECK(outcome.err == "ddrun: error: --report=" + report + ": cannot write in " + dir.file("none/") +
                            ": No such file or directory\n");
+  CHECK(::access(dir.file("none").c_str(), F_OK) != 0);
 }
 
 TEST_CASE("A report that cannot be written in the end does not look like success") {

@@ -33,7 +33,7 @@ class Agents {
     options.insert(options.end(), common_.begin(), common_.end());
     options.insert(options.end(), own.begin(), own.end());
     RunOptions run;
-    run.env = {{"DDRUN_SECRET", secret}, {"XDG_CONFIG_HOME", "/nonexistent"}};
+    run.env = {{"DDRUN_SECRET", secret}, {"XDG_CONFIG_HOME", "/proc/no-such-folder"}};
     run.env.insert(run.env.end(), variables.begin(), variables.end());
     if (!stdout_file.empty()) {
       run.in_child = [stdout_file] {

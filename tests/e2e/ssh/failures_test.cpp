@@ -59,7 +59,7 @@ TEST_CASE("A host whose disk is full") {
 
 TEST_CASE("A host without room for temporary files") {
   SshHosts hosts;
-  hosts.set("roomless", "TMPDIR=/nonexistent");
+  hosts.set("roomless", "TMPDIR=" + hosts.file("no-such-directory"));
   hosts.add("roomless");
   fails(hosts, "roomless", "ddrun: error: cannot start ddrun on host roomless: mktemp: ", true);
 }

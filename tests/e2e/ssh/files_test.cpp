@@ -118,6 +118,7 @@ TEST_CASE("Files that cannot be written are refused before any host is reached")
     CHECK(outcome.code() == code);
     CHECK(has(outcome.err, message));
     CHECK_FALSE(has(outcome.err, "nowhere"));
+    CHECK_FALSE(std::filesystem::exists(here.path() + "/no"));
   }
 }
 
