@@ -465,6 +465,10 @@ class Head {
       return exit_codes::launcher_failed;
     }
     io_.run();
+    if (running() > 0 && !failure_) {
+      failure_ = true;
+      say_error("ddrun has no event to wait for before all hosts have ended: a system call that it needs is denied");
+    }
     signals_.close();
     if (const auto lost = output_.close(); lost && !failure_) {
       failure_ = true;
