@@ -14,7 +14,7 @@ namespace {
 std::vector<std::vector<std::string>> lines_of(std::string_view text) {
   std::vector<std::vector<std::string>> lines;
   for (const std::string& line : split(text, '\n')) {
-    std::vector<std::string> words = split(trim(line), ' ');
+    std::vector<std::string> words = split(trim_typed(line), ' ');
     std::erase_if(words, [](const std::string& word) { return trim(word).empty(); });
     if (!words.empty()) lines.push_back(std::move(words));
   }

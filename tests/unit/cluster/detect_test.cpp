@@ -270,6 +270,8 @@ TEST_CASE("machines with the same short name are distinguished") {
   CHECK(rank_of("w.2.net", "w.1\nw.2\n").find("rank 1") != std::string::npos);
   CHECK(rank_of("10.0.0.2", "10.0.0.1\n10.0.0.2\n").find("rank 1") != std::string::npos);
   CHECK(rank_of("w.3.net", "w.1\nw.2\n").find("rank") == std::string::npos);
+  // A byte order mark is no part of a name.
+  CHECK(rank_of("n1", "\xef\xbb\xbfn1\nn2\n").find("at n1:") != std::string::npos);
 }
 
 TEST_CASE("LSF's first host only launches where jsrun does") {
