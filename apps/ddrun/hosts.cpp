@@ -83,7 +83,9 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   auto random = rendezvous::new_secret_text();
   if (!secret || !random) return tl::unexpected((secret ? random : secret).error());
   std::array<char, PATH_MAX> directory{};
-  if (::getcwd(directory.data(), directory.size()) == nullptr) {
+  options.job.directory_needed = !spec.chdir || !spec.chdir->starts_with('/');
+  const bool directory_known = ::getcwd(directory.data(), directory.size()) != nullptr;
+  if (!directory_known && options.job.directory_needed) {
     return fail_errno(Errc::unavailable, "the current directory cannot be read (was it removed?)", errno);
   }
 
@@ -117,8 +119,7 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   }
   options.start_limit = std::min(spec.rendezvous.join_timeout, options.start_limit);
   options.job.args = launch.forwarded_args;
-  options.job.directory = directory.data();
-  options.job.directory_needed = !spec.chdir || !spec.chdir->starts_with('/');
+  options.job.directory = directory_known ? directory.data() : "/";
   options.job.started_as = worker_env::start_path(spec.started_as);
   options.job.variables = std::move(*variables);
   options.job.job_id =

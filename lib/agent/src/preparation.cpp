@@ -28,8 +28,9 @@ std::string full_host_name() {
 
 /// The workers' directory, absolute; paths on the command line are relative to it, as with `env --chdir`.
 Result<std::string> working_directory(const LaunchSpec& spec) {
-  char current[4096];
-  if (::getcwd(current, sizeof current) == nullptr) {
+  char current[4096] = "";
+  const bool needed = !spec.chdir || !spec.chdir->starts_with('/');
+  if (::getcwd(current, sizeof current) == nullptr && needed) {
     return fail_errno(Errc::unavailable, "the current directory cannot be read (was it removed?)", errno);
   }
   if (!spec.chdir) return std::string(current);

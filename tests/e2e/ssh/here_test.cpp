@@ -67,6 +67,30 @@ TEST_CASE("Another user of this machine is reached by ssh") {
   CHECK(place.was_asked());
 }
 
+TEST_CASE("An absolute --chdir needs no current directory") {
+  const WithoutSsh place;
+  const std::string start = "mkdir gone; cd gone; rmdir ../gone; exec \"$@\"";
+  for (const Words& options : {Words{"--hosts=localhost"}, Words{}}) {
+    const auto run = [&](const std::string& directory) {
+      const TemporaryDirectory here;
+      RunOptions in_it;
+      in_it.directory = here.path();
+      Words words = options;
+      words.insert(words.end(), {"--chdir=" + directory, "pwd"});
+      Words argv{"sh", "-c", start, "sh"};
+      for (const std::string& word : command(words)) argv.push_back(word);
+      return finish(argv, std::move(in_it));
+    };
+    const auto outcome = run("/");
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() == 0);
+    CHECK(outcome.out == "/\n");
+    const auto relative = run("x");
+    CHECK(relative.code() == 125);
+    CHECK(has(relative.err, "the current directory cannot be read (was it removed?)"));
+  }
+}
+
 TEST_CASE("What would be started says which host is here") {
   const WithoutSsh place;
   const auto outcome = place.run({"--hosts=localhost:2,far", "--dry-run", "true"});
