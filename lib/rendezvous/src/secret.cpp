@@ -84,9 +84,11 @@ Result<std::optional<Secret>> read_secret(const std::string& path, bool missing_
 Result<void> make_directories(const std::string& path) {
   for (std::size_t at = path.find('/', 1); at != std::string::npos; at = path.find('/', at + 1)) {
     const std::string directory = path.substr(0, at);
-    if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST && ::access(directory.c_str(), X_OK) != 0) {
-      return fail_errno(Errc::unavailable, concat("cannot make the directory ", directory), errno);
-    }
+    if (::mkdir(directory.c_str(), 0700) == 0 || errno == EEXIST) continue;
+    const int error = errno;
+    // A directory that exists may answer EROFS or EACCES instead of EEXIST.
+    if (::access(directory.c_str(), X_OK) == 0) continue;
+    return fail_errno(Errc::unavailable, concat("cannot make the directory ", directory), error);
   }
   return {};
 }

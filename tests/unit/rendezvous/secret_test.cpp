@@ -328,6 +328,24 @@ TEST_CASE("A new secret is written for its owner alone and never over another") 
   CHECK(::access((dir.path() + "/elsewhere").c_str(), F_OK) != 0);
 }
 
+TEST_CASE("A directory that may not be written is named with its reason") {
+  const TemporaryDirectory dir;
+  REQUIRE(::chmod(dir.path().c_str(), 0555) == 0);
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    if (::geteuid() == 0 && ::setuid(65534) != 0) ::_exit(6);
+    const auto written = write_new_secret(dir.path() + "/.config/ddrun/secret", "a secret that is long enough");
+    if (written) ::_exit(1);
+    ::_exit(written.error().cause == std::errc::permission_denied && contains(written.error().message, "/.config") ? 0
+                                                                                                                   : 2);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(::chmod(dir.path().c_str(), 0700) == 0);
+  CHECK(status == 0);
+}
+
 TEST_CASE("A full disk leaves no half secret") {
   const TemporaryDirectory dir;
   const std::string path = dir.path() + "/secret";
