@@ -234,6 +234,7 @@ Result<std::string> parse_host(std::string_view text) {
   if (text.empty()) return bad("must not be empty");
   const bool is_v4 = text.find_first_not_of("0123456789.") == std::string_view::npos;
   const bool is_v6 = text.find(':') != std::string_view::npos;
+  if (text.starts_with('-')) return bad(concat("'", text, "' is not a host: a host's name does not begin with '-'"));
   if ((is_v4 || is_v6) && !IpAddress::parse(text)) return bad(concat("'", text, "' is not an IP address"));
   return std::string(text);
 }

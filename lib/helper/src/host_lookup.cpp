@@ -1,6 +1,8 @@
 #include "ddrun/helper/host_lookup.hpp"
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
+#include <memory>
 #include <utility>
 
 #include "ddrun/base/address.hpp"
@@ -40,12 +42,26 @@ Result<std::vector<std::string>> addresses_of(const std::string& host, Clock::du
   return addresses;
 }
 
-std::vector<std::string> getent_command(const std::string& host) { return {"getent", "ahosts", "--", host}; }
+// Without "--", which musl's getent takes for the name.
+std::vector<std::string> getent_command(const std::string& host) { return {"getent", "ahosts", host}; }
+
+bool is_option(const std::string& host) { return host.starts_with('-'); }
+
+tl::unexpected<Error> refuse_option(const std::string& host) {
+  return fail(Errc::invalid_argument, concat("'", host, "' is no host: a host's name does not begin with '-'"));
+}
 
 }  // namespace
 
 Running look_up_host(boost::asio::any_io_executor executor, const std::string& host, Clock::duration timeout,
                      OnFound on_found) {
+  if (is_option(host)) {
+    auto handle = std::make_shared<OnFound>(std::move(on_found));
+    boost::asio::post(executor, [weak = std::weak_ptr(handle), host] {
+      if (const auto alive = weak.lock()) (*alive)(refuse_option(host));
+    });
+    return handle;
+  }
   return start(std::move(executor), getent_command(host), {timeout, max_output_bytes},
                [host, timeout, on_found = std::move(on_found)](const Result<Output>& output) {
                  on_found(addresses_of(host, timeout, output));
@@ -53,6 +69,7 @@ Running look_up_host(boost::asio::any_io_executor executor, const std::string& h
 }
 
 Result<std::vector<std::string>> look_up_host(const std::string& host, Clock::duration timeout) {
+  if (is_option(host)) return refuse_option(host);
   return addresses_of(host, timeout, run(getent_command(host), {timeout, max_output_bytes}));
 }
 

@@ -85,6 +85,8 @@ TEST_CASE("a value that is not allowed is named with its option and what is allo
       {"--lease-ttl=1", "'1' is not a whole number of seconds from 2 on"},
       {"--lease-ttl=2.5", "'2.5' is not a whole number of seconds from 2 on"},
       {"--rdzv-endpoint=h:70000", "'h:70000' is not HOST or HOST:PORT with a port from 0 to 65535"},
+      {"--rdzv-endpoint=-s:29400", "'-s' is not a host: a host's name does not begin with '-'"},
+      {"--master-addr=--help", "'--help' is not a host: a host's name does not begin with '-'"},
       {"--rdzv-endpoint=h:", "'h:' is not HOST or HOST:PORT"},
       {"--rdzv-endpoint=[::1", "'[::1' is not HOST or HOST:PORT"},
       {"--rdzv-conf=timeout", "'timeout' is not KEY=VALUE"},

@@ -9,9 +9,9 @@
 #include "ddrun/base/result.hpp"
 #include "ddrun/helper/run.hpp"
 
-// Resolves a host name to addresses, in the system's order; `unavailable` with a message that names the host. Runs
-// `getent`, part of every C library: the resolver of a static program would load modules of another C library, has no
-// timeout and cannot be cancelled.
+// Resolves a host name to addresses, in the system's order; `unavailable` with a message that names the host, or
+// `invalid_argument` for one that begins with '-'. Runs `getent`, part of every C library: the resolver of a static
+// program would load modules of another C library, has no timeout and cannot be cancelled.
 
 namespace ddrun::helper {
 
