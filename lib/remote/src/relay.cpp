@@ -314,7 +314,7 @@ class Relay {
         break;
       case FrameType::over:
         if (in_round_ || code_) break;
-        // What it has said so far is shown, but not that it was stopped.
+        // Its output so far is shown, but no message about this stop.
         output_.drain();
         errors_.drain();
         signal_node(bootstrap_ ? bootstrap_->ending_signal : SIGTERM);
