@@ -21,6 +21,8 @@ using nlohmann::json;
 using Time = std::chrono::system_clock::time_point;
 
 constexpr std::size_t max_file_bytes = std::size_t{4} << 20U;
+/// Later times do not fit into a time_point.
+constexpr double max_seconds = 9e9;
 /// Limit for a message and for a traceback; each worker of each attempt may have both.
 constexpr std::size_t max_text_bytes = std::size_t{64} << 10U;
 
@@ -79,7 +81,7 @@ class MessagePicker : public nlohmann::json_sax<json> {
  private:
   static bool is_time(const std::string& path) { return path == "timestamp" || path == "message.extraInfo.timestamp"; }
   bool number(double value) {
-    if (value >= 1 && value < 1e11 && is_time(join(keys_, "."))) seconds = static_cast<std::int64_t>(value);
+    if (value >= 1 && value < max_seconds && is_time(join(keys_, "."))) seconds = static_cast<std::int64_t>(value);
     return true;
   }
   bool enter() {
@@ -97,8 +99,9 @@ class MessagePicker : public nlohmann::json_sax<json> {
 /// The time in the file has whole seconds. If the file was written in that second or soon after, its own time is more
 /// exact; else the end of the second, so that rounding does not make this worker the first.
 Time time_of(std::int64_t seconds, const timespec& written) {
-  const Time file(std::chrono::duration_cast<Time::duration>(std::chrono::seconds(written.tv_sec) +
-                                                             std::chrono::nanoseconds(written.tv_nsec)));
+  // utimensat() accepts any time.
+  const std::chrono::seconds file_seconds(std::clamp<time_t>(written.tv_sec, 0, static_cast<time_t>(max_seconds)));
+  const Time file(std::chrono::duration_cast<Time::duration>(file_seconds + std::chrono::nanoseconds(written.tv_nsec)));
   const Time inside{std::chrono::seconds(seconds)};
   if (seconds == 0 || (file >= inside && file - inside < std::chrono::seconds(2))) return file;
   return inside + std::chrono::milliseconds(999);

@@ -25,6 +25,8 @@ std::string xml(std::string_view text) {
     else if (static_cast<unsigned char>(c) < ' ') result += replacement;
     else if (text.substr(at, 3) == "\xEF\xBF\xBE" || text.substr(at, 3) == "\xEF\xBF\xBF")
       at += 2, result += replacement;
+    else if (const std::size_t reorders = reordering_character(text, at); reorders > 0)
+      at += reorders - 1, result += replacement;
     else result += c;
   }
   return result;

@@ -2,6 +2,8 @@
 
 #include <time.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 
 #include "ddrun/base/exit_status.hpp"
@@ -73,11 +75,13 @@ Json worker_json(const WorkerEnd& worker) {
 
 std::string json_for_terminal(std::string json) {
   const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(json[at]); };
-  const auto eight_bit = [&](std::size_t at) {
-    return byte(at) == 0xC2 && at + 1 < json.size() && byte(at + 1) >= 0x80 && byte(at + 1) < 0xA0;
+  /// Of a control character with several bytes; else 0.
+  const auto size_of = [&](std::size_t at) -> std::size_t {
+    const bool c1 = byte(at) == 0xC2 && at + 1 < json.size() && byte(at + 1) >= 0x80 && byte(at + 1) < 0xA0;
+    return c1 ? 2 : reordering_character(json, at);
   };
   const auto is_control = [&](std::size_t at) {
-    return (byte(at) < ' ' && json[at] != '\n') || byte(at) == 0x7F || eight_bit(at);
+    return (byte(at) < ' ' && json[at] != '\n') || byte(at) == 0x7F || size_of(at) > 0;
   };
   std::size_t at = 0;
   while (at < json.size() && !is_control(at)) ++at;
@@ -89,9 +93,12 @@ std::string json_for_terminal(std::string json) {
     } else if (byte(at) < ' ') {
       fit += ' ';
     } else {
-      if (eight_bit(at)) ++at;
-      constexpr std::string_view digits = "0123456789abcdef";
-      fit += concat("\\u00", digits[byte(at) >> 4U], digits[byte(at) & 15U]);
+      const std::size_t size = size_of(at);
+      unsigned code = size == 3 ? byte(at) & 15U : size == 2 ? byte(at) & 31U : byte(at);
+      for (std::size_t i = 1; i < size; ++i) code = code << 6U | (byte(++at) & 63U);
+      std::array<char, 8> escape{};
+      std::snprintf(escape.data(), escape.size(), "\\u%04x", code);
+      fit += escape.data();
     }
   }
   return fit;
@@ -138,7 +145,8 @@ std::optional<WorkerEnd> read_worker(const Json& json) {
   }
   worker.why = text_at(json, "why");
   worker.shm = text_at(json, "shm");
-  worker.ran = std::chrono::nanoseconds(static_cast<long long>(number_of(json, "ran_s", 0.0) * 1e9));
+  worker.ran =
+      std::chrono::nanoseconds(static_cast<long long>(std::clamp(number_of(json, "ran_s", 0.0), 0.0, 9e9) * 1e9));
   worker.use.max_rss_kib = number_of(json, "max_rss_kib", 0L);
   const auto error = json.find("error");
   if (error != json.end() && error->is_object()) {

@@ -47,6 +47,14 @@ std::size_t behind_escape(std::string_view text, std::size_t at) {
 
 }  // namespace
 
+std::size_t reordering_character(std::string_view text, std::size_t at) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(at + i < text.size() ? text[at + i] : 0); };
+  if (byte(0) == 0xD8) return byte(1) == 0x9C ? 2 : 0;
+  if (byte(0) != 0xE2) return 0;
+  const bool mark = byte(1) == 0x80 && (byte(2) == 0x8E || byte(2) == 0x8F || (byte(2) >= 0xA8 && byte(2) <= 0xAE));
+  return mark || (byte(1) == 0x81 && byte(2) >= 0xA6 && byte(2) <= 0xA9) ? 3 : 0;
+}
+
 std::string plain_line(std::string_view text) {
   while (text.ends_with('\r')) text.remove_suffix(1);
   if (const std::size_t over = text.rfind('\r'); over != std::string_view::npos) text.remove_prefix(over + 1);
@@ -61,6 +69,8 @@ std::string plain_line(std::string_view text) {
       ++at;
     } else if (size == 2 && c == '\xC2' && static_cast<unsigned char>(text[at + 1]) < 0xA0) {
       at += 2;  // C1 control characters
+    } else if (const std::size_t reorders = reordering_character(text, at); reorders > 0) {
+      at += reorders;
     } else {
       if (c == '\t') plain += "    ";
       else if (size > 1 || (c >= ' ' && c != '\x7f')) plain += text.substr(at, size);

@@ -27,6 +27,7 @@ TEST_CASE("control characters in messages are replaced") {
   CHECK(sanitize_for_terminal("eight bits: \xC2\x9B"
                               "2J, and \xC2\xA0") == "eight bits: ?2J, and \xC2\xA0");
   CHECK(sanitize_for_terminal("\xC2") == "\xC2");
+  CHECK(sanitize_for_terminal("bidi: \xE2\x80\xAE-\xD8\x9C-\xE2\x80\x90") == "bidi: ?-?-\xE2\x80\x90");
   std::string said;
   set_message_sink([&](std::string_view line) { said += line; });
   say(Level::notice, "waiting for \033[2Jnode7");

@@ -24,6 +24,17 @@ TEST_CASE("escape sequences and control characters are taken out of a worker's l
   }
 }
 
+TEST_CASE("characters that reorder or end a displayed line are taken out of it") {
+  for (const char* reorders : {"\xD8\x9C", "\xE2\x80\x8E", "\xE2\x80\x8F", "\xE2\x80\xA8", "\xE2\x80\xA9",
+                               "\xE2\x80\xAA", "\xE2\x80\xAE", "\xE2\x81\xA6", "\xE2\x81\xA9"}) {
+    CHECK(plain_line(std::string("user") + reorders + "nimda") == "usernimda");
+  }
+  // Their neighbours, and a character that is cut off.
+  const std::string kept = "\xD8\x9B\xE2\x80\x8D\xE2\x80\x90\xE2\x80\xA7\xE2\x80\xAF\xE2\x81\xA5\xE2\x81\xAA";
+  CHECK(plain_line(kept) == kept);
+  CHECK(plain_line("a\xE2\x80") == "a??");
+}
+
 TEST_CASE("a line is cut between characters") {
   CHECK(cut_line("abc", 3) == "abc");
   CHECK(cut_line("abcd", 3) == "abc...");

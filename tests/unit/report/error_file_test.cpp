@@ -55,6 +55,13 @@ TEST_CASE("the time of an error file is the one in it, or its own if that is nea
   CHECK(timed("1795223473", 1795223400, 0) == 1795223473'999);
   CHECK(timed("\"soon\"", 1795223400, 0) == 1795223400'000);
   CHECK(timed("null", 1795223400, 500'000'000) == 1795223400'500);
+  // Outside of the clock's range, in the file and as the file's own time.
+  for (const char* late : {"9200000001", "50000000000", "1e308", "-1e308", "\"inf\"", "\"nan\""}) {
+    CHECK(timed(late, 1795223400, 0) == 1795223400'000);
+  }
+  // Not every file system keeps such a time.
+  CHECK(timed("null", std::int64_t{1} << 40, 0) <= 9'000'000'000'000);
+  CHECK(timed("null", std::int64_t{1} << 40, 0) > 0);
   const auto top = read_error_file(dir.file("top", R"({"message": "text", "timestamp": 17})"));
   REQUIRE(top);
   CHECK(std::chrono::duration_cast<std::chrono::seconds>(top->at.time_since_epoch()).count() == 17);

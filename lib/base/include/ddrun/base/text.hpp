@@ -10,9 +10,13 @@
 
 namespace ddrun {
 
-/// A worker's output line as plain text for ddrun's messages and reports: without escape sequences and control
-/// characters, tabs as four blanks, only the text after the last '\r' (progress bars), '?' for invalid UTF-8. Every
-/// quoted line of a worker must pass through it.
+/// Length in bytes of the character at `at` if it reorders the text that is displayed, or ends a line there, without
+/// being seen (U+061C, U+200E, U+200F, U+2028 to U+202E, U+2066 to U+2069); 0 for all others.
+[[nodiscard]] std::size_t reordering_character(std::string_view text, std::size_t at);
+
+/// A worker's output line as plain text for ddrun's messages and reports: without escape sequences, control
+/// and reordering characters, tabs as four blanks, only the text after the last '\r' (progress bars), '?' for invalid
+/// UTF-8. Every quoted line of a worker must pass through it.
 [[nodiscard]] std::string plain_line(std::string_view text);
 
 /// Truncates to `columns` characters, plus "..." if text is left out; never splits a UTF-8 sequence.
