@@ -12,6 +12,7 @@
 
 #include "ddrun/argv/argv.hpp"
 #include "ddrun/base/build_info.hpp"
+#include "ddrun/base/io_context.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/etcd/serve.hpp"
@@ -109,7 +110,9 @@ int main(int argc, char** argv) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) std::signal(signal, SIG_IGN);
   const auto parsed = parse(argc, argv);
   if (const auto* status = std::get_if<int>(&parsed)) return *status;
-  const auto end = etcd::serve(std::get<etcd::EtcdOptions>(parsed), STDIN_FILENO, STDOUT_FILENO);
-  if (!end.why.empty()) write_line(STDERR_FILENO, end.why);
-  return end.status;
+  return run_main(1, [&] {
+    const auto end = etcd::serve(std::get<etcd::EtcdOptions>(parsed), STDIN_FILENO, STDOUT_FILENO);
+    if (!end.why.empty()) write_line(STDERR_FILENO, end.why);
+    return end.status;
+  });
 }

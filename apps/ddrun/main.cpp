@@ -17,6 +17,7 @@
 #include "ddrun/base/build_info.hpp"
 #include "ddrun/base/environment.hpp"
 #include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/io_context.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/cluster/agent_starter.hpp"
@@ -197,14 +198,15 @@ int agent_main(std::string_view started_as, const std::vector<std::string>& argu
 
 int main(int argc, char** argv) {
   if (argc > 1 && is_relay_command(argv[1])) {
-    ::_exit(serve_host(argc, argv, version_info(), run_part_of_job));
+    const auto serve = [&] { return serve_host(argc, argv, version_info(), run_part_of_job); };
+    ::_exit(run_main(exit_codes::launcher_failed, serve));
   }
   // Only the agent needs all arguments: the guard stays small.
   const auto arguments = [&](int max_count) {
     return std::vector<std::string>(argv + std::min(argc, 1), argv + std::min(argc, max_count));
   };
   if (const Command* const command = find_command(arguments(3)); command != nullptr && command->run != nullptr) {
-    ::_exit(command_main(*command, arguments(argc)));
+    ::_exit(run_main(exit_codes::launcher_failed, [&] { return command_main(*command, arguments(argc)); }));
   }
   const std::string started_as = argc > 0 ? argv[0] : "";
   const auto starter = cluster::make_agent_starter();

@@ -19,6 +19,7 @@
 //   fail-file FILE    write PyTorch's error.json to $TORCHELASTIC_ERROR_FILE with this message
 //   spin N            use N milliseconds of CPU        memory N          touch N MiB
 //   count KEY         add 1 to a number in the store at MASTER_ADDR:MASTER_PORT and print KEY=number
+//   connect           connect to the store and keep the connection
 //   cut-off N         have the store cut off N clients of this worker, for a sum with a text
 //   report FILE       append "rank attempt time-in-ns" (CLOCK_MONOTONIC) to FILE
 
@@ -275,7 +276,8 @@ void run(const Words& words) {
       const std::size_t bytes = static_cast<std::size_t>(::atol(next().c_str())) << 20;
       char* memory = static_cast<char*>(::malloc(bytes));
       for (std::size_t i = 0; i < bytes; i += 4096) memory[i] = 1;
-    } else if (verb == "count") count_in_store(next());
+    } else if (verb == "connect") (void)connect_to_store();
+    else if (verb == "count") count_in_store(next());
     else if (verb == "cut-off") {
       for (long left = ::atol(next().c_str()); left > 0; --left) be_cut_off();
     } else if (verb == "report") {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "ddrun/base/environment.hpp"
+#include "ddrun/base/io_context.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/process/descriptor_limit.hpp"
@@ -21,7 +22,7 @@ constexpr std::size_t descriptors_per_worker = 8;
 
 Job::Job(const LaunchSpec& launch_spec, process::AgentContext& agent_context, JobHooks& job_hooks,
          JobRecord& job_record, Preparation preparation, process::Launcher child_launcher, EventsFile opened_file,
-         rendezvous::RendezvousOptions options)
+         boost::asio::io_context& event_loop, rendezvous::RendezvousOptions options)
     : spec(launch_spec),
       context(agent_context),
       hooks(job_hooks),
@@ -30,6 +31,7 @@ Job::Job(const LaunchSpec& launch_spec, process::AgentContext& agent_context, Jo
       prepared(std::move(preparation)),
       launcher(std::move(child_launcher)),
       events_file(std::move(opened_file)),
+      io(event_loop),
       member(io.get_executor(), spec, record, events_file, std::move(options)) {}
 
 Result<Job*> Job::create(const LaunchSpec& spec, process::AgentContext& context, const char* const* environment,
@@ -71,8 +73,10 @@ Result<Job*> Job::create(const LaunchSpec& spec, process::AgentContext& context,
     options.secret = std::move(found->secret);
     options.secret_file = std::move(found->file);
   }
+  auto io = make_io_context();
+  if (!io) return tl::unexpected(io.error());
   auto* const job = new Job(spec, context, hooks, record, std::move(*prepared), std::move(*launcher),
-                            std::move(events_file), std::move(options));
+                            std::move(events_file), *io->release(), std::move(options));
   if (auto opened = job->member.open(); !opened) return tl::unexpected(opened.error());
   // Once in the job, not on each machine.
   if (weak_secret && job->member.runs_coordinator()) say(Level::warning, rendezvous::weak_secret_message());

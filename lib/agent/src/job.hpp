@@ -39,13 +39,13 @@ struct Job {
   Preparation prepared;
   process::Launcher launcher;
   EventsFile events_file;
-  boost::asio::io_context io{1};
+  boost::asio::io_context& io;
   JobMember member;
 
  private:
   Job(const LaunchSpec& launch_spec, process::AgentContext& agent_context, JobHooks& job_hooks, JobRecord& job_record,
       Preparation preparation, process::Launcher child_launcher, EventsFile opened_file,
-      rendezvous::RendezvousOptions options);
+      boost::asio::io_context& event_loop, rendezvous::RendezvousOptions options);
 };
 
 }  // namespace ddrun::agent

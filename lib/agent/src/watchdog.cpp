@@ -16,6 +16,7 @@
 #include <random>
 #include <utility>
 
+#include "ddrun/base/io_context.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
@@ -171,11 +172,8 @@ Result<void> FileTimer::open(std::string path) {
   if (::mkfifo(path.c_str(), 0600) != 0) return cannot(errno);
   // For writing too, so that there is no end of file when a worker closes it.
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
-  boost::system::error_code ec;
   if (!fd || ::fstat(fd.get(), &info) != 0) return cannot(errno);
-  fifo_.assign(fd.get(), ec);
-  if (ec) return cannot(ec.value());
-  (void)fd.release();
+  if (const int err = assign_descriptor(fifo_, std::move(fd)); err != 0) return cannot(err);
   path_ = std::move(path);
   device_ = info.st_dev;
   inode_ = info.st_ino;
@@ -326,7 +324,7 @@ void Watchdog::signal_late_process(const TimerRequest& timer, const process::Pro
   else say(Level::notice, what);
   if (timer.signal <= 0) return;
   if (owner != workers.end()) record_.note_timer(owner->end.pid, its_child, std::move(what));
-  ::kill(timer.pid, timer.signal);
+  process::signal_descendant(process, timer.signal);
 }
 
 }  // namespace ddrun::agent

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "ddrun/base/io_context.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/process/descriptor_limit.hpp"
@@ -52,11 +53,11 @@ Result<void> WorkerGroup::check_descriptors() {
   const auto count = static_cast<std::size_t>(prepared_.local_world_size);
   if (spec_.stdin_.kind == StdinSpec::Kind::all) needed += count;
   const std::size_t available = process::free_descriptors();
-  // The last workers go without first: the order of their ends matters least.
+  // Each worker may connect to the store, and a standby worker of --preload has a socket. Pidfds are made of the rest:
+  // the last workers go without first, as the order of their ends matters least.
+  const std::size_t before_pidfds = needed + spare_descriptors + count * (spec_.preload.empty() ? 1 : 2);
   pidfds_ = 0;
-  if (spawner_.has_pidfd() && needed + spare_descriptors < available) {
-    pidfds_ = std::min(count, available - needed - spare_descriptors);
-  }
+  if (spawner_.has_pidfd() && before_pidfds < available) pidfds_ = std::min(count, available - before_pidfds);
   if (needed + spare_descriptors > available) {
     return fail(Errc::unavailable,
                 concat(count, " workers need ", needed, " file descriptors for their output, and only ",
@@ -367,7 +368,8 @@ Result<UniqueFd> StdinFeed::open(int rank) {
   if (!pipe) return tl::unexpected(pipe.error());
   // Only ddrun's end: the worker expects to block.
   ::fcntl(pipe->write.get(), F_SETFL, O_NONBLOCK);
-  readers_.emplace_back(executor_, pipe->write.release(), rank);
+  if (const int err = assign_descriptor(readers_.emplace_back(executor_, rank).pipe, std::move(pipe->write)); err != 0)
+    return fail_errno(Errc::unavailable, "cannot watch a worker's standard input", err);
   return std::move(pipe->read);
 }
 
@@ -403,13 +405,9 @@ bool StdinFeed::open_input() {
   UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
   epoll_event event{};
   event.events = EPOLLIN;
-  boost::system::error_code ec;
   // epoll refuses files that are always ready, such as /dev/null.
   if (!set || ::epoll_ctl(set.get(), EPOLL_CTL_ADD, input_.get(), &event) != 0) return false;
-  readable_.assign(set.get(), ec);
-  if (ec) return false;
-  (void)set.release();
-  return true;
+  return assign_descriptor(readable_, std::move(set)) == 0;
 }
 
 void StdinFeed::wait_for_input() {

@@ -48,7 +48,7 @@ class StdinFeed {
 
  private:
   struct Reader {
-    Reader(boost::asio::any_io_executor executor, int fd, int of_rank) : pipe(std::move(executor), fd), rank(of_rank) {}
+    Reader(boost::asio::any_io_executor executor, int of_rank) : pipe(std::move(executor)), rank(of_rank) {}
     boost::asio::posix::stream_descriptor pipe;
     int rank;
     std::uint64_t at = 0;  ///< input written to it so far

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/process/v2/process.hpp>
@@ -19,6 +18,7 @@
 #include <utility>
 
 #include "children.hpp"
+#include "ddrun/base/io_context.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 
@@ -171,11 +171,12 @@ Running start(boost::asio::any_io_executor executor, const std::vector<std::stri
 }
 
 Result<Output> run(const std::vector<std::string>& argv, Limits limits, const std::string& input) {
-  boost::asio::io_context io{1};
+  const auto io = make_io_context();
+  if (!io) return tl::unexpected(io.error());
   std::optional<Result<Output>> result;
-  const auto helper = start(
-      io.get_executor(), argv, limits, [&](Result<Output> got) { result = std::move(got); }, input);
-  io.run();
+  const auto helper =
+      start((*io)->get_executor(), argv, limits, [&](Result<Output> got) { result = std::move(got); }, input);
+  (*io)->run();
   if (!result) return fail(Errc::unavailable, concat("cannot wait for ", argv[0]));
   return std::move(*result);
 }

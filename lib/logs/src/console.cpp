@@ -15,6 +15,7 @@
 #include <cstring>
 #include <utility>
 
+#include "ddrun/base/io_context.hpp"
 #include "ddrun/base/text.hpp"
 #include "shared_screen.hpp"
 
@@ -205,7 +206,7 @@ void Console::wait_until_writable() {
   if (!watch_.is_open()) {
     UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
     if (!epoll || ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, target, &event) != 0) return write_failed(errno);
-    watch_.assign(epoll.release());
+    if (const int err = assign_descriptor(watch_, std::move(epoll)); err != 0) return write_failed(err);
   } else if (::epoll_ctl(watch_.native_handle(), EPOLL_CTL_MOD, target, &event) != 0) {
     return write_failed(errno);
   }

@@ -372,6 +372,10 @@ Error Output::Impl::too_many_descriptors(const std::string& what, int err) const
   std::string message = concat("cannot open ", what, ": ");
   if (err == ENFILE) {
     message += concat("the system's limit of open files is reached; this job needs about ", needed);
+  } else if (needed < limit.rlim_cur) {
+    message +=
+        concat("all ", limit.rlim_cur, " open files that are allowed are in use; raise the limit with `ulimit -n ",
+               2 * limit.rlim_cur, "`");
   } else {
     message += concat("output of ", workers_.size(), " workers needs about ", needed, " open files, and only ",
                       limit.rlim_cur, " are allowed; raise the limit with `ulimit -n ", needed, "`");

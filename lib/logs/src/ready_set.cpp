@@ -6,6 +6,8 @@
 
 #include <utility>
 
+#include "ddrun/base/io_context.hpp"
+
 namespace ddrun::logs {
 
 namespace {
@@ -21,14 +23,8 @@ ReadySet::ReadySet(boost::asio::any_io_executor executor, std::function<void(voi
 ReadySet::~ReadySet() { close(); }
 
 Result<void> ReadySet::open() {
-  const int fd = ::epoll_create1(EPOLL_CLOEXEC);
-  if (fd < 0) return fail_errno(Errc::unavailable, "cannot watch the workers' output", errno);
-  boost::system::error_code ec;
-  epoll_.assign(fd, ec);
-  if (ec) {
-    ::close(fd);
-    return fail_errno(Errc::unavailable, "cannot watch the workers' output", ec.value());
-  }
+  const int err = assign_descriptor(epoll_, UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
+  if (err != 0) return fail_errno(Errc::unavailable, "cannot watch the workers' output", err);
   events_ = std::make_unique<epoll_event[]>(max_events);
   wait();
   return {};

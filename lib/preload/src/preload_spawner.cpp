@@ -17,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "ddrun/base/io_context.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
@@ -145,7 +146,9 @@ Result<void> PreloadSpawner::start_server(process::SpawnPlan plan, const std::ve
   server_ = spawned->pid;
   server_started_ = Clock::now();
   helper::register_child(server_);
-  control_.assign(pair->first.release());
+  if (const int err = assign_descriptor(control_, std::move(pair->first)); err != 0) {
+    return fail_errno(Errc::unavailable, "cannot watch the server of --preload", err);
+  }
   on_ready_ = std::move(on_ready);
   if (auto sent = send(server_source); !sent) return sent;
   if (auto sent = send(concat(join(modules, ","), std::string_view("\0", 1), join(names, ","))); !sent) return sent;

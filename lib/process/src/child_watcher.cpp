@@ -8,6 +8,7 @@
 
 #include <utility>
 
+#include "ddrun/base/io_context.hpp"
 #include "ddrun/helper/run.hpp"
 
 namespace ddrun::process {
@@ -16,14 +17,8 @@ ChildWatcher::ChildWatcher(boost::asio::any_io_executor executor, OnEnd on_end, 
     : epoll_(std::move(executor)), on_end_(std::move(on_end)), on_orphan_(std::move(on_orphan)) {}
 
 Result<void> ChildWatcher::open() {
-  const int fd = ::epoll_create1(EPOLL_CLOEXEC);
-  if (fd < 0) return fail_errno(Errc::unavailable, "cannot watch processes", errno);
-  boost::system::error_code ec;
-  epoll_.assign(fd, ec);
-  if (ec) {
-    ::close(fd);
-    return fail(Errc::unavailable, "cannot watch processes: " + ec.message(), ec);
-  }
+  const int err = assign_descriptor(epoll_, UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
+  if (err != 0) return fail_errno(Errc::unavailable, "cannot watch processes", err);
   wait_for_pidfds();
   return {};
 }

@@ -38,7 +38,7 @@ Result<void> end_with_parent(const SharedState& shared, int signal) {
   }
   auto thread = start_thread_signals_blocked("ddrun-parent", [&shared, parent, signal] {
     wait_for_end_of_parent(shared.started_pid, parent);
-    ::kill(shared.guard_pid, signal);
+    shared.signal_guard(signal);
   });
   if (!thread) return tl::unexpected(std::move(thread.error()));
   thread->detach();

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -263,7 +264,16 @@ Result<void> SharedState::set_private_directory(std::string_view path) {
   return {};
 }
 
-void SharedState::wake_guard() const { ::kill(guard_pid, SIGCHLD); }
+void SharedState::wake_guard() const { signal_guard(SIGCHLD); }
+
+void SharedState::signal_guard(int signal) const {
+  const UniqueFd held(static_cast<int>(::syscall(SYS_pidfd_open, guard_pid.load(), 0)));
+  // While it lives the guard is the parent of the sweeper or, if that is dead, of the agent.
+  const auto sweeper = read_process_stat(sweeper_pid);
+  if (::getppid() != guard_pid && (!sweeper || sweeper->parent != guard_pid)) return;
+  if (held) ::syscall(SYS_pidfd_send_signal, held.get(), signal, nullptr, 0);
+  else ::kill(guard_pid, signal);
+}
 
 bool job_is_in_background() {
   const auto stat = read_process_stat(started_process);

@@ -7,6 +7,8 @@
 
 #include <utility>
 
+#include "ddrun/base/io_context.hpp"
+
 namespace ddrun::process {
 
 sigset_t handled_signals() {
@@ -36,14 +38,8 @@ SignalSource::SignalSource(boost::asio::any_io_executor executor, OnSignal on_si
 
 Result<void> SignalSource::open() {
   const sigset_t set = handled_signals();
-  const int fd = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-  if (fd < 0) return fail_errno(Errc::unavailable, "cannot receive signals", errno);
-  boost::system::error_code ec;
-  fd_.assign(fd, ec);
-  if (ec) {
-    ::close(fd);
-    return fail(Errc::unavailable, "cannot receive signals: " + ec.message(), ec);
-  }
+  const int err = assign_descriptor(fd_, UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK)));
+  if (err != 0) return fail_errno(Errc::unavailable, "cannot receive signals", err);
   wait();
   return {};
 }
@@ -82,10 +78,9 @@ SignalReceiver::SignalReceiver(boost::asio::any_io_executor executor, AgentConte
 
 Result<void> SignalReceiver::open(const std::set<int>& ending_signals, Milliseconds grace) {
   if (auto opened = direct_signals_.open(); !opened) return opened;
-  boost::system::error_code ec;
-  guard_messages_.assign(context_.guard_messages.release(), ec);
-  if (!ec) sweeper_liveness_.assign(context_.sweeper_liveness.release(), ec);
-  if (ec) return fail(Errc::unavailable, "cannot watch ddrun's own processes: " + ec.message(), ec);
+  int err = assign_descriptor(guard_messages_, std::move(context_.guard_messages));
+  if (err == 0) err = assign_descriptor(sweeper_liveness_, std::move(context_.sweeper_liveness));
+  if (err != 0) return fail_errno(Errc::unavailable, "cannot watch ddrun's own processes", err);
   read_guard_messages();
   watch_sweeper();
   context_.shared->begin_signal_handling(ending_signals, grace);

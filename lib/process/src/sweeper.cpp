@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +20,7 @@
 #include <optional>
 
 #include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/io_context.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/process/job_cgroup.hpp"
 #include "ddrun/process/process_tree.hpp"
@@ -30,7 +33,16 @@ extern "C" const char etext;
 
 namespace ddrun::process {
 
+bool keeps_replaced_programs(long file_system) {
+  constexpr std::uint32_t zfs = 0x2FC12FC1;
+  constexpr std::uint32_t local[] = {EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC,       BTRFS_SUPER_MAGIC, F2FS_SUPER_MAGIC, zfs,
+                                     TMPFS_MAGIC,      OVERLAYFS_SUPER_MAGIC, SQUASHFS_MAGIC};
+  return std::find(std::begin(local), std::end(local), static_cast<std::uint32_t>(file_system)) != std::end(local);
+}
+
 void drop_startup_pages() {
+  struct statfs program {};
+  if (::statfs("/proc/self/exe", &program) != 0 || !keeps_replaced_programs(program.f_type)) return;
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<std::uintptr_t>(&__executable_start) & ~(page - 1);
   const auto end = reinterpret_cast<std::uintptr_t>(&etext) & ~(page - 1);
@@ -82,6 +94,7 @@ class Sweeper {
   void wait_for_event() {
     pollfd fds[2] = {{signals_.get(), POLLIN, 0}, {guard_pipe_.get(), POLLIN, 0}};
     int timeout = settled_ ? -1 : static_cast<int>(settle_time.tv_nsec / 1'000'000);
+    if (!signals_) timeout = 100;  // without SIGCHLD (no descriptor was free) the agent's end is polled for
     if (kill_at_) {
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*kill_at_ - Clock::now()).count();
       timeout = static_cast<int>(std::clamp<long long>(left + 1, 100, 60'000));
@@ -177,7 +190,7 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
     ::setsid();
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     shared.agent_pid = ::getpid();
-    const int code = agent_main(context);
+    const int code = run_main(exit_codes::launcher_failed, [&] { return agent_main(context); });
     if (!has_children()) {
       // An exit takes the kernel a while: the three processes exit at the same time, not one after the other.
       shared.agent_code = code;

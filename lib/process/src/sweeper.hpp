@@ -23,8 +23,12 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
 /// Guard and sweeper call drop_startup_pages() once the job has run for this long: for a short job it does not pay.
 constexpr timespec settle_time{0, 200'000'000};
 
+/// Whether a file of this type (statfs's f_type) that is replaced while it runs can be read on. On network file
+/// systems, through FUSE and on unknown ones, code that has to be read again may be gone: SIGBUS.
+[[nodiscard]] bool keeps_replaced_programs(long file_system);
+
 /// Gives back the pages of the program's code that this process has mapped, most of which only the start needs. Pages
-/// that are used again come from the page cache.
+/// that are used again come from the page cache. Does nothing where keeps_replaced_programs() is false.
 void drop_startup_pages();
 
 }  // namespace ddrun::process

@@ -29,6 +29,7 @@
 
 #include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/io_context.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/base/text.hpp"
@@ -273,8 +274,7 @@ int HeadInput::watch() {
   epoll_event event{};
   event.events = EPOLLIN;
   if (!set || ::epoll_ctl(set.get(), EPOLL_CTL_ADD, input_.get(), &event) != 0) return errno;
-  ready_.assign(set.release());
-  return 0;
+  return assign_descriptor(ready_, std::move(set));
 }
 
 void HeadInput::request() {

@@ -10,6 +10,7 @@
 #include <array>
 #include <boost/asio/post.hpp>
 
+#include "ddrun/base/io_context.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "remote_command.hpp"
@@ -29,7 +30,8 @@ void close_descriptor(stream_descriptor& fd) {
 
 void ByteWriter::open(UniqueFd fd) {
   ::fcntl(fd.get(), F_SETFL, O_NONBLOCK);
-  fd_.assign(fd.release());
+  if (assign_descriptor(fd_, std::move(fd)) == 0 || !on_broken_) return;
+  boost::asio::post(fd_.get_executor(), [this] { on_broken_(); });
 }
 
 void ByteWriter::write(std::string_view bytes) {
@@ -85,10 +87,10 @@ void ByteWriter::forget() {
 
 void ByteReader::open(UniqueFd fd, std::function<void(std::string_view)> on_bytes, std::function<void()> on_end) {
   ::fcntl(fd.get(), F_SETFL, O_NONBLOCK);
-  fd_.assign(fd.release());
   on_bytes_ = std::move(on_bytes);
   on_end_ = std::move(on_end);
-  wait();
+  if (assign_descriptor(fd_, std::move(fd)) == 0) wait();
+  else boost::asio::post(fd_.get_executor(), [this] { on_end_(); });
 }
 
 void ByteReader::pause(bool paused) {

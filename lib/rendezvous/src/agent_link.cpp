@@ -820,9 +820,10 @@ void AgentLink::Connection::on_resumed(const Resumed& resumed) {
 
 // ---- public class
 
-AgentLink::AgentLink(asio::any_io_executor executor, AgentLinkOptions options, AgentLinkCallbacks callbacks)
+AgentLink::AgentLink(asio::any_io_executor executor, std::unique_ptr<asio::io_context> context,
+                     AgentLinkOptions options, AgentLinkCallbacks callbacks)
     : owner_(std::make_shared<Owner>(Owner{std::move(callbacks), {}})),
-      context_(std::make_unique<asio::io_context>(1)),
+      context_(std::move(context)),
       connection_(std::make_shared<Connection>(*context_, std::move(executor), owner_, std::move(options))) {}
 
 AgentLink::~AgentLink() {

@@ -74,8 +74,9 @@ struct AgentLinkCallbacks {
 /// Nothing blocks; a child process resolves names.
 class AgentLink {
  public:
-  /// Idle before `start`. The executor's context must outlive the link.
-  AgentLink(boost::asio::any_io_executor executor, AgentLinkOptions options, AgentLinkCallbacks callbacks);
+  /// Idle before `start`. The executor's context must outlive the link. `context`: a new one, for the link's thread.
+  AgentLink(boost::asio::any_io_executor executor, std::unique_ptr<boost::asio::io_context> context,
+            AgentLinkOptions options, AgentLinkCallbacks callbacks);
   /// Closes the connection at once; no callback follows.
   ~AgentLink();
   AgentLink(const AgentLink&) = delete;

@@ -12,6 +12,7 @@
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/io_context.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
@@ -327,7 +328,9 @@ void JobRendezvous::join_by(Deadline deadline) {
   callbacks.on_resolved = [ask = while_active(&JobRendezvous::recheck_location),
                            deadline](const std::vector<std::string>& addresses) { ask(addresses, deadline); };
   if (leadership_ && !server_) callbacks.on_not_listening = while_active(&JobRendezvous::on_coordinator_not_listening);
-  link_ = std::make_unique<AgentLink>(executor_, std::move(options), std::move(callbacks));
+  auto context = make_io_context();
+  if (!context) return post_link_lost(context.error());
+  link_ = std::make_unique<AgentLink>(executor_, std::move(*context), std::move(options), std::move(callbacks));
   if (auto started = link_->start(); !started) post_link_lost(started.error());
 }
 

@@ -24,6 +24,42 @@ TEST_CASE("A hundred workers do not fit into 64 descriptors and the message says
   CHECK(has(outcome.err, "--redirects=3"));
 }
 
+TEST_CASE("With any number of descriptors ddrun starts or says that they are too few") {
+  const auto argv =
+      GENERATE(command({"-n", "1", "true"}), command({"-t", "3", "-n", "2", "true"}),
+               command({"--hosts=localhost", "--ssh=/bin/false", "true"}), command({"store", "--port=0"}));
+  const TemporaryDirectory dir;
+  for (int limit = 5; limit < 48; ++limit) {
+    RunOptions options;
+    options.descriptor_limit = limit;
+    options.env = {{"TMPDIR", dir.path()}};
+    Run run(argv, options);
+    if (argv.back() == "--port=0") {
+      REQUIRE(wait_until([&] { return has(run.out(), "listening") || !run.err().empty(); }));
+      run.signal(SIGTERM);
+    }
+    const Outcome outcome = run.wait();
+    REQUIRE(run.all_gone());
+    INFO("at most " << limit << " descriptors");
+    DDRUN_SHOW(outcome);
+    CHECK((outcome.code() == 0 || outcome.code() == 125));
+    CHECK_FALSE(has(outcome.err, "terminate called"));
+    if (outcome.code() != 0) CHECK(has(outcome.err, "ddrun: error: "));
+  }
+}
+
+TEST_CASE("The workers' connections to the store are not taken by handles of the workers") {
+  const TemporaryDirectory dir;
+  RunOptions options;
+  options.descriptor_limit = 300;
+  const auto outcome = finish(job({"-n", "80", "--label=none"}, {"connect", "rank", "79", "touch", dir.file("last"),
+                                                                 ";", "await", dir.file("last"), "print", "done"}),
+                              options);
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(count(outcome.out, "done\n") == 80);
+}
+
 TEST_CASE("A signal ends a ddrun that cannot say why it did not start") {
   RunOptions options;
   options.descriptor_limit = 64;

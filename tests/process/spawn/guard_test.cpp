@@ -3,12 +3,19 @@
 #include "ddrun/process/guard.hpp"
 
 #include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <cstddef>
+#include <thread>
 
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/process/process_tree.hpp"
@@ -23,13 +30,17 @@ namespace {
 
 /// Starts `agent` under a guard, in a child of the test.
 struct Guarded {
-  Guarded(std::function<int(AgentContext&, const std::string&)> agent, const std::string& directory) {
+  /// `prepare`: called before the three processes are split.
+  Guarded(
+      std::function<int(AgentContext&, const std::string&)> agent, const std::string& directory,
+      const std::function<void()>& prepare = [] {}) {
     tag = "DDRUN_TEST_TAG=guard." + std::to_string(::getpid()) + "." +
           std::to_string(std::chrono::steady_clock::now().time_since_epoch().count());
     pid = ::fork();
     if (pid != 0) return;
     // The tag shows in /proc only after an exec; workers get it through their environment.
     ::setenv("DDRUN_TEST_TAG", tag.c_str() + ::strlen("DDRUN_TEST_TAG="), 1);
+    prepare();
     char name[] = "guarded";
     char* argv[] = {name, nullptr};
     end_program(run_guarded(1, argv, [&](AgentContext& context) { return agent(context, directory); }));
@@ -166,5 +177,31 @@ TEST_CASE("pkill by name does not match the sweeper") {
   CHECK(test::wait_until([&] { return process_name(pids.sweeper) == "job-sweeper"; }));
   ::kill(guarded.pid, SIGTERM);
   guarded.wait();
+  CHECK(guarded.all_gone());
+}
+
+TEST_CASE("a sweeper that cannot receive signals sees the agent's end") {
+  const auto refuse_signalfd = [] {
+    sock_filter code[] = {
+        {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
+        {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYS_signalfd4},
+        {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | ENFILE},
+        {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
+    };
+    const sock_fprog program{std::size(code), code};
+    ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+  };
+  // Long enough for the sweeper to wait already, longer than its first look.
+  const auto agent = [](AgentContext&, const std::string&) {
+    std::this_thread::sleep_for(500ms);
+    return 7;
+  };
+  Guarded guarded(agent, "", refuse_signalfd);
+  int status = 0;
+  const bool over = test::wait_until([&] { return ::waitpid(guarded.pid, &status, WNOHANG) == guarded.pid; });
+  guarded.ended = over;
+  REQUIRE(over);
+  CHECK(WEXITSTATUS(status) == 7);
   CHECK(guarded.all_gone());
 }

@@ -137,7 +137,7 @@ TEST_CASE("an agent connects from the configured address") {
   options.join.host = "bound";
   options.local_address = "127.0.0.9";
   boost::asio::io_context context;
-  AgentLink link(context.get_executor(), std::move(options), {});
+  AgentLink link(context.get_executor(), *make_io_context(), std::move(options), {});
   REQUIRE(link.start());
   std::thread thread([&] { context.run_for(20s); });
   CHECK(coordinator_has_logged("join bound 127.0.0.9 "));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "agent_link.hpp"
+#include "ddrun/base/io_context.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/soon.hpp"
 #include "raw_agent.hpp"
@@ -35,7 +36,7 @@ struct Agent {
     };
     callbacks.on_retry = [this](const std::string& why) { retries.push_back(why); };
     callbacks.on_not_listening = [this] { not_listening = true; };
-    link.emplace(context.get_executor(), std::move(options), std::move(callbacks));
+    link.emplace(context.get_executor(), *make_io_context(), std::move(options), std::move(callbacks));
   }
 
   /// Runs until the condition holds; false after 20 s.

@@ -237,6 +237,24 @@ TEST_CASE("a process outside of the job that holds a pipe open is not waited for
   CHECK(::write(survivor.get(), "x", 1) == -1);  // the reading end is closed
 }
 
+TEST_CASE("descriptors that others use are not counted as needed by the output") {
+  OutputHarness h(2);
+  REQUIRE(h.output->prepare());
+  REQUIRE(h.output->begin_attempt(0, h.identities));
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit small{128, before.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &small);
+  std::vector<UniqueFd> of_others;
+  while (auto copy = duplicate(STDIN_FILENO)) of_others.push_back(std::move(*copy));
+  const auto streams = h.output->open_streams(0);
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  REQUIRE_FALSE(streams);
+  INFO(streams.error().message);
+  CHECK(streams.error().message.find("all 128 open files that are allowed are in use; raise the limit with "
+                                     "`ulimit -n 256`") != std::string::npos);
+}
+
 TEST_CASE("too few descriptors are reported with how many are needed") {
   OutputHarness h(100);
   REQUIRE(h.output->prepare());

@@ -91,6 +91,8 @@ struct SharedState {
   void request_terminal_restore();
   /// Called by the agent before it makes the directory. Fails with `invalid_argument` if the path does not fit.
   [[nodiscard]] Result<void> set_private_directory(std::string_view path);
+  /// Called by the agent. No effect if the guard is dead, whose pid may be another process's then.
+  void signal_guard(int signal) const;
 
  private:
   /// Sends SIGCHLD, after which the guard reads this page.
