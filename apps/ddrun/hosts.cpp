@@ -135,6 +135,7 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
 Result<void> open_files(const LaunchSpec& spec, agent::CiService ci, agent::EventsFile& events,
                         remote::HeadOptions& options) {
   if (spec.events_file) {
+    if (auto usable = agent::EventsFile::check(*spec.events_file); !usable) return usable;
     if (auto opened = events.open(*spec.events_file); !opened) return opened;
     options.on_events = [&events](std::string_view lines) { events.write(lines); };
   }

@@ -6,10 +6,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
+#include <span>
 #include <string>
 #include <string_view>
 
+#include "ddrun/base/bytes.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/environment.hpp"
 #include "ddrun/base/result.hpp"
@@ -22,12 +25,21 @@ namespace ddrun::agent {
 inline int named_descriptor(std::string_view path) {
   if (path == "-" || path == "/dev/stdout") return STDOUT_FILENO;
   if (path == "/dev/stderr") return STDERR_FILENO;
-  for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
+  for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/", "/proc/thread-self/fd/"}) {
     if (!path.starts_with(folder)) continue;
     const auto number = parse_integer(path.substr(folder.size()), 0, 1 << 20);
     return number ? static_cast<int>(*number) : -1;
   }
   return -1;
+}
+
+/// Fails if the path given with `option` names one of ddrun's own descriptors, which are all closed on exec: the user
+/// has not opened that one. Call it before Launcher::create(), which may mark the user's, too.
+inline Result<void> check_named_descriptor(std::string_view option, const std::string& path) {
+  const int fd = named_descriptor(path);
+  if (fd < 0 || ::fcntl(fd, F_GETFD) == 0) return {};
+  return fail(Errc::unavailable,
+              concat(option, ": cannot open ", path, ": it is not open; open it in the shell: ", fd, ">FILE"));
 }
 
 /// Whether write_file_atomically() can replace it repeatedly.
@@ -54,7 +66,26 @@ inline UniqueFd open_for_reader(const std::string& path) {
   }
 }
 
-/// Replaces the file at `path` atomically. Devices, pipes and /dev/stdout (also if it is a file with other content) are
+/// A new file beside `target` for write_file_atomically(). In a directory like /tmp other users must neither foresee
+/// its name nor be there first. Fails with errno set.
+inline UniqueFd make_temporary_file(const std::string& target, mode_t mode, std::string& path) {
+  for (int attempts = 0;; ++attempts) {
+    std::uint32_t random = 0;
+    (void)fill_random(std::as_writable_bytes(std::span(&random, 1)));
+    path = concat(target, ".", random, ".tmp");
+    UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode));
+    if (fd || errno != EEXIST || attempts == 100) return fd;
+  }
+}
+
+/// Gives a new file the owner, group and mode of the one that it replaces, as far as this user may.
+inline void keep_owner_and_mode(int fd, const struct stat& old) {
+  const bool same_group = ::fchown(fd, old.st_uid, old.st_gid) == 0 || ::fchown(fd, -1, old.st_gid) == 0;
+  (void)::fchmod(fd, old.st_mode & (same_group ? 0777U : 0707U));
+}
+
+/// Replaces the file at `path` atomically; its owner and mode stay, unless it is another user's in a directory like
+/// /tmp. Devices, pipes and /dev/stdout (also if it is a file with other content) are
 /// written to directly. A symbolic link stays and its target is replaced. Blocks up to 5 s for the reader of a FIFO.
 inline Result<void> write_file_atomically(const std::string& path, std::string_view text) {
   const auto failed = [&](int err) { return fail_errno(Errc::unavailable, "cannot write " + path, err); };
@@ -64,7 +95,8 @@ inline Result<void> write_file_atomically(const std::string& path, std::string_v
   }
   std::string target = path;
   struct stat info {};
-  if (::stat(path.c_str(), &info) == 0) {
+  const bool exists = ::stat(path.c_str(), &info) == 0;
+  if (exists) {
     if (!S_ISREG(info.st_mode)) {
       if (S_ISDIR(info.st_mode)) return failed(EISDIR);
       const UniqueFd fd = open_for_reader(path);
@@ -79,9 +111,14 @@ inline Result<void> write_file_atomically(const std::string& path, std::string_v
       ::free(real);  // NOLINT: allocated by realpath()
     }
   }
-  const std::string temporary = target + "." + std::to_string(::getpid()) + ".tmp";
-  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666));
+  struct stat directory {};
+  const std::string parent = target.substr(0, target.rfind('/') + 1);
+  const bool sticky = ::stat(concat(parent, ".").c_str(), &directory) == 0 && (directory.st_mode & S_ISVTX) != 0;
+  const bool keep = exists && (info.st_uid == ::geteuid() || !sticky);
+  std::string temporary;
+  UniqueFd fd = make_temporary_file(target, keep ? 0600 : 0666, temporary);
   if (!fd) return failed(errno);
+  if (keep) keep_owner_and_mode(fd.get(), info);
   if (!write_all(fd.get(), text.data(), text.size()) || ::close(fd.release()) != 0 ||
       ::rename(temporary.c_str(), target.c_str()) != 0) {
     const int err = errno;

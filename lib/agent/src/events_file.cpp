@@ -141,6 +141,8 @@ class EventsFile::Writer {
 EventsFile::EventsFile() = default;
 EventsFile::~EventsFile() { finish(); }
 
+Result<void> EventsFile::check(const std::string& path) { return check_named_descriptor("--events", path); }
+
 Result<void> EventsFile::open(const std::string& path) {
   const auto failed = [&] { return fail_errno(Errc::unavailable, concat("--events: cannot open ", path), errno); };
   UniqueFd fd;

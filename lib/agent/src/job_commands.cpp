@@ -56,10 +56,13 @@ bool JobCommands::start_after(std::function<void()> on_end) {
   if (command.empty() || (result.attempts.empty() && !result.before)) return false;
   job_.record.update_totals(output_);
   // The user's file is written again at the end; a pipe or device, which can be written once, is left for that.
-  std::string report = job_.spec.report_file.value_or("");
+  const std::string spec_report = job_.spec.report_file.value_or("");
+  std::string report = spec_report;
   std::string private_report;
-  if (!is_replaceable_file(report)) report = private_report = make_private_file("ddrun-report.");
-  if (!report.starts_with('/')) report = concat(std::filesystem::current_path().string(), "/", report);
+  // Without a working directory a relative path names no file.
+  std::error_code removed;
+  if (!report.starts_with('/')) report.insert(0, std::filesystem::current_path(removed).string() + "/");
+  if (removed || !is_replaceable_file(spec_report)) report = private_report = make_private_file("ddrun-report.");
   if (auto written = write_report(report, json_report(result)); !written) say(Level::warning, written.error().message);
   auto begun =
       start("after", command, {{"DDRUN_REPORT", report}, {"DDRUN_EXIT_CODE", std::to_string(exit_code(result))}},

@@ -143,7 +143,7 @@ std::string json_report(const JobResult& result) {
 }
 
 Result<void> check_report_file(const std::string& path) {
-  if (named_descriptor(path) >= 0) return {};
+  if (auto usable = check_named_descriptor("--report", path); !usable || named_descriptor(path) >= 0) return usable;
   struct stat info {};
   const bool exists = ::stat(path.c_str(), &info) == 0;
   if (exists && S_ISDIR(info.st_mode))

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "ddrun/agent/events_file.hpp"
 #include "ddrun/agent/report.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/messages.hpp"
@@ -155,6 +156,9 @@ Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environme
   }
   if (const std::string& interface = spec.rendezvous.interface; !interface.empty()) {
     if (auto there = check_interface(interface); !there) return tl::unexpected(there.error());
+  }
+  if (spec.events_file) {
+    if (auto usable = EventsFile::check(*spec.events_file); !usable) return tl::unexpected(usable.error());
   }
   if (spec.report_file) {
     if (auto writable = check_report_file(*spec.report_file); !writable) return tl::unexpected(writable.error());

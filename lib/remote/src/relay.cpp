@@ -1,6 +1,7 @@
 #include "ddrun/remote/relay.hpp"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -141,6 +142,8 @@ Result<NodeProcess> fork_node(const std::function<int(const Bootstrap&, const He
     for (UniqueFd* fd : {&in->read, &in->write, &out->read, &out->write, &err->read, &err->write, &events->read,
                          &report->read, &parent_end})
       fd->reset();
+    // Named by their paths, as descriptors that a user has opened; workers inherit no descriptor.
+    for (const UniqueFd* fd : {&events->write, &report->write}) ::fcntl(fd->get(), F_SETFD, 0);
     const auto bootstrap = read_bootstrap(child_end.get());
     if (bootstrap) ::prctl(PR_SET_PDEATHSIG, signal_on_lost_connection(*bootstrap));
     if (bootstrap && bootstrap->one_console) ::dup2(STDOUT_FILENO, STDERR_FILENO);

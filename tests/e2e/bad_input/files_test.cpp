@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -49,4 +50,30 @@ TEST_CASE("A report that cannot be written in the end does not look like success
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 125);
   CHECK(has(outcome.err, "--report: cannot write " + folder + "/r.json: Not a directory"));
+}
+
+TEST_CASE("A descriptor that the user has not opened is refused, also where ddrun has one with its number") {
+  const auto option = GENERATE(std::string("--report="), std::string("--events="));
+  const auto place = GENERATE(std::string("/dev/fd/"), std::string("/proc/self/fd/"));
+  for (int fd = 3; fd < 32; ++fd) {
+    RunOptions options;
+    options.in_child = [] { ::close_range(3, ~0U, 0); };
+    const auto outcome = finish(job({option + place + std::to_string(fd)}, {"print", "started"}), options);
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() == 125);
+    CHECK(outcome.out.empty());
+    CHECK(has(outcome.err, option.substr(0, option.size() - 1) + ": cannot open " + place + std::to_string(fd) +
+                               ": it is not open"));
+  }
+}
+
+TEST_CASE("A report goes to a descriptor that the user has opened") {
+  const TemporaryDirectory dir;
+  const std::string report = dir.file("report.json", "");
+  RunOptions options;
+  options.in_child = [&] { ::dup2(::open(report.c_str(), O_WRONLY), 7); };
+  const auto outcome = finish(job({"--report=/dev/fd/7"}, {"exit", "0"}), options);
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(has(read_file(report), "\"verdict\": \"success\""));
 }

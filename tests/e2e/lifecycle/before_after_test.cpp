@@ -1,4 +1,5 @@
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -60,6 +61,29 @@ TEST_CASE("an --after that fails counts if the job did not") {
   CHECK(outcome.code() == code);
   CHECK(has(outcome.err, "--after failed on ") == (after != "exit 0"));
   CHECK(std::filesystem::is_empty(dir.path()));
+}
+
+TEST_CASE("an --after without a report of the user's gets one that others cannot read") {
+  const TemporaryDirectory dir;
+  RunOptions options;
+  options.env = {{"TMPDIR", dir.path()}};
+  const auto outcome = finish(command({"--after=stat -c %a $DDRUN_REPORT", "true"}), options);
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(has(outcome.out, "600\n"));
+}
+
+TEST_CASE("a job whose working directory is removed ends with a message") {
+  const TemporaryDirectory dir;
+  RunOptions options;
+  options.directory = dir.file("gone");
+  REQUIRE(::mkdir(options.directory.c_str(), 0755) == 0);
+  const auto outcome =
+      finish(command({"--report=r.json", "--after=true", "sh", "-c", "rmdir " + options.directory}), options);
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 125);
+  CHECK(has(outcome.err, "ddrun: warning: --after: cannot start"));
+  CHECK(has(outcome.err, "ddrun: error: --report: cannot write r.json"));
 }
 
 TEST_CASE("a signal and the time limit end --before and --after, and nothing is left of them") {

@@ -1,5 +1,8 @@
 #include "ddrun/agent/report.hpp"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <nlohmann/json.hpp>
 
 #include "ddrun/base/messages.hpp"
@@ -26,10 +29,11 @@ TEST_CASE("the report has no control characters, and decodes to the same text") 
   JobResult result;
   const std::string name =
       "one\ntwo\033[2J\x7F\xC2\x9B"
-      "2J \xC2\xA0-\xC3\xA9";
+      "2J \xC2\xA0-\xC3\xA9 \xE2\x80\xAE\xD8\x9C";
   result.host = name;
   const std::string report = json_report(result);
-  for (const char* const control : {"\033", "\x7F", "\xC2\x9B"}) CHECK(report.find(control) == std::string::npos);
+  for (const char* const control : {"\033", "\x7F", "\xC2\x9B", "\xE2\x80", "\xD8"})
+    CHECK(report.find(control) == std::string::npos);
   CHECK(nlohmann::json::parse(report)["host"] == name);
 }
 
@@ -199,6 +203,56 @@ TEST_CASE("the report file is replaced atomically and no temporary file is left"
   CHECK(std::filesystem::is_symlink(dir.path() + "/link"));
   CHECK(read_file(path) == json_report(JobResult()));
   CHECK(std::distance(std::filesystem::directory_iterator(dir.path()), {}) == 2);
+}
+
+TEST_CASE("a report is not written into a file that another user may have put there") {
+  const TemporaryDirectory dir;
+  const std::string path = dir.file("report.json");
+  const std::string foreseen = path + "." + std::to_string(::getpid()) + ".tmp";
+  SECTION("a FIFO, which would block") { REQUIRE(::mkfifo(foreseen.c_str(), 0666) == 0); }
+  SECTION("a file, whose owner could change the report") { write_file(foreseen, "theirs"); }
+  REQUIRE(write_report(path, json_report(JobResult())));
+  CHECK(read_file(path) == json_report(JobResult()));
+  CHECK(std::filesystem::exists(foreseen));
+  CHECK(std::distance(std::filesystem::directory_iterator(dir.path()), {}) == 2);
+}
+
+TEST_CASE("a report keeps the mode of the file that it replaces, and a new one has the mode of the umask") {
+  const TemporaryDirectory dir;
+  const auto mode_after = [&](const std::string& path) {
+    REQUIRE(write_report(path, json_report(JobResult())));
+    struct stat info {};
+    REQUIRE(::stat(path.c_str(), &info) == 0);
+    return info.st_mode & 07777U;
+  };
+  const mode_t before = ::umask(027);
+  CHECK(mode_after(dir.file("new.json")) == 0640);
+  for (const mode_t mode : {0600U, 0664U, 0444U}) {
+    const std::string path = dir.file("old.json", "old");
+    REQUIRE(::chmod(path.c_str(), mode) == 0);
+    CHECK(mode_after(path) == mode);
+    ::unlink(path.c_str());
+  }
+  ::umask(before);
+}
+
+TEST_CASE("a report keeps the owner of the file that it replaces, but not where others may make files") {
+  if (::geteuid() != 0) skip("needs root");
+  const TemporaryDirectory dir;
+  const auto owner_after = [&](mode_t of_directory) {
+    const std::string path = dir.file("report.json", "old");
+    REQUIRE(::chown(path.c_str(), 65534, 65534) == 0);
+    REQUIRE(::chmod(path.c_str(), 0666) == 0);
+    REQUIRE(::chmod(dir.path().c_str(), of_directory) == 0);
+    REQUIRE(write_report(path, json_report(JobResult())));
+    struct stat info {};
+    REQUIRE(::stat(path.c_str(), &info) == 0);
+    return std::pair(info.st_uid, info.st_mode & 022U);
+  };
+  CHECK(owner_after(0755) == std::pair<uid_t, mode_t>(65534, 022));
+  const mode_t before = ::umask(022);
+  CHECK(owner_after(01777) == std::pair<uid_t, mode_t>(0, 0));
+  ::umask(before);
 }
 
 TEST_CASE("a report that cannot be written says which file and why") {

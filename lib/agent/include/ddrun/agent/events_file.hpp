@@ -27,6 +27,9 @@ class EventsFile {
   EventsFile(EventsFile&&) = default;
   EventsFile& operator=(EventsFile&&) = delete;
 
+  /// Fails with `unavailable` for a descriptor, as /dev/fd/3, that the user has not opened. To be called before
+  /// process::Launcher::create().
+  static Result<void> check(const std::string& path);
   /// Fails with `unavailable` if the file cannot be opened for appending. A FIFO is opened once it has a reader; does
   /// not block.
   Result<void> open(const std::string& path);

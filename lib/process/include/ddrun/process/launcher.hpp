@@ -13,9 +13,6 @@
 
 namespace ddrun::process {
 
-/// How long a start may block the event loop that waits for it: longer than an exec takes on a busy machine.
-inline constexpr Milliseconds first_exec_wait{200};
-
 /// Starts processes. Each leads a new session and process group, has an empty signal mask, default dispositions,
 /// exactly the descriptors 0, 1 and 2, and is killed by the kernel when the thread that started it ends.
 ///

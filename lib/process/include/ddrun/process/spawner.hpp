@@ -10,6 +10,9 @@
 
 namespace ddrun::process {
 
+/// How long a start may block the event loop that waits for it: longer than an exec takes on a busy machine.
+inline constexpr Milliseconds first_exec_wait{200};
+
 /// Everything that a new process is made from. All pointers are borrowed and must stay valid and unchanged until the
 /// start is confirmed; nothing is copied, so a caller that starts thousands prepares the common parts once.
 struct SpawnPlan {
