@@ -248,7 +248,7 @@ struct Pair {
   ShmCommunicator::Options options{0, false, PrivateCopy::cross_process};
 
   Pair() {
-    auto made = Segment::create(ShmCommunicator::segment_bytes(2, 0));
+    auto made = Segment::create(Layout(2, 0).end(), 0);
     if (made) segment = *made;
   }
   /// `pids` are those of both ranks.
@@ -336,7 +336,7 @@ TEST_CASE("where pidfds are denied a killed process is reported as lost by all o
   for (const unsigned error : {EPERM, ENOSYS}) {
     for (const int killed : {1, 2}) {
       CAPTURE(error, killed);
-      auto segment = Segment::create(ShmCommunicator::segment_bytes(3, 0));
+      auto segment = Segment::create(Layout(3, 0).end(), 0);
       REQUIRE(segment);
       // The pids, then whether the ranks have reported the right one.
       void* const shared = mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

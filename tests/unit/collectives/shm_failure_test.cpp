@@ -1,4 +1,11 @@
+#include <linux/memfd.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <array>
+#include <atomic>
+#include <cerrno>
 #include <functional>
 #include <latch>
 
@@ -11,6 +18,31 @@ using namespace ddrun::collectives;
 using namespace std::chrono_literals;
 using ddrun::test::in_time;
 using ddrun::test::run_ranks;
+
+namespace {
+
+/// If not -1: huge pages seem to be there, and those from this offset on are denied, as by a control group.
+std::atomic<off_t> deny_huge_from{-1};
+std::atomic<ino_t> huge_file{0};
+
+}  // namespace
+
+// In place of the C library's.
+extern "C" int memfd_create(const char* name, unsigned flags) {
+  const bool huge = (flags & MFD_HUGETLB) != 0 && deny_huge_from >= 0;
+  const int fd = static_cast<int>(syscall(SYS_memfd_create, name, huge ? flags & 0xffU & ~MFD_HUGETLB : flags));
+  struct stat info {};
+  if (huge && fd >= 0 && fstat(fd, &info) == 0) huge_file = info.st_ino;
+  return fd;
+}
+extern "C" int fallocate(int fd, int mode, off_t offset, off_t bytes) {
+  struct stat info {};
+  if (deny_huge_from >= 0 && fstat(fd, &info) == 0 && info.st_ino == huge_file && offset + bytes > deny_huge_from) {
+    errno = ENOSPC;
+    return -1;
+  }
+  return static_cast<int>(syscall(SYS_fallocate, fd, mode, offset, bytes));
+}
 
 namespace {
 
@@ -145,4 +177,23 @@ TEST_CASE("all ranks report a receive from a rank that sends elsewhere") {
                                                "rank 1 receives from rank 2, which sends to rank 0: who is received "
                                                "from must send there"));
   }
+}
+
+TEST_CASE("huge pages that are denied after they were mapped are replaced by small ones") {
+  // To rank 0, or only to a later rank.
+  for (const off_t from : {off_t{0}, off_t{8} << 20}) {
+    deny_huge_from = from;
+    huge_file = 0;
+    const auto messages = run_ranks(3, [&](const Group& group) -> std::string {
+      auto connected = connect(group, {Backend::shm, 1 << 20}, in_time());
+      if (!connected) return connected.error().message;
+      std::vector<std::byte> own;
+      const auto done = perform(*connected->communicator, in_a_ring(Collective::all_reduce, group.rank, 3),
+                                {300, false}, own, in_time());
+      return done ? connected->communicator->details().substr(0, 11) : done.error().message;
+    });
+    CHECK(huge_file != 0);
+    CHECK(messages == std::vector<std::string>(3, "4 KiB pages"));
+  }
+  deny_huge_from = -1;
 }

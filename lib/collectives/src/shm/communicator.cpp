@@ -56,10 +56,6 @@ std::size_t line_bytes(Collective collective) {
 
 }  // namespace
 
-std::size_t ShmCommunicator::segment_bytes(int size, std::size_t buffer_bytes) {
-  return Layout(size, buffer_bytes).end();
-}
-
 Result<std::unique_ptr<ShmCommunicator>> ShmCommunicator::start(std::shared_ptr<Segment> segment, int rank,
                                                                 const std::vector<int>& pids, const Options& options) {
   const int size = static_cast<int>(pids.size());
@@ -69,9 +65,6 @@ Result<std::unique_ptr<ShmCommunicator>> ShmCommunicator::start(std::shared_ptr<
                                                layout.end(), ": do all ranks have the same options?"));
   }
   // Each rank reserves its own part, so that all processors share the zeroing of pages.
-  if (rank == 0) {
-    if (auto done = segment->reserve(0, layout.buffers()); !done) return tl::unexpected(done.error());
-  }
   if (auto done = segment->reserve(layout.buffer(rank, 0), layout.buffer(rank, 2) - layout.buffer(rank, 0)); !done) {
     return tl::unexpected(done.error());
   }
@@ -349,22 +342,26 @@ Eligibility shm_eligibility(const Ranks& ranks) {
   return {};
 }
 
-Result<BackendConnection> connect_shm(const Ranks& ranks, Deadline deadline) {
+namespace {
+
+/// Creates, maps and reserves the memory, on all ranks or on none. Without `huge` as input it is of small pages; as
+/// output: whether it was of huge ones.
+Result<std::unique_ptr<ShmCommunicator>> share_memory(const Ranks& ranks, bool& huge, Deadline deadline) {
   const Group& group = ranks.group;
   const CommunicatorOptions& options = ranks.options;
-  if (const Eligibility verdict = shm_eligibility(ranks); !verdict.eligible) {
-    return fail(Errc::unavailable, concat("no shared memory: ", verdict.reason));
-  }
+  const std::string_view which = huge ? "" : " of small pages";
   Result<std::shared_ptr<Segment>> segment;
   std::string location;
   if (group.rank == 0) {
-    segment = Segment::create(ShmCommunicator::segment_bytes(group.size, options.buffer_bytes));
+    const Layout layout(group.size, options.buffer_bytes);
+    segment = Segment::create(layout.end(), layout.buffers(), huge);
     if (segment) location = (*segment)->location();
   }
   // agree() reports a failure of rank 0: no other rank can open the segment then, and rank 0's message comes first.
-  const auto where = exchange(group, "segment", location, deadline);
+  const auto where = exchange(group, concat("segment", which), location, deadline);
   if (!where) return tl::unexpected(where.error());
   if (group.rank != 0) segment = Segment::open((*where)[0]);
+  huge = Segment::has_huge_pages((*where)[0]);
 
   std::vector<int> pids;
   for (const HostIdentity& one : ranks.hosts) pids.push_back(one.pid);
@@ -374,9 +371,25 @@ Result<BackendConnection> connect_shm(const Ranks& ranks, Deadline deadline) {
                                   {options.buffer_bytes, oversubscribed, options.private_copy});
   });
   const Result<void> mine = made ? Result<void>() : Result<void>(tl::unexpected(made.error()));
-  if (auto agreed = agree(group, "mapped", mine, deadline); !agreed) return tl::unexpected(agreed.error());
+  if (auto agreed = agree(group, concat("mapped", which), mine, deadline); !agreed) {
+    return tl::unexpected(agreed.error());
+  }
+  return made;
+}
+
+}  // namespace
+
+Result<BackendConnection> connect_shm(const Ranks& ranks, Deadline deadline) {
+  if (const Eligibility verdict = shm_eligibility(ranks); !verdict.eligible) {
+    return fail(Errc::unavailable, concat("no shared memory: ", verdict.reason));
+  }
+  bool huge = true;
+  auto made = share_memory(ranks, huge, deadline);
+  // A control group without a share of the huge pages (hugetlb.2MB.max) denies them when they are first used.
+  if (!made && huge && made.error().code == Errc::unavailable) made = share_memory(ranks, huge = false, deadline);
+  if (!made) return tl::unexpected(made.error());
   if (auto probed = (*made)->probe_private_access(deadline); !probed) return tl::unexpected(probed.error());
-  return BackendConnection{std::move(*made), group.size == 1 ? "one rank" : "all ranks are on one machine"};
+  return BackendConnection{std::move(*made), ranks.group.size == 1 ? "one rank" : "all ranks are on one machine"};
 }
 
 }  // namespace ddrun::collectives

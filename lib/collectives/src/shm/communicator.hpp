@@ -33,10 +33,8 @@ class ShmCommunicator final : public Communicator {
     PrivateCopy private_copy = PrivateCopy::automatic;
   };
 
-  /// Segment size for a group. Equal on all ranks.
-  [[nodiscard]] static std::size_t segment_bytes(int size, std::size_t buffer_bytes);
-
-  /// `segment` has that size. Reserves this rank's memory and starts to watch the peers; `pids` are those of all ranks.
+  /// `segment` has the Layout of the group, and what precedes the buffers is reserved. Reserves this rank's memory and
+  /// starts to watch the peers; `pids` are those of all ranks.
   [[nodiscard]] static Result<std::unique_ptr<ShmCommunicator>> start(std::shared_ptr<Segment> segment, int rank,
                                                                       const std::vector<int>& pids,
                                                                       const Options& options);

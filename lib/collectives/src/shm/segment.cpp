@@ -52,14 +52,15 @@ Registry& registry() {
   return instance;
 }
 
-/// "pid fd device inode bytes"
+/// "pid fd device inode bytes huge"
 struct Location {
-  std::uint64_t pid = 0, fd = 0, device = 0, inode = 0, bytes = 0;
+  std::uint64_t pid = 0, fd = 0, device = 0, inode = 0, bytes = 0, huge = 0;
 
   static Result<Location> parse(const std::string& text) {
     Location location;
     const std::vector<std::string> fields = split(text, ' ');
-    std::uint64_t* const targets[] = {&location.pid, &location.fd, &location.device, &location.inode, &location.bytes};
+    std::uint64_t* const targets[] = {&location.pid,   &location.fd,    &location.device,
+                                      &location.inode, &location.bytes, &location.huge};
     bool good = fields.size() == std::size(targets);
     for (std::size_t i = 0; good && i < fields.size(); ++i) {
       const char* const end = fields[i].data() + fields[i].size();
@@ -100,23 +101,28 @@ bool Segment::make(std::size_t bytes, bool huge) {
 }
 
 std::string Segment::pages() const {
-  if (page_ == huge_page_bytes) return "2 MiB pages";
+  if (huge_) return "2 MiB pages";
   return large_pages_allowed() ? "4 KiB pages, or 2 MiB where the system finds some" : "4 KiB pages";
 }
 
-Result<std::shared_ptr<Segment>> Segment::create(std::size_t bytes) {
+bool Segment::has_huge_pages(const std::string& location) { return location.ends_with(" 1"); }
+
+Result<std::shared_ptr<Segment>> Segment::create(std::size_t bytes, std::size_t reserved, bool may_be_huge) {
   std::shared_ptr<Segment> segment(new Segment);
   // A small segment would waste most of a large page.
-  const bool huge = bytes >= huge_page_bytes && segment->make(bytes, true) && segment->map(bytes);
-  if (!huge) {
+  segment->huge_ = may_be_huge && bytes >= huge_page_bytes;
+  const auto reserve = [&] { return segment->reserve(0, reserved); };
+  if (!segment->huge_ || !segment->make(bytes, true) || !segment->map(bytes).and_then(reserve)) {
+    segment.reset(new Segment);
     if (!segment->make(bytes, false)) {
       return fail_errno(Errc::unavailable, concat("cannot create ", bytes, " bytes of shared memory"), errno);
     }
-    if (auto mapped = segment->map(bytes); !mapped) return tl::unexpected(mapped.error());
+    if (auto mapped = segment->map(bytes).and_then(reserve); !mapped) return tl::unexpected(mapped.error());
   }
   struct stat info {};
   if (fstat(segment->fd_.get(), &info) != 0) return fail_errno(Errc::unavailable, "cannot see shared memory", errno);
-  segment->location_ = concat(getpid(), ' ', segment->fd_.get(), ' ', info.st_dev, ' ', info.st_ino, ' ', bytes);
+  segment->location_ = concat(getpid(), ' ', segment->fd_.get(), ' ', info.st_dev, ' ', info.st_ino, ' ', bytes, ' ',
+                              segment->huge_ ? 1 : 0);
   Registry& known = registry();
   const std::lock_guard lock(known.mutex);
   std::erase_if(known.segments, [](const auto& entry) { return entry.second.expired(); });
@@ -138,6 +144,7 @@ Result<std::shared_ptr<Segment>> Segment::open(const std::string& text) {
   const std::string path = concat("/proc/", location->pid, "/fd/", location->fd);
   std::shared_ptr<Segment> segment(new Segment);
   segment->location_ = text;
+  segment->huge_ = location->huge != 0;
   segment->fd_.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   struct stat info {};
   if (!segment->fd_ || fstat(segment->fd_.get(), &info) != 0) {
@@ -158,7 +165,7 @@ Result<void> Segment::reserve(std::size_t offset, std::size_t bytes) const {
   do {
     done = fallocate(fd_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
   } while (done != 0 && errno == EINTR);
-  if (done == 0 || errno == EOPNOTSUPP) return {};
+  if (done == 0 || (errno == EOPNOTSUPP && !huge_)) return {};
   return fail_errno(Errc::unavailable,
                     concat("cannot reserve ", bytes >> 20, " MiB of shared memory for this rank's buffers"), errno);
 }

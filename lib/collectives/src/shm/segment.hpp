@@ -128,8 +128,11 @@ class Layout {
 /// reserve(), not a later SIGBUS.
 class Segment {
  public:
-  /// All zero. `bytes` is only address space until reserved or touched.
-  [[nodiscard]] static Result<std::shared_ptr<Segment>> create(std::size_t bytes);
+  /// All zero. What follows the first `reserved` bytes is only address space until reserved. `may_be_huge`: of 2 MiB
+  /// pages if the system has reserved enough of them; a control group may still deny some of them to reserve().
+  [[nodiscard]] static Result<std::shared_ptr<Segment>> create(std::size_t bytes, std::size_t reserved,
+                                                               bool may_be_huge = true);
+  [[nodiscard]] static bool has_huge_pages(const std::string& location);
 
   /// `location` is the creator's location(); the creator must still have the file open. Ranks that are threads of one
   /// process share the mapping. Fails with `unavailable` if this process cannot access it.
@@ -158,6 +161,7 @@ class Segment {
   std::string location_;
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  bool huge_ = false;
   std::size_t page_ = 0;  ///< page size of the file, in bytes
 };
 
