@@ -23,9 +23,7 @@ int status_of(const Error& error) {
   }
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run_program(int argc, char** argv) {
   fill_closed_standard_streams();
   // A closed pipe is reported as a write error.
   std::signal(SIGPIPE, SIG_IGN);
@@ -44,4 +42,13 @@ int main(int argc, char** argv) {
   if (result) return *result;
   print_error(env->is_singleton ? result.error().message : concat("rank ", env->rank, ": ", result.error().message));
   return status_of(result.error());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int status = run_program(argc, argv);
+  // Without exit handlers, for which there is nothing to flush: all output is unbuffered.
+  if (collectives::has_stuck_gpu()) ::_exit(status);
+  return status;
 }

@@ -168,6 +168,11 @@ void join(State& comm) {
 
 #define FAKE extern "C" __attribute__((visibility("default")))
 
+// As a driver that waits for a kernel that never ends.
+__attribute__((destructor)) static void exit_handler() {
+  while (wanted("abort", "") == "hang") pause();
+}
+
 FAKE Status ncclGetVersion(int* version) { return *version = std::stoi(wanted("nccl", "22809")), success; }
 FAKE const char* ncclGetErrorString(Status) { return "a failure that the test wants"; }
 FAKE const char* ncclGetLastError(Comm) { return "as scripted"; }
@@ -213,6 +218,7 @@ FAKE Status ncclCommDestroy(Comm comm) {
   return success;
 }
 FAKE Status ncclCommAbort(Comm comm) {
+  while (wanted("abort", "") == "hang") pause();
   // Work that is still on a stream asks whether it is aborted, so the rest is left behind.
   comm->aborted = true;
   return success;

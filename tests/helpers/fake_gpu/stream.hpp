@@ -22,6 +22,7 @@ using Recipe = std::function<Work()>;
 
 /// The test's configuration, from FAKE_GPU: "devices=2 nccl=22809 hang=ncclAllReduce:3 fail=ncclBroadcast:1
 /// dir=/tmp/x". hang and fail: the n-th call of that function by each rank, counted from 1.
+/// init=hang, abort=hang: ncclCommInitRankConfig; ncclCommAbort and the exit handler.
 inline std::string wanted(const std::string& name, const std::string& otherwise) {
   const char* const all = std::getenv("FAKE_GPU");
   const std::string text = std::string(" ") + (all != nullptr ? all : "") + " ";

@@ -106,6 +106,17 @@ TEST_CASE("a call of NCCL that hangs is aborted at its deadline") {
   }
 }
 
+TEST_CASE("a rank ends though neither NCCL's abort nor the driver's exit handlers return") {
+  const FakeGpus gpus("devices=2 init=hang abort=hang");
+  Ranks ranks(2, {"--backend=nccl", "-e", "4K", "-T", "1s"});
+  // NCCL has ten seconds to abort.
+  for (const Outcome& outcome : ranks.wait(std::chrono::seconds(40))) {
+    INFO(outcome.err);
+    CHECK(outcome.code() == 1);
+    CHECK((has_error(outcome, "ncclCommInitRankConfig did not end in time") || has_error(outcome, "is gone")));
+  }
+}
+
 TEST_CASE("an error of NCCL ends all ranks with its message") {
   const FakeGpus gpus("devices=2 fail=ncclAllReduce:4");
   Ranks ranks(2, {"-e", "4K"});

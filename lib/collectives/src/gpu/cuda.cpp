@@ -1,11 +1,25 @@
 #include "gpu/cuda.hpp"
 
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <utility>
 
 #include "ddrun/base/text.hpp"
+#include "ddrun/collectives/communicator.hpp"
 #include "gpu/waiting.hpp"
+
+namespace ddrun::collectives {
+
+namespace {
+
+std::atomic<bool> any_unusable{false};
+
+}  // namespace
+
+bool has_stuck_gpu() { return any_unusable; }
+
+}  // namespace ddrun::collectives
 
 namespace ddrun::collectives::cuda {
 
@@ -131,6 +145,8 @@ Device::~Device() {
   if (use() && stream_ != nullptr) (void)driver_.stream_destroy(stream_);
   (void)driver_.primary_release(device_);
 }
+
+void Device::mark_unusable() { unusable_ = any_unusable = true; }
 
 Result<void> Device::use() const { return driver_.check(driver_.ctx_set_current(context_), "cuCtxSetCurrent"); }
 

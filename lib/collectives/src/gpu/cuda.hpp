@@ -102,7 +102,7 @@ class Device {
   /// Blocks until all work on the stream is done.
   [[nodiscard]] Result<void> wait(const CancelCheck& cancel_check, Deadline deadline, const std::string& what) const;
   /// After work that may never end: nothing is freed or waited for any more, as that work may still use it.
-  void mark_unusable() { unusable_ = true; }
+  void mark_unusable();
   [[nodiscard]] bool is_unusable() const { return unusable_; }
 
  private:

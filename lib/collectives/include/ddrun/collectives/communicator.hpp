@@ -41,6 +41,10 @@ enum class Backend : unsigned char {
 /// what was found, or `unsupported` with what is missing ("this build has no gloo", "no NVIDIA driver: …").
 [[nodiscard]] Result<std::string> probe(Backend backend);
 
+/// Whether work on a GPU was left behind because it could not be stopped. The driver's exit handlers may wait for it
+/// without end: call _exit() then.
+[[nodiscard]] bool has_stuck_gpu();
+
 /// Whether the back end's buffers are in GPU memory. False for `automatic`, although it may choose such a back end.
 [[nodiscard]] bool works_on_gpus(Backend backend);
 
