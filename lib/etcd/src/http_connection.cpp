@@ -79,6 +79,10 @@ class HttpConnection::Impl : public std::enable_shared_from_this<Impl> {
       }
       if (bad || taken == 0) break;
     }
+    // The parser has no limit for the extension of a chunk and for the trailer.
+    if (!bad && !parser_->is_done() && in_.size() > max_unparsed_bytes) {
+      return failed({"sent a line without end", false, true});
+    }
     if (bad) return failed({concat("does not answer as etcd does (", bad.message(), ")"), false, true});
     if (ec && !parser_->is_done()) {
       // A response without a length ends with the connection.

@@ -30,6 +30,7 @@ struct HttpError {
 class HttpConnection {
  public:
   static constexpr std::size_t max_header_bytes = 16 * 1024;
+  static constexpr std::size_t max_unparsed_bytes = 64 * 1024;  ///< headers, chunk headers and trailers without end
   static constexpr std::size_t max_body_bytes = 1024 * 1024;
   static constexpr std::size_t max_line_bytes = 1024 * 1024;  ///< of a streaming response
 

@@ -151,6 +151,12 @@ TEST_CASE("truncated, invalid and endless responses are errors with a text") {
              Catch::Matchers::StartsWith("does not answer as etcd does ("));
   CHECK_THAT(why("HTTP/1.1 200 OK\r\nX: " + std::string(100'000, 'x')),
              Catch::Matchers::StartsWith("does not answer as etcd does ("));
+  // Each is silent afterwards, as if more were to come.
+  const std::string much(100'000, 'x');
+  for (const std::string& begun : {std::string(), std::string("1;"), std::string("1;a="), chunk("a") + "1;",
+                                   std::string("0\r\nX: "), chunk("a") + "0;", std::string("0\r\nX: y\r\n")}) {
+    CHECK(why(chunked + begun + much) == "sent a line without end");
+  }
   CHECK_THAT(why(chunked + chunk(std::string(2'000'000, 'x'))),
              Catch::Matchers::StartsWith("does not answer as etcd does ("));
   CHECK_THAT(why("HTTP/1.0 200 OK\r\n\r\n" + std::string(2'000'000, 'x')),
@@ -183,6 +189,8 @@ TEST_CASE("a streaming response is delivered line by line, however it is split, 
   CHECK(why == "403 no\n");
   if (in_crumbs) return;
   CHECK(follow(chunked + chunk(std::string(1'000'000, 'x')) + chunk(std::string(100'000, 'x')), why).empty());
+  CHECK(why == "sent a line without end");
+  CHECK(follow(chunked + chunk("one\n") + "1;" + std::string(100'000, 'x'), why) == std::vector<std::string>{"one"});
   CHECK(why == "sent a line without end");
 }
 
