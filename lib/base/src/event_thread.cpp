@@ -25,10 +25,12 @@ Result<std::thread> start_thread_signals_blocked(const char* name, std::function
       run();
     });
   } catch (const std::system_error& error) {
-    const char* const hint = error.code().value() == EPERM
-                                 ? " (the sandbox forbids clone3, as Docker before 20.10.10 does: update it, or use "
-                                   "--security-opt seccomp=unconfined)"
-                                 : "";
+    // The C library falls back from clone3 only where it is unknown, and the call has no other permission to lack.
+    const char* const hint =
+        error.code() != std::errc::operation_not_permitted
+            ? ""
+            : "; a sandbox forbids clone3, as Docker before 20.10.10 does: update it, or start the "
+              "container with --security-opt seccomp=unconfined";
     started = fail(Errc::unavailable, concat("cannot start the thread ", name, ": ", error.code().message(), hint),
                    error.code());
   }

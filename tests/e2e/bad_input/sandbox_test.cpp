@@ -45,7 +45,7 @@ TEST_CASE("Where no thread may be started the message says why") {
   const auto outcome = finish(job({"-n", "2"}, {"exit", "0"}), without(SYS_clone3, EPERM));
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 125);
-  CHECK(has(outcome.err, "the sandbox forbids clone3"));
+  CHECK(has(outcome.err, "a sandbox forbids clone3"));
 }
 
 TEST_CASE("An event loop that can wait for nothing is no success") {
