@@ -38,17 +38,18 @@ long resident_kib(std::string_view which = "VmRSS:") {
   return 0;
 }
 
-/// What the largest resident size has grown by since then; 0 where the kernel does not count it.
+// Sanitizers use a multiple of the memory.
+#ifdef DDRUN_SANITIZED
+constexpr bool is_sanitized = true;
+#else
+constexpr bool is_sanitized = false;
+#endif
+
+/// By how much the largest resident size has grown since then; 0 where the kernel does not count it.
 class PeakMemory {
  public:
   PeakMemory() { std::ofstream("/proc/self/clear_refs") << 5; }
-  [[nodiscard]] long growth_kib() const {
-#ifdef DDRUN_SANITIZED  // it uses a multiple
-    return 0;
-#else
-    return resident_kib("VmHWM:") - before_;
-#endif
-  }
+  [[nodiscard]] long growth_kib() const { return is_sanitized ? 0 : resident_kib("VmHWM:") - before_; }
 
  private:
   long before_ = resident_kib("VmHWM:");
