@@ -47,10 +47,16 @@ build_packages() {
     *) echo "libboost-process$boost-dev" ;;
   esac
 }
-test_packages() { echo catch2 gnuplot-nox libgloo-dev zsh fish procps "$(net_packages)" "$(slurm_packages)" "$(etcd_packages)" "$(package_packages)"; }
+test_packages() { echo catch2 gnuplot-nox libgloo-dev zsh fish procps "$(net_packages)" "$(slurm_packages)" "$(etcd_packages)" "$(package_packages)" "$(gvisor_packages)"; }
 net_packages() { echo iproute2 iptables util-linux openssh-client openssh-server python3-yaml; } # for tests/net
 slurm_packages() { echo slurmctld slurmd slurm-client munge; } # a cluster of their own for tests/net
 etcd_packages() { echo etcd-server etcd-client curl openssl; } # clusters of their own for the lease
+gvisor_packages() { # a kernel of its own that lacks some system calls; not every Ubuntu has it
+  case "$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)" in
+    bookworm | trixie) echo runsc ;;
+    *) if apt-cache show runsc >/dev/null 2>&1; then echo runsc; fi ;;
+  esac
+}
 clang_packages() { echo clang libclang-rt-dev; } # the second has its sanitizers and libFuzzer
 package_packages() { echo rpm python3 python3-venv; }
 aarch64_packages() { echo g++-aarch64-linux-gnu qemu-user-static; } # the emulator runs what the build has to run
