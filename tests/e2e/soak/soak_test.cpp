@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -18,8 +19,11 @@
 #include <future>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <random>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "../job.hpp"
 #include "ddrun/base/unique_fd.hpp"
@@ -186,7 +190,7 @@ class Scene {
   std::string several_agents() {
     const int port = own_port();
     RunOptions options;
-    options.env = {{"DDRUN_SECRET", "a secret for tests only"}, {"XDG_CONFIG_HOME", "/nonexistent"}};
+    options.env = {{"DDRUN_SECRET", "a secret for tests only"}, {"XDG_CONFIG_HOME", "/proc/no-such-folder"}};
     const auto argv = [&](const char* more) {
       return in_one_pipe(job({"--rdzv-endpoint=127.0.0.1:" + std::to_string(port), "--nnodes=2", "-n2",
                               "--max-restarts=1", "--label=rank", more},
