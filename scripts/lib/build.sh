@@ -21,58 +21,52 @@ build_preset() {
   step "Building $preset" "build-$preset" _in_root nice -n "${DDRUN_BUILD_NICE:-0}" cmake --build "build/$preset" --parallel "$(jobs)" "${targets[@]}"
 }
 
-# check_alone all|changed   each source file of modules and programs goes through the compiler by itself, with nothing
-# compiled in advance, for errors and warnings only. Finds what a file takes from another one without knowing, which
-# builds of a module as one file cannot. changed: those that differ from the last commit but one.
+# check_alone   each C++ file that the working tree or the last 30 commits changed goes through the compiler by itself, with
+# nothing compiled in advance, for errors and warnings only. Finds what a file or header does not include: builds with
+# precompiled headers, and those of a module as one file, do not. Newest first; what has not begun after 45 s
+# (DDRUN_ALONE_SECONDS) is named in build/alone/left-out.
 check_alone() {
   step "Configuring files by themselves" configure-alone _in_root cmake --preset dev -B build/alone \
-    -DDDRUN_UNITY=OFF -DDDRUN_PRECOMPILE=OFF -DDDRUN_BUILD_TESTS=OFF -DDDRUN_WITH_CUDA=OFF
-  step "Compiling files by themselves ($1)" check-alone _check_alone "$1"
+    -DDDRUN_UNITY=OFF -DDDRUN_PRECOMPILE=OFF -DDDRUN_BUILD_TESTS=ON -DDDRUN_WITH_CUDA=OFF
+  step "Compiling files by themselves" check-alone _in_root _check_alone
 }
 
 _check_alone() {
-  cmake --build "$root/build/alone" --target ddrun_commit || return # a header that one of them includes
+  cmake --build build/alone --target ddrun_commit || return # a header that one of them includes
+  # A copy without commits, or with the last one only, has nothing but all files.
   {
-    if [ "$1" = all ] || ! git -C "$root" rev-parse --quiet --verify HEAD~1 >/dev/null; then
-      find "$root/apps" "$root/lib" -name '*.cpp'
-    else
-      git -C "$root" diff --name-only --diff-filter=d HEAD~1 -- apps lib | sed "s|^|$root/|"
-      git -C "$root" ls-files --others --exclude-standard -- apps lib | sed "s|^|$root/|"
-    fi
-  } >"$root/build/alone/wanted"
-  _compile_only alone "$root/build/alone/wanted"
-}
+    git diff --name-only --diff-filter=d HEAD -- apps lib tests
+    git ls-files --others --exclude-standard -- apps lib tests
+    git log -n 30 --format= --name-only --diff-filter=d -- apps lib tests
+    git rev-parse --quiet --verify HEAD >/dev/null || find apps lib tests -type f
+  } | CCACHE_DISABLE=1 nice -n "${DDRUN_BUILD_NICE:-0}" python3 -c '
+import concurrent.futures, json, os, subprocess, sys, time
 
-# check_rest PRESET TARGET…   every source file that the build of these targets has left out goes through the preset's
-# compiler for errors and warnings only: no code is made, which takes half the time of a build
-check_rest() { step "Checking the rest with $1" "check-$1" _check_rest "$@"; }
+jobs, end = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
+names = [name for name in dict.fromkeys(sys.stdin.read().split()) if name.endswith((".cpp", ".hpp")) and os.path.exists(name)]
+units = json.load(open("build/alone/compile_commands.json"))
+of_file = {os.path.relpath(unit["file"]): unit for unit in units}
 
-_check_rest() {
-  local preset=$1
-  shift
-  python3 -c '
-import json, shlex, subprocess, sys
-folder, targets = sys.argv[1], sys.argv[2:]
-built = set(subprocess.check_output(["ninja", "-C", folder, "-t", "inputs", *targets], text=True).splitlines())
-for unit in json.load(open(f"{folder}/compile_commands.json")):
-    command = shlex.split(unit["command"])
-    if command[command.index("-o") + 1] not in built:
-        print(unit["file"])
-' "$root/build/$preset" "$@" >"$root/build/$preset/rest" || return
-  _compile_only "$preset" "$root/build/$preset/rest"
-}
+def check(name):
+    if time.monotonic() > end:
+        return None
+    if unit := of_file.get(name):
+        command = unit["command"]
+    elif name.endswith(".cpp"):
+        return 0  # no part of this build
+    else:  # as in a file beside it
+        unit = max(units, key=lambda unit: len(os.path.commonpath([unit["file"], os.path.abspath(name)])))
+        command = unit["command"].partition(" -o ")[0] + f" -include {os.path.abspath(name)} -x c++ /dev/null"
+    print(name, flush=True)
+    return subprocess.call(f"{command} -fsyntax-only", shell=True, cwd=unit["directory"])
 
-# _compile_only FOLDER LIST   the files that LIST names, each with its command as build/FOLDER would run it, but for code;
-# xargs stops at none of them but reports a failure.
-_compile_only() {
-  python3 -c '
-import json, shlex, sys
-wanted = set(open(sys.argv[2]).read().splitlines())
-for unit in json.load(open(sys.argv[1])):
-    if unit["file"] in wanted:
-        print(shlex.join(["cd", unit["directory"]]) + " && " + unit["command"] + " -fsyntax-only", end="\0")
-' "$root/build/$1/compile_commands.json" "$2" |
-    CCACHE_DISABLE=1 nice -n "${DDRUN_BUILD_NICE:-0}" xargs --null --no-run-if-empty --max-args=1 --max-procs="$(jobs)" bash -c
+with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+    results = list(pool.map(check, names))
+with open("build/alone/left-out", "w") as file:
+    file.writelines(f"{name}\n" for name, result in zip(names, results) if result is None)
+print(*(f"{name} does not compile by itself" for name, result in zip(names, results) if result), sep="\n")
+sys.exit(any(results))
+' "$(jobs)" "${DDRUN_ALONE_SECONDS:-45}"
 }
 
 _in_root() {
