@@ -125,7 +125,8 @@ class WorkerGroup {
   [[nodiscard]] int alive_count() const { return alive_count_; }
   [[nodiscard]] std::vector<Worker>& workers() { return workers_; }
 
-  /// To every worker's process group, also after the worker has ended. A start in progress gets none: it has no handler.
+  /// To every worker's process group, also after the worker has ended. A start in progress gets none: it has no
+  /// handler.
   void signal(int number, const std::set<pid_t>& except = {});
   /// Processes by pid and start time.
   using Strays = std::set<std::pair<pid_t, unsigned long long>>;

@@ -27,7 +27,8 @@ constexpr std::chrono::seconds retry_delay{1};
 int rename_to_new(const std::string& from, const std::string& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
   if (errno != EINVAL && errno != ENOSYS && errno != EPERM) return errno;
-  // Some file systems, such as NFS, lack RENAME_NOREPLACE, and sandboxes do not know the call. link() does not replace an existing file either.
+  // Some file systems, such as NFS, lack RENAME_NOREPLACE, and sandboxes do not know the call. link() does not replace
+  // an existing file either.
   if (::link(from.c_str(), to.c_str()) != 0) return errno;
   return ::unlink(from.c_str()) == 0 ? 0 : errno;
 }

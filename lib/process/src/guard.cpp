@@ -271,8 +271,8 @@ void SharedState::signal_guard(int signal) const {
   // While it lives the guard is the parent of the sweeper or, if that is dead, of the agent.
   const auto sweeper = read_process_stat(sweeper_pid);
   if (::getppid() != guard_pid && (!sweeper || sweeper->parent != guard_pid)) return;
-  if (held) ::syscall(SYS_pidfd_send_signal, held.get(), signal, nullptr, 0);
-  else ::kill(guard_pid, signal);
+  // A sandbox may know one of the calls only.
+  if (!held || ::syscall(SYS_pidfd_send_signal, held.get(), signal, nullptr, 0) != 0) ::kill(guard_pid, signal);
 }
 
 bool job_is_in_background() {
