@@ -22,7 +22,7 @@ void signal_all(int number) {
 
 }  // namespace
 
-Result<void> HostCommand::start(std::string label, std::string command, const std::string& directory,
+Result<void> HostCommand::start(std::string label, std::string command, const char* directory,
                                 std::vector<std::string> environment, OnEnd on_end) {
   auto streams = output_.open_extra_streams(std::move(label));
   if (!streams) return tl::unexpected(streams.error());
@@ -37,7 +37,7 @@ Result<void> HostCommand::start(std::string label, std::string command, const st
   plan.program = "/bin/sh";
   plan.argv = argv;
   plan.environment = entries.data();
-  plan.directory = directory.c_str();
+  plan.directory = directory;
   plan.standard_in = null.get();
   plan.standard_out = streams->out.get();
   plan.standard_err = streams->err.get();

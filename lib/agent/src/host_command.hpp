@@ -25,9 +25,9 @@ class HostCommand {
               logs::Output& output, Milliseconds grace)
       : launcher_(launcher), watcher_(watcher), output_(output), grace_(grace), timer_(std::move(executor)) {}
 
-  /// `label` precedes each output line. `on_end` is called once, later, when no process of it is left and the console
-  /// has its output. Fails as Launcher::spawn() does.
-  Result<void> start(std::string label, std::string command, const std::string& directory,
+  /// `label` precedes each output line. `directory`: null for this process's. `on_end` is called once, later, when no
+  /// process of it is left and the console has its output. Fails as Launcher::spawn() does.
+  Result<void> start(std::string label, std::string command, const char* directory,
                      std::vector<std::string> environment, OnEnd on_end);
   [[nodiscard]] bool is_running() const { return on_end_ != nullptr; }
 

@@ -29,8 +29,9 @@ Result<void> JobCommands::start(std::string_view name, const std::string& comman
   cgroup_.renew();
   job_.launcher.set_child_cgroup(cgroup_.open_directory());
   say(Level::info, concat("running --", name));
-  auto started =
-      command_.start(job_.label(name), command, job_.prepared.directory, std::move(*environment), std::move(on_end));
+  // As workers: a directory that was removed while ddrun is in it can still be inherited.
+  const char* const directory = job_.spec.chdir ? job_.prepared.directory.c_str() : nullptr;
+  auto started = command_.start(job_.label(name), command, directory, std::move(*environment), std::move(on_end));
   if (started && suspended_) command_.set_paused(true);
   return started;
 }

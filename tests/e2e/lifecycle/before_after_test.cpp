@@ -73,16 +73,17 @@ TEST_CASE("an --after without a report of the user's gets one that others cannot
   CHECK(has(outcome.out, "600\n"));
 }
 
-TEST_CASE("a job whose working directory is removed ends with a message") {
+TEST_CASE("a job whose working directory is removed runs --after there and says what it could not write") {
   const TemporaryDirectory dir;
   RunOptions options;
   options.directory = dir.file("gone");
   REQUIRE(::mkdir(options.directory.c_str(), 0755) == 0);
-  const auto outcome =
-      finish(command({"--report=r.json", "--after=true", "sh", "-c", "rmdir " + options.directory}), options);
+  const auto outcome = finish(command({"--report=r.json", "--after=echo after $DDRUN_EXIT_CODE; test -s $DDRUN_REPORT",
+                                       "sh", "-c", "rmdir " + options.directory}),
+                              options);
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 125);
-  CHECK(has(outcome.err, "ddrun: warning: --after: cannot start"));
+  CHECK(has(outcome.out, "after 0\n"));
   CHECK(has(outcome.err, "ddrun: error: --report: cannot write r.json"));
 }
 
