@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include "../job.hpp"
 #include "ddrun/test/seccomp.hpp"
@@ -13,7 +14,9 @@ namespace {
 
 RunOptions without(long number, int error, std::optional<unsigned> second_argument = {}) {
   RunOptions options;
-  options.in_child = [=] { deny(number, error, second_argument); };
+  options.in_child = [=] {
+    if (!deny(number, error, second_argument)) ::_exit(99);
+  };
   return options;
 }
 

@@ -3,24 +3,21 @@
 #include "ddrun/process/guard.hpp"
 
 #include <errno.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstddef>
 #include <thread>
 
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/processes.hpp"
+#include "ddrun/test/seccomp.hpp"
 
 using namespace ddrun;
 using namespace ddrun::process;
@@ -181,17 +178,7 @@ TEST_CASE("pkill by name does not match the sweeper") {
 }
 
 TEST_CASE("a sweeper that cannot receive signals sees the agent's end") {
-  const auto refuse_signalfd = [] {
-    sock_filter code[] = {
-        {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
-        {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYS_signalfd4},
-        {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | ENFILE},
-        {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
-    };
-    const sock_fprog program{std::size(code), code};
-    ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-    ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
-  };
+  const auto refuse_signalfd = [] { test::deny(SYS_signalfd4, ENFILE); };
   // Long enough for the sweeper to wait already, longer than its first look.
   const auto agent = [](AgentContext&, const std::string&) {
     std::this_thread::sleep_for(500ms);

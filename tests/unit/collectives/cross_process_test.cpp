@@ -1,8 +1,5 @@
 // Cross-process copies of private memory: permitted, denied, and with exiting peers.
 
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -21,6 +18,7 @@
 
 #include "ddrun/collectives/communicator.hpp"
 #include "ddrun/test/catch.hpp"
+#include "ddrun/test/seccomp.hpp"
 #include "describe.hpp"
 #include "ranks.hpp"
 #include "shm/communicator.hpp"
@@ -54,18 +52,6 @@ class Pages {
   std::size_t bytes_;
   void* data_ = nullptr;
 };
-
-/// Makes a system call fail on this thread, as in a sandbox.
-bool deny_syscall(long number, unsigned error = EPERM) {
-  sock_filter code[] = {
-      {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
-      {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, static_cast<unsigned>(number)},
-      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | error},
-      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
-  };
-  const sock_fprog program{std::size(code), code};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
 
 /// A child process that runs rank 1; killed and reaped at the end.
 class Child {
@@ -146,7 +132,7 @@ TEST_CASE("one rank without access to another makes all ranks stage private memo
   if (!can_access_processes()) ddrun::test::skip(kRefused);
   for (const long call : {SYS_process_vm_readv, SYS_process_vm_writev}) {
     const auto messages = run_ranks(3, [&](const Group& group) -> std::string {
-      if (group.rank == 1 && !deny_syscall(call)) return "no filter";
+      if (group.rank == 1 && !test::deny(call, EPERM)) return "no filter";
       auto connected = connect(group, options_with(PrivateCopy::automatic), in_time());
       if (!connected) return connected.error().message;
       std::vector<float> in(60000, 2);
@@ -161,7 +147,7 @@ TEST_CASE("one rank without access to another makes all ranks stage private memo
                                                "rank 0 (Operation not permitted)"));
   }
   const auto messages = run_ranks(2, [&](const Group& group) -> std::string {
-    if (group.rank == 0 && !deny_syscall(SYS_process_vm_readv)) return "no filter";
+    if (group.rank == 0 && !test::deny(SYS_process_vm_readv, EPERM)) return "no filter";
     const auto connected = connect(group, options_with(PrivateCopy::cross_process), in_time());
     if (connected || connected.error().code != Errc::unsupported) return "it was not refused";
     return connected.error().message;
@@ -333,7 +319,7 @@ TEST_CASE("a process that exits after it has announced its memory is reported as
 }
 
 TEST_CASE("where pidfds are denied a killed process is reported as lost by all others") {
-  for (const unsigned error : {EPERM, ENOSYS}) {
+  for (const int error : {EPERM, ENOSYS}) {
     for (const int killed : {1, 2}) {
       CAPTURE(error, killed);
       auto segment = Segment::create(Layout(3, 0).end(), 0);
@@ -344,7 +330,7 @@ TEST_CASE("where pidfds are denied a killed process is reported as lost by all o
       auto* const pids = new (shared) std::atomic<int>[6] {};
       pids[0] = getpid();
       const auto take_part = [&](int rank, const std::function<void()>& connected) -> std::string {
-        if (!deny_syscall(SYS_pidfd_open, error)) return "no filter";
+        if (!test::deny(SYS_pidfd_open, error)) return "no filter";
         while (pids[1] == 0 || pids[2] == 0) std::this_thread::yield();
         auto all = ShmCommunicator::start(*segment, rank, {pids[0], pids[1], pids[2]}, {0, false, PrivateCopy::staged});
         if (!all) return all.error().message;

@@ -1,9 +1,6 @@
 #include "log_files.hpp"
 
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -11,14 +8,13 @@
 
 #include <cerrno>
 #include <csignal>
-#include <cstddef>
 #include <filesystem>
-#include <iterator>
 #include <string>
 #include <thread>
 
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/files.hpp"
+#include "ddrun/test/seccomp.hpp"
 
 using ddrun::logs::LogFile;
 using ddrun::test::read_file;
@@ -28,16 +24,9 @@ using ddrun::test::TemporaryDirectory;
 namespace {
 
 /// From now on renameat2() fails with `err` in the calling thread. False without seccomp filters.
-bool refuse_renameat2(unsigned err) {
-  sock_filter code[] = {
-      {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
-      {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYS_renameat2},
-      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | err},
-      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
-  };
-  const sock_fprog program{std::size(code), code};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0 &&
-         ::syscall(SYS_renameat2, AT_FDCWD, "", AT_FDCWD, "", 0) == -1 && errno == static_cast<int>(err);
+bool refuse_renameat2(int err) {
+  return ddrun::test::deny(SYS_renameat2, err) && ::syscall(SYS_renameat2, AT_FDCWD, "", AT_FDCWD, "", 0) == -1 &&
+         errno == err;
 }
 
 }  // namespace
@@ -117,7 +106,7 @@ TEST_CASE("rotation renames one file and overwrites none") {
 }
 
 TEST_CASE("rotation overwrites nothing where a file system or a sandbox lacks RENAME_NOREPLACE") {
-  const unsigned answer = GENERATE(unsigned{EINVAL}, unsigned{ENOSYS}, unsigned{EPERM});
+  const int answer = GENERATE(EINVAL, ENOSYS, EPERM);
   CAPTURE(answer);
   const TemporaryDirectory dir;
   const std::string path = dir.file("stdout.log");

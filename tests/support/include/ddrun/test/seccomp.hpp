@@ -11,9 +11,9 @@
 
 namespace ddrun::test {
 
-/// From now on a system call fails with `error` in this process and its children, as in a sandbox; with
-/// `second_argument` only with that one. Ends the process where filters are not possible. For RunOptions::in_child.
-inline void deny(long number, int error, std::optional<unsigned> second_argument = {}) {
+/// From now on a system call fails with `error` in this thread and what it starts, as in a sandbox; with
+/// `second_argument` only with that one. False where filters are not possible.
+inline bool deny(long number, int error, std::optional<unsigned> second_argument = {}) {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(number), 0, 3),
@@ -23,8 +23,8 @@ inline void deny(long number, int error, std::optional<unsigned> second_argument
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   sock_fprog program{sizeof filter / sizeof *filter, filter};
-  ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-  if (::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) != 0) ::_exit(99);
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0;
 }
 
 }  // namespace ddrun::test
