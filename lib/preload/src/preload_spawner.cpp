@@ -22,6 +22,7 @@
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/helper/run.hpp"
+#include "ddrun/process/process_tree.hpp"
 #include "server_source.hpp"
 
 namespace ddrun::preload {
@@ -379,6 +380,10 @@ Result<bool> PreloadSpawner::confirm(int slot, Milliseconds limit, process::Spaw
     if (left.count() <= 0) break;
     pollfd ready{start.worker.socket.get(), static_cast<short>(start.unsent.empty() ? POLLIN : POLLIN | POLLOUT), 0};
     ::poll(&ready, 1, static_cast<int>(left.count()));
+  }
+  if (process::has_ended(start.worker.pid)) {  // another process holds its end of the socket
+    start = {};
+    return true;
   }
   if (Clock::now() < assignment_deadline_) return false;
   return start_plainly(slot, child);

@@ -195,8 +195,7 @@ void mark_all_close_on_exec() {
 /// What /proc says of a child that has not cleared its word: whether it has executed a program or has ended. The
 /// command line shows that a ddrun has executed ddrun. False where /proc cannot tell.
 bool has_left_by_proc(pid_t pid) {
-  siginfo_t info{};
-  if (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0) return true;
+  if (has_ended(pid)) return true;
   std::error_code unreadable;
   const auto program = std::filesystem::read_symlink(concat("/proc/", pid, "/exe"), unreadable);
   const auto own_program = std::filesystem::read_symlink("/proc/self/exe", unreadable);

@@ -112,6 +112,12 @@ bool own_group_is_orphaned() {
   });
 }
 
+bool has_ended(pid_t child) {
+  siginfo_t info{};
+  const int found = ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT);
+  return found != 0 || info.si_pid != 0;
+}
+
 bool has_children() {
   siginfo_t info{};
   return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != ECHILD;

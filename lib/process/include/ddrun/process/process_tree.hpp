@@ -48,6 +48,9 @@ bool kill_workers_without_reaping();
 /// True while this process has any child, zombies included.
 [[nodiscard]] bool has_children();
 
+/// True if `child` of this process has exited, whether or not it has been reaped.
+[[nodiscard]] bool has_ended(pid_t child);
+
 /// The program's name as the kernel keeps it (15 characters), empty if the process is gone.
 [[nodiscard]] std::string process_name(pid_t pid);
 
