@@ -23,8 +23,9 @@ namespace {
 
 constexpr int no_listener = 77;  // the kernel has none, or this process is inside a filter with one
 
-/// Passes a descriptor on to the process at the other end.
-void send_fd(int socket, int fd) {
+/// Passes `fd` on to the process at the other end or, if it is -1, receives one. Returns it; -1 at end-of-file.
+int pass_fd(int socket, int fd) {
+  const bool sends = fd >= 0;
   char byte = 0;
   iovec part{&byte, 1};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
@@ -37,22 +38,10 @@ void send_fd(int socket, int fd) {
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof fd);
-  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  ::sendmsg(socket, &message, 0);
-}
-
-int receive_fd(int socket) {
-  char byte = 0;
-  iovec part{&byte, 1};
-  int fd = -1;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  if (::recvmsg(socket, &message, MSG_CMSG_CLOEXEC) <= 0 || CMSG_FIRSTHDR(&message) == nullptr) return -1;
-  std::memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+  if (sends) std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  const ssize_t moved = sends ? ::sendmsg(socket, &message, 0) : ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  if (moved <= 0) return -1;
+  if (!sends) std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
   return fd;
 }
 
@@ -109,7 +98,7 @@ int main(int /*argc*/, char** argv) {
     ::setsid();
     for (int fd = 0; fd < 3; ++fd) ::close(fd);
     ::close(ends[0]);
-    const int listener = receive_fd(ends[1]);
+    const int listener = pass_fd(ends[1], -1);
     if (listener >= 0) serve(listener);
     ::_exit(0);
   }
@@ -127,7 +116,7 @@ int main(int /*argc*/, char** argv) {
     std::perror("no program can be held here (seccomp)");
     return no_listener;
   }
-  send_fd(ends[0], static_cast<int>(listener));
+  pass_fd(ends[0], static_cast<int>(listener));
   ::close(static_cast<int>(listener));
   ::close(ends[0]);
   ::close(ends[1]);

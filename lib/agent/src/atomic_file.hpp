@@ -85,8 +85,8 @@ inline void keep_owner_and_mode(int fd, const struct stat& old) {
 }
 
 /// Replaces the file at `path` atomically; its owner and mode stay, unless it is another user's in a directory like
-/// /tmp. Devices, pipes and /dev/stdout (also if it is a file with other content) are
-/// written to directly. A symbolic link stays and its target is replaced. Blocks up to 5 s for the reader of a FIFO.
+/// /tmp. Devices, pipes and /dev/stdout (also if it is a file with other content) are written to directly. A symbolic
+/// link stays and its target is replaced. Blocks up to 5 s for the reader of a FIFO.
 inline Result<void> write_file_atomically(const std::string& path, std::string_view text) {
   const auto failed = [&](int err) { return fail_errno(Errc::unavailable, "cannot write " + path, err); };
   if (const int own = named_descriptor(path); own >= 0) {

@@ -159,6 +159,13 @@ Result<NodeProcess> fork_node(const std::function<int(const Bootstrap&, const He
                      std::move(parent_end)};
 }
 
+/// In the child.
+void send_to_relay(const UniqueFd& control, FrameType type, std::string_view payload) {
+  WipedString bytes;
+  append_frame(bytes, type, this_host, payload);
+  write_all(control.get(), bytes.data(), bytes.size());
+}
+
 UniqueFd pidfd_of(pid_t pid) { return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); }
 
 class Relay {
@@ -519,16 +526,10 @@ class Relay {
 }  // namespace
 
 void HeadConnection::report_coordinator_port(std::uint16_t port) const {
-  WipedString bytes;
-  append_frame(bytes, FrameType::listening, this_host, std::to_string(port));
-  write_all(control_.get(), bytes.data(), bytes.size());
+  send_to_relay(control_, FrameType::listening, std::to_string(port));
 }
 
-void HeadConnection::report_round() const {
-  WipedString bytes;
-  append_frame(bytes, FrameType::in_round, this_host, {});
-  write_all(control_.get(), bytes.data(), bytes.size());
-}
+void HeadConnection::report_round() const { send_to_relay(control_, FrameType::in_round, {}); }
 
 std::string HeadConnection::read_secret() const { return read_text(control_.get()).value_or(""); }
 
