@@ -4,21 +4,13 @@ import collections
 import pickle
 import time
 
-from ddrun import _worker
+from ddrun import _process_group
 from ddrun._errors import from_rank
 from ddrun._output import ranks_text
+from ddrun._task import payload
 
 ABORT_AFTER, RESTART_AFTER = 1, 5  # seconds from the interrupt of the ranks
 MARK_TIMEOUT = 1  # seconds; a stream may be closed, or in files only
-
-
-def payload(function, *args, **kwargs):
-    try:
-        import cloudpickle
-    except ImportError as error:  # users of the program alone do not need it
-        raise ImportError("calls of ranks need cloudpickle: pip install 'ddrun[python]'") from error
-
-    return cloudpickle.dumps((function, args, kwargs))
 
 
 class Call:
@@ -60,7 +52,7 @@ class Call:
         finally:
             group._job.idle = True
         if self.stopped and not self.notes and (any(self.left.values()) or self.uneven()):
-            group.run(_worker.leave_process_group)  # rank 0 has closed its store when the next call connects to a new one
+            group.run(_process_group.leave)  # rank 0 has closed its store when the next call connects to a new one
             self.notes.append("torch's process group was ended on all ranks; init_process_group makes a new one")
         group._output.show(True)
         group._output.show_said()
@@ -148,4 +140,4 @@ class Call:
         for rank in ranks:
             number = next(self.group._numbers)
             self.left[number] = None
-            self.group._job.send(self.group._job.peers[rank], number, payload(_worker.leave_process_group))
+            self.group._job.send(self.group._job.peers[rank], number, payload(_process_group.leave))

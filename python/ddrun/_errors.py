@@ -27,7 +27,7 @@ class RemoteTraceback(Exception):
 
 
 def from_rank(error, rank, size, host, notes=()):
-    """The exception of a rank, from what _worker.describe has made of it."""
+    """The exception of a rank, from what _task.describe has made of it."""
     pickled, summary, text = error
     try:
         exception = pickle.loads(pickled)

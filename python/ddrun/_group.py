@@ -3,14 +3,16 @@
 import atexit
 import collections
 import itertools
+import pickle
 import signal
 import time
 
-from ddrun import _worker
-from ddrun._call import RESTART_AFTER, Call, payload
+from ddrun import _task, _worker
+from ddrun._call import RESTART_AFTER, Call
 from ddrun._errors import add_note, died, from_rank
 from ddrun._job import Job
 from ddrun._output import Output, ranks_text
+from ddrun._task import payload
 
 START_TIMEOUT = 600  # seconds
 
@@ -57,7 +59,7 @@ def launch(call, options, show=None):
         raise KeyboardInterrupt
     if job.status == 0:
         output.show_said()
-        return {rank: value and _worker.pickle.loads(value) for rank, value in sorted(values.items())}
+        return {rank: value and pickle.loads(value) for rank, value in sorted(values.items())}
     if failure:
         raise from_rank(*failure)
     raise died(job.death, output, job.status)
@@ -102,11 +104,11 @@ class Group:
 
     def put(self, **values):
         """Sets variables that functions of __main__ and cells see on all ranks."""
-        self.run(_worker.put, values)
+        self.run(_task.put, values)
 
     def pull(self, name, ranks=None):
         """The values of an expression on all ranks, or on these."""
-        return self.run(_worker.pull, name, ranks=ranks)
+        return self.run(_task.pull, name, ranks=ranks)
 
     def interrupt(self):
         """From another thread, as Ctrl-C: the running call raises KeyboardInterrupt on all ranks, and here."""

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from ddrun import _channel, find_ddrun
+from ddrun import _channel, _home, find_ddrun
 from ddrun._worker import MARK
 
 LABEL = "\x02"  # before the rank of a line
@@ -48,7 +48,7 @@ class Job:
             self.listener.listen(1024)
         pipes = [os.pipe() for _ in range(3)]
         job = {"addresses": addresses(port) if port else [path], "port": port, "key": self.key.hex(), "once": once,
-               "cells": cells, "path": [os.path.abspath(folder) for folder in sys.path]}
+               "cells": cells, "home": _home.of_caller()}
         variables = {"DDRUN_PYTHON_JOB": json.dumps(job), "PYTHON_EXEC": sys.executable}
         if not once:  # rank 0 opens a store for each process group: in ddrun's the addresses of an earlier one would stay
             variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"

@@ -7,8 +7,8 @@ in the caller.
 import dataclasses
 from typing import Any, Dict, Optional
 
-from ddrun._call import payload
 from ddrun._group import launch
+from ddrun._task import payload
 
 
 def notebook_launcher(function, args=(), num_processes=None, mixed_precision="no", use_port="29500", master_addr="127.0.0.1",

@@ -5,7 +5,10 @@ import os
 import sys
 
 if "DDRUN_PYTHON_JOB" in os.environ:
-    sys.path[:] = json.loads(os.environ["DDRUN_PYTHON_JOB"])["path"]
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    from ddrun import _home
+
+    _home.take_over(json.loads(os.environ["DDRUN_PYTHON_JOB"])["home"])
 
 from ddrun import _worker  # noqa: E402
 

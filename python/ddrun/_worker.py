@@ -6,8 +6,6 @@ begun: how many collectives, see `collectives`. Before an answer the rank writes
 and stderr: the caller knows by it that it has all that was printed.
 """
 
-import contextlib
-import io
 import json
 import os
 import pickle
@@ -16,9 +14,8 @@ import signal
 import socket
 import sys
 import threading
-import traceback
 
-from ddrun import _channel
+from ddrun import _channel, _process_group, _task
 
 MARK = "\x1e"
 NOT_CONNECTED = 117  # exit code of a rank whose caller is gone
@@ -60,7 +57,7 @@ class Rank:
                 if message[0] == "interrupt":
                     self.interrupt(message[1])
                 elif message[0] == "abort":
-                    abort_process_group()
+                    _process_group.abort()
                 elif message[0] == "exit":
                     os._exit(1)
                 else:
@@ -88,15 +85,15 @@ class Rank:
     def work(self):
         while task := self.tasks.get():
             number, payload = task
-            before = collectives()
+            before = _process_group.collectives()
             try:
                 answer = self.perform(number, payload)
             except KeyboardInterrupt as error:  # it came while another exception was handled
                 self.running = None
-                answer = "error", describe(error)
+                answer = "error", _task.describe(error)
             self.running = None
             write_marks(number)
-            begun = {name: count - before.get(name, 0) for name, count in collectives().items()}
+            begun = {name: count - before.get(name, 0) for name, count in _process_group.collectives().items()}
             try:
                 self.send(number, *answer, begun)
             except OSError:
@@ -112,19 +109,17 @@ class Rank:
         try:
             if self.interrupted == number:
                 raise KeyboardInterrupt
-            function, args, kwargs = pickle.loads(payload)
-            share_namespace(function)
-            value = function(*args, **kwargs)
+            value = _task.perform(payload)
         except SystemExit as error:
             if error.code:
-                return "error", describe(error)
+                return "error", _task.describe(error)
             value = None
         except BaseException as error:
-            return "error", describe(error)
+            return "error", _task.describe(error)
         try:
-            return "value", dumps(value)
+            return "value", _task.dumps(value)
         except Exception as error:
-            return "error", describe(error)
+            return "error", _task.describe(error)
 
 
 def connect(addresses):
@@ -146,45 +141,6 @@ def connect(addresses):
     sys.exit(NOT_CONNECTED)
 
 
-def share_namespace(function):
-    """A function of the caller's __main__ sees what Group.put and cells have set, unless it has such a global itself."""
-    code, globals_ = getattr(function, "__code__", None), getattr(function, "__globals__", {})
-    if code and function.__module__ == "__main__":
-        space = vars(sys.modules["__main__"])
-        globals_.update({name: space[name] for name in code.co_names if name in space and name not in globals_})
-
-
-def dumps(value):
-    """Tensors of devices come as those of the CPU: unpickling them would initialize CUDA in the caller."""
-    torch = sys.modules.get("torch")
-
-    import cloudpickle
-
-    class Pickler(cloudpickle.Pickler):
-        def reducer_override(self, obj):
-            if torch and type(obj) is torch.Tensor and obj.device.type not in ("cpu", "meta"):
-                return obj.detach().cpu().requires_grad_(obj.requires_grad).__reduce_ex__(2)
-            return super().reducer_override(obj)
-
-    file = io.BytesIO()
-    Pickler(file).dump(value)
-    return file.getvalue()
-
-
-def describe(error):
-    """The exception (pickled, None if that fails), its one-line summary, its traceback without frames of this file."""
-    trace = error.__traceback__
-    while trace and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
-    text = getattr(error, "ddrun_traceback", None) or "".join(traceback.format_exception(type(error), error, trace))
-    summary = "".join(traceback.format_exception_only(type(error), error)).strip()
-    try:
-        pickled = dumps(error)
-    except Exception:
-        pickled = None
-    return pickled, summary, text
-
-
 def write_marks(number):
     for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
         try:
@@ -200,42 +156,6 @@ def write_error_file(error):
         message = {"message": error[1], "extraInfo": {"py_callstack": error[2]}}
         with open(path, "w") as file:
             json.dump({"message": message}, file)
-
-
-def put(values):
-    vars(sys.modules["__main__"]).update(values)
-
-
-def pull(name):
-    return eval(name, vars(sys.modules["__main__"]))
-
-
-def process_group():
-    """torch.distributed, if it has a process group."""
-    dist = sys.modules.get("torch.distributed")
-    return dist if dist and dist.is_available() and dist.is_initialized() else None
-
-
-def collectives():
-    """How many collectives this rank has begun, by the name of the process group."""
-    counts = {}
-    with contextlib.suppress(Exception):  # no process group, or one that does not count
-        for group, name in process_group().distributed_c10d._world.pg_names.items():
-            counts[name] = group._get_sequence_number_for_group()
-    return counts
-
-
-def leave_process_group():
-    """Peers that wait for this rank in a collective of gloo get an exception. Returns whether there was a group."""
-    if dist := process_group():
-        dist.destroy_process_group()
-    return bool(dist)
-
-
-def abort_process_group():
-    """In the second thread, while the main thread is in a collective of NCCL; gloo cannot be aborted."""
-    if (dist := process_group()) and dist.get_backend() == "nccl":
-        dist.distributed_c10d._abort_process_group()
 
 
 def main():
