@@ -32,9 +32,9 @@ class Call:
 
     def run(self):
         group, job, beginning = self.group, self.group._job, list(self.queues)
-        job.idle = False
+        job.set_idle(False)
         if job.dropped:
-            group._output.write("stderr", f"ddrun: {job.dropped} lines that ranks printed between calls were not kept\n")
+            group._output.write("stderr", f"ddrun: {job.dropped:,} bytes that ranks printed between calls were not kept\n")
             job.dropped = 0
         try:
             while beginning or self.active or self.marks or None in self.left.values():
@@ -50,7 +50,7 @@ class Call:
                         raise
                     self.stop()
         finally:
-            group._job.idle = True
+            group._job.set_idle(True)
         if self.stopped and not self.notes and (any(self.left.values()) or self.uneven()):
             group.run(_process_group.leave)  # rank 0 has closed its store when the next call connects to a new one
             self.notes.append("torch's process group was ended on all ranks; init_process_group makes a new one")
@@ -72,7 +72,8 @@ class Call:
 
     def step(self):
         """Handles one item, or what is due; false if the call is over."""
-        group, job, since = self.group, self.group._job, self.stopped if self.active else self.answered
+        group, job = self.group, self.group._job
+        since = self.stopped if self.active else self.answered and max(self.answered, job.shown)
         limit = MARK_TIMEOUT if not self.active else RESTART_AFTER if self.left else ABORT_AFTER
         kind, *content = job.take(since and since + limit) or [None]
         if kind == "interrupt":
@@ -87,6 +88,9 @@ class Call:
             raise group._dead(content[0])
         elif kind is None:
             if not self.active:
+                if job.lines:  # the marks are behind them
+                    self.marks.discard(job.show_line())
+                    return True
                 self.group._streams -= {stream for _, stream in self.marks}
                 return False
             stuck = {peer.rank for peer in self.peers()}

@@ -41,14 +41,20 @@ def from_rank(error, rank, size, host, notes=()):
     return exception
 
 
-def died(event, output, status):
+def died(job):
     """The exception for an event "failed" or "lost" of ddrun, or for its end without one."""
-    said = output.take_said().strip()
+    event, said = job.death, job.output.take_said().strip()
     if not event:
-        return RuntimeError(said or f"ddrun has ended with status {status}")
+        return RuntimeError(job.broken or said or f"ddrun has ended with status {job.result}, without a verdict on the job")
     number = event.get("signal")
     return RankDied(said or event["why"], event.get("rank"), event.get("host"), event.get("pid"),
                     signal.Signals(number) if number in list(signal.Signals) else number, event.get("exit_code"))
+
+
+def left(peer):
+    """The exception for a rank that has ended by itself, before it has answered."""
+    return RankDied(f"rank {peer.rank} on {peer.host} exited with code 0 before it has answered{peer.reason}", peer.rank,
+                    peer.host, peer.pid, None, 0)
 
 
 def add_note(exception, note):

@@ -3,13 +3,14 @@
 import atexit
 import collections
 import itertools
+import os
 import pickle
 import signal
 import time
 
 from ddrun import _task, _worker
 from ddrun._call import RESTART_AFTER, Call
-from ddrun._errors import add_note, died, from_rank
+from ddrun._errors import add_note, died, from_rank, left
 from ddrun._job import Job
 from ddrun._output import Output, ranks_text
 from ddrun._task import payload
@@ -28,7 +29,7 @@ def run(fn, *args, nproc_per_node="auto", options=(), **kwargs):
 
 def launch(call, options, show=None):
     """Runs the call, made by `payload`, on each rank. A restart of the job runs it again. Returns the values by rank, in the
-    order of ranks."""
+    order of ranks; of this machine's, if others have joined the job by themselves."""
     output = Output(show)
     job, values, failure, interrupted = Job(options, output, once=True), {}, None, False
     try:
@@ -39,15 +40,15 @@ def launch(call, options, show=None):
                     peer, = content
                     if len(job.peers) == 1:  # the first one of an attempt
                         values, failure, job.death = {}, None, None
-                    values[peer.rank] = None  # if it ends well without an answer
                     job.send(peer, 1, call)
                 elif kind == "answer" and content[0].round == job.round:
                     peer, (_, kind, result, _) = content
                     if kind == "value":
                         values[peer.rank] = result
-                    else:
+                    elif kind == "error":
                         failure = failure or (result, peer.rank, peer.world_size, peer.host)
                 elif kind == "event" and content[0]["event"] == "restart":
+                    job.show_lines()  # of the attempt before
                     output.write("stderr", f"ddrun: restarting: {content[0]['why']}\n")
             except KeyboardInterrupt:
                 job.signal(signal.SIGINT)  # twice: ddrun kills all
@@ -57,12 +58,18 @@ def launch(call, options, show=None):
     output.show(True)
     if interrupted:
         raise KeyboardInterrupt
-    if job.status == 0:
-        output.show_said()
-        return {rank: value and pickle.loads(value) for rank, value in sorted(values.items())}
     if failure:
         raise from_rank(*failure)
-    raise died(job.death, output, job.status)
+    if job.status:
+        raise died(job)
+    output.show_said()
+    silent = [peer for rank, peer in sorted(job.peers.items()) if rank not in values]
+    if silent:
+        raise left(silent[0])
+    if not job.size or len(values) < job.size or job.proved != job.round:
+        raise RuntimeError(f"{len(values)} of {job.size or 'the'} ranks of this call have answered, though ddrun says that the "
+                           "job has succeeded")
+    return {rank: pickle.loads(value) for rank, value in sorted(values.items())}
 
 
 class Group:
@@ -116,6 +123,7 @@ class Group:
 
     def restart(self):
         """Starts all processes anew: forks of --preload's server, if there is one. Blocks until all are connected."""
+        self._check_process()
         job, before, deadline = self._job, self._job.round, time.monotonic() + RESTART_AFTER
         job.restarting = True
         for peer in job.peers.values():
@@ -132,6 +140,8 @@ class Group:
 
     def close(self, now=False):
         """Ends all processes; blocks until they are gone. now: does not wait for their own end, but sends SIGTERM."""
+        if self._pid != os.getpid():
+            return  # a fork: the group belongs to its parent
         atexit.unregister(self.close)
         self._job.end(() if now else self._job.peers.values())
         while self._job.status is None:
@@ -148,6 +158,10 @@ class Group:
     def __exit__(self, kind, *_):
         self.close(now=kind is not None)
 
+    def _check_process(self):
+        if self._pid != os.getpid():
+            raise RuntimeError(f"this group belongs to process {self._pid}, of which this one is a fork; make another group")
+
     def _chosen(self, ranks):
         self._wait_until_ready()
         peers = self._job.peers
@@ -157,11 +171,14 @@ class Group:
         return chosen
 
     def _begin(self):
-        self._job, self._streams = Job(self._options, self._output, cells=self.cells), {"stdout", "stderr"}
+        self._pid, self._streams = os.getpid(), {"stdout", "stderr"}
+        self._job = Job(self._options, self._output, cells=self.cells)
+        self._job.set_idle(True)
         atexit.register(self.close, now=True)
         self._wait_until_ready()
 
     def _wait_until_ready(self):
+        self._check_process()
         job = self._job
         if job.status is not None:
             raise RuntimeError("this group has ended; restart() begins it anew")
@@ -184,15 +201,15 @@ class Group:
         job, dead, deadline = self._job, self._job.round, time.monotonic() + RESTART_AFTER
         while not job.death and job.status is None and job.take(deadline):
             pass  # the reason comes after the end of the connection
-        while job.take(time.monotonic() + 0.05):
+        limit = time.monotonic() + 1  # ranks may die and start again all the time
+        while time.monotonic() < limit and (job.take(min(time.monotonic() + 0.05, limit)) or job.lines):
             pass  # and the last output
         self._output.show(True)
-        death = job.death
-        if gone and not death and job.status is None:  # no failure in the eyes of ddrun
-            death = {"why": f"rank {gone.rank} on {gone.host} exited with code 0", "rank": gone.rank, "host": gone.host,
-                     "pid": gone.pid, "exit_code": 0}
+        if gone and not job.death and job.status is None:  # no failure in the eyes of ddrun
             self.restart()
-        error = died(death, self._output, job.status)
+            error = left(gone)
+        else:
+            error = died(job)
         if self._job.status is None:
             add_note(error, "all ranks start anew; their variables are gone")
         if job.round == dead:

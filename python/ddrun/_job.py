@@ -1,6 +1,8 @@
 """A ddrun job whose ranks are connected to this process."""
 
 import asyncio
+import collections
+import contextlib
 import json
 import os
 import pickle
@@ -13,108 +15,174 @@ import threading
 import time
 
 from ddrun import _channel, _home, find_ddrun
-from ddrun._worker import MARK
+from ddrun._lines import Marks, Splitter
 
-LABEL = "\x02"  # before the rank of a line
-MOST_IDLE_LINES = 10000
+HELD = 1 << 24  # bytes of lines that the caller has not taken
+LINE_COST = 300  # bytes that a line takes beside its text
+MOST_UNPROVED = 64  # connections; others wait until they are accepted
+HANDSHAKE_TIMEOUT = 10  # seconds
+CHUNK = 1 << 16  # bytes that are read at once
 
 
 class Job:
     """Starts ddrun. A second thread owns the connections and pipes and posts to `inbox`:
 
-    ("hello", peer), ("answer", peer, message), ("gone", peer), ("line", rank or None, stream, text), ("event", dict) of
-    ddrun's --events, and ("exit", status) as the last one. Methods are for the first thread and do not block, unless they
-    say so. What ranks print is always read, so that they never wait for this process; `idle` bounds what is kept.
+    ("hello", peer), ("answer", peer, message), ("gone", peer) and ("event", dict) of ddrun's --events; lines of ranks are
+    in `lines`. Methods are for the first thread and do not block, unless they say so. More lines than `HELD` are not read
+    during a call, so that ranks wait for this process; between calls (`idle`) they are read and dropped.
     """
 
     def __init__(self, options, output, once=False, cells=False):
-        program, self.inbox, self.idle, self.dropped = find_ddrun(), queue.SimpleQueue(), False, 0
+        self.inbox, self.lines, self.waiting = queue.SimpleQueue(), collections.deque(), False
+        self.added = self.taken = self.dropped = 0  # bytes of lines
+        self.idle = self.paused = False
         # What `take` has seen: the ranks of the last attempt, by rank, and how many they will be; the first one's failure,
-        # an event of ddrun; ddrun's exit status.
+        # an event of ddrun; ddrun's exit status, 0 only if its verdict is a success, of the round `proved`.
         self.output, self.peers, self.round, self.size, self.death, self.status = output, {}, 0, 0, None, None
+        self.proved = None
         self.restarting = False  # ends of ranks are no failures
-        given = [*options, os.environ.get("DDRUN_HOSTS") and "--hosts"]
+        self.shown = 0  # when a line was, by time.monotonic()
+        self.result = self.broken = None  # of the second thread: the status, and why it ended early
+        marks, given = Marks(), [*options, os.environ.get("DDRUN_HOSTS") and "--hosts"]
         self.remote = any(option and option.startswith(("--hosts", "--hostfile")) for option in given)
         self.key = os.urandom(32) if self.remote else b""
-        path, port = f"\0ddrun-{os.urandom(16).hex()}", 0  # in no directory: nothing is left if this process is killed
-        if self.remote:
-            family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-            self.listener = socket.create_server(("", 0), family=family, dualstack_ipv6=family == socket.AF_INET6, backlog=1024)
-            self.listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted ones inherit it
-            port = self.listener.getsockname()[1]
-        else:
-            self.listener = socket.socket(socket.AF_UNIX)
-            self.listener.bind(path)
-            self.listener.listen(1024)
-        pipes = [os.pipe() for _ in range(3)]
-        job = {"addresses": addresses(port) if port else [path], "port": port, "key": self.key.hex(), "once": once,
-               "cells": cells, "home": _home.of_caller()}
-        variables = {"DDRUN_PYTHON_JOB": json.dumps(job), "PYTHON_EXEC": sys.executable}
-        if not once:  # rank 0 opens a store for each process group: in ddrun's the addresses of an earlier one would stay
-            variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-        place = [f"-x={name}" for name in variables] if self.remote else ["--env-detect=none"]  # else not all of a Slurm job
-        command = [program, "-q", "--end-with-parent", "--stdin=none", f"--log-line-prefix-template={LABEL}${{rank}}{LABEL}",
-                   f"--events=/dev/fd/{pipes[2][1]}", *place, *options,
-                   os.path.join(os.path.dirname(os.path.abspath(__file__)), "_rank.py")]
-        try:
-            # In a new session: Jupyter interrupts all of the kernel's process group, which would end the job.
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipes[0][1], stderr=pipes[1][1],
-                                            pass_fds=[pipes[2][1]], env={**os.environ, **variables}, start_new_session=True)
-        finally:
-            for _, end in pipes:
-                os.close(end)
-        self.ends = [end for end, _ in pipes]
-        self.thread = threading.Thread(target=lambda: asyncio.run(self.serve()), daemon=True, name="ddrun")
-        self.thread.start()
+        self.welcome = {"home": _home.of_caller(), "mark": marks.mark, "cells": cells, "once": once}
+        with contextlib.ExitStack() as opened:
+            pipes = [os.pipe() for _ in range(3)]
+            for ends in pipes:
+                opened.callback(os.close, ends[0])
+            self.listener = opened.enter_context(listen(self.remote))
+            name = self.listener.getsockname()
+            job = {"addresses": addresses(name[1]) if self.remote else [name.decode()],
+                   "port": name[1] if self.remote else 0, "key": self.key.hex()}
+            variables = {"DDRUN_PYTHON_JOB": json.dumps(job), "PYTHON_EXEC": sys.executable}
+            if not once:  # rank 0 opens a store for each process group: in ddrun's the addresses of an earlier one would stay
+                variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+            place = [f"-x={name}" for name in variables] if self.remote else ["--env-detect=none"]  # not all of a Slurm job
+            command = [find_ddrun(), "-q", "--end-with-parent", "--stdin=none", f"--log-line-prefix-template={marks.template}",
+                       f"--events=/dev/fd/{pipes[2][1]}", *place, *options,
+                       os.path.join(os.path.dirname(os.path.abspath(__file__)), "_rank.py")]
+            try:
+                # In a new session: Jupyter interrupts all of the kernel's process group, which would end the job.
+                self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipes[0][1], stderr=pipes[1][1],
+                                                pass_fds=[pipes[2][1]], env={**os.environ, **variables}, start_new_session=True)
+            finally:
+                for _, end in pipes:
+                    os.close(end)
+            self.thread = threading.Thread(target=self.work, args=(marks, [end for end, _ in pipes]), daemon=True, name="ddrun")
+            try:
+                self.thread.start()
+            except BaseException:
+                self.process.kill()
+                self.process.wait()
+                raise
+            opened.pop_all()  # the thread closes them
 
     # The thread of the job.
 
-    async def serve(self):
-        self.loop = asyncio.get_running_loop()
-        server = await asyncio.start_server(self.admit, sock=self.listener)
-        readers, events = [], lambda text: self.inbox.put(("event", json.loads(text)))
-        for end, read in zip(self.ends, (self.line_of("stdout"), self.line_of("stderr"), events)):
-            reader = asyncio.StreamReader(limit=1 << 26)
+    def work(self, marks, ends):
+        try:
+            asyncio.run(self.serve(marks, ends))
+        except BaseException as error:
+            self.broken = f"the thread that reads ddrun has failed: {type(error).__name__}: {error}"
+        finally:
+            self.listener.close()
+            if self.broken:
+                self.process.kill()  # the job ends without its first process
+            status = self.process.wait()
+            self.result = self.broken and 1 or status
+            self.inbox.put(None)
+
+    async def serve(self, marks, ends):
+        self.loop, self.room = asyncio.get_running_loop(), asyncio.Event()
+        self.encodings = {}  # by rank, if it is another than UTF-8
+        accepting = asyncio.ensure_future(self.accept())
+        readers = []
+        for end, name in zip(ends, ("stdout", "stderr", "events")):
+            reader = asyncio.StreamReader(limit=CHUNK)
             protocol = asyncio.StreamReaderProtocol(reader)
             await self.loop.connect_read_pipe(lambda protocol=protocol: protocol, os.fdopen(end, "rb", 0))
-            readers.append(asyncio.ensure_future(read_lines(reader, read)))
-        await asyncio.gather(*readers)
-        status = self.process.wait()  # its ends of all pipes are closed: this does not block for long
-        server.close()
-        self.inbox.put(("exit", status))
+            readers.append(self.read_events(reader) if name == "events" else self.read_lines(reader, name, Splitter(marks)))
+        done = asyncio.gather(*readers)
+        await asyncio.wait([done, accepting], return_when=asyncio.FIRST_COMPLETED)  # accepting ends by an error only
+        await (done if done.done() else accepting)
 
-    def line_of(self, stream):
-        def read(text):
-            if self.idle and self.inbox.qsize() > MOST_IDLE_LINES:
-                self.dropped += 1
-                return
-            stamp, label, labelled = text.partition(LABEL)  # stamp: of --timestamps
-            rank, _, text = labelled.partition(LABEL) if label else (None, "", text)
-            if label and stamp and not text.startswith(MARK):
-                text = stamp + text
-            self.inbox.put(("line", int(rank) if label else None, stream, text))
+    async def read_events(self, reader):
+        pending = b""
+        while chunk := await reader.read(CHUNK):
+            *lines, pending = (pending + chunk).split(b"\n")
+            for line in lines:
+                self.inbox.put(("event", json.loads(line)))
 
-        return read
+    async def read_lines(self, reader, stream, splitter):
+        while chunk := await reader.read(CHUNK):
+            for line in splitter.feed(chunk, more=len(chunk) == CHUNK):
+                self.add(stream, *line)
+            while self.added - self.taken > HELD and not self.idle:
+                self.room.clear()
+                self.paused = True
+                if self.added - self.taken > HELD and not self.idle:  # else it was taken before `paused`
+                    await self.room.wait()
+        for line in splitter.end():
+            self.add(stream, *line)
 
-    async def admit(self, reader, writer):
-        peer = None
+    def add(self, stream, rank, text, number):
+        size = len(text) + LINE_COST
+        if self.idle and self.added + size - self.taken > HELD:
+            self.dropped += len(text)
+            return
+        self.added += size
+        self.lines.append((rank, stream, text.decode(self.encodings.get(rank, "utf-8"), "replace"), number, size))
+        if self.waiting:
+            self.inbox.put(None)
+
+    async def accept(self):
+        unproved, tasks = asyncio.Semaphore(MOST_UNPROVED), set()
+        while True:
+            await unproved.acquire()
+            try:
+                connection, _ = await self.loop.sock_accept(self.listener)
+            except OSError:  # no descriptors are left, or the connection has ended
+                unproved.release()
+                await asyncio.sleep(0.1)
+                continue
+            tasks.add(task := asyncio.ensure_future(self.admit(connection, unproved)))
+            task.add_done_callback(tasks.discard)
+
+    async def admit(self, connection, unproved):
+        peer = writer = None
         try:
-            _channel.check_peer(writer.get_extra_info("socket"))
-            ours = os.urandom(_channel.NONCE_BYTES) if self.key else b""
-            writer.write(ours)
-            theirs = await asyncio.wait_for(reader.readexactly(len(ours)), 10)
-            outgoing, incoming = _channel.directions(self.key, ours, theirs)
-            first = await asyncio.wait_for(read_frame(reader, incoming, _channel.HELLO_LIMIT), 10)
-            peer = Peer(first, outgoing, writer)
+            try:
+                _channel.check_peer(connection)
+                reader, writer = await asyncio.open_connection(sock=connection)
+                incoming, peer = await asyncio.wait_for(self.greet(reader, writer), HANDSHAKE_TIMEOUT)
+            finally:
+                unproved.release()
+            if not peer:
+                return await writer.drain()
             self.inbox.put(("hello", peer))
             while True:
                 self.inbox.put(("answer", peer, await read_frame(reader, incoming)))
-        except (OSError, EOFError, asyncio.TimeoutError):
-            pass
+        except Exception as error:  # of a stranger, too
+            if peer and not isinstance(error, EOFError):
+                peer.reason = f": {error}"
         finally:
-            writer.close()
+            (writer or connection).close()
             if peer:
                 self.inbox.put(("gone", peer))
+
+    async def greet(self, reader, writer):
+        """The peer is None for a server of --preload, which has no rank."""
+        ours = os.urandom(_channel.NONCE_BYTES) if self.key else b""
+        writer.write(ours)
+        theirs = await reader.readexactly(len(ours))
+        outgoing, incoming = _channel.directions(self.key, ours, theirs)
+        hello = await read_frame(reader, incoming, _channel.HELLO_LIMIT)
+        peer = hello and Peer(hello, outgoing, writer)
+        if peer:
+            self.encodings[peer.rank] = peer.encoding
+        writer.write(outgoing.frame(pickle.dumps(self.welcome)))
+        return incoming, peer
 
     # The first thread.
 
@@ -133,26 +201,60 @@ class Job:
         elif kind == "event" and content[0]["event"] in ("failed", "lost") and not self.restarting:
             if content[0]["round"] >= self.round:
                 self.death = self.death or content[0]
+        elif kind == "event" and content[0]["event"] == "verdict":
+            self.proved = content[0]["round"] if content[0]["verdict"] == "success" else None
         elif kind == "exit":
-            self.status, = content
+            self.status = content[0] or int(self.proved is None)
         return item
 
     def next(self, deadline):
+        """Other items come before lines, and the deadline holds however many lines there are, until ddrun has ended."""
         while True:
+            if self.lines and self.inbox.empty():
+                if deadline is not None and time.monotonic() >= deadline and self.result is None:
+                    return None
+                if (mark := self.show_line()) is not None:
+                    return "mark", mark
+                continue
             if self.inbox.empty():
+                if self.result is not None and self.status is None:
+                    return "exit", self.result
                 self.output.flush()
             times = [moment for moment in (deadline, self.output.deadline()) if moment is not None]
+            self.waiting = True
             try:
-                kind, *content = item = self.inbox.get(timeout=max(0, min(times) - time.monotonic()) if times else None)
+                item = self.inbox.get(timeout=0 if self.lines else max(0, min(times) - time.monotonic()) if times else None)
+                if item:
+                    return item
             except queue.Empty:
                 self.output.show()
                 if deadline is not None and time.monotonic() >= deadline:
                     return None
-                continue
-            if kind != "line":
-                return item
-            if (number := self.output.line(*content)) is not None:
-                return "mark", (number, content[1])
+            finally:
+                self.waiting = False
+
+    def show_line(self):
+        """Returns (number, stream) if that is what the task's output in this stream ends with."""
+        rank, stream, text, number, size = self.lines.popleft()
+        self.taken += size
+        if self.paused and self.added - self.taken < HELD / 2:
+            self.paused = False
+            self.post(self.room.set)
+        self.shown = time.monotonic()
+        self.output.line(rank, stream, text)
+        return None if number is None else (number, stream)
+
+    def show_lines(self):
+        """Those that are there."""
+        for _ in range(len(self.lines)):
+            self.show_line()
+
+    def set_idle(self, idle):
+        """Between calls."""
+        self.idle = idle
+        if idle and self.paused:
+            self.paused = False
+            self.post(self.room.set)
 
     def send(self, peer, *message):
         """See _worker."""
@@ -173,7 +275,9 @@ class Job:
 
     def end(self, peers=(), seconds=10):
         """Blocks until ddrun has ended. Ranks in `peers` end by themselves; what has not ended after `seconds` is killed."""
+        self.set_idle(True)  # ddrun writes to the end
         for peer in peers:
+            self.send(peer, "goodbye")
             self.post(peer.writer.close)
         if not peers:
             self.signal(signal.SIGTERM)
@@ -187,30 +291,32 @@ class Job:
 class Peer:
     """The connection of a rank."""
 
+    reason = ""  # why it was closed, if not by the rank
+
     def __init__(self, hello, outgoing, writer):
-        variables, self.host, self.pid = hello
+        variables, self.host, self.pid, self.encoding = hello
         self.rank, self.round = variables["RANK"], variables["DDRUN_ROUND"]
         self.world_size, self.local_world_size = variables["WORLD_SIZE"], variables["LOCAL_WORLD_SIZE"]
         self.outgoing, self.writer = outgoing, writer
 
 
 async def read_frame(reader, direction, limit=1 << 62):
-    size = int.from_bytes(await reader.readexactly(8), "big")
-    if size > limit:
-        raise ConnectionError("a first frame is too long")
-    tag = await reader.readexactly(_channel.TAG_BYTES) if direction.key else b""
-    return pickle.loads(direction.check(tag, await reader.readexactly(size)))
+    header = await reader.readexactly(direction.header_bytes)
+    return pickle.loads(direction.payload(header, await reader.readexactly(direction.size(header, limit))))
 
 
-async def read_lines(reader, read):
-    """Lines, and pieces that end with a carriage return."""
-    pending = b""
-    while chunk := await reader.read(1 << 16):
-        *lines, pending = (pending + chunk).replace(b"\r\n", b"\n").replace(b"\r", b"\r\n").split(b"\n")
-        for line in lines:
-            read(line.decode(errors="replace") + ("" if line.endswith(b"\r") else "\n"))
-    if pending:
-        read(pending.decode(errors="replace"))
+def listen(remote):
+    """A socket for ranks: of this machine, or of all of its addresses."""
+    if remote:
+        family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+        made = socket.create_server(("", 0), family=family, dualstack_ipv6=family == socket.AF_INET6, backlog=1024)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted ones inherit it
+    else:
+        made = socket.socket(socket.AF_UNIX)
+        made.bind(f"\0ddrun-{os.urandom(16).hex()}")  # in no directory: nothing is left if this process is killed
+        made.listen(1024)
+    made.setblocking(False)
+    return made
 
 
 def addresses(port):

@@ -5,9 +5,9 @@ import functools
 import sys
 import time
 
-from ddrun._worker import MARK
-
 HOLD = 0.1  # seconds that a line waits for equal lines of other ranks
+MOST_HELD = 1 << 20  # characters that wait
+MOST_SAID = 1 << 16  # characters of what ddrun says
 
 
 def ranks_text(ranks):
@@ -25,12 +25,13 @@ class Fold:
     """One stream of all ranks. write(text) gets whole lines, or pieces that end with a carriage return."""
 
     def __init__(self, write):
-        self.write, self.ranks, self.labelled = write, set(), True
+        self.write, self.ranks, self.labelled, self.held = write, set(), True, 0
         self.lines = collections.defaultdict(collections.deque)  # by rank: (time, text)
 
     def add(self, rank, text):
         self.lines[rank].append((time.monotonic(), text))
-        self.show()
+        self.held += len(text)
+        self.show(self.held > MOST_HELD)
 
     def deadline(self):
         return min((queue[0][0] + HOLD for queue in self.lines.values() if queue), default=None)
@@ -54,11 +55,12 @@ class Fold:
             for text in chosen:
                 for rank in groups[text]:
                     self.lines[rank].popleft()
+                    self.held -= len(text)
                 self.write(f"[{ranks_text(groups[text])}] {text}" if self.labelled else text)
 
 
 class Output:
-    """show(stream, text) gets what ranks write to stdout and stderr. What ddrun itself says is kept in `said`."""
+    """show(stream, text) gets what ranks, --preload and --before write. What ddrun itself says is kept in `said`."""
 
     def __init__(self, show=None):
         self.write, self.said, self.unflushed = show or self.write_console, "", False
@@ -69,14 +71,13 @@ class Output:
             fold.ranks, fold.labelled = set(ranks), size > 1
 
     def line(self, rank, stream, text):
-        """Returns the number of a task whose output in this stream is complete, see _worker.MARK."""
-        if rank is None:
-            self.said += text
-            return None
-        text, mark, number = text.partition(MARK)
-        if text:
-            self.folds[stream].add(rank, text + "\n" if mark else text)
-        return int(number) if mark else None
+        if rank is not None:
+            if text:
+                self.folds[stream].add(rank, text)
+        elif text.startswith(("[preload] ", "[before] ", "[after] ")):
+            self.write(stream, text)
+        else:
+            self.said = (self.said + text)[-MOST_SAID:]
 
     def deadline(self):
         return min(filter(None, (fold.deadline() for fold in self.folds.values())), default=None)
@@ -88,15 +89,23 @@ class Output:
             self.flush()
 
     def write_console(self, stream, text):
-        getattr(sys, stream).write(text)
+        file = getattr(sys, stream)
+        if file is None or getattr(file, "closed", False):
+            return
+        try:
+            file.write(text)
+        except UnicodeEncodeError:
+            encoding = file.encoding or "ascii"
+            file.write(text.encode(encoding, "backslashreplace").decode(encoding))
         self.unflushed = True
 
     def flush(self):
         """Before this thread waits: a notebook gets one message for lines that come together."""
         if self.unflushed:
-            sys.stdout.flush()
-            sys.stderr.flush()
             self.unflushed = False
+            for file in (sys.stdout, sys.stderr):
+                if file is not None and not getattr(file, "closed", False):
+                    file.flush()
 
     def take_said(self):
         said, self.said = self.said, ""

@@ -6,11 +6,15 @@ import sys
 
 if "DDRUN_PYTHON_JOB" in os.environ:
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    from ddrun import _home
+    if __name__ == "__main__":
+        from ddrun import _worker
 
-    _home.take_over(json.loads(os.environ["DDRUN_PYTHON_JOB"])["home"])
+        _worker.main()
 
-from ddrun import _worker  # noqa: E402
+    from ddrun import _connection, _home
 
-if __name__ == "__main__":
-    _worker.main()
+    connection = _connection.connect(json.loads(os.environ["DDRUN_PYTHON_JOB"]), None)
+    connection.close()
+    _home.take_over(connection.welcome["home"])
+
+    from ddrun import _worker  # noqa: F401  for the ranks

@@ -308,14 +308,15 @@ class Groups(PackageTest):
 
     @mock.patch("ddrun._group.RESTART_AFTER", 1)
     def test_end_without_a_failure(self):
-        """A rank that leaves by itself is dead too; in `run` it has no value."""
+        """A rank that leaves by itself is dead too."""
         def leave():
             os._exit(0) if rank() == 1 else time.sleep(FOREVER)
         group = self.group(2)
         with self.assertRaisesRegex(ddrun.RankDied, "rank 1 .*exited with code 0"):
             group.run(leave)
         self.assertEqual(group.run(rank), [0, 1])
-        self.assertEqual(ddrun.run(lambda: 5 if rank() else os._exit(0), nproc_per_node=2), [None, 5])
+        with self.assertRaisesRegex(ddrun.RankDied, "rank 0 .*exited with code 0 before it has answered"):
+            ddrun.run(lambda: 5 if rank() else os._exit(0), nproc_per_node=2)
 
     def test_restart_after_a_death(self):
         group = self.group(2)
@@ -336,11 +337,11 @@ class Groups(PackageTest):
             threading.Thread(target=count).start()
         group, enough = self.group(1), self.tmp / "enough"
         group.run(print_later)
-        wait_until(lambda: group._job.dropped, 120, "more lines than are kept")
+        wait_until(lambda: group._job.dropped, 120, "more than is kept")
         enough.touch()
         wait_for(self.tmp, 0)
         self.assertEqual(group.run(rank), [0])
-        self.assertRegex(self.printed["stderr"], r"^ddrun: \d+ lines that ranks printed between calls were not kept\n$")
+        self.assertRegex(self.printed["stderr"], r"^ddrun: [\d,]+ bytes that ranks printed between calls were not kept\n$")
         group.run(lambda: (sys.stdout.close(), os.close(1), os.close(2)))
         self.assertEqual(group.run(rank), [0])
 

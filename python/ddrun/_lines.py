@@ -1,0 +1,56 @@
+"""The text that ddrun writes to one stream, as lines of ranks.
+
+Before a line of a rank ddrun writes a label, and before a task's answer the rank writes a line with a mark and the task's
+number. Both are random for each job, so that nothing that is printed can be taken for one.
+"""
+
+import os
+
+LONGEST = 1 << 24  # bytes of a line; a longer one is cut
+
+
+class Marks:
+    """What a job's labels and marks are."""
+
+    def __init__(self):
+        word = os.urandom(8).hex()
+        self.label, self.mark = f"\x02{word}", f"\x1e{word}"
+        self.template = f"{self.label}${{rank}}{self.label}"  # of --log-line-prefix-template
+
+
+class Splitter:
+    """Whole lines, and pieces that end with a carriage return: (rank or None, text in bytes, number of a task or None)."""
+
+    def __init__(self, marks):
+        self.label, self.mark = marks.label.encode(), marks.mark.encode()
+        self.pending = bytearray()
+
+    def feed(self, chunk, more=True):
+        """`more`: a carriage return at the end may be followed by a newline."""
+        if b"\n" not in chunk and b"\r" not in chunk and len(self.pending) < LONGEST:
+            self.pending += chunk
+            return []
+        text, self.pending = bytes(self.pending + chunk), bytearray()
+        held = b"\r" if more and text.endswith(b"\r") else b""
+        text = text[: len(text) - len(held)].replace(b"\r\n", b"\n").replace(b"\r", b"\r\n")
+        *lines, rest = text.split(b"\n")
+        self.pending += rest + held
+        if len(self.pending) >= LONGEST:
+            lines.append(self.pending)
+            self.pending = bytearray()
+        return [self.line(bytes(line) if line.endswith(b"\r") else bytes(line) + b"\n") for line in lines]
+
+    def end(self):
+        """What came without a newline."""
+        rest, self.pending = bytes(self.pending), bytearray()
+        return [self.line(rest)] if rest else []
+
+    def line(self, text):
+        stamp, _, labelled = text.partition(self.label)  # stamp: of --timestamps
+        rank, label, rest = labelled.partition(self.label)
+        if not (label and rank.isdigit() and len(rank) < 10):
+            return None, text, None
+        said, mark, number = rest.partition(self.mark)
+        if mark and number.rstrip().isdigit() and len(number) < 20:
+            return int(rank), stamp + said + b"\n" if said else b"", int(number)
+        return int(rank), stamp + rest, None
