@@ -73,10 +73,18 @@ class Job:
             try:
                 self.thread.start()
             except BaseException:
-                self.process.kill()
-                self.process.wait()
+                self.stop()
                 raise
             opened.pop_all()  # the thread closes them
+
+    def stop(self):
+        """Blocks until ddrun, whose output is not read, has ended."""
+        self.process.terminate()
+        try:
+            self.process.wait(HANDSHAKE_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
     # The thread of the job.
 
@@ -88,7 +96,7 @@ class Job:
         finally:
             self.listener.close()
             if self.broken:
-                self.process.kill()  # the job ends without its first process
+                self.stop()
             status = self.process.wait()
             self.result = self.broken and 1 or status
             self.inbox.put(None)
@@ -116,7 +124,7 @@ class Job:
 
     async def read_lines(self, reader, stream, splitter):
         while chunk := await reader.read(CHUNK):
-            for line in splitter.feed(chunk, more=len(chunk) == CHUNK):
+            for line in splitter.feed(chunk):
                 self.add(stream, *line)
             while self.added - self.taken > HELD and not self.idle:
                 self.room.clear()

@@ -23,22 +23,25 @@ class Splitter:
 
     def __init__(self, marks):
         self.label, self.mark = marks.label.encode(), marks.mark.encode()
-        self.pending = bytearray()
+        self.pending, self.returned, self.last = bytearray(), False, None
 
-    def feed(self, chunk, more=True):
-        """`more`: a carriage return at the end may be followed by a newline."""
+    def feed(self, chunk):
         if b"\n" not in chunk and b"\r" not in chunk and len(self.pending) < LONGEST:
             self.pending += chunk
+            self.returned = False
             return []
-        text, self.pending = bytes(self.pending + chunk), bytearray()
-        held = b"\r" if more and text.endswith(b"\r") else b""
-        text = text[: len(text) - len(held)].replace(b"\r\n", b"\n").replace(b"\r", b"\r\n")
-        *lines, rest = text.split(b"\n")
-        self.pending += rest + held
-        if len(self.pending) >= LONGEST:
-            lines.append(self.pending)
-            self.pending = bytearray()
-        return [self.line(bytes(line) if line.endswith(b"\r") else bytes(line) + b"\n") for line in lines]
+        text, lines = bytes(self.pending + chunk), []
+        if self.returned and text.startswith(b"\n"):  # of the rank whose carriage return was at the end
+            lines.append((self.last, b"\n", None))
+            text = text[1:]
+        *ended, rest = text.replace(b"\r\n", b"\n").replace(b"\r", b"\r\n").split(b"\n")
+        if len(rest) >= LONGEST:
+            ended.append(rest)
+            rest = b""
+        lines += [self.line(line if line.endswith(b"\r") else line + b"\n") for line in ended]
+        self.pending, self.returned = bytearray(rest), text.endswith(b"\r")
+        self.last = lines[-1][0] if lines else self.last
+        return lines
 
     def end(self):
         """What came without a newline."""

@@ -117,6 +117,7 @@ class PackageTest(TorchTest):
         super().setUpClass()
         global ddrun
         import ddrun
+        cls.ddrun = ddrun
 
     def setUp(self):
         super().setUp()
@@ -480,8 +481,13 @@ print(ddrun.elastic_launch(config, function)())
             self.assertEqual(result.out, f"{ranks}\n{ {0: ('0', '1', None)} }\n")
 
 
-if __name__ == "__main__":
+def run_with_package():
+    """With the Python that has cloudpickle."""
     if sys.executable != PYTHON and list(VENV.glob("lib/python3*/site-packages/cloudpickle")):
         os.execve(PYTHON, [PYTHON, *sys.argv], environment(**PACKAGE, DDRUN_TEST_PROGRAM=DDRUN))
     faulthandler.dump_traceback_later(280, exit=True)
     main()
+
+
+if __name__ == "__main__":
+    run_with_package()
