@@ -105,15 +105,20 @@ class Job:
         self.loop, self.room = asyncio.get_running_loop(), asyncio.Event()
         self.encodings = {}  # by rank, if it is another than UTF-8
         accepting = asyncio.ensure_future(self.accept())
-        readers = []
+        readers, transports = [], []
         for end, name in zip(ends, ("stdout", "stderr", "events")):
             reader = asyncio.StreamReader(limit=CHUNK)
             protocol = asyncio.StreamReaderProtocol(reader)
-            await self.loop.connect_read_pipe(lambda protocol=protocol: protocol, os.fdopen(end, "rb", 0))
+            pipe = os.fdopen(end, "rb", 0)
+            transports.append((await self.loop.connect_read_pipe(lambda protocol=protocol: protocol, pipe))[0])
             readers.append(self.read_events(reader) if name == "events" else self.read_lines(reader, name, Splitter(marks)))
         done = asyncio.gather(*readers)
-        await asyncio.wait([done, accepting], return_when=asyncio.FIRST_COMPLETED)  # accepting ends by an error only
-        await (done if done.done() else accepting)
+        try:
+            await asyncio.wait([done, accepting], return_when=asyncio.FIRST_COMPLETED)  # accepting ends by an error only
+            await (done if done.done() else accepting)
+        finally:
+            for transport in transports:
+                transport.close()
 
     async def read_events(self, reader):
         pending = b""

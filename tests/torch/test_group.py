@@ -124,7 +124,9 @@ class PackageTest(TorchTest):
         os.environ[running.MARK] = self.mark = uuid.uuid4().hex
         self.addCleanup(self.assert_none_left)
         self.printed = {"stdout": "", "stderr": ""}
-        self.enterContext(mock.patch("ddrun._output.HOLD", FOREVER))  # seconds that a line waits for equal ones
+        patch = mock.patch("ddrun._output.HOLD", FOREVER)  # seconds that a line waits for equal ones
+        patch.start()
+        self.addCleanup(patch.stop)
 
     def assert_none_left(self):
         self.assertEqual(processes_of(self.mark), {})

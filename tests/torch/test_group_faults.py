@@ -1,5 +1,6 @@
 """What ddrun.run and ddrun.Group do when something is wrong: with the job, its connections, its output or the caller."""
 import contextlib
+import gc
 import io
 import json
 import os
@@ -279,6 +280,7 @@ class Connections(PackageTest):
     def test_failed_starts(self):
         """Leave neither descriptors nor processes."""
         def descriptors():
+            gc.collect()  # other tests'
             return sorted(os.listdir("/proc/self/fd"))
         self.ddrun.run(pid, nproc_per_node=1)
         before = descriptors()
