@@ -33,6 +33,7 @@ class Job:
     """
 
     def __init__(self, options, output, once=False, cells=False):
+        _home.refuse_import()
         self.inbox, self.lines, self.waiting = queue.SimpleQueue(), collections.deque(), False
         self.added = self.taken = self.dropped = 0  # bytes of lines
         self.idle = self.paused = False
@@ -55,7 +56,7 @@ class Job:
             name = self.listener.getsockname()
             job = {"addresses": addresses(name[1]) if self.remote else [name.decode()],
                    "port": name[1] if self.remote else 0, "key": self.key.hex()}
-            variables = {"DDRUN_PYTHON_JOB": json.dumps(job), "PYTHON_EXEC": sys.executable}
+            variables = {"DDRUN_PYTHON_JOB": json.dumps(job), "PYTHON_EXEC": sys.executable, **_home.flags()}
             if not once:  # rank 0 opens a store for each process group: in ddrun's the addresses of an earlier one would stay
                 variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
             place = [f"-x={name}" for name in variables] if self.remote else ["--env-detect=none"]  # not all of a Slurm job

@@ -31,6 +31,11 @@ class Rank:
     def send(self, *message):
         self.connection.send(message)
 
+    def leave(self):
+        """In a process that a task has forked."""
+        self.connection.close()
+        self.send = lambda *message: None
+
     def listen(self):
         """Runs in the second thread, to which no signal is delivered: it would not wake the main thread."""
         try:
@@ -97,6 +102,8 @@ class Rank:
             if self.interrupted == number:
                 raise KeyboardInterrupt
             value = _task.perform(payload)
+        except _task.ChildExit:
+            raise
         except SystemExit as error:
             if error.code:
                 return "error", _task.describe(error)
@@ -131,10 +138,9 @@ def main():
              getattr(sys.stdout, "encoding", None) or "utf-8")
     connection = _connection.connect(json.loads(os.environ.pop("DDRUN_PYTHON_JOB")), hello)
     _home.take_over(connection.welcome["home"])
-    main_module = sys.modules["__main__"] = type(sys)("__main__")
-    vars(main_module).update(__builtins__=sys.modules["builtins"], rank=int(os.environ["RANK"]),
-                             world_size=int(os.environ["WORLD_SIZE"]))
+    _home.make_main(connection.welcome["home"])
     rank = Rank(connection)
+    os.register_at_fork(after_in_child=rank.leave)
     if not rank.once:
         signal.signal(signal.SIGINT, rank.on_interrupt)
     everything = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
