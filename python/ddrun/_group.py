@@ -87,7 +87,9 @@ class Group:
         self._options = [f"--nproc-per-node={nproc_per_node}", "--max-restarts=1000000", "--same-cause=0",
                          f"--no-restart-on={_worker.NOT_CONNECTED}"]
         self._options += [f"--hosts={hosts}"] if hosts else []
-        self._options += [f"--preload=_rank,cloudpickle,{'ddrun._cells,' * self.cells}{preload}"] if preload else []
+        # PYTHONSAFEPATH: the server of --preload would not find _rank.
+        self._options += ["--env=PYTHONSAFEPATH=", f"--preload=_rank,cloudpickle,{'ddrun._cells,' * self.cells}{preload}"] \
+            if preload else []
         self._options += options
         self._output, self._numbers = Output(show), itertools.count(1)
         self._begin()

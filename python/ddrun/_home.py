@@ -25,10 +25,11 @@ named = {}  # of these the classes and functions that the caller has under the s
 def of_caller():
     """What `take_over` and `make_main` need, picklable."""
     main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
     return {"path": [absolute(entry) for entry in sys.path if isinstance(entry, str)], "argv": [str(word) for word in sys.argv],
-            "file": getattr(main, "__file__", None), "name": getattr(getattr(main, "__spec__", None), "name", None),
+            "file": file and os.fsdecode(file), "name": getattr(getattr(main, "__spec__", None), "name", None),
             "package": getattr(main, "__package__", None),
-            "flags": {name: (value, os.environ.get(name)) for name, value in flags().items()}}
+            "flags": {name: (value, os.environ.get(name)) for name, value in {"PYTHONSAFEPATH": "", **flags()}.items()}}
 
 
 def absolute(entry):
@@ -66,7 +67,7 @@ def take_over(home):
     """In the server of --preload too, before it imports modules."""
     sys.path[:], sys.argv[:] = home["path"], home["argv"]
     for name, (value, before) in home["flags"].items():  # the interpreter has heeded it; other programs do not get it
-        if os.environ.get(name) == value:
+        if os.environ.get(name) in (value, ""):
             del os.environ[name]
             if before is not None:
                 os.environ[name] = before
@@ -124,7 +125,7 @@ def find(obj, space):
     """Whether pickle finds a class or function of __main__ by its name in `space`: (that name, its first part) or None."""
     if getattr(obj, "__module__", None) not in MAIN:
         return None
-    name = getattr(obj, "__qualname__", None) or obj.__name__
+    name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", "")
     first, *path = name.split(".")
     there = space.get(first)
     for word in path:

@@ -1,5 +1,6 @@
 """What a task is: a pickled function and its arguments, made by the caller and called by a rank, and what comes back."""
 
+import dataclasses
 import functools
 import io
 import os
@@ -27,15 +28,15 @@ def payload(function, /, *args, **kwargs):
 
     class Pickler(cloudpickle.Pickler):
         def reducer_override(self, obj):
-            if issubclass(type(obj), NAMED) and (names := _home.find(obj, vars(main))):
+            kind, reduce = type(obj), super().reducer_override
+            if not issubclass(kind, REDUCED):
+                return reduce(obj)
+            if names := _home.find(obj, vars(main)):
                 found.update(zip(names, (obj, vars(main)[names[1]])))
-            if type(obj) is types.FunctionType and obj.__globals__.get("__name__") in _home.MAIN:
+            if kind is types.FunctionType and obj.__globals__.get("__name__") in _home.MAIN:
                 if RankNamespace not in map(type, self.globals_ref.values()):
                     self.globals_ref[id(obj.__globals__)] = RankNamespace()
-            reduced = reduce_named(obj) or super().reducer_override(obj)
-            if type(reduced) is tuple and reduced[0].__name__ == "_make_skeleton_class" and vars(obj).get("__slots__"):
-                reduced[1][3]["__slots__"] = obj.__slots__  # else its instances have a __dict__ there
-            return reduced
+            return reduce_named(obj) or complete(obj, reduce(obj))
 
     by_value = main.__name__ == "__mp_main__" and "__mp_main__" not in cloudpickle.list_registry_pickle_by_value()
     if by_value:  # in a child of multiprocessing
@@ -68,42 +69,52 @@ class Names:
         return (_home.bind, (names, Names(self.found))) if names else (dict, ())
 
 
-# What pickle takes for a name in a module.
 CACHED = type(functools.lru_cache(len))
-NAMED = tuple(kind for kind in (type, types.FunctionType, CACHED, *(getattr(typing, name, None) for name in (
-    "TypeVar", "NewType", "ParamSpec", "TypeVarTuple"))) if isinstance(kind, type))
+PARAMETERS = tuple(kind for name in ("NewType", "ParamSpec", "TypeVarTuple")  # as far as this Python has them
+                   if isinstance(kind := getattr(typing, name, None), type))
+NAMED = type, types.FunctionType, typing.TypeVar, CACHED, *PARAMETERS  # what pickle sends as a name
+REDUCED = *NAMED, functools.cached_property, dataclasses._FIELD_BASE
 
 
 def reduce_named(obj):
-    """For what cloudpickle does not send by value, though it is of __main__."""
+    """For what cloudpickle cannot send, or sends as a name that a rank does not have yet."""
     kind = type(obj)
     if kind is functools.cached_property:  # it has a lock up to Python 3.11
-        return rebuild_property, (obj.func, obj.attrname)
-    if kind not in NAMED or getattr(obj, "__module__", None) not in _home.MAIN:
-        return None
-    if kind is CACHED:
-        return rebuild_cached, (obj.__wrapped__, obj.cache_parameters())
-    if kind.__name__ == "NewType":
-        return kind, (obj.__name__, obj.__supertype__), dict(vars(obj))
-    if kind.__name__ in ("ParamSpec", "TypeVarTuple"):
-        return rebuild_parameter, (kind, obj.__name__, obj.__module__)
+        return kind, (obj.func,), {"attrname": obj.attrname}
+    if kind is dataclasses._FIELD_BASE:  # for cloudpickle 2
+        return obj.name
+    if kind is CACHED and obj.__module__ in _home.MAIN:
+        return cached, (obj.__wrapped__, obj.cache_parameters())
+    if kind in PARAMETERS and obj.__module__ in _home.MAIN:
+        return kind, (obj.__name__, obj.__supertype__) if hasattr(obj, "__supertype__") else (obj.__name__,)
     return None
 
 
-def rebuild_property(function, name):
-    made = functools.cached_property(function)
-    made.__set_name__(None, name)
-    return made
-
-
-def rebuild_cached(function, parameters):
+def cached(function, parameters):
     return functools.lru_cache(**parameters)(function)
 
 
-def rebuild_parameter(kind, name, module):
-    made = kind(name)
-    made.__module__ = module
-    return made
+def complete(obj, reduced):
+    """cloudpickle's reduction of a class with what it leaves out: slots, and what members of an Enum have of their own."""
+    if not isinstance(obj, type) or reduced is NotImplemented or len(reduced) < 6:
+        return reduced
+    make, args, state, *_, setter = reduced
+    if make.__name__ == "_make_skeleton_class" and vars(obj).get("__slots__"):
+        args[3]["__slots__"] = obj.__slots__
+    elif make.__name__ == "_make_skeleton_enum":
+        own = {member.name: {name: value for name, value in vars(member).items() if name not in OF_MEMBERS} for member in obj}
+        return make, args, (setter, state, own), None, None, set_enum
+    return reduced
+
+
+OF_MEMBERS = "_name_", "_value_", "__objclass__", "_sort_order_"
+
+
+def set_enum(made, state):
+    setter, state, own = state
+    setter(made, state)
+    for name, attributes in own.items():
+        vars(made[name]).update(attributes)
 
 
 def perform(payload):

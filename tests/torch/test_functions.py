@@ -13,6 +13,8 @@ import ddrun
 
 class Color(enum.Enum):
     RED = 1
+    def __init__(self, number):
+        self.half = number / 2
 
 @dataclasses.dataclass
 class Config:
@@ -103,7 +105,8 @@ class Functions(ProgramTest):
                 named = [copy, decorated, fibonacci, Config, Outer.Inner, Color.RED, T, UserId]
                 for value in named if sys.version_info > (3, 10) else named[:-1]:
                     assert copy(value) is value, value
-                values = [Config(), Point(1), Twice(2), Box[int](3).value, functools.partial(even, 2)(), copy(Bad(3)).code]
+                values = [Color.RED.half, Config(), Point(1), Twice(2), Box[int](3).value, functools.partial(even, 2)()]
+                values.append(copy(Bad(3)).code)
                 assert copy(values) == values
                 assert type(copy(Outer.Inner())) is Outer.Inner and Outer.Inner().three == 3
                 assert copy(Twice(2).cached)() == 4 and fibonacci(20) == 6765 and even(10) and decorated(2) == 5
@@ -115,7 +118,7 @@ class Functions(ProgramTest):
                 (named, values), = ddrun.run(pickled, Outer.Inner(), nproc_per_node=1)
                 assert named == [copy, decorated, fibonacci, Config, Outer.Inner, Color.RED]
                 assert all(a is b for a, b in zip(named, [copy, decorated, fibonacci, Config, Outer.Inner, Color.RED]))
-                assert values == [Config(), Point(1), Twice(2), 3, True, 3] and type(values[2]) is Twice
+                assert values == [0.5, Config(), Point(1), Twice(2), 3, True, 3] and type(values[3]) is Twice
                 assert Slots.__eq__ is method
                 def fail():
                     Twice.made += 1
@@ -183,15 +186,16 @@ class Functions(ProgramTest):
                 names = [name for name in os.environ if name.startswith("PYTHON") and name not in NOT_HERE]
                 return (sys.argv, sys.flags[:], sys.warnoptions, sys._xoptions.get("importtime"), sys.flags.utf8_mode,
                         sys.pycache_prefix, sorted(names))
-            NOT_HERE = ["PYTHON_EXEC", "PYTHONUNBUFFERED"]
+            NOT_HERE = ["PYTHON_EXEC", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER"]
             if __name__ == "__main__":
-                assert ddrun.run(state, nproc_per_node=1) == [state()], (ddrun.run(state, nproc_per_node=1), state())
-                with ddrun.Group(1, preload="json", hosts=sys.argv[2] or None) as group:
-                    assert group.run(state) == [state()], (group.run(state), state())
+                with ddrun.Group(1, preload="json", hosts=sys.argv[2] or None) as group:  # not `assert`: see -O
+                    print([*ddrun.run(state, nproc_per_node=1), *group.run(state)] == [state()] * 2 or
+                          [*ddrun.run(state, nproc_per_node=1), *group.run(state), state()])
             """
         flags = ["-O", "-s", "-W", "error::UserWarning", "-W", "ignore:such", "-X", "utf8", "-X", f"pycache_prefix={self.tmp}"]
-        self.run_program(text, "--lr=0.5", "", flags=flags)
-        self.run_program(text, "--lr=0.5", "localhost", flags=["-OO", "-B", "-X", "dev"], PYTHONWARNINGS="default")
+        self.assertEqual(self.run_program(text, "--lr=0.5", "", flags=flags).out, "True\n")
+        flags = ["-OO", "-B", "-X", "dev"]
+        self.assertEqual(self.run_program(text, "-v", "localhost", flags=flags, PYTHONWARNINGS="default").out, "True\n")
 
     def test_path(self):
         """Entries for hooks, as those of editable installs, those that are relative, and those that are no text."""
