@@ -55,7 +55,7 @@ void JobPreload::prepare(std::function<void(const Result<void>&)> on_ready) {
 
 Result<void> JobPreload::start_server(std::function<void(const Result<void>&)> on_ready) {
   const LaunchSpec& spec = job_.spec;
-  auto streams = output_.open_extra_streams(job_.label("preload"));
+  auto streams = output_.open_extra_streams(job_.label("preload"), true);
   if (!streams) return tl::unexpected(streams.error());
   std::vector<std::string> names(worker_variables.begin(), worker_variables.end());
   if (spec.virtual_local_rank) names.insert(names.end(), {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"});

@@ -84,7 +84,7 @@ class Output::Impl {
   Result<void> prepare();
   Result<void> begin_attempt(int attempt, const std::vector<WorkerIdentity>& identities);
   Result<ChildStreams> open_streams(int local_rank);
-  Result<ChildStreams> open_extra_streams(std::string prefix);
+  Result<ChildStreams> open_extra_streams(std::string prefix, bool as_worker);
   [[nodiscard]] int descriptors_of(int local_rank) const;
   void async_end_attempt(std::function<void()> done, std::set<int> still_running);
   void async_flush(std::function<void()> done) { add_waiter(false, std::move(done)); }
@@ -401,15 +401,22 @@ Result<ChildStreams> Output::Impl::open_streams(int local_rank) {
   return streams;
 }
 
-Result<ChildStreams> Output::Impl::open_extra_streams(std::string prefix) {
+Result<ChildStreams> Output::Impl::open_extra_streams(std::string prefix, bool as_worker) {
   reset_attempt();
   Worker& worker = workers_.emplace_back(Worker{{0, 0, std::move(prefix)}, {}, {}});
-  StreamPlan plan;
-  plan.kind = StreamPlan::Kind::piped;
-  plan.console = true;
-  auto out = open_pipe(worker, StreamId::out, plan);
+  const auto plan = [&](StreamId id) {
+    StreamPlan made;
+    made.kind = StreamPlan::Kind::piped;
+    made.console = true;
+    const StreamPlan of_worker = plan_of(id, 0);
+    const bool inherits = of_worker.kind == StreamPlan::Kind::inherit;
+    made.pty = as_worker && (inherits ? sinks_[index_of(id)]->console->is_terminal() : of_worker.pty);
+    return made;
+  };
+  auto out = open_pipe(worker, StreamId::out, plan(StreamId::out));
   if (!out) return tl::unexpected(out.error());
-  auto err = sinks_[0] == sinks_[1] ? duplicate(out->get()) : open_pipe(worker, StreamId::err, plan);
+  const bool shared = sinks_[0] == sinks_[1] && plan(StreamId::out).pty == plan(StreamId::err).pty;
+  auto err = shared ? duplicate(out->get()) : open_pipe(worker, StreamId::err, plan(StreamId::err));
   if (!err) return tl::unexpected(err.error());
   return ChildStreams{std::move(*out), std::move(*err)};
 }
@@ -668,8 +675,8 @@ Result<void> Output::begin_attempt(int attempt, const std::vector<WorkerIdentity
   return impl_->begin_attempt(attempt, workers);
 }
 Result<ChildStreams> Output::open_streams(int local_rank) { return impl_->open_streams(local_rank); }
-Result<ChildStreams> Output::open_extra_streams(std::string prefix) {
-  return impl_->open_extra_streams(std::move(prefix));
+Result<ChildStreams> Output::open_extra_streams(std::string prefix, bool as_worker) {
+  return impl_->open_extra_streams(std::move(prefix), as_worker);
 }
 int Output::descriptors_per_worker(int local_rank) const { return impl_->descriptors_of(local_rank); }
 void Output::drain(int local_rank) { impl_->drain(local_rank); }

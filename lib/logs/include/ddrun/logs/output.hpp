@@ -94,9 +94,9 @@ class Output {
   /// one notice. Fails with `unavailable` when descriptors run out, naming how many are needed.
   [[nodiscard]] Result<ChildStreams> open_streams(int local_rank);
 
-  /// Pipes for another program, while there are no workers; its lines go to the consoles with `prefix`.
-  /// async_end_attempt() closes them.
-  [[nodiscard]] Result<ChildStreams> open_extra_streams(std::string prefix);
+  /// For another program, while there are no workers; its lines go to the consoles with `prefix`. Pipes, or with
+  /// `as_worker` pseudo-terminals where a worker writes to a terminal. async_end_attempt() closes them.
+  [[nodiscard]] Result<ChildStreams> open_extra_streams(std::string prefix, bool as_worker = false);
 
   /// Descriptors that stay open in ddrun for this worker, 0 to 4: those of open_streams(), and log files that ddrun
   /// writes.
