@@ -30,15 +30,16 @@ namespace ddrun::preload {
 namespace {
 
 constexpr const char* loader =
-    "import socket;control=socket.socket(fileno=0);exec(compile(control.recv(1<<20),'<ddrun --preload>','exec'))";
+    "import os,socket;control=socket.socket(fileno=os.dup(0));exec(compile(control.recv(1<<20),'<ddrun "
+    "--preload>','exec'))";
 
 /// The kernel passes at most 253 descriptors with a message.
 constexpr std::size_t max_descriptors = 200;
 constexpr std::size_t max_message_bytes = 64 * 1024;
 constexpr Milliseconds end_poll_interval{5};
-/// Until all forked workers have reported; a fork of a large process takes some ms.
+/// For a report of forked workers after another; a fork of a large process takes some ms.
 constexpr std::chrono::seconds fork_limit{10};
-/// For standby workers to take their assignments: one limit for all that are started together.
+/// For standby workers to take their assignments, one after another: the limit for all that are started together.
 constexpr std::chrono::seconds assignment_limit{10};
 
 /// Both ends are closed on exec.
@@ -179,7 +180,10 @@ void PreloadSpawner::read_messages() {
 
 void PreloadSpawner::on_message(std::string_view message) {
   const auto fields = split(message, '\0');
-  if (fields[0] == "refused" && fields.size() == 2) {
+  if (forking_) set_fork_timeout();
+  if (fields[0] == "notice" && fields.size() == 2) {
+    say(Level::notice, concat("--preload: ", fields[1]));
+  } else if (fields[0] == "refused" && fields.size() == 2) {
     const pid_t server = server_;
     forget_server();
     finish_after(server, fail(Errc::invalid_argument, concat("--preload: ", fields[1])));
@@ -231,6 +235,10 @@ void PreloadSpawner::request_fork() {
   if (!sent) return lose_server(sent.error().message);
   forking_ = true;
   server_here_ = false;
+  set_fork_timeout();
+}
+
+void PreloadSpawner::set_fork_timeout() {
   fork_timeout_.set(Clock::now() + fork_limit, [this] {
     lose_server(concat("has not forked its workers within ", format_duration(Milliseconds(fork_limit))));
   });
@@ -270,7 +278,7 @@ void PreloadSpawner::finish(Result<void> result) {
 
 void PreloadSpawner::lose_server(const std::string& why) {
   const bool importing = !imported_;
-  const std::string what = concat("the server of --preload (pid ", server_, ") ", why);
+  const std::string what = concat("the server of --preload ", server_ == 0 ? "" : concat("(pid ", server_, ") "), why);
   lost_ = true;
   const pid_t server = server_;
   std::erase_if(standby_, [](const Standby& one) { return !one.here; });
@@ -373,6 +381,7 @@ Result<bool> PreloadSpawner::confirm(int slot, Milliseconds limit, process::Spaw
     // No reply at all: it has just been killed, which will be seen as the end of a worker.
     if (got >= 0 || (errno != EAGAIN && errno != EINTR)) {
       start = {};
+      assignment_deadline_ = Clock::now() + assignment_limit;
       return true;
     }
     if (!start.unsent.empty()) (void)send_some(start, {});

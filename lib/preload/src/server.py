@@ -1,5 +1,5 @@
 # The server of `ddrun --preload`: imports modules once; workers are forks of it. ddrun sends this text to
-# `python -u -c LOADER PROGRAM ARG…`; `control` is descriptor 0, a SOCK_SEQPACKET socket to the agent.
+# `python -u -c LOADER PROGRAM ARG…`; `control` is a copy of descriptor 0, a SOCK_SEQPACKET socket to the agent.
 #
 # A generation forks standby workers and its successor and exits: all become children of the agent, a subreaper. A
 # standby worker waits for its assignment and then is what `python -u PROGRAM ARG…` would be. Fields of messages are
@@ -9,6 +9,7 @@ import ctypes
 import fcntl
 import gc
 import importlib.machinery
+import io
 import os
 import pkgutil
 import runpy
@@ -19,21 +20,29 @@ import sysconfig
 import termios
 import threading
 import time
+import types
 import warnings
 
 libc = ctypes.CDLL(None)
+null = os.open("/dev/null", os.O_RDWR)
+os.dup2(null, 0)
+ENVIRON_MODULES = ("os", "collections.abc", "_collections_abc")
 # They read a rank while being imported, and renew_state() puts it right.
 MENDED = ("lightning.fabric.utilities.rank_zero", "lightning_fabric.utilities.rank_zero", "torchmetrics.utilities.prints")
 
 
 def release_output():
-    """The agent reads it to its end before it goes on. Returns /dev/null."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    null = os.open("/dev/null", os.O_RDWR)
-    os.dup2(null, 1)
-    os.dup2(null, 2)
-    return null
+    """The agent reads it to its end before it goes on. Returns copies that imports have made: descriptor, and of 1 or 2."""
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # None, detached, closed
+            stream.flush()
+    files, copies = {os.fstat(fd)[:3]: fd for fd in (1, 2)}, {1: 1, 2: 2}
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):
+            copies.update({fd: files[file] for file in [os.fstat(fd)[:3]] if file in files and fd > 2})
+    for fd in copies:
+        os.dup2(null, fd, os.get_inheritable(fd))
+    return copies
 
 
 def refuse(why):
@@ -43,7 +52,7 @@ def refuse(why):
 
 
 def read(name):
-    with open(f"/proc/self/{name}") as file:
+    with open(f"/proc/self/{name}", encoding="utf-8", errors="replace") as file:
         return file.read()
 
 
@@ -55,8 +64,42 @@ def lasting_threads():
             if (pid := os.fork()) == 0:
                 os._exit(0)
         os.waitpid(pid, 0)
-    lasting = [read(f"task/{task}/comm").strip() for task in os.listdir("/proc/self/task")][1:]
+    lasting = []
+    for task in os.listdir("/proc/self/task")[1:]:
+        with contextlib.suppress(OSError):  # it has just ended
+            lasting.append(read(f"task/{task}/comm").strip())
+    lasting = [name for name in lasting if name != "jemalloc_bg_thd"]  # it has fork handlers (Arrow)
     return lasting and [thread.name for thread in threading.enumerate()][1:] or lasting
+
+
+def lasting_processes():
+    """Children, and what is left of theirs in the session; without those that have ended and were not waited for."""
+    lasting, own = {}, os.getpid()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            name, _, rest = read(f"../{pid}/stat").partition("(")[2].rpartition(")")
+            state, parent, _, session = rest.split()[:4]
+            if state not in "ZX" and int(pid) != own and own in (int(parent), int(session)):
+                lasting[int(pid)] = name
+    return lasting
+
+
+def find_lasting():
+    """Threads or processes of an import, in words; what was told to end has a moment for it."""
+    deadline = time.monotonic() + 0.2
+    while (threads := lasting_threads()) or (processes := lasting_processes()):
+        if time.monotonic() > deadline:
+            names, what, lost = threads, "thread", "forked workers would lack"
+            if not threads:
+                for pid in processes:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                while lasting_processes():  # they hold the output open
+                    time.sleep(0.001)
+                names, what, lost = processes.values(), "process", "all workers would share"
+            plural = ("es" if what[-1] == "s" else "s") * (len(names) > 1)
+            return f"starts {len(names)} {what}{plural} ({', '.join(sorted(set(names)))}), which {lost}"
+        time.sleep(0.005)
 
 
 def has_initialized_cuda():
@@ -65,20 +108,50 @@ def has_initialized_cuda():
         ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != not_initialized
 
 
+def mentioned(value, names):
+    """Those of `names` that are among the constants of a piece of code, in whatever case."""
+    value = getattr(value, "co_consts", value)
+    if isinstance(value, (tuple, frozenset)):
+        return set().union(*(mentioned(part, names) for part in value))
+    return {os.fsdecode(value).upper()} & names if isinstance(value, (str, bytes)) else set()
+
+
+def describe_copy(frame, names):
+    """Of os.environ, made by `frame` for a module that is being imported: the module's globals, the line there, and names
+    looked up in it: those in the code that runs, and fields of objects whose methods run (pydantic-settings)."""
+    module, line, found = {}, 0, set()
+    while frame and frame.f_globals.get("__name__") != "importlib._bootstrap":
+        code, module, line = frame.f_code, frame.f_globals, frame.f_lineno
+        if module.get("__name__") not in ENVIRON_MODULES:
+            owner = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+            found |= mentioned(code, names)
+            for kind in getattr(owner if isinstance(owner, type) else type(owner), "__mro__", ()):
+                with contextlib.suppress(Exception):  # Python 3.14 evaluates annotations now
+                    found |= mentioned(tuple(kind.__annotations__), names)
+        frame = frame.f_back
+    return module, line, found
+
+
 def import_all(modules, names):
     """`names`: variables that only a worker has; a module that reads one would find another value there."""
-    getter, reads = os._Environ.__getitem__, []
+    getter, iterate, reads, copies = os._Environ.__getitem__, os._Environ.__iter__, [], {}
+    own = {name.upper() for name in os.environ}
 
     def getitem(environ, name):
-        if name in names:
+        if name in names or isinstance(name, bytes) and os.fsdecode(name) in names:
             frame = sys._getframe(1)
-            while frame.f_globals.get("__name__") in ("os", "collections.abc", "_collections_abc"):
+            while frame.f_globals.get("__name__") in ENVIRON_MODULES:
                 frame = frame.f_back
             if (module := frame.f_globals.get("__name__")) not in MENDED:
-                reads.append(f"reads {name} ({module}, line {frame.f_lineno}), which is set in workers only")
+                reads.append(f"reads {os.fsdecode(name)} ({module}, line {frame.f_lineno}), which is set in workers only")
         return getter(environ, name)
 
-    os._Environ.__getitem__ = getitem
+    def copied(environ):
+        module, line, found = describe_copy(sys._getframe(1), names)
+        copies.setdefault(module.get("__name__"), [module, line, set()])[2].update(found)
+        return iterate(environ)
+
+    os._Environ.__getitem__, os._Environ.__iter__ = getitem, copied
     for name in modules:
         try:
             __import__(name)
@@ -89,22 +162,27 @@ def import_all(modules, names):
                 refuse(f"importing {name} failed: {type(error).__name__}: {error}")
         if reads:
             why = reads[0]
-        elif threads := lasting_threads():
-            count = f"{len(threads)} thread{'s' * (len(threads) > 1)}"
-            why = f"starts {count} ({', '.join(sorted(set(threads)))}), which forked workers would lack"
+        elif lasting := find_lasting():
+            why = lasting
         elif has_initialized_cuda():
             why = "initializes CUDA, which forked workers could not use"
         else:
             continue
         refuse(f"importing {name} {why}; leave {name} out of --preload")
-    os._Environ.__getitem__ = getter
+    os._Environ.__getitem__, os._Environ.__iter__ = getter, iterate
+    for module, (variables, line, found) in copies.items():
+        kept = any(isinstance(value, dict) and own <= {key.upper() for key in value if isinstance(key, (str, bytes))}
+                   for value in list(variables.values()))
+        if found or kept:
+            control.send(f"notice\0importing {module} copies os.environ ({module}, line {line}), which lacks "
+                         f"{', '.join(sorted(found)) or 'RANK and the like'} until workers start".encode(errors="replace"))
 
 
 def send_source_files():
     """Modules that a user may be working on: a restart imports changed ones anew."""
     installed = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     for module in list(sys.modules.values()):
-        path = getattr(module, "__file__", None)
+        path = getattr(module, "__dict__", {}).get("__file__")  # a lazy module's __getattr__ is not called
         if isinstance(path, str) and not path.startswith(installed) and "/site-packages/" not in path:
             control.send(b"source\0" + os.fsencode(path))
 
@@ -121,14 +199,66 @@ def use_huge_pages():
                 libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), collapse)
 
 
-def become_child_of(agent, parent):
-    """Waits until `parent` has ended; from then on this process dies with the agent, which has adopted it."""
-    while os.getppid() == parent:
+def become_child_of(agent, parent, end):
+    """Waits until `parent` has ended: it alone holds the pipe open whose other end is `end`. From then on this process
+    dies with the agent, which has adopted it."""
+    os.read(end, 1)
+    os.close(end)
+    while os.getppid() == parent:  # it closes descriptors shortly before its children are adopted
         time.sleep(0.0002)
     libc.prctl(1, signal.SIGKILL)
     if os.getppid() != agent:
         os._exit(127)
     control.send(f"here\0{os.getpid()}".encode())
+
+
+def find_main(module, path):
+    """The spec of what `-m module`, or the folder or archive at `path`, runs, or None. Imports nothing."""
+    name, where, spec = "", None if module else [path], None
+    for part in [*(module.split(".") if module else []), "__main__"]:
+        if spec and where is None:
+            break
+        name = f"{name}.{part}" if name else part
+        try:
+            spec = next(filter(None, (finder.find_spec(name, where) for finder in sys.meta_path)))
+        except Exception:  # not found; a namespace package in another
+            return None
+        where = spec.submodule_search_locations
+    return spec
+
+
+def pose_as(words, path, package):
+    """sys.argv and `__main__` as the program has them when its own imports run."""
+    main = sys.modules["__main__"] = imported.main
+    module = words[1] if words[0] == "-m" else None
+    spec = find_main(module, path) if module or package else None
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv = [sys.orig_argv[0], "-u", *sys.argv[1:]]
+    if spec:
+        main.__spec__, main.__loader__, main.__package__, main.__file__ = spec, spec.loader, spec.parent, spec.origin
+        if hasattr(main, "__cached__"):
+            main.__cached__ = spec.cached
+    elif sys.argv[1] == "-c":  # --run-path
+        main.__file__, main.__package__ = words[0], ""
+    elif not module and not package:
+        main.__file__, main.__loader__ = path, loader_of(path)
+    sys.argv = [spec.origin if spec else "-m", *words[2:]] if module else list(words)
+
+
+def settings(stream):
+    with contextlib.suppress(AttributeError, ValueError):  # of another kind, detached
+        return stream.buffer, stream.encoding, stream.errors, stream.line_buffering, stream.write_through
+
+
+@contextlib.contextmanager
+def rare_collections():
+    """An import is faster without; whether there are any, and how often, is for the modules to decide."""
+    getter, before, rarely = gc.get_threshold, gc.get_threshold(), 700_007
+    gc.set_threshold(rarely, *before[1:])
+    gc.get_threshold = lambda: before if getter()[0] == rarely else getter()
+    yield
+    gc.set_threshold(*gc.get_threshold())
+    gc.get_threshold = getter
 
 
 def serve():
@@ -140,13 +270,29 @@ def serve():
     package = words[0] != "-m" and pkgutil.get_importer(path) is not None  # as Python looks for __main__.py
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = os.getcwd() if words[0] == "-m" else path if package else os.path.dirname(os.path.realpath(path))
+    pose_as(words, path, package)
+    imported.streams = [(stream, settings(stream)) for stream in (sys.stdin, sys.stdout, sys.stderr)]
+    environ, argv = dict(os.environb), list(sys.argv)
+    with rare_collections():
+        import_all(modules, set(names))
+    imported.environ = {name: os.environb.get(name) for name in {*environ, *os.environb} - set(map(os.fsencode, names))
+                        if os.environb.get(name) != environ.get(name)}
+    if (now := list(sys.argv)) != argv:
+        import difflib
+        edits = difflib.SequenceMatcher(None, argv, now, False).get_opcodes()
+        imported.argv = [(tag == "equal", first, last, now[begin:end]) for tag, first, last, begin, end in edits]
+    imported.collects, flags = gc.isenabled(), gc.get_debug()
     gc.disable()
-    import_all(modules, names)
+    gc.set_debug(0)
     gc.collect()
+    gc.set_debug(flags)
+    for one in (imported.main, vars(imported.main)):  # not to be frozen: what is in it is finalized
+        if gc.is_tracked(one):
+            ctypes.pythonapi.PyObject_GC_UnTrack(ctypes.py_object(one))
     if "triton._C.libtriton" not in sys.modules:  # nanobind takes frozen objects for leaked ones
         gc.freeze()
     send_source_files()
-    null = release_output()
+    imported.copies = release_output()
     control.send(b"ready")
     ends, first = [], True
     while True:
@@ -159,6 +305,7 @@ def serve():
         if first and order == b"go on":
             use_huge_pages()  # before workers share the pages
         pids, failed, pid, parent = [], 0, -1, os.getpid()
+        parent_end, own_end = os.pipe()
         for end in ends + [None] * (order == b"go on"):  # None: the successor's
             try:
                 pid = os.fork()
@@ -167,22 +314,25 @@ def serve():
             if failed or pid == 0:
                 break
             pids.append(pid)
+            if len(pids) % 50 == 0:
+                control.send(b"forking")
         if pid != 0:
             successor = pids.pop() if len(pids) > len(ends) else 0
             control.send(f"forked\0{failed}\0{successor}\0{' '.join(map(str, pids))}".encode())
             control.recv(16)  # all processes are known
             os._exit(0)
+        os.close(own_end)
         for other in ends:
             if other != end:
                 os.close(other)
         if end is not None:
             os.setsid()
-        become_child_of(agent, parent)
+        become_child_of(agent, parent, parent_end)
         if end is not None:
-            os.dup2(null, control.detach())
+            control.close()
             os.close(null)
             rehearse()
-            return socket.socket(fileno=end), path, package
+            return socket.socket(fileno=end), path, package, vars(imported).pop("main")
         ends, first = [], False
 
 
@@ -196,7 +346,7 @@ def rehearse():
     data = b"\0".join([b"-1", b"1", b"/dev/null", *(b"=".join(item) for item in os.environb.items())])
     if len(data) < 100_000:  # the socket takes it at once
         socket.send_fds(ours, [len(data).to_bytes(8, "little") + data], [0, 1, 2])
-        run(theirs, "/dev/null", False)
+        run(theirs, "/dev/null", False, new_main())
 
 
 def take_terminal(fd):
@@ -221,13 +371,30 @@ def receive_assignment(sock):
     for number, fd in enumerate(fds):
         os.dup2(fd, number)
         os.close(fd)
+    for copy, fd in imported.copies.items():
+        os.dup2(fd, copy, os.get_inheritable(copy))
     if int(terminal) >= 0:
         take_terminal(int(terminal))
     sock.send(b"k")
     sock.close()
+    environ = {**dict(entry.split(b"=", 1) for entry in words[int(count):]), **imported.environ}
     os.environb.clear()
-    os.environb.update(entry.split(b"=", 1) for entry in words[int(count):])
+    os.environb.update((name, value) for name, value in environ.items() if value is not None)
     return [os.fsdecode(word) for word in words[: int(count)]]
+
+
+def renew_streams():
+    """As new ones for these descriptors; the objects stay, as imports may hold them, and so does what imports have changed."""
+    for fd, (stream, before) in enumerate(imported.streams):
+        if not before or settings(stream) != before or stream.closed:
+            continue
+        buffer = io.FileIO(fd, "wb" if fd else "rb", closefd=False)
+        buffer.name = stream.name
+        if fd == 0:
+            before[0].__init__(buffer)
+            buffer = before[0]
+        stream.__init__(buffer, *before[1:3], "\n", *before[3:])
+        imported.streams[fd] = stream, settings(stream)
 
 
 def renew_state():
@@ -244,7 +411,13 @@ def renew_state():
     for name in MENDED:
         if os.environ.get("RANK", "").isdigit() and hasattr(loaded.get(name), "rank_zero_only"):
             loaded[name].rank_zero_only.rank = int(os.environ["RANK"])
-    gc.enable()
+    if imported.collects:
+        gc.enable()
+
+
+def loader_of(path):
+    kinds = importlib.machinery.SourceFileLoader, importlib.machinery.SourcelessFileLoader
+    return kinds[path.endswith(".pyc")]("__main__", path)
 
 
 def load(words, path, main):
@@ -252,11 +425,10 @@ def load(words, path, main):
         main.__loader__ = importlib.machinery.BuiltinImporter
         return compile(words[1], "<string>", "exec", dont_inherit=True)
     main.__file__ = path
-    compiled = path.endswith(".pyc")
-    kind = importlib.machinery.SourcelessFileLoader if compiled else importlib.machinery.SourceFileLoader
-    main.__loader__ = loader = kind("__main__", path)
+    main.__loader__ = loader = loader_of(path)
     try:
-        return loader.get_code("__main__") if compiled else compile(loader.get_data(path), path, "exec", dont_inherit=True)
+        sourceless = path.endswith(".pyc")
+        return loader.get_code("__main__") if sourceless else compile(loader.get_data(path), path, "exec", dont_inherit=True)
     except OSError as error:
         print(f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr)
         sys.exit(2)
@@ -275,20 +447,35 @@ def hide_own_frames(error):
     sys.excepthook = excepthook
 
 
-def run(sock, path, package):
-    """As `python -u` with the words of an assignment. `path`: of the script."""
-    words = receive_assignment(sock)
-    renew_state()
-    if hasattr(sys, "orig_argv"):
-        sys.orig_argv = [sys.orig_argv[0], "-u", *words]
-    sys.argv = words[1:] if words[0] == "-m" else ["-c", *words[2:]] if words[0] == "-c" else words
-    # A new one: the server's own is frozen, so its objects would not be finalized, and it has this text in it.
-    main = sys.modules["__main__"] = type(sys)("__main__")
+def new_main():
+    """The server's own has this text in it."""
+    main = type(sys)("__main__")
     main.__builtins__ = sys.modules["builtins"]
     if sys.version_info < (3, 14):
         main.__annotations__ = {}
     if sys.version_info < (3, 15):
         main.__cached__ = None
+    return main
+
+
+def run(sock, path, package, main):
+    """As `python -u` with the words of an assignment. `path`: of the script."""
+    words = receive_assignment(sock)
+    renew_state()
+    renew_streams()
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv = [sys.orig_argv[0], "-u", *words]
+    flag = [words[0]] * (words[0] == "-c")
+    argv = words[2:] if flag else ["-m", *words[2:]] if words[0] == "-m" else words
+    if imported.argv:
+        argv = [word for equal, first, last, new in imported.argv for word in (argv[first:last] if equal else new)]
+    sys.argv[:] = flag + argv
+    if flag:
+        main = new_main()  # of its text, not of the script
+    for one in (main, vars(main)):
+        if not gc.is_tracked(one):
+            ctypes.pythonapi.PyObject_GC_Track(ctypes.py_object(one))
+    sys.modules["__main__"] = main
     try:
         if words[0] == "-m":
             runpy._run_module_as_main(words[1])
@@ -302,4 +489,6 @@ def run(sock, path, package):
         raise
 
 
+# What serve() leaves for workers: `main`; `environ` and `argv`: what imports have changed; `streams`, and `copies` of them.
+imported = types.SimpleNamespace(main=new_main(), argv=None)
 run(*serve())

@@ -333,7 +333,7 @@ def wait_for_all():
         pass
 
 environment = dict(os.environ)
-sys.argv = sys.argv[1:]
+del sys.argv[0]
 if not getattr(sys.flags, "safe_path", False):
     del sys.path[0]
     if pkgutil.get_importer(sys.argv[0]) is None:

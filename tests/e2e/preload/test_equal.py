@@ -37,12 +37,17 @@ class Case:
     before: tuple = ()  # words in front of ddrun's
     env: dict = dataclasses.field(default_factory=dict)
     stdin: bytes = b""
+    module: str = ""  # text of a module that is preloaded, and that `program` begins with an import of; "": json
     code: int = 0
     says: str = ""  # a regular expression that is found in what both write
 
     @property
     def file(self):
         return f"program_{self.name.replace(' ', '_')}.py"
+
+    @property
+    def preload(self):
+        return "nosy" if "watched" in self.name else f"module_{self.name.replace(' ', '_')}" if self.module else "json"
 
 
 # What a program can see of itself, a line each.
@@ -220,6 +225,59 @@ libc = ctypes.CDLL(None)
 print(libc.getpid() == libc.gettid(), threading.get_ident() == threading.main_thread().ident)
 """
 
+# A module that looks at what it finds while it is imported, and changes it.
+NOSY = r"""
+import atexit, faulthandler, gc, logging, os, signal, sys, warnings
+from sys import argv as ARGV
+OUT, main = sys.stdout, sys.modules["__main__"]
+SEEN = [sys.argv[:], getattr(sys, "orig_argv", None), sys.path[0], gc.isenabled(), gc.get_threshold(), sorted(vars(main)),
+        [getattr(main, name, "none") for name in ("__file__", "__spec__", "__package__", "__cached__")], type(main.__loader__),
+        [stream.isatty() for stream in (sys.stdout, sys.stderr)]]
+main.SET = main.__name__
+del main
+sys.argv[1:] = ["--first", *(word for word in sys.argv[1:] if word != "dropped"), "--last"]
+os.environ.update(SET="1", PATH="/nosy:" + os.environ["PATH"])
+os.environ.setdefault("DEFAULT", "2")
+os.environ.pop("DROPPED", None)
+os.environb[b"RAW"] = b"\xff"
+gc.disable()
+gc.set_threshold(123, 4)
+gc.set_debug(gc.DEBUG_UNCOLLECTABLE)
+logging.basicConfig(level="INFO", format="%(levelname)s %(message)s")
+faulthandler.enable()
+warnings.simplefilter("error", UserWarning)
+sys.setrecursionlimit(2345)
+os.umask(0o27)
+signal.signal(signal.SIGUSR1, lambda *_: print("handled"))
+atexit.register(print, "at exit", file=sys.stderr)
+COPY = open(os.dup(2), "w", buffering=1)
+"""
+
+WATCHED = r"""
+import nosy
+import faulthandler, gc, logging, os, signal, sys, warnings
+print(*nosy.SEEN, sep="\n")
+print(globals().get("SET"), sys.argv, nosy.ARGV is sys.argv, nosy.OUT is sys.stdout)
+print([os.environb.get(name) for name in (b"SET", b"DEFAULT", b"DROPPED", b"RAW", b"PATH", b"RANK")], flush=True)
+os.system("echo $SET $DEFAULT $RAW ${DROPPED-none} $RANK")
+print(gc.isenabled(), gc.get_threshold(), gc.get_debug(), sys.getrecursionlimit(), os.umask(0), faulthandler.is_enabled())
+logging.info("logged")
+print("copy", file=nosy.COPY)
+os.kill(os.getpid(), signal.SIGUSR1)
+try:
+    warnings.warn("no error")
+except UserWarning as error:
+    print(error)
+for stream in (sys.stdin, sys.stdout, sys.stderr):
+    print(stream.seekable(), stream.isatty(), stream.name, stream.mode, stream.line_buffering, stream.write_through)
+print(sys.stdin.readline(), sys.stdin.seekable() and sys.stdin.tell())
+class Resource:
+    def __del__(self):
+        print("released", nosy is not None)
+resource = Resource()
+cycle = lambda: resource
+"""
+
 CASES = [
     # Names
     Case("facts", FACTS, ("facts.py", "a", "-b", "--", "c d")),
@@ -311,6 +369,32 @@ CASES = [
     Case("terminal of its own", FACTS, ("facts.py",), options=("--pty=always",)),
     Case("bound", FACTS, ("facts.py",), options=("--bind=cores",)),
     Case("restarted", RESTARTED, options=("--max-restarts=1",), says="restart 1"),
+
+    # What a module finds and changes while it is imported
+    *(Case(f"watched {words[-1]}", words=(*words, "a", "dropped", "b"), options=options, stdin=b"line", says="released True",
+           env={"DROPPED": "1", "PYTHONPATH": "."})
+      for words, options in ((("watched.py",), ()), (("watched.py",), ("--pty=always",)), (("-m", "package.watched"), ()),
+                             (("watching",), ()), (("watching.pyz",), ()))),
+    Case("argv of its own", "import sys; print(sys.argv)", module="import sys; sys.argv = [sys.argv[0], 'x']\n", says="'x'"),
+    Case("argv of a rank", "import sys; print(sys.argv[1:])", ("program_argv_of_a_rank.py", "a", "r${rank}", "b"),
+         module="import sys; sys.argv[1:2] = 'cd'; sys.argv.pop()\n", says=r"\['c', 'd', 'r0'\]"),
+    Case("detached", "import sys; print('\\xe9', sys.stdout.encoding)", says="iso8859-1|latin-1",
+         module="import io, sys; sys.stdout = io.TextIOWrapper(sys.stdout.detach(), 'latin-1', write_through=True)\n"),
+    Case("reconfigured", "import sys; print('\\xe9', sys.stdout.encoding)", says="latin-1|iso8859-1",
+         module="import sys; sys.stdout.reconfigure(encoding='latin-1', newline='\\r\\n')\n"),
+    Case("wrapped", "print('written')", module="import codecs, sys; sys.stdout = codecs.getwriter('utf-8')(sys.stdout.buffer)\n", says="written"),
+    Case("closed stdin", "import sys; print(sys.stdin.closed)", module="import sys; sys.stdin.close()\n", says="True"),
+    Case("no stdout", "import sys; print(sys.stdout, file=sys.stderr)", module="import sys; sys.stdout = None\n", says="None"),
+    Case("stdin of an import", "print(module.READ)", says="b''", module=
+         "import subprocess, sys; READ = [subprocess.run(['cat'], stdout=subprocess.PIPE).stdout, sys.stdin.read(), sys.stdin.isatty()]\n"),
+    Case("processes of an import", "print(module.PROCESS.wait())", says="0", module=
+         "import subprocess; subprocess.run(['true']); PROCESS = subprocess.Popen(['true']); PROCESS.wait()\n"),
+    Case("thresholds", "import gc; print(gc.isenabled(), gc.get_threshold())",
+         module="import gc; first, *others = gc.get_threshold(); gc.set_threshold(first * 10, *others)\n", says="True"),
+    Case("no collections", "import gc; print(gc.isenabled(), gc.get_threshold())", module="import gc; gc.set_threshold(0)\n", says="True .0,"),
+    Case("lazy module", "print('ran')", says="ran", module=
+         "import sys, types\nclass Lazy(types.ModuleType):\n    def __getattr__(self, name): raise RuntimeError(name)\n"
+         "sys.modules['lazy'] = Lazy('lazy')\n"),
     Case("seed", "import os\nprint(os.environ['DDRUN_SEED'])", options=("--seed=3",)),
 ]
 
@@ -319,7 +403,9 @@ CASES = [
 FILES = {"package/__init__.py": "", "package/__main__.py": FACTS, "package/inner.py": FACTS, "package/raising.py": CHAINED,
          "package/interrupted.py": "raise KeyboardInterrupt", "package/processes.py": MULTIPROCESSING, "package/value.py": "value = 42",
          "empty/__init__.py": "", "application/__main__.py": FACTS, "folder.py/file": "", "folder/file": "", "facts.py": FACTS,
-         **{case.file: case.program for case in CASES}}
+         "nosy.py": NOSY, "watched.py": WATCHED, "package/watched.py": WATCHED, "watching/__main__.py": WATCHED,
+         **{case.file: f"import {case.preload} as module\n" * bool(case.module) + case.program for case in CASES},
+         **{f"{case.preload}.py": case.module for case in CASES if case.module}}
 
 
 class Equal(unittest.TestCase):
@@ -337,6 +423,8 @@ class Equal(unittest.TestCase):
         (self.folder / "link.py").symlink_to("package/inner.py")
         with zipfile.ZipFile(self.folder / "application.pyz", "w") as archive:
             archive.writestr("__main__.py", FACTS)
+        with zipfile.ZipFile(self.folder / "watching.pyz", "w") as archive:
+            archive.writestr("__main__.py", WATCHED)
 
     def outcome(self, python, case, *options):
         words = [word.replace("FOLDER", str(self.folder)) for word in case.words or (case.file,)]
@@ -347,7 +435,7 @@ class Equal(unittest.TestCase):
                        env={"PYTHON_EXEC": python, "LC_ALL": "C.UTF-8", **case.env})
 
     def compare(self, python, case):
-        plain, forked = (self.outcome(python, case, *options) for options in ((), ("--preload=json",)))
+        plain, forked = (self.outcome(python, case, *options) for options in ((), (f"--preload={case.preload}",)))
         if case.code is not None:
             self.assertEqual(plain.code, case.code, str(plain))
         self.assertIsNotNone(re.search(case.says, plain.out + plain.err), str(plain))

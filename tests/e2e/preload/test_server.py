@@ -36,6 +36,27 @@ for _ in range(2):
     threading.Thread(target=time.sleep, args=(60,), daemon=True, name="beat").start()
 os.register_at_fork(after_in_parent=lambda: warnings.warn("multi-threaded", DeprecationWarning, stacklevel=2))
 """
+# Each has a process of its own in a plain start.
+CHILD = "import subprocess\nsubprocess.Popen(['sleep', '61'])\n"
+ORPHAN = "import subprocess\nsubprocess.run('sleep 61 & sleep 61 &', shell=True, check=True)\n"
+MANAGER = "import multiprocessing\nmanager = multiprocessing.get_context('fork').Manager()\n"
+# As pydantic-settings has it: a copy in lower case, in which fields are looked up.
+SETTINGS = """
+import os
+class Settings:
+    def __init__(self):
+        variables = {name.lower(): value for name, value in os.environ.items()}
+        for name in self.__annotations__:
+            setattr(self, name, variables.get(name))
+"""
+# None of their copies of os.environ is for a rank.
+HARMLESS = """
+import os, subprocess
+subprocess.run(["true"], env={**os.environ, "ADDED": "1"}, check=True)
+subprocess.run(["true"], env=os.environ.copy(), check=True)
+options = {name: value for name, value in os.environ.items() if name.startswith("PATH")}
+"RANKS" in os.environ, dict(os.environb), list(os.environ), repr(os.environ)
+"""
 # The server's fork with this number fails.
 FORK_FAILS = """
 import errno
@@ -76,7 +97,7 @@ class Server(unittest.TestCase):
                     parents.add(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
                     if os.getsid(pid) != pid:
                         server.append(pid)
-                    elif os.readlink(f"/proc/{pid}/fd/1") == "/dev/null":
+                    elif os.readlink(f"/proc/{pid}/fd/1") == "/dev/null" and len(os.listdir(f"/proc/{pid}/fd")) == 4:  # waits
                         standby.append(pid)
                     else:
                         workers.append(pid)
@@ -105,13 +126,64 @@ class Server(unittest.TestCase):
                 ("import os\nos.environ['WORLD_SIZE']\n",
                  "importing named reads WORLD_SIZE (named, line 2), which is set in workers only; leave named out of --preload"),
                 ("import os\nos.environ.get('LOCAL_RANK')\n",
-                 "importing named reads LOCAL_RANK (named, line 2), which is set in workers only; leave named out of --preload")):
+                 "importing named reads LOCAL_RANK (named, line 2), which is set in workers only; leave named out of --preload"),
+                ("import os\n'RANK' in os.environ\n",
+                 "importing named reads RANK (named, line 2), which is set in workers only; leave named out of --preload"),
+                ("import os\nos.environb.get(b'RANK')\n",
+                 "importing named reads RANK (named, line 2), which is set in workers only; leave named out of --preload"),
+                ("input()\n", "importing named failed: EOFError: EOF when reading a line"),
+                (CHILD, "importing named starts 1 process (sleep), which all workers would share; leave named out of --preload"),
+                (ORPHAN, "importing named starts 2 processes (sleep), which all workers would share; leave named out of --preload"),
+                (MANAGER, f"importing named starts 1 process ({os.path.basename(PYTHON['PYTHON_EXEC'])}), which all workers would share; leave named out of --preload")):
             with self.subTest(said=said):
                 self.write("named.py", text)
                 result = self.start("-n", "2", "--preload=json,named", "train.py").wait()
                 self.assertEqual((result.code, result.out), (2, ""), result)
                 self.assertEqual(result.err.splitlines()[-1], f"ddrun: error: --preload: {said}", result)
                 self.assertNotIn("Warning", result.err, result)
+                self.assertNotIn("holds the output open", result.err, result)
+
+    def test_copies_of_the_environment(self):
+        """One line names the module, and variables of a worker that it looks up in its copy; the job runs."""
+        self.write("settings.py", SETTINGS)
+        for text, said in (
+                ("import settings\nclass Job(settings.Settings):\n    rank: int\n    world_size: int\nJob()\n", "line 5), which lacks RANK, WORLD_SIZE"),
+                ("import os\nrank = os.environ.copy().get('LOCAL_RANK')\n", "line 2), which lacks LOCAL_RANK"),
+                ("import os\nrank = dict(os.environ).get('RANK', 0)\n", "line 2), which lacks RANK"),
+                ("import os\nrank = (os.environ | {}).get('RANK', 0)\n", "line 2), which lacks RANK"),
+                ("import os\nrank = os.environb.copy().get(b'RANK', 0)\n", "line 2), which lacks RANK"),
+                ("import os\nKEPT = {**os.environ}\n", "line 2), which lacks RANK and the like"),
+                (HARMLESS, None)):
+            with self.subTest(text=text):
+                self.write("named.py", text)
+                result = self.start("-n", "2", "--preload=json,named", "train.py").wait()
+                expected = said and f"ddrun: --preload: importing named copies os.environ (named, {said} until workers start\n"
+                self.assertEqual((result.code, result.out, result.err), (0, "ran\nran\n", expected or ""), result)
+
+    def test_own_variables_of_ranks(self):
+        """What an import sets is not on top of them."""
+        self.write("named.py", "import os\nos.environ['RANK'] = '7'\nos.environ['OTHER'] = '8'\n")
+        self.write("train.py", "import os\nprint(os.environ['RANK'], os.environ['OTHER'])\n")
+        result = self.start("-n", "2", "--preload=named", "train.py").wait()
+        self.assertEqual((result.code, sorted(result.out.splitlines())), (0, ["0 8", "1 8"]), result)
+
+    def test_many_workers(self):
+        """They wait for the end of the process that forked them without using its CPU."""
+        cpus = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {min(cpus)})
+        try:
+            result = self.start("-n", "120", "--preload=json", "train.py").wait()
+        finally:
+            os.sched_setaffinity(0, cpus)
+        self.assertEqual((result.code, result.out, result.err), (0, "ran\n" * 120, ""))
+        self.assertLess(result.seconds, 10)
+
+    def test_warnings_are_errors(self):
+        """The server gives no cause for one."""
+        self.write("named.py", THREADS.replace("time.sleep, args=(60,)", "int"))
+        for name in "PYTHONWARNINGS", "PYTHONWARNDEFAULTENCODING":
+            result = Running([DDRUN, "--label=none", "--preload=named", "train.py"], env={**PYTHON, name: "error"}, cwd=self.dir).wait()
+            self.assertEqual((result.code, result.out, result.err), (0, "ran\n", ""), result)
 
     def test_not_for_executables(self):
         result = self.start("--preload=json", "true").wait()

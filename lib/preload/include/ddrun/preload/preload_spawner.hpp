@@ -79,6 +79,7 @@ class PreloadSpawner final : public process::Spawner {
   void on_message(std::string_view message);
   void on_forked(const std::vector<std::string>& fields);
   void request_fork();
+  void set_fork_timeout();
   void check_forked();
   void finish(Result<void> result);
   /// Kills the server; finish() once it has been reaped.
