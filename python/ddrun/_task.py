@@ -24,30 +24,39 @@ def payload(function, /, *args, **kwargs):
     except ImportError as error:  # users of the program alone do not need it
         raise ImportError("calls of ranks need cloudpickle: pip install 'ddrun[python]'") from error
 
-    main, found = sys.modules["__main__"], {}
+    main, found, file = sys.modules["__main__"], {}, io.BytesIO()
+    by_value = main.__name__ == "__mp_main__" and "__mp_main__" not in cloudpickle.list_registry_pickle_by_value()
+    if by_value:  # in a child of multiprocessing
+        cloudpickle.register_pickle_by_value(main)
+    try:
+        pickler = task_pickler()(file)
+        pickler.main, pickler.found = vars(main), found
+        pickler.dump(((function, args, kwargs), Names(found)))
+        return file.getvalue()
+    finally:
+        if by_value:
+            cloudpickle.unregister_pickle_by_value(main)
+
+
+@functools.lru_cache(None)
+def task_pickler():
+    import cloudpickle
 
     class Pickler(cloudpickle.Pickler):
+        """`main`: the caller's variables; `found`: what has a name there, filled while pickling."""
+
         def reducer_override(self, obj):
             kind, reduce = type(obj), super().reducer_override
             if not issubclass(kind, REDUCED):
                 return reduce(obj)
-            if names := _home.find(obj, vars(main)):
-                found.update(zip(names, (obj, vars(main)[names[1]])))
+            if names := _home.find(obj, self.main):
+                self.found.update(zip(names, (obj, self.main[names[1]])))
             if kind is types.FunctionType and obj.__globals__.get("__name__") in _home.MAIN:
                 if RankNamespace not in map(type, self.globals_ref.values()):
                     self.globals_ref[id(obj.__globals__)] = RankNamespace()
             return reduce_named(obj) or complete(obj, reduce(obj))
 
-    by_value = main.__name__ == "__mp_main__" and "__mp_main__" not in cloudpickle.list_registry_pickle_by_value()
-    if by_value:  # in a child of multiprocessing
-        cloudpickle.register_pickle_by_value(main)
-    try:
-        file = io.BytesIO()
-        Pickler(file).dump(((function, args, kwargs), Names(found)))
-        return file.getvalue()
-    finally:
-        if by_value:
-            cloudpickle.unregister_pickle_by_value(main)
+    return Pickler
 
 
 class RankNamespace:

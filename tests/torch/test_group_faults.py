@@ -281,16 +281,16 @@ class Connections(PackageTest):
         """Leave neither descriptors nor processes."""
         def descriptors():
             gc.collect()  # other tests'
-            return sorted(os.listdir("/proc/self/fd"))
+            return set(os.listdir("/proc/self/fd"))
         self.ddrun.run(pid, nproc_per_node=1)
         before = descriptors()
         with mock.patch.dict(os.environ, DDRUN_PROGRAM=str(self.tmp / "ddrun")), self.assertRaises(FileNotFoundError):
             self.ddrun.run(pid)
-        self.assertEqual(descriptors(), before)
+        self.assertLessEqual(descriptors(), before)
         with mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread")), \
                 self.assertRaisesRegex(RuntimeError, "new thread"):
             self.ddrun.Group(2)
-        self.assertEqual(descriptors(), before)
+        self.assertLessEqual(descriptors(), before)
         wait_until(lambda: not processes_of(self.mark), 60, "the end of the job")
 
 

@@ -278,9 +278,7 @@ def serve():
     imported.environ = {name: os.environb.get(name) for name in {*environ, *os.environb} - set(map(os.fsencode, names))
                         if os.environb.get(name) != environ.get(name)}
     if (now := list(sys.argv)) != argv:
-        import difflib
-        edits = difflib.SequenceMatcher(None, argv, now, False).get_opcodes()
-        imported.argv = [(tag == "equal", first, last, now[begin:end]) for tag, first, last, begin, end in edits]
+        imported.argv = argv, now
     imported.collects, flags = gc.isenabled(), gc.get_debug()
     gc.disable()
     gc.set_debug(0)
@@ -468,7 +466,9 @@ def run(sock, path, package, main):
     flag = [words[0]] * (words[0] == "-c")
     argv = words[2:] if flag else ["-m", *words[2:]] if words[0] == "-m" else words
     if imported.argv:
-        argv = [word for equal, first, last, new in imported.argv for word in (argv[first:last] if equal else new)]
+        before, now = imported.argv
+        own = dict(zip(before, argv))  # words may differ by rank
+        argv = [own.get(word, word) for word in now]
     sys.argv[:] = flag + argv
     if flag:
         main = new_main()  # of its text, not of the script
