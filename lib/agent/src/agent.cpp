@@ -548,10 +548,12 @@ void Agent::carry_out(const action::StartSkew& skew) {
 }
 
 void Agent::carry_out(const action::SendFailed& failed) {
-  const auto& workers = group_.workers();
+  auto& workers = group_.workers();
   const auto worker = std::find_if(workers.begin(), workers.end(),
                                    [&](const Worker& one) { return one.local_rank == failed.local_rank; });
-  if (worker != workers.end()) member_.send_failed(worker->end);
+  if (worker == workers.end()) return;
+  record_.explain_kill(worker->end, prepared_);
+  member_.send_failed(worker->end);
 }
 
 void Agent::carry_out(const action::Finish&) {

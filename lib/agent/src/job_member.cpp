@@ -16,6 +16,7 @@ rendezvous::Failed failed_message(rendezvous::Round round, const WorkerEnd& work
   message.rank = worker.rank;
   message.local_rank = worker.local_rank;
   message.pid = worker.pid;
+  message.why = worker.why;
   if (const auto* signaled = std::get_if<Signaled>(&worker.status)) {
     message.by_signal = true;
     message.code = signaled->signal;

@@ -57,6 +57,11 @@ std::string JobRecord::explain_exit(const WorkerEnd& end, const Preparation& pre
   return death_reasons_.explain({end.pid, end.status, prepared.directory, end.started, end.use.max_rss_kib});
 }
 
+void JobRecord::explain_kill(WorkerEnd& end, const Preparation& prepared) {
+  const auto* signaled = std::get_if<Signaled>(&end.status);
+  if (signaled != nullptr && signaled->signal == SIGKILL) end.why = explain_exit(end, prepared);
+}
+
 void JobRecord::begin_stop() {
   if (!stop_begun_at_) stop_begun_at_ = std::chrono::system_clock::now();
 }
@@ -115,7 +120,7 @@ void JobRecord::add_attempt(const GroupMachine& machine, WorkerGroup& group, con
       const auto* signaled = std::get_if<Signaled>(&end.status);
       if (end.success || end.stopped_by_ddrun || (signaled != nullptr && signaled->signal == SIGKILL) != killed)
         continue;
-      end.why = explain_exit(end, prepared);
+      if (end.why.empty()) end.why = explain_exit(end, prepared);
     }
   }
   timers_.clear();

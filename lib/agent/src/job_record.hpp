@@ -31,6 +31,8 @@ class JobRecord {
   /// To be called before the group is stopped, after the workers' output was read: later output is a consequence. Only
   /// the first call of an attempt counts.
   void begin_stop();
+  /// Sets `why` of a worker that SIGKILL has ended, which is known at once.
+  void explain_kill(WorkerEnd& end, const Preparation& prepared);
   [[nodiscard]] bool has_stop_begun() const { return stop_begun_at_.has_value(); }
   /// Records the ends of an attempt's workers and the first failure, once its output is closed. Reads error files, and
   /// the kernel's counters if a worker was killed.

@@ -29,7 +29,7 @@ void fields(auto& visitor, Is<Join> auto& join) {
 void fields(auto& visitor, Is<Opened> auto& opened) { visitor(opened.round, opened.port); }
 void fields(auto& visitor, Is<Failed> auto& failed) {
   visitor(failed.round, failed.rank, failed.local_rank, failed.pid, failed.by_signal, failed.code, failed.core_dumped,
-          failed.may_restart);
+          failed.may_restart, failed.why);
 }
 void fields(auto& visitor, Is<Succeeded> auto& succeeded) { visitor(succeeded.round); }
 void fields(auto& visitor, Is<Stopped> auto& stopped) { visitor(stopped.round, stopped.cause, stopped.workers); }

@@ -731,7 +731,8 @@ void Coordinator::State::on(Member& member, const Failed& message) {
   // Later failures during a stop are consequences: only the first one is the cause.
   if (phase_ != Phase::running || message.round != job_.round || !member.in_round || member.stopped) return;
   VerdictMessage cause = causes::worker_failed(message, member);
-  event(event_text::failed, message, member.node(), cause.why);
+  event(event_text::failed, message, member.node(),
+        message.why.empty() ? cause.why : concat(cause.why, ": ", truncate_text(message.why)));
   stop_for_cause(std::move(cause), member.link, message.may_restart);
   if (ending_) ending_->machine = member.machine;
 }

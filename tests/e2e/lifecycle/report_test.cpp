@@ -189,6 +189,7 @@ TEST_CASE("The events of a job on one machine have the keys of those of several"
   CHECK(events[5]["pause_ms"] == 20);
   CHECK(events[5]["restarts"] == 1);
   CHECK(events[8]["signal"] == 9);
+  CHECK(has(events[8]["why"].get<std::string>(), " killed by SIGKILL: "));  // and what the kernel says of it
   CHECK(events[10]["verdict"] == "worker_failed");
   CHECK(events[10]["exit_code"] == 137);
   CHECK(events[10]["signal"] == 9);

@@ -49,7 +49,7 @@ TEST_CASE("messages have the layout of PROTOCOL.md") {
   CHECK(hex(payload) ==
         "0700000000000000"
         "3c73");
-  CHECK(encode(FromAgent(Failed{1, 5, 1, 4711, true, 9, false, true}), payload) == 3);
+  CHECK(encode(FromAgent(Failed{1, 5, 1, 4711, true, 9, false, true, "oom"}), payload) == 3);
   CHECK(hex(payload) ==
         "0100000000000000"
         "05000000"
@@ -58,7 +58,8 @@ TEST_CASE("messages have the layout of PROTOCOL.md") {
         "01"
         "09000000"
         "00"
-        "01");
+        "01"
+        "030000006f6f6d");
   CHECK(encode(FromAgent(Pong{3, 4, 5}), payload) == 8);
   CHECK(hex(payload) ==
         "03000000"

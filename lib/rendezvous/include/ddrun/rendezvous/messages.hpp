@@ -66,6 +66,7 @@ struct Failed {
   std::int32_t code = 0;  ///< exit code or signal number
   bool core_dumped = false;
   bool may_restart = true;
+  std::string why = {};  ///< what the kernel or a timer says about it at once; may be empty
   bool operator==(const Failed&) const = default;
 };
 struct Succeeded {

@@ -25,7 +25,7 @@ inline std::vector<rendezvous::FromAgent> messages_of_agent() {
            {17, 5, 2, 4, "{}", true, true},
            "boot 1"},
       Opened{1, 29500},
-      Failed{2, 9, 1, 4711, true, 11, true, false},
+      Failed{2, 9, 1, 4711, true, 9, true, false, "out of memory"},
       Succeeded{std::uint64_t{1} << 40},
       Stopped{3, R"({"rank":9})", R"([{"rank":8},{"rank":9}])"},
       Leave{2, "pid 17 (bash) of user 1000"},
