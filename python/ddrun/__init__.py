@@ -1,11 +1,16 @@
 """ddrun launches the workers of distributed training. The launcher is a native program; this package finds it."""
 
 import os
+import re
+import site
+import stat
 import sys
 import sysconfig
 
 _MODULES = {"Group": "_group", "run": "_group", "RankDied": "_errors", "RankError": "_errors", "LaunchConfig": "_launchers",
             "elastic_launch": "_launchers", "notebook_launcher": "_launchers"}
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__))  # before the program changes its directory
 
 __all__ = ["__version__", "find_ddrun", *_MODULES]
 
@@ -23,30 +28,39 @@ def __getattr__(name):
 
 
 def _places():
-    """Directories in which an installer may have put the program of this package, the likeliest first."""
-    package = os.path.dirname(os.path.abspath(__file__))
-    site = os.path.dirname(package)
-    yield sysconfig.get_path("scripts")  # of this interpreter: a virtual environment, or the system
+    """Directories in which an installer may have put the program of this package, those beside it first."""
+    folder = os.path.dirname(_PACKAGE)
+    yield os.path.join(folder, "bin")  # pip install --target
+    if prefix := re.fullmatch(r"(.*)/lib[^/]*/(?:python|pypy)3[^/]*/(?:site|dist)-packages", folder):
+        yield os.path.join(prefix[1] or "/", "bin")  # a virtual environment, the system, pip install --prefix, --user
+    yield sysconfig.get_path("scripts")  # of this interpreter, if the package is not installed there: --editable
     yield sysconfig.get_path("scripts", vars={"base": sys.base_prefix, "platbase": sys.base_prefix})
-    yield os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(site))), "bin")  # pip install --prefix
-    yield os.path.join(site, "bin")  # pip install --target
-    yield sysconfig.get_path("scripts", scheme="posix_user")  # pip install --user
+    if site.ENABLE_USER_SITE:
+        yield sysconfig.get_path("scripts", scheme="posix_user")
+
+
+def _is_safe(path):
+    """Whether no other user can have made or changed this, who could not change this package or Python too."""
+    of_package, found = os.stat(_PACKAGE), os.stat(path)
+    owners = {0, os.geteuid(), of_package.st_uid, os.stat(sys.prefix).st_uid, os.stat(sys.base_prefix).st_uid}
+    return found.st_uid in owners and not found.st_mode & ~of_package.st_mode & stat.S_IWOTH
 
 
 def find_ddrun() -> str:
     """The path of the program ddrun that was installed with this package.
 
-    Raises FileNotFoundError that lists all places. PATH is not among them: a ddrun there may have another version.
-    DDRUN_PROGRAM names another program, for those who build ddrun.
+    Raises FileNotFoundError that lists all places. PATH is not among them: a ddrun there may have another version. Nor is
+    what another user may have put there. DDRUN_PROGRAM names another program, for those who build ddrun.
     """
     if program := os.environ.get("DDRUN_PROGRAM"):
         return program
-    places = list(dict.fromkeys(_places()))
-    for place in places:
-        program = os.path.join(place, "ddrun")
+    listed = ""
+    for place in dict.fromkeys(filter(os.path.isabs, _places())):
+        program, listed = os.path.join(place, "ddrun"), f"{listed}\n  {place}"
         if os.access(program, os.X_OK) and os.path.isfile(program):
-            return program
-    listed = "".join(f"\n  {place}" for place in places)
+            if _is_safe(place) and _is_safe(program):
+                return program
+            listed += ": there is one that other users may have put there; not taken"
     raise FileNotFoundError(
         f"the program ddrun is not in any of these; install the package anew (pip install --force-reinstall ddrun):{listed}"
     )
