@@ -79,7 +79,7 @@ class Call:
         if kind == "interrupt":
             raise KeyboardInterrupt
         if kind == "mark":
-            self.marks.discard(content[0])
+            self.on_mark(content[0])
         elif kind == "answer":
             self.on_answer(content[0], *content[1])
         elif job.death or job.status is not None or job.round > self.round:
@@ -89,7 +89,7 @@ class Call:
         elif kind is None:
             if not self.active:
                 if job.lines:  # the marks are behind them
-                    self.marks.discard(job.show_line())
+                    self.on_mark(job.show_line())
                     return True
                 self.group._streams -= {stream for _, stream in self.marks}
                 return False
@@ -127,6 +127,11 @@ class Call:
             else:
                 self.failure = self.failure or (content, peer.rank, peer.world_size, peer.host)
                 self.stop()
+
+    def on_mark(self, mark):
+        self.marks.discard(mark)
+        if mark:
+            self.group.mark(mark)
 
     def peers(self):
         return [peer for peer, _ in list(self.active.values())]

@@ -1,8 +1,11 @@
 """Runs notebook cells on a rank, in an IPython shell without history whose namespace is the rank's __main__."""
 
 import functools
+import itertools
 import os
 import sys
+import threading
+import traceback
 import warnings
 
 from IPython.core.displayhook import DisplayHook
@@ -10,7 +13,9 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.history import HistoryManager
 from IPython.core.interactiveshell import InteractiveShell
 
-from ddrun import _worker
+from ddrun import _task, _worker
+
+FIRST_DISPLAY = 10**12  # above the numbers of tasks
 
 
 class ValueHook(DisplayHook):
@@ -24,15 +29,31 @@ class ValueHook(DisplayHook):
 
 
 class Publisher(DisplayPublisher):
-    """Sends what display() shows to the caller, from the first of a cell's ranks; text is printed by each."""
+    """Sends what display() and clear_output() do to the caller, from the first of a cell's ranks; text is printed by each."""
 
-    first = True
+    first, numbers = True, itertools.count(FIRST_DISPLAY)
 
-    def publish(self, data, metadata=None, **options):
-        if set(data) == {"text/plain"}:
+    def publish(self, data, metadata=None, *_, transient=None, update=False, **__):
+        data = {kind: value for kind, value in data.items() if not kind.startswith("application/vnd.jupyter.widget-")}
+        if set(data) == {"text/plain"} and not transient:
             print(data["text/plain"])
-        elif self.first:
-            _worker.rank.send(None, "display", (data, metadata or {}))
+        elif data or transient:
+            self.send("publish", data=data, metadata=metadata or {}, transient=transient or {}, update=update)
+
+    def clear_output(self, wait=False):
+        self.send("clear_output", wait=wait)
+
+    def send(self, method, **arguments):
+        """What has been printed comes before it: the caller waits for marks. Between tasks it listens to nothing."""
+        if not self.first or _worker.rank.running is None:
+            return
+        number = next(self.numbers) + FIRST_DISPLAY * int(os.environ["RANK"])
+        content = number, ", ".join(arguments.get("data", [method])), _task.dumps((method, arguments))
+        _worker.rank.write_marks(number)
+        # In a thread of its own, as an interrupt of this one would leave half a message.
+        thread = threading.Thread(target=_worker.rank.send, args=(None, "display", content), daemon=True)
+        thread.start()
+        thread.join()
 
 
 @functools.lru_cache(maxsize=None)
@@ -41,7 +62,8 @@ def shell():
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     made = InteractiveShell.instance(user_module=sys.modules["__main__"], displayhook_class=ValueHook,
                                      display_pub_class=Publisher)
-    made.showtraceback = made.showsyntaxerror = lambda *_, **__: None  # the caller shows it
+    made.showsyntaxerror = lambda *_, **__: None  # the caller shows it, and a cell's exception
+    made.showtraceback = lambda error=None, *_, **__: error and traceback.print_exception(*error)  # of a __repr__
     made.ask_exit = lambda: print("%ddrun stop ends the ranks", file=sys.stderr)
     # An interrupt may come between the making of a coroutine and its first step.
     warnings.filterwarnings("ignore", "coroutine 'InteractiveShell.run_cell_async' was never awaited")

@@ -219,5 +219,8 @@ class Group:
         job.death = None
         return error
 
-    def display(self, data, metadata):
-        """What a cell shows that is not text."""
+    def display(self, *content):
+        """What a cell shows that is not text, see _cells.Publisher."""
+
+    def mark(self, mark):
+        """(number, stream): what was printed before this display has been shown."""

@@ -2,14 +2,17 @@
 
 import argparse
 import functools
+import pickle
 import re
 import shlex
+import time
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class
-from IPython.display import display
+from IPython.display import clear_output, display, publish_display_data
 
 from ddrun import _cells
+from ddrun._call import MARK_TIMEOUT
 from ddrun._group import Group
 from ddrun._output import ranks_text
 
@@ -23,9 +26,32 @@ USAGE = """%ddrun start [N] [--preload MODULES] [--hosts HOSTS] [options of ddru
 class NotebookGroup(Group):
     cells = True
 
-    def display(self, data, metadata):
+    def __init__(self, *args, **options):
+        self._marks = set()
+        super().__init__(*args, **options)
+
+    def mark(self, mark):
+        if mark[0] >= _cells.FIRST_DISPLAY:
+            self._marks.add(mark)
+
+    def display(self, number, what, content):
+        """See _cells.Publisher. `content` is pickled for itself: what cannot be unpickled ends nothing."""
+        marks, deadline = {(number, stream) for stream in self._streams}, time.monotonic() + MARK_TIMEOUT
+        while marks - self._marks and time.monotonic() < deadline:
+            if not self._job.lines:
+                time.sleep(0.001)
+            elif mark := self._job.show_line():
+                self.mark(mark)
+                if mark not in self._marks:
+                    self._job.inbox.put(("mark", mark))  # of a task, for the call
+        self._streams -= {stream for _, stream in marks - self._marks}
+        self._marks -= marks
         self._output.show(True)
-        display(data, metadata=metadata, raw=True)
+        try:
+            method, arguments = pickle.loads(content)
+            {"publish": publish_display_data, "clear_output": clear_output}[method](**arguments)
+        except Exception as error:
+            self._output.write("stderr", f"ddrun: a display of {what} cannot be shown: {type(error).__name__}: {error}\n")
 
 
 @magics_class
@@ -75,9 +101,9 @@ class DdrunMagics(Magics):
         values = dict(zip(ranks or range(len(results)), results))
         data, metadata = values[first] or ({}, {})
         if set(data) > {"text/plain"}:
-            return group.display(data, metadata)
+            return display(data, metadata=metadata, raw=True)
         for rank, value in values.items():
-            if value:
+            if value and "text/plain" in value[0]:
                 group._output.line(rank, "stdout", value[0]["text/plain"] + "\n")
         group._output.show(True)
 

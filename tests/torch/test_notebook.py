@@ -126,6 +126,47 @@ print("last")""", seen=look)
         outputs = self.outputs("%%ddrun --rank 1,2\nfrom IPython.display import HTML\nHTML(f'<b>{rank}</b>')")
         self.assertEqual([output.data["text/html"] for output in outputs], ["<b>1</b>"])
 
+    def test_displays_are_updated(self):
+        """In place, from the first rank of the cell, by a thread too; texts of other ranks are not repeated."""
+        outputs = self.outputs("""%%ddrun
+from IPython.display import HTML, display, update_display
+import threading
+handle = display(HTML('0'), display_id=True)
+thread = threading.Thread(target=lambda: [handle.update(HTML(f'{rank}:{number}')) for number in range(1, 5)])
+thread.start(), thread.join()
+display('a', display_id='of a cell')
+update_display(rank, display_id='of a cell');""")
+        self.assertEqual([output.output_type for output in outputs], ["display_data"] * 2)
+        self.assertEqual([outputs[0].data["text/html"], outputs[1].data["text/plain"]], ["0:4", "0"])
+
+    def test_clear_output(self):
+        """It clears what was printed before it, by any rank, and nothing that came later."""
+        shown = self.shown("""%%ddrun --rank 1
+from IPython.display import clear_output
+for number in range(20):
+    clear_output(wait=number % 2)
+    print('number', number)""")
+        self.assertEqual(shown, "[1] number 19\n")
+        self.assertEqual(self.shown("%%ddrun --rank 0,2\nfrom IPython.display import clear_output\nprint('x')\nif rank == 2: clear_output()"), "[0,2] x\n")
+
+    def test_what_cannot_be_displayed(self):
+        """Is one line, or the traceback of __repr__, and ends nothing."""
+        shown = self.shown("""%%ddrun --rank 0
+import sys, types
+from IPython.display import display
+sys.modules['of_ranks'] = types.ModuleType('of_ranks')
+Local = type('Local', (), {'__module__': 'of_ranks'})
+sys.modules['of_ranks'].Local = Local
+display({'text/html': Local()}, raw=True)
+print('goes on')""")
+        self.assertEqual(sorted(shown.split("\n")), ["", "[0] goes on", "ddrun: a display of text/html cannot be shown: "
+                                                     "ModuleNotFoundError: No module named 'of_ranks'"])
+        shown = self.shown("%%ddrun --rank 0\nclass Bad:\n    def __repr__(self): raise ValueError('no text')\ndisplay(Bad())\nBad()")
+        self.assertEqual(shown.count("[0] ValueError: no text\n"), 2)
+        self.assertNotIn("KeyError", shown)
+        shown = self.shown("%%ddrun --rank 0\ndisplay({'application/vnd.jupyter.widget-view+json': {}, 'text/plain': 'bar'}, raw=True)")
+        self.assertEqual(shown, "[0] bar\n")
+
     def test_failures(self):
         self.outputs("%%ddrun\nimport time\nx = rank\ndef fail():\n    raise KeyError('train')")
         outputs = self.outputs("%%ddrun\nif rank == 1: fail()\ntime.sleep(1000)")
