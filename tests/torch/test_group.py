@@ -16,7 +16,7 @@ import uuid
 from unittest import mock
 
 from harness import DDRUN, PYTHON, Running, TorchTest, VENV, environment, main, processes_of, running, wait_until
-from documents import DOCS, ROOT, Page, free_port
+from documents import DOCS, ROOT, Page
 
 PACKAGE = {"PYTHONPATH": ROOT / "python", "DDRUN_PROGRAM": DDRUN}
 FOREVER = 1000  # seconds
@@ -452,35 +452,6 @@ class Torch(PackageTest):
 
     def test_page(self):
         self.assertGreater(Page(DOCS / "python.md", self.tmp, VENV).run().ran, 0)
-
-
-class Launchers(PackageTest):
-    def test_one_machine(self):
-        with contextlib.redirect_stderr(io.StringIO()):
-            self.assertEqual(ddrun.notebook_launcher(lambda add: rank() + add, (5,), num_processes=2), [5, 6])
-            self.assertEqual(ddrun.elastic_launch(ddrun.LaunchConfig(1, 1, 2), lambda add: rank() + add)(5), {0: 5, 1: 6})
-            with self.assertRaises(BadLuck):
-                ddrun.elastic_launch(ddrun.LaunchConfig(1, 1, 2, max_restarts=0), fail_on)(0, BadLuck())
-        with self.assertRaisesRegex(TypeError, "function"):
-            ddrun.elastic_launch(ddrun.LaunchConfig(1, 1, 2), "train.py")
-
-    def test_two_machines(self):
-        text = """
-import ddrun, sys, torch.distributed.launcher.api
-def function():
-    import os
-    return os.environ["RANK"], os.environ["WORLD_SIZE"], os.environ.get("ACCELERATE_MIXED_PRECISION")
-node, port = sys.argv[1:]
-print(ddrun.notebook_launcher(function, num_processes=2, num_nodes=2, node_rank=int(node), master_addr="127.0.0.1", use_port=port))
-config = torch.distributed.launcher.api.LaunchConfig(1, 1, 1)
-print(ddrun.elastic_launch(config, function)())
-"""
-        port = free_port()
-        machines = [self.start(text, node, port) for node in range(2)]
-        for node, machine in enumerate(machines):
-            result = self.assert_success(machine.wait())
-            ranks = [(f"{rank}", "4", "no") for rank in (2 * node, 2 * node + 1)]
-            self.assertEqual(result.out, f"{ranks}\n{ {0: ('0', '1', None)} }\n")
 
 
 def run_with_package():

@@ -1,0 +1,30 @@
+"""The options of ddrun that the package needs itself."""
+
+# Words of the command line in front of a caller's options, so that variables and settings files do not change these.
+SWITCHED_OFF = [f"--{name}=0" for name in ("dry-run", "module", "no-python", "run-path")]
+
+_REASONS = {
+    **dict.fromkeys(("log-line-prefix-template", "label"), "ranks are told apart by it; show(stream, text) gets their lines"),
+    **dict.fromkeys(("events", "stdin", "end-with-parent"), "it is given already"),
+    **dict.fromkeys(("module", "no-python", "run-path"), "ranks run functions"),
+    **dict.fromkeys(("dry-run", "help", "version", "print-completion"), "it starts no ranks"),
+    "verbose": "--quiet is given already",
+}
+_SHORT = {"m": "module", "h": "help", "V": "version", "v": "verbose"}
+
+
+def check_options(options):
+    """Raises an exception that names an option, or a program, with which no call would work."""
+    if isinstance(options, str):
+        raise TypeError(f"options is a list of words: options={options.split()!r}")
+    before = "--="
+    for word in map(str, options):
+        name = word[2:].partition("=")[0].replace("_", "-") if word.startswith("--") else None
+        # Other short options take the rest of the word as their value. A value that begins with a dash follows an =.
+        letters = word[1:len(word) - len(word[1:].lstrip("mhVvq"))] if word.startswith("-") and name is None else ""
+        for found in (name, *map(_SHORT.get, letters)):
+            if found in _REASONS:
+                raise ValueError(f"the option {word.partition('=')[0]} is not for calls of functions: {_REASONS[found]}")
+        if name == "" or not word.startswith("-") and before.startswith("--") and "=" in before:
+            raise ValueError(f"options end before {word!r}, but ranks run functions, no other program")
+        before = word
