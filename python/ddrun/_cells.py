@@ -1,8 +1,10 @@
 """Runs notebook cells on a rank, in an IPython shell without history whose namespace is the rank's __main__."""
 
+import contextlib
 import functools
 import itertools
 import os
+import queue
 import sys
 import threading
 import traceback
@@ -31,7 +33,7 @@ class ValueHook(DisplayHook):
 class Publisher(DisplayPublisher):
     """Sends what display() and clear_output() do to the caller, from the first of a cell's ranks; text is printed by each."""
 
-    first, numbers = True, itertools.count(FIRST_DISPLAY)
+    first, numbers, lock = True, itertools.count(FIRST_DISPLAY), threading.Lock()
 
     def publish(self, data, metadata=None, *_, transient=None, update=False, **__):
         data = {kind: value for kind, value in data.items() if not kind.startswith("application/vnd.jupyter.widget-")}
@@ -44,16 +46,19 @@ class Publisher(DisplayPublisher):
         self.send("clear_output", wait=wait)
 
     def send(self, method, **arguments):
-        """What has been printed comes before it: the caller waits for marks. Between tasks it listens to nothing."""
+        """Blocks until it is shown, behind what was printed before it, for 1 s at most. Between tasks the caller shows nothing."""
         if not self.first or _worker.rank.running is None:
             return
         number = next(self.numbers) + FIRST_DISPLAY * int(os.environ["RANK"])
         content = number, ", ".join(arguments.get("data", [method])), _task.dumps((method, arguments))
-        _worker.rank.write_marks(number)
-        # In a thread of its own, as an interrupt of this one would leave half a message.
-        thread = threading.Thread(target=_worker.rank.send, args=(None, "display", content), daemon=True)
-        thread.start()
-        thread.join()
+        with self.lock, contextlib.suppress(queue.Empty):
+            _worker.rank.write_marks(number)
+            # In a thread of its own, as an interrupt of this one would leave half a message.
+            thread = threading.Thread(target=_worker.rank.send, args=(None, "display", content), daemon=True)
+            thread.start()
+            thread.join()
+            while _worker.rank.shown.get(timeout=1) != number:
+                pass
 
 
 @functools.lru_cache(maxsize=None)

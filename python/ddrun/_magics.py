@@ -24,15 +24,11 @@ USAGE = """%ddrun start [N] [--preload MODULES] [--hosts HOSTS] [options of ddru
 
 
 class NotebookGroup(Group):
-    cells = True
-
-    def __init__(self, *args, **options):
-        self._marks = set()
-        super().__init__(*args, **options)
+    cells, _marks = True, frozenset()
 
     def mark(self, mark):
         if mark[0] >= _cells.FIRST_DISPLAY:
-            self._marks.add(mark)
+            self._marks |= {mark}
 
     def display(self, number, what, content):
         """See _cells.Publisher. `content` is pickled for itself: what cannot be unpickled ends nothing."""
@@ -52,6 +48,8 @@ class NotebookGroup(Group):
             {"publish": publish_display_data, "clear_output": clear_output}[method](**arguments)
         except Exception as error:
             self._output.write("stderr", f"ddrun: a display of {what} cannot be shown: {type(error).__name__}: {error}\n")
+        if peer := self._job.peers.get(number // _cells.FIRST_DISPLAY - 1):
+            self._job.send(peer, "shown", number)
 
 
 @magics_class

@@ -1,8 +1,8 @@
 """One rank: its main thread runs the tasks that the caller sends, a second thread receives them.
 
 A task is (number, payload); payload is a pickled (function, args, kwargs). Other messages are ("interrupt", number),
-("abort",), ("exit",) and ("goodbye",), after which the rank ends with status 0; it ends with NOT_CONNECTED if the
-connection ends without that. The answer is (number, "value", pickled, begun) or (number, "error", error, begun), see
+("shown", number of a display), ("abort",), ("exit",) and ("goodbye",), after which the rank ends with status 0; it ends with
+NOT_CONNECTED if the connection ends without that. The answer is (number, "value", pickled, begun) or (number, "error", error, begun), see
 `describe`; begun: how many collectives, see `collectives`. Before an answer the rank writes a line with the job's mark and the
 number to stdout and stderr: the caller knows by it that it has all that was printed.
 """
@@ -26,7 +26,7 @@ class Rank:
     def __init__(self, connection):
         self.connection, self.once = connection, connection.welcome["once"]
         self.running = self.interrupted = None
-        self.tasks, self.heard = queue.SimpleQueue(), threading.Event()
+        self.tasks, self.shown, self.heard = queue.SimpleQueue(), queue.SimpleQueue(), threading.Event()
 
     def send(self, *message):
         self.connection.send(message)
@@ -43,6 +43,8 @@ class Rank:
                 message = self.connection.receive()
                 if message[0] == "interrupt":
                     self.interrupt(message[1])
+                elif message[0] == "shown":
+                    self.shown.put(message[1])
                 elif message[0] == "abort":
                     _process_group.abort()
                 elif message[0] == "exit":
