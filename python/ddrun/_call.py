@@ -113,6 +113,8 @@ class Call:
     def on_answer(self, peer, number, kind, content, begun=()):
         if kind == "display":
             self.group.display(*content)
+        elif kind == "unreadable":
+            self.group._output.write("stderr", f"ddrun: a message of rank {peer.rank} cannot be unpickled: {content}\n")
         elif number in self.left:
             self.left[number] = kind == "value" and pickle.loads(content)
         elif number in self.active:

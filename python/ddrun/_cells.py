@@ -46,7 +46,7 @@ class Publisher(DisplayPublisher):
         self.send("clear_output", wait=wait)
 
     def send(self, method, **arguments):
-        """Blocks until it is shown, behind what was printed before it, for 1 s at most. Between tasks the caller shows nothing."""
+        """Blocks until it is shown, behind what was printed before it, for 1 s at most. Between tasks nothing is shown."""
         if not self.first or _worker.rank.running is None:
             return
         number = next(self.numbers) + FIRST_DISPLAY * int(os.environ["RANK"])

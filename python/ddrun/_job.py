@@ -16,6 +16,7 @@ import time
 
 from ddrun import _channel, _home, find_ddrun
 from ddrun._lines import Marks, Splitter
+from ddrun._options import SWITCHED_OFF, check_options
 
 HELD = 1 << 24  # bytes of lines that the caller has not taken
 LINE_COST = 300  # bytes that a line takes beside its text
@@ -34,6 +35,7 @@ class Job:
 
     def __init__(self, options, output, once=False, cells=False):
         _home.refuse_import()
+        check_options(options)
         self.inbox, self.lines, self.waiting = queue.SimpleQueue(), collections.deque(), False
         self.added = self.taken = self.dropped = 0  # bytes of lines
         self.idle = self.paused = False
@@ -60,8 +62,8 @@ class Job:
             if not once:  # rank 0 opens a store for each process group: in ddrun's the addresses of an earlier one would stay
                 variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
             place = [f"-x={name}" for name in variables] if self.remote else ["--env-detect=none"]  # not all of a Slurm job
-            command = [find_ddrun(), "-q", "--end-with-parent", "--stdin=none", f"--log-line-prefix-template={marks.template}",
-                       f"--events=/dev/fd/{pipes[2][1]}", *place, *options,
+            command = [find_ddrun(), "-q", "--ci=none", "--end-with-parent", "--stdin=none", f"--events=/dev/fd/{pipes[2][1]}",
+                       f"--log-line-prefix-template={marks.template}", *place, *SWITCHED_OFF, *options,
                        os.path.join(os.path.dirname(os.path.abspath(__file__)), "_rank.py")]
             try:
                 # In a new session: Jupyter interrupts all of the kernel's process group, which would end the job.
@@ -176,7 +178,12 @@ class Job:
                 return await writer.drain()
             self.inbox.put(("hello", peer))
             while True:
-                self.inbox.put(("answer", peer, await read_frame(reader, incoming)))
+                frame = await read_frame(reader, incoming)
+                try:
+                    message = pickle.loads(frame)
+                except Exception as error:  # it may need a class that is not here
+                    message = None, "unreadable", f"{type(error).__name__}: {error}", {}
+                self.inbox.put(("answer", peer, message))
         except Exception as error:  # of a stranger, too
             if peer and not isinstance(error, EOFError):
                 peer.reason = f": {error}"
@@ -191,7 +198,7 @@ class Job:
         writer.write(ours)
         theirs = await reader.readexactly(len(ours))
         outgoing, incoming = _channel.directions(self.key, ours, theirs)
-        hello = await read_frame(reader, incoming, _channel.HELLO_LIMIT)
+        hello = pickle.loads(await read_frame(reader, incoming, _channel.HELLO_LIMIT))
         peer = hello and Peer(hello, outgoing, writer)
         if peer:
             self.encodings[peer.rank] = peer.encoding
@@ -316,7 +323,7 @@ class Peer:
 
 async def read_frame(reader, direction, limit=1 << 62):
     header = await reader.readexactly(direction.header_bytes)
-    return pickle.loads(direction.payload(header, await reader.readexactly(direction.size(header, limit))))
+    return direction.payload(header, await reader.readexactly(direction.size(header, limit)))
 
 
 def listen(remote):

@@ -2,9 +2,9 @@
 
 A task is (number, payload); payload is a pickled (function, args, kwargs). Other messages are ("interrupt", number),
 ("shown", number of a display), ("abort",), ("exit",) and ("goodbye",), after which the rank ends with status 0; it ends with
-NOT_CONNECTED if the connection ends without that. The answer is (number, "value", pickled, begun) or (number, "error", error, begun), see
-`describe`; begun: how many collectives, see `collectives`. Before an answer the rank writes a line with the job's mark and the
-number to stdout and stderr: the caller knows by it that it has all that was printed.
+NOT_CONNECTED if the connection ends without that. The answer is (number, "value", pickled, begun) or (number, "error", error,
+begun), see `describe`; begun: how many collectives, see `collectives`. Before an answer a rank of a group writes a line with
+the job's mark and the number to stdout and stderr: the caller knows by it that it has all that was printed.
 """
 
 import contextlib
@@ -86,7 +86,8 @@ class Rank:
                 self.running = None
                 answer = "error", _task.describe(error)
             self.running = None
-            self.write_marks(number)
+            if not self.once:  # then the end of the process is the end of its output
+                self.write_marks(number)
             begun = {name: count - before.get(name, 0) for name, count in _process_group.collectives().items()}
             try:
                 self.send(number, *answer, begun)

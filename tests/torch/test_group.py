@@ -211,6 +211,8 @@ class Run(PackageTest):
         for options in ({"nproc_per_node": "x"}, {"options": ["--nope"]}):
             with self.subTest(options=options), self.assertRaisesRegex(RuntimeError, "^ddrun: error: [^\n]*$"):
                 self.run_4(pid, **options)
+        with self.assertRaisesRegex(ValueError, "--label is not for calls"):
+            self.run_4(pid, options=["--label=none"])
 
 
 class Groups(PackageTest):

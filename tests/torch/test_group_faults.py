@@ -294,6 +294,23 @@ class Connections(PackageTest):
         wait_until(lambda: not processes_of(self.mark), 60, "the end of the job")
 
 
+    def test_message_that_cannot_be_unpickled(self):
+        """Is named, and ends nothing."""
+        def function():
+            from ddrun import _worker
+
+            class Here:
+                pass
+            Here.__module__ = Here.__qualname__ = "only_here"
+            sys.modules["only_here"] = type(sys)("only_here")
+            sys.modules["only_here"].only_here = Here
+            _worker.rank.send(None, "display", Here())
+        group = self.group(1)
+        group.run(function)
+        self.assertEqual(group.run(rank), [0])
+        self.assertRegex(self.printed["stderr"], "^ddrun: a message of rank 0 cannot be unpickled: .*only_here.*\n$")
+
+
 class Processes(PackageTest):
     def test_fork_of_the_caller(self):
         """It leaves the group alone."""
