@@ -315,7 +315,11 @@ class Peer:
     reason = ""  # why it was closed, if not by the rank
 
     def __init__(self, hello, outgoing, writer):
-        variables, self.host, self.pid, self.encoding = hello
+        variables, self.host, self.pid, encoding = hello
+        try:
+            self.encoding = b"x".decode(encoding) and encoding
+        except (LookupError, TypeError, ValueError):  # of this Python no text encoding
+            self.encoding = "utf-8"
         self.rank, self.round = variables["RANK"], variables["DDRUN_ROUND"]
         self.world_size, self.local_world_size = variables["WORLD_SIZE"], variables["LOCAL_WORLD_SIZE"]
         self.outgoing, self.writer = outgoing, writer

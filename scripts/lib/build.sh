@@ -46,6 +46,7 @@ jobs, end = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
 names = [name for name in dict.fromkeys(sys.stdin.read().split()) if name.endswith((".cpp", ".hpp")) and os.path.exists(name)]
 units = json.load(open("build/alone/compile_commands.json"))
 of_file = {os.path.relpath(unit["file"]): unit for unit in units}
+folders = " ".join(dict.fromkeys(word for unit in units for word in unit["command"].split() if word.startswith("-I")))
 
 def check(name):
     if time.monotonic() > end:
@@ -54,9 +55,9 @@ def check(name):
         command = unit["command"]
     elif name.endswith(".cpp"):
         return 0  # no part of this build
-    else:  # as in a file beside it
+    else:  # as in a file beside it; headers of tests also include those of the modules that they are for
         unit = max(units, key=lambda unit: len(os.path.commonpath([unit["file"], os.path.abspath(name)])))
-        command = unit["command"].partition(" -o ")[0] + f" -include {os.path.abspath(name)} -x c++ /dev/null"
+        command = unit["command"].partition(" -o ")[0] + f" {folders} -include {os.path.abspath(name)} -x c++ /dev/null"
     print(name, flush=True)
     return subprocess.call(f"{command} -fsyntax-only", shell=True, cwd=unit["directory"])
 
