@@ -23,6 +23,7 @@ LINE_COST = 300  # bytes that a line takes beside its text
 MOST_UNPROVED = 64  # connections; others wait until they are accepted
 HANDSHAKE_TIMEOUT = 10  # seconds
 CHUNK = 1 << 16  # bytes that are read at once
+FOREVER = 1e6  # seconds
 
 
 class Job:
@@ -244,8 +245,9 @@ class Job:
             times = [moment for moment in (deadline, self.output.deadline()) if moment is not None]
             self.waiting = True
             try:
-                item = self.inbox.get(timeout=0 if self.lines else max(0, min(times) - time.monotonic()) if times else None)
-                if item:
+                seconds = 0 if self.lines else min(times) - time.monotonic() if times else FOREVER
+                # Python 3.9 waits for ever if a timeout of SimpleQueue ends while an older item is looked for.
+                if item := self.inbox.get(timeout=seconds) if seconds > 0.001 else self.inbox.get_nowait():
                     return item
             except queue.Empty:
                 self.output.show()
