@@ -15,7 +15,7 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.history import HistoryManager
 from IPython.core.interactiveshell import InteractiveShell
 
-from ddrun import _task, _worker
+from ddrun import _task
 
 FIRST_DISPLAY = 10**12  # above the numbers of tasks
 
@@ -33,6 +33,7 @@ class ValueHook(DisplayHook):
 class Publisher(DisplayPublisher):
     """Sends what display() and clear_output() do to the caller, from the first of a cell's ranks; text is printed by each."""
 
+    rank = None  # of _worker
     first, numbers, lock = True, itertools.count(FIRST_DISPLAY), threading.Lock()
 
     def publish(self, data, metadata=None, *_, transient=None, update=False, **__):
@@ -47,17 +48,17 @@ class Publisher(DisplayPublisher):
 
     def send(self, method, **arguments):
         """Blocks until it is shown, behind what was printed before it, for 1 s at most. Between tasks nothing is shown."""
-        if not self.first or _worker.rank.running is None:
+        if not self.first or self.rank.running is None:
             return
         number = next(self.numbers) + FIRST_DISPLAY * int(os.environ["RANK"])
         content = number, ", ".join(arguments.get("data", [method])), _task.dumps((method, arguments))
         with self.lock, contextlib.suppress(queue.Empty):
-            _worker.rank.write_marks(number)
+            self.rank.write_marks(number)
             # In a thread of its own, as an interrupt of this one would leave half a message.
-            thread = threading.Thread(target=_worker.rank.send, args=(None, "display", content), daemon=True)
+            thread = threading.Thread(target=self.rank.send, args=(None, "display", content), daemon=True)
             thread.start()
             thread.join()
-            while _worker.rank.shown.get(timeout=1) != number:
+            while self.rank.shown.get(timeout=1) != number:
                 pass
 
 

@@ -154,5 +154,5 @@ def main():
     if connection.welcome["cells"]:
         from ddrun import _cells
 
-        _cells.shell()  # while the user types the first cell
+        _cells.shell().display_pub.rank = rank  # while the user types the first cell
     sys.exit(rank.work())
