@@ -9,6 +9,8 @@ from ddrun._errors import from_rank
 from ddrun._output import ranks_text
 from ddrun._task import payload
 
+__tracebackhide__ = True  # by pytest
+
 ABORT_AFTER, RESTART_AFTER = 1, 5  # seconds from the interrupt of the ranks
 MARK_TIMEOUT = 1  # seconds; a stream may be closed, or in files only
 

@@ -77,9 +77,11 @@ def shell():
     return made
 
 
-def run(source, first):
-    """The formatted value of the last expression: (data by MIME type, metadata), or None. first: the cell's first rank."""
+def run(source, first, number):
+    """The formatted value of the last expression: (data by MIME type, metadata), or None. first: the cell's first rank;
+    number: of the cell in the notebook."""
     ipython = shell()
+    ipython.execution_count = number
     ipython.display_pub.first, ipython.displayhook.value = int(os.environ["RANK"]) == first, None
     result = ipython.run_cell(source, store_history=True)
     error = result.error_before_exec or result.error_in_exec

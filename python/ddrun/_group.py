@@ -15,6 +15,8 @@ from ddrun._job import Job
 from ddrun._output import Output, ranks_text
 from ddrun._task import payload
 
+__tracebackhide__ = True  # by pytest
+
 START_TIMEOUT = 600  # seconds
 
 

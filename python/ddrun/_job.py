@@ -18,6 +18,8 @@ from ddrun import _channel, _home, find_ddrun
 from ddrun._lines import Marks, Splitter
 from ddrun._options import SWITCHED_OFF, check_options
 
+__tracebackhide__ = True  # by pytest
+
 HELD = 1 << 24  # bytes of lines that the caller has not taken
 LINE_COST = 300  # bytes that a line takes beside its text
 MOST_UNPROVED = 64  # connections; others wait until they are accepted

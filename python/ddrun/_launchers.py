@@ -10,6 +10,8 @@ from typing import Any, Dict, List, Optional, Set
 from ddrun._group import launch
 from ddrun._task import payload
 
+__tracebackhide__ = True  # by pytest
+
 
 def notebook_launcher(function, args=(), num_processes=None, mixed_precision="no", use_port="29500", master_addr="127.0.0.1",
                       node_rank=0, num_nodes=1, rdzv_backend="static", rdzv_endpoint="", rdzv_conf=None, rdzv_id="none",

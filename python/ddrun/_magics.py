@@ -95,7 +95,8 @@ class DdrunMagics(Magics):
         ranks = [int(rank) for rank in words[1].split(",") if rank] if words[1] else None
         group = self.started()
         first = min(ranks) if ranks else 0
-        results = group.run(_cells.run, cell, first, ranks=ranks)
+        number = len(self.shell.user_ns["In"]) - 1  # of this cell; execution_count may be the next one's
+        results = group.run(_cells.run, cell, first, number, ranks=ranks)
         values = dict(zip(ranks or range(len(results)), results))
         data, metadata = values[first] or ({}, {})
         if set(data) > {"text/plain"}:

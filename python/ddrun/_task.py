@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+import inspect
 import io
+import linecache
 import os
 import pickle
 import sys
@@ -47,6 +49,8 @@ def task_pickler():
 
         def reducer_override(self, obj):
             kind, reduce = type(obj), super().reducer_override
+            if kind is types.CodeType:
+                return located, (file_shown(obj.co_filename), *source_of(obj), *self.dispatch_table[kind](obj))
             if not issubclass(kind, REDUCED):
                 return reduce(obj)
             if names := _home.find(obj, self.main):
@@ -57,6 +61,33 @@ def task_pickler():
             return reduce_named(obj) or complete(obj, reduce(obj))
 
     return Pickler
+
+
+def file_shown(name):
+    """Of a notebook's cell its number."""
+    shell = "IPython" in sys.modules and sys.modules["IPython"].get_ipython()
+    number = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(name)
+    return name if number is None else f"Cell In[{number}]"
+
+
+@functools.lru_cache(1000)
+def source_of(code):
+    """The number of its first line, and its lines, as far as they can be had."""
+    try:
+        lines, first = inspect.getsourcelines(code)
+    except Exception:  # no file, or not the file that it was made from
+        return 1, ()
+    return max(first, 1), tuple(lines)
+
+
+def located(file, first, lines, make, arguments):
+    """In a rank: a code object that tracebacks and inspect.getsource find. cloudpickle leaves the file out since 3.1."""
+    if lines and not os.path.exists(file):
+        known = linecache.cache.get(file, (0, None, [], file))[2]
+        known += ["\n"] * (first - 1 + len(lines) - len(known))
+        known[first - 1 : first - 1 + len(lines)] = lines
+        linecache.cache[file] = 0, None, known, file  # None: it is not looked for on the disk
+    return make(*arguments).replace(co_filename=file)
 
 
 class RankNamespace:

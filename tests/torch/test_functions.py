@@ -1,6 +1,8 @@
 """Functions of a program run on ranks as they would at home, with its classes, arguments and flags."""
 import faulthandler
 import os
+import re
+import subprocess
 import sys
 import textwrap
 
@@ -196,6 +198,53 @@ class Functions(ProgramTest):
         self.assertEqual(self.run_program(text, "--lr=0.5", "", flags=flags).out, "True\n")
         flags = ["-OO", "-B", "-X", "dev"]
         self.assertEqual(self.run_program(text, "-v", "localhost", flags=flags, PYTHONWARNINGS="default").out, "True\n")
+
+    def test_tracebacks(self):
+        """Name the program's file and show its lines, with all versions of cloudpickle; inspect finds the source."""
+        text = """
+            import inspect, re, cloudpickle
+            def inner(x):
+                return 1 / x
+            def work(x):
+                return [inner(each)
+                        for each in x]
+            def source():
+                return inspect.getsource(inner)
+            try:
+                ddrun.run(work, [0], nproc_per_node=1)
+            except ZeroDivisionError as error:
+                trace = str(error.__cause__)
+                print(re.findall(r'File ".*/program.py", line [0-9]+, in (?!<)(.*)\\n +(.*)', trace), "/ddrun/" in trace)
+            print(ddrun.run(source, nproc_per_node=1)[0] == inspect.getsource(inner), cloudpickle.__version__)
+            """
+        expected = "[('work', 'return [inner(each)'), ('inner', 'return 1 / x')] False\nTrue "
+        for version in ("==2.2.1", ""):
+            with self.subTest(version):
+                path = self.install(f"cloudpickle{version}")
+                self.assertRegex(self.run_program(text, PYTHONPATH=path).out, f"^{re.escape(expected)}{version[2:] or '[0-9.]+'}\n$")
+
+    def test_pytest(self):
+        """Shows no frames of ddrun when a call fails."""
+        (self.tmp / "test_it.py").write_text("import ddrun\n"
+                                             "def fail(): 1 / 0\n"
+                                             "def test_run(): ddrun.run(fail, nproc_per_node=1)\n"
+                                             "def test_group():\n    with ddrun.Group(1) as group: group.run(fail)\n")
+        made = Running([PYTHON, "-m", "pytest", "-p", "no:cacheprovider", "test_it.py"], cwd=self.tmp,
+                       env={**PACKAGE, "PYTHONPATH": self.install("pytest"), "HOME": self.tmp})
+        self.addCleanup(made.kill)
+        result = made.wait()
+        self.assertIn("2 failed", result.out, str(result))
+        self.assertIn("1 / 0", result.out)
+        self.assertNotIn("ddrun/_", result.out)
+
+    def install(self, package):
+        """Returns a PYTHONPATH with it."""
+        folder = self.tmp / package
+        done = subprocess.run([PYTHON, "-m", "pip", "install", "-q", "--target", folder, package], capture_output=True, text=True,
+                              check=False, timeout=120)
+        if done.returncode:
+            self.skipTest(f"{package} cannot be installed: {done.stderr}")
+        return f"{folder}:{PACKAGE['PYTHONPATH']}"
 
     def test_path(self):
         """Entries for hooks, as those of editable installs, those that are relative, and those that are no text."""

@@ -174,6 +174,12 @@ print('goes on')""")
         shown = text_of(outputs)
         self.assertRegex(shown, r"(?s)if rank == 1: fail\(\).*in fail\(\).*raise KeyError\('train'\).*KeyError: 'train'.*rank 1 of 3 on \S+, the first")
         self.assertNotRegex(shown, r"_worker\.py|_call\.py|_magics\.py|ipykernel")
+        shown = text_of(self.outputs("def fail_here():\n    raise KeyError('here')\n%ddrun status\nDdrun = get_ipython()"
+                                     ".magics_manager.registry['DdrunMagics']\nDdrun.group.run(fail_here)"))
+        self.assertRegex(shown, r'(?s)File "Cell In\[(\d+)\]", line 2, in fail_here\n +raise KeyError.*Cell In\[\1\], line 5')
+        here, there = (re.search(r"Cell In\[(\d+)\], line 1", text_of(self.outputs(cell)))[1]
+                       for cell in ("1 / 0", "%%ddrun\n1 / 0"))
+        self.assertEqual(int(there), int(here) + 1)
         shown = self.shown("%%ddrun\nx = = 3")
         self.assertRegex(shown, r"x = = 3\n +\^\nSyntaxError: invalid syntax")
         self.assertNotIn("_call.py", shown)
