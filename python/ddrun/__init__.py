@@ -1,4 +1,10 @@
-"""ddrun launches the workers of distributed training. The launcher is a native program; this package finds it."""
+"""Functions on all ranks of a job that the launcher ddrun, a native program, starts.
+
+    values = ddrun.run(function, argument, nproc_per_node=4)
+
+    with ddrun.Group(4, preload="torch") as group:  # processes that stay
+        values = group.run(function, argument)
+"""
 
 import os
 import re
@@ -25,6 +31,10 @@ def __getattr__(name):
 
         return getattr(import_module(f"ddrun.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return __all__
 
 
 def _places():

@@ -32,8 +32,9 @@ def from_rank(error, rank, size, host, notes=()):
     try:
         exception = pickle.loads(pickled)
         assert isinstance(exception, BaseException) and not isinstance(exception, SystemExit)
-    except Exception:
-        exception = RankError(summary)
+    except Exception as reason:
+        why = f" ({summary.partition(':')[0]} cannot be unpickled: {reason})" if pickled and str(reason) else ""
+        exception = RankError(summary + why)
     exception.__cause__ = RemoteTraceback(text)
     for note in (f"rank {rank} of {size} on {host}, the first to fail", *notes):
         add_note(exception, note)

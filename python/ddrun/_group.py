@@ -2,16 +2,19 @@
 
 import atexit
 import collections
+import contextlib
 import itertools
 import os
 import pickle
 import signal
+import threading
 import time
 
 from ddrun import _task, _worker
 from ddrun._call import RESTART_AFTER, Call
 from ddrun._errors import add_note, died, from_rank, left
 from ddrun._job import Job
+from ddrun._options import split
 from ddrun._output import Output, ranks_text
 from ddrun._task import payload
 
@@ -23,10 +26,10 @@ START_TIMEOUT = 600  # seconds
 def run(fn, *args, nproc_per_node="auto", options=(), **kwargs):
     """Calls fn(*args, **kwargs) on each rank of a new job and returns the values in the order of ranks.
 
-    nproc_per_node and options are those of the command line: options=["--hosts=a,b", "--max-restarts=3"]. If a rank
+    nproc_per_node and options are those of the command line: options="--hosts=a,b --max-restarts=3", or a list. If a rank
     fails, what the first one raised is raised here, or RankDied if its process was killed. Blocks until the job has ended.
     """
-    return list(launch(payload(fn, *args, **kwargs), [f"--nproc-per-node={nproc_per_node}", *options]).values())
+    return list(launch(payload(fn, *args, **kwargs), [f"--nproc-per-node={nproc_per_node}", *split(options)]).values())
 
 
 def launch(call, options, show=None):
@@ -75,7 +78,7 @@ def launch(call, options, show=None):
 
 
 class Group:
-    """Processes of one job that run one call after the other. For one thread, but for `interrupt`.
+    """Processes of one job that run one call after the other. `interrupt` may be called by all threads.
 
     nproc_per_node, hosts, preload and options are those of the command line: Group(8, hosts="a,b", preload="torch").
     show(stream, text) gets what ranks print, by default it goes to stdout and stderr. A rank that dies makes the call raise
@@ -92,8 +95,9 @@ class Group:
         # PYTHONSAFEPATH: the server of --preload would not find _rank.
         self._options += ["--env=PYTHONSAFEPATH=", f"--preload=_rank,cloudpickle,{'ddrun._cells,' * self.cells}{preload}"] \
             if preload else []
-        self._options += options
+        self._options += split(options)
         self._output, self._numbers = Output(show), itertools.count(1)
+        self._lock = threading.RLock()  # of the thread whose call runs
         self._begin()
 
     def run(self, fn, *args, ranks=None, **kwargs):
@@ -103,15 +107,17 @@ class Group:
         a process group of torch.distributed is ended on all ranks if one could not be interrupted, or if some have begun a
         collective that others have not.
         """
-        ranks = self._chosen(ranks)
-        call = payload(fn, *args, **kwargs)
-        queues = {rank: collections.deque([(index, call)]) for index, rank in enumerate(ranks)}
-        return Call(self, queues, len(ranks)).run()
+        with self._exclusive():
+            ranks = self._chosen(ranks)
+            call = payload(fn, *args, **kwargs)
+            queues = {rank: collections.deque([(index, call)]) for index, rank in enumerate(ranks)}
+            return Call(self, queues, len(ranks)).run()
 
     def map(self, fn, *iterables):
         """[fn(*items) for items in zip(*iterables)], each on a rank that has nothing to do."""
-        calls = collections.deque(enumerate(payload(fn, *items) for items in zip(*iterables)))
-        return Call(self, dict.fromkeys(self._chosen(None), calls), len(calls)).run()
+        with self._exclusive():
+            calls = collections.deque(enumerate(payload(fn, *items) for items in zip(*iterables)))
+            return Call(self, dict.fromkeys(self._chosen(None), calls), len(calls)).run()
 
     def put(self, **values):
         """Sets variables that functions of __main__ and cells see on all ranks."""
@@ -127,20 +133,20 @@ class Group:
 
     def restart(self):
         """Starts all processes anew: forks of --preload's server, if there is one. Blocks until all are connected."""
-        self._check_process()
-        job, before, deadline = self._job, self._job.round, time.monotonic() + RESTART_AFTER
-        job.restarting = True
-        for peer in job.peers.values():
-            job.send(peer, "exit")
-        while job.status is None and job.round == before:
-            if not job.take(deadline):  # a rank that holds Python's lock hears nothing
-                job.end(seconds=1)
-        job.death = None
-        if job.status is None:
-            self._wait_until_ready()
-        else:
-            self._output.take_said()  # of the end of the job
-            self._begin()
+        with self._exclusive():
+            job, before, deadline = self._job, self._job.round, time.monotonic() + RESTART_AFTER
+            job.restarting = True
+            for peer in job.peers.values():
+                job.send(peer, "exit")
+            while job.status is None and job.round == before:
+                if not job.take(deadline):  # a rank that holds Python's lock hears nothing
+                    job.end(seconds=1)
+            job.death = None
+            if job.status is None:
+                self._wait_until_ready()
+            else:
+                self._output.take_said()  # of the end of the job
+                self._begin()
 
     def close(self, now=False):
         """Ends all processes; blocks until they are gone. now: does not wait for their own end, but sends SIGTERM."""
@@ -154,7 +160,13 @@ class Group:
 
     def peers(self):
         """The ranks: objects with `rank`, `host` and `pid`, in their order. Raises RankDied if one has ended."""
-        return [self._job.peers[rank] for rank in self._chosen(None)]
+        with self._exclusive():
+            return [self._job.peers[rank] for rank in self._chosen(None)]
+
+    def __repr__(self):
+        job = self._job
+        hosts = dict.fromkeys(peer.host for _, peer in sorted(job.peers.items()))
+        return f"<Group: {len(job.peers)} ranks on {', '.join(hosts)}>" if job.status is None else "<Group: ended>"
 
     def __enter__(self):
         return self
@@ -162,9 +174,16 @@ class Group:
     def __exit__(self, kind, *_):
         self.close(now=kind is not None)
 
-    def _check_process(self):
+    @contextlib.contextmanager
+    def _exclusive(self):
         if self._pid != os.getpid():
             raise RuntimeError(f"this group belongs to process {self._pid}, of which this one is a fork; make another group")
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError("a call of this group runs in another thread; wait for it, or make another group")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _chosen(self, ranks):
         self._wait_until_ready()
@@ -182,7 +201,6 @@ class Group:
         self._wait_until_ready()
 
     def _wait_until_ready(self):
-        self._check_process()
         job = self._job
         if job.status is not None:
             raise RuntimeError("this group has ended; restart() begins it anew")

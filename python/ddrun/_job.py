@@ -328,6 +328,9 @@ class Peer:
         self.world_size, self.local_world_size = variables["WORLD_SIZE"], variables["LOCAL_WORLD_SIZE"]
         self.outgoing, self.writer = outgoing, writer
 
+    def __repr__(self):
+        return f"<rank {self.rank} of {self.world_size}: pid {self.pid} on {self.host}>"
+
 
 async def read_frame(reader, direction, limit=1 << 62):
     header = await reader.readexactly(direction.header_bytes)

@@ -1,4 +1,6 @@
-"""The options of ddrun that the package needs itself."""
+"""Options of ddrun that are given to calls, and those that the package needs itself."""
+
+import shlex
 
 # Words of the command line in front of a caller's options, so that variables and settings files do not change these.
 SWITCHED_OFF = [f"--{name}=0" for name in ("dry-run", "module", "no-python", "run-path")]
@@ -13,10 +15,13 @@ _REASONS = {
 _SHORT = {"m": "module", "h": "help", "V": "version", "v": "verbose"}
 
 
+def split(options):
+    """A list of words, or a string as on the command line."""
+    return shlex.split(options) if isinstance(options, str) else [*options]
+
+
 def check_options(options):
     """Raises an exception that names an option, or a program, with which no call would work."""
-    if isinstance(options, str):
-        raise TypeError(f"options is a list of words: options={options.split()!r}")
     before = "--="
     for word in map(str, options):
         name = word[2:].partition("=")[0].replace("_", "-") if word.startswith("--") else None

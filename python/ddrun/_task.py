@@ -24,7 +24,7 @@ def payload(function, /, *args, **kwargs):
     try:
         import cloudpickle
     except ImportError as error:  # users of the program alone do not need it
-        raise ImportError("calls of ranks need cloudpickle: pip install 'ddrun[python]'") from error
+        raise ImportError("calls of ranks need cloudpickle: pip install cloudpickle") from error
 
     main, found, file = sys.modules["__main__"], {}, io.BytesIO()
     by_value = main.__name__ == "__mp_main__" and "__mp_main__" not in cloudpickle.list_registry_pickle_by_value()
@@ -164,6 +164,10 @@ def perform(payload):
     process = os.getpid()
     try:
         value = function(*args, **kwargs)
+        if inspect.iscoroutine(value):
+            import asyncio
+
+            value = asyncio.run(value)
     except BaseException as error:
         if os.getpid() == process:
             raise
@@ -195,6 +199,14 @@ def dumps(value):
     file = io.BytesIO()
     Pickler(file).dump(value)
     return file.getvalue()
+
+
+def dump_result(value, what):
+    """Raises TypeError that says what could not be sent."""
+    try:
+        return dumps(value)
+    except Exception as error:
+        raise TypeError(f"{what} cannot be sent: {type(error).__name__}: {error}") from None
 
 
 def describe(error):

@@ -114,7 +114,7 @@ class Rank:
         except BaseException as error:
             return "error", _task.describe(error)
         try:
-            return "value", _task.dumps(value)
+            return "value", _task.dump_result(value, f"what the function returned on rank {os.environ['RANK']}")
         except Exception as error:
             return "error", _task.describe(error)
 

@@ -31,6 +31,19 @@ class NotPickled(Exception):
         raise TypeError("no")
 
 
+class TwoArguments(Exception):
+    def __init__(self, a, b):
+        super().__init__(f"{a}-{b}")
+
+
+def raise_two():
+    raise TwoArguments(1, 2)
+
+
+async def answer():
+    return 7
+
+
 def rank():
     return int(os.environ["RANK"])
 
@@ -162,6 +175,7 @@ class Run(PackageTest):
 
     def test_values(self):
         factor = 10
+        self.assertEqual(self.run_4(answer), [7] * 4)
         self.assertEqual(self.run_4(lambda add, times: factor * rank() + add * times, 1, times=2), [2, 12, 22, 32])
         self.assertEqual(self.printed, {"stdout": "", "stderr": ""})
 
@@ -188,8 +202,10 @@ class Run(PackageTest):
             self.run_4(raise_not_pickled)
         with self.assertRaisesRegex(ddrun.RankError, "SystemExit: 3"):
             self.run_4(sys.exit, 3)
-        with self.assertRaisesRegex(TypeError, "pickle"):
+        with self.assertRaisesRegex(TypeError, "what the function returned on rank [0-3] cannot be sent: .*pickle"):
             self.run_4(threading.Lock)
+        with self.assertRaisesRegex(ddrun.RankError, r"TwoArguments: 1-2 \(.*TwoArguments cannot be unpickled: .*missing"):
+            self.run_4(raise_two)
 
     def test_death(self):
         with self.assertRaisesRegex(ddrun.RankDied, "rank 1 .*killed by SIGKILL") as caught:
@@ -234,6 +250,33 @@ class Groups(PackageTest):
         group.close()
         self.assert_none_left()
         self.assertEqual(self.printed, {"stdout": "", "stderr": ""})
+
+    def test_threads(self):
+        """A call while another one runs is an error, and disturbs that one as little as one after it."""
+        group, values = self.group(2), []
+
+        def function(folder):
+            touch(folder)
+            wait_for(folder, "go")
+        thread = threading.Thread(target=lambda: values.append(group.run(function, self.tmp)))
+        thread.start()
+        self.wait_for_ranks(0, 1)
+        for call in (lambda: group.run(pid), group.restart, group.peers):
+            with self.assertRaisesRegex(RuntimeError, "runs in another thread"):
+                call()
+        (self.tmp / "go").touch()
+        thread.join()
+        self.assertEqual((values, group.run(rank)), ([[None, None]], [0, 1]))
+
+    def test_descriptions(self):
+        self.assertEqual(set(dir(ddrun)), {"__version__", "find_ddrun", "run", "Group", "RankDied", "RankError", "LaunchConfig",
+                                           "elastic_launch", "notebook_launcher"})
+        group = self.group(2, options="--timestamps --env=A='b c'")
+        self.assertEqual(group.run(os.getenv, "A"), ["b c"] * 2)
+        self.assertEqual(repr(group), f"<Group: 2 ranks on {socket.gethostname()}>")
+        self.assertRegex(repr(group.peers()), r"^\[<rank 0 of 2: pid \d+ on .*>, <rank 1 of 2: ")
+        group.close()
+        self.assertEqual(repr(group), "<Group: ended>")
 
     @mock.patch("ddrun._output.HOLD", 60)
     def test_output(self):
