@@ -39,7 +39,8 @@ constexpr std::size_t max_message_bytes = 64 * 1024;
 constexpr Milliseconds end_poll_interval{5};
 /// For a report of forked workers after another; a fork of a large process takes some ms.
 constexpr std::chrono::seconds fork_limit{10};
-/// For standby workers to take their assignments, one after another: the limit for all that are started together.
+/// For the standby workers that are started together: until the next one takes its assignment. Once it is over it is
+/// over for all of them.
 constexpr std::chrono::seconds assignment_limit{10};
 
 /// Both ends are closed on exec.
@@ -381,7 +382,7 @@ Result<bool> PreloadSpawner::confirm(int slot, Milliseconds limit, process::Spaw
     // No reply at all: it has just been killed, which will be seen as the end of a worker.
     if (got >= 0 || (errno != EAGAIN && errno != EINTR)) {
       start = {};
-      assignment_deadline_ = Clock::now() + assignment_limit;
+      if (Clock::now() < assignment_deadline_) assignment_deadline_ = Clock::now() + assignment_limit;
       return true;
     }
     if (!start.unsent.empty()) (void)send_some(start, {});
