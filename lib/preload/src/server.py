@@ -94,7 +94,7 @@ def find_lasting():
                 for pid in processes:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-                while lasting_processes():  # they hold the output open
+                while lasting_processes() and time.monotonic() < deadline + 1:  # they hold the output open
                     time.sleep(0.001)
                 names, what, lost = processes.values(), "process", "all workers would share"
             plural = ("es" if what[-1] == "s" else "s") * (len(names) > 1)
@@ -160,15 +160,11 @@ def import_all(modules, names):
                 shown = error.__traceback__.tb_next
                 sys.excepthook(type(error), error.with_traceback(shown), shown)
                 refuse(f"importing {name} failed: {type(error).__name__}: {error}")
-        if reads:
-            why = reads[0]
-        elif lasting := find_lasting():
-            why = lasting
-        elif has_initialized_cuda():
+        why = reads[0] if reads else find_lasting()
+        if not why and has_initialized_cuda():
             why = "initializes CUDA, which forked workers could not use"
-        else:
-            continue
-        refuse(f"importing {name} {why}; leave {name} out of --preload")
+        if why:
+            refuse(f"importing {name} {why}; leave {name} out of --preload")
     os._Environ.__getitem__, os._Environ.__iter__ = getter, iterate
     for module, (variables, line, found) in copies.items():
         kept = any(isinstance(value, dict) and own <= {key.upper() for key in value if isinstance(key, (str, bytes))}
