@@ -7,7 +7,6 @@
 """
 
 import os
-import re
 import site
 import stat
 import sys
@@ -41,8 +40,11 @@ def _places():
     """Directories in which an installer may have put the program of this package, those beside it first."""
     folder = os.path.dirname(_PACKAGE)
     yield os.path.join(folder, "bin")  # pip install --target
-    if prefix := re.fullmatch(r"(.*)/lib[^/]*/(?:python|pypy)3[^/]*/(?:site|dist)-packages", folder):
-        yield os.path.join(prefix[1] or "/", "bin")  # a virtual environment, the system, pip install --prefix, --user
+    python, packages = os.path.split(folder)
+    lib, python = os.path.split(python)
+    prefix, lib = os.path.split(lib)
+    if lib.startswith("lib") and python.startswith(("python3", "pypy3")) and packages in ("site-packages", "dist-packages"):
+        yield os.path.join(prefix, "bin")  # a virtual environment, the system, pip install --prefix, --user
     yield sysconfig.get_path("scripts")  # of this interpreter, if the package is not installed there: --editable
     yield sysconfig.get_path("scripts", vars={"base": sys.base_prefix, "platbase": sys.base_prefix})
     if site.ENABLE_USER_SITE:

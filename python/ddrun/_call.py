@@ -7,7 +7,7 @@ import time
 from ddrun import _process_group
 from ddrun._errors import from_rank
 from ddrun._output import ranks_text
-from ddrun._task import payload
+from ddrun._payload import payload
 
 __tracebackhide__ = True  # by pytest
 
@@ -27,7 +27,7 @@ class Call:
         self.group, self.queues, self.values = group, queues, [None] * count
         self.active = {}  # by number: (peer, index)
         self.marks = set()  # (number, stream) whose output is not complete
-        self.left = {}  # by number of a leave_process_group: whether there was a group, None without an answer
+        self.left = {}  # by number of a _process_group.leave: whether there was a group, None without an answer
         self.begun = {rank: collections.Counter() for rank in queues}  # collectives, by the name of the process group
         self.failure = self.stopped = self.answered = None
         self.interrupts, self.notes, self.round = 0, [], group._job.round

@@ -10,13 +10,14 @@ import signal
 import threading
 import time
 
-from ddrun import _task, _worker
+from ddrun import _task
 from ddrun._call import RESTART_AFTER, Call
+from ddrun._connection import NOT_CONNECTED
 from ddrun._errors import add_note, died, from_rank, left
 from ddrun._job import Job
 from ddrun._options import split
 from ddrun._output import Output, ranks_text
-from ddrun._task import payload
+from ddrun._payload import payload
 
 __tracebackhide__ = True  # by pytest
 
@@ -90,7 +91,7 @@ class Group:
     def __init__(self, nproc_per_node="auto", hosts=None, preload=None, options=(), show=None):
         hosts, preload = (given if isinstance(given, str) else ",".join(given or ()) for given in (hosts, preload))
         self._options = [f"--nproc-per-node={nproc_per_node}", "--max-restarts=1000000", "--same-cause=0",
-                         f"--no-restart-on={_worker.NOT_CONNECTED}"]
+                         f"--no-restart-on={NOT_CONNECTED}"]
         self._options += [f"--hosts={hosts}"] if hosts else []
         # PYTHONSAFEPATH: the server of --preload would not find _rank.
         self._options += ["--env=PYTHONSAFEPATH=", f"--preload=_rank,cloudpickle,{'ddrun._cells,' * self.cells}{preload}"] \

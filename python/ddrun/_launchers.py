@@ -8,7 +8,7 @@ import dataclasses
 from typing import Any, Dict, List, Optional, Set
 
 from ddrun._group import launch
-from ddrun._task import payload
+from ddrun._payload import payload
 
 __tracebackhide__ = True  # by pytest
 

@@ -1,6 +1,6 @@
 """One rank: its main thread runs the tasks that the caller sends, a second thread receives them.
 
-A task is (number, payload); payload is a pickled (function, args, kwargs). Other messages are ("interrupt", number),
+A task is (number, payload), see _payload. Other messages are ("interrupt", number),
 ("shown", number of a display), ("abort",), ("exit",) and ("goodbye",), after which the rank ends with status 0; it ends with
 NOT_CONNECTED if the connection ends without that. The answer is (number, "value", pickled, begun) or (number, "error", error,
 begun), see `describe`; begun: how many collectives, see `collectives`. Before an answer a rank of a group writes a line with
