@@ -26,6 +26,7 @@ MOST_UNPROVED = 64  # connections; others wait until they are accepted
 HANDSHAKE_TIMEOUT = 10  # seconds
 CHUNK = 1 << 16  # bytes that are read at once
 FOREVER = 1e6  # seconds
+STOP_TIMEOUT = 10  # seconds, then ddrun is killed
 
 
 class Job:
@@ -87,7 +88,7 @@ class Job:
         """Blocks until ddrun, whose output is not read, has ended."""
         self.process.terminate()
         try:
-            self.process.wait(HANDSHAKE_TIMEOUT)
+            self.process.wait(STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -104,12 +105,12 @@ class Job:
             if self.broken:
                 self.stop()
             status = self.process.wait()
-            self.result = self.broken and 1 or status
+            self.result = 1 if self.broken else status
             self.inbox.put(None)
 
     async def serve(self, marks, ends):
         self.loop, self.room = asyncio.get_running_loop(), asyncio.Event()
-        self.encodings = {}  # by rank, if it is another than UTF-8
+        self.encodings = {}  # by rank
         accepting = asyncio.ensure_future(self.accept())
         readers, transports = [], []
         for end, name in zip(ends, ("stdout", "stderr", "events")):
@@ -137,13 +138,16 @@ class Job:
         while chunk := await reader.read(CHUNK):
             for line in splitter.feed(chunk):
                 self.add(stream, *line)
-            while self.added - self.taken > HELD and not self.idle:
+            while self.is_full():
                 self.room.clear()
                 self.paused = True
-                if self.added - self.taken > HELD and not self.idle:  # else it was taken before `paused`
+                if self.is_full():  # else it was taken before `paused`
                     await self.room.wait()
         for line in splitter.end():
             self.add(stream, *line)
+
+    def is_full(self):
+        return self.added - self.taken > HELD and not self.idle
 
     def add(self, stream, rank, text, number):
         size = len(text) + LINE_COST
@@ -263,8 +267,7 @@ class Job:
         rank, stream, text, number, size = self.lines.popleft()
         self.taken += size
         if self.paused and self.added - self.taken < HELD / 2:
-            self.paused = False
-            self.post(self.room.set)
+            self.resume()
         self.shown = time.monotonic()
         self.output.line(rank, stream, text)
         return None if number is None else (number, stream)
@@ -277,7 +280,12 @@ class Job:
     def set_idle(self, idle):
         """Between calls."""
         self.idle = idle
-        if idle and self.paused:
+        if idle:
+            self.resume()
+
+    def resume(self):
+        """Reading, if it is paused."""
+        if self.paused:
             self.paused = False
             self.post(self.room.set)
 
@@ -298,7 +306,7 @@ class Job:
         except ProcessLookupError:
             pass
 
-    def end(self, peers=(), seconds=10):
+    def end(self, peers=(), seconds=STOP_TIMEOUT):
         """Blocks until ddrun has ended. Ranks in `peers` end by themselves; what has not ended after `seconds` is killed."""
         self.set_idle(True)  # ddrun writes to the end
         for peer in peers:
