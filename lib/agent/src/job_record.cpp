@@ -176,8 +176,8 @@ std::string JobRecord::describe_restart(int restart) const {
   const std::string budget = spec_.restart.window ? concat("; ", spec_.restart.max_restarts, " are allowed in ",
                                                            format_duration(*spec_.restart.window))
                                                   : concat(" of ", spec_.restart.max_restarts);
-  return concat(failure, "; restarting all ", counted(result_.world_size, "worker"), " (restart ", restart, budget,
-                ")");
+  const std::string what = result_.world_size == 1 ? "the worker" : concat("all ", result_.world_size, " workers");
+  return concat(failure, "; restarting ", what, " (restart ", restart, budget, ")");
 }
 
 void JobRecord::forward_first_error(const Preparation& prepared) const {

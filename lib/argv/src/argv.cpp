@@ -203,9 +203,9 @@ class Reader {
     if (word[1] != '-' && find(name) != nullptr) return is(typed, concat("; did you mean '--", name, "'?"));
     if (const std::string what = explanation(name); name.size() > 1 && !what.empty()) return is(typed, what);
     std::vector<std::string> names;
-    for (const Option& option : grammar_.options) names.push_back(concat("--", option.name));
-    const std::string near = nearest(concat("--", name), names);
-    return is(typed, near.empty() ? near : concat("; did you mean '", near, "'?"));
+    for (const Option& option : grammar_.options) names.emplace_back(option.name);
+    const std::string near = nearest(name, names);
+    return is(typed, near.empty() ? near : concat("; did you mean '--", near, "'?"));
   }
 
   const Grammar& grammar_;

@@ -159,33 +159,34 @@ std::string shell_quote(std::string_view word) {
   return quoted + "'";
 }
 
-namespace {
+namespace {}  // namespace
 
-/// Levenshtein distance, two rows.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
+  std::vector<std::size_t> before(row);  // two rows above
+  std::vector<std::size_t> above(row);
   std::iota(row.begin(), row.end(), std::size_t{0});
   for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
+    before.swap(above);
+    above.swap(row);
     row[0] = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t above = row[j];
-      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      diagonal = above;
+      row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) row[j] = std::min(row[j], before[j - 2] + 1);
     }
   }
   return row[b.size()];
 }
 
-}  // namespace
-
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
   std::string best;
-  std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
+  // Any two short words are near each other: only one edit counts.
+  std::size_t best_distance = (word.size() < 5 ? 1 : std::max<std::size_t>(2, word.size() / 3)) + 1;
   for (const auto& candidate : candidates) {
     std::size_t distance = edit_distance(word, candidate);
     // A prefix counts as one edit.
-    if (word.size() >= 4 && candidate.starts_with(word)) distance = std::min<std::size_t>(distance, 1);
+    if (word.size() >= 3 && candidate.starts_with(word)) distance = std::min<std::size_t>(distance, 1);
     if (distance < best_distance) {
       best_distance = distance;
       best = candidate;

@@ -20,7 +20,9 @@ Result<std::string> text(std::string_view value) { return std::string(value); }
 /// Names of Python modules.
 Result<std::vector<std::string>> parse_modules(std::string_view value) {
   std::vector<std::string> modules;
-  for (const std::string& name : split(trim_typed(value), ',')) {
+  if (trim_typed(value).empty()) return modules;  // as in --preload=$UNSET
+  for (const std::string& part : split(value, ',')) {
+    const std::string name(trim_typed(part));
     const bool valid = !name.empty() && name.find_first_of(" /\\;'\"=") == std::string::npos;
     if (!valid)
       return bad(concat("'", name, "' is no name of a Python module; give names such as torch,mypackage.data"));

@@ -57,8 +57,8 @@ Result<std::string> expand(std::string_view text, const PrefixFacts& facts) {
     if (!value) {
       std::string message = concat("--log-line-prefix-template: nothing is called '", name, "'");
       const std::string near = nearest(name, {"role_name", "local_rank", "rank", "hostname"});
-      if (!near.empty()) message += concat("; did you mean ${", near, "}?");
-      return fail(Errc::invalid_argument, concat(message, " Known are ", known_macros));
+      message += near.empty() ? std::string("; known are ") : concat("; did you mean ${", near, "}? Known are ");
+      return fail(Errc::invalid_argument, concat(message, known_macros));
     }
     result += *value;
     at = end + (braced ? 1 : 0);

@@ -384,7 +384,14 @@ std::string Link::describe_end() const {
   else if (!errors.empty()) detail += concat(" (", errors, ")");
   if (detail.empty() && status_) detail = concat(target_.is_local ? "sh" : settings_.ssh[0], " ", describe(*status_));
   if (was_ready_) return concat("lost the connection to host ", target_.host, ": ", detail);
-  if (!was_copied_) return concat("cannot start ddrun on host ", target_.host, ": ", detail);
+  if (!was_copied_) {
+    // A key that has changed is not to be accepted blindly: ssh's own text says more.
+    const bool unknown_key = errors.find("Host key verification failed") != std::string::npos &&
+                             errors.find("HAS CHANGED") == std::string::npos;
+    if (unknown_key && detail.ends_with('.')) detail.pop_back();
+    const std::string how = concat("; run '", join(settings_.ssh, " "), " ", target_.host, "' once to accept its key");
+    return concat("cannot start ddrun on host ", target_.host, ": ", detail, unknown_key ? how : "");
+  }
   std::string text = concat("cannot run a copy of ddrun on host ", target_.host, ": ", detail);
   if (!settings_.portable && errors.find("shared librar") != std::string::npos) {
     text += "; this ddrun needs shared libraries: install the static one, or the same build there";

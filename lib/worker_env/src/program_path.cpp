@@ -26,20 +26,6 @@ namespace {
 
 enum class TargetKind { program, python_script };
 
-/// One insertion, deletion, replacement, or swap of two adjacent letters apart.
-bool is_one_typo_apart(std::string_view a, std::string_view b) {
-  if (a.size() > b.size()) std::swap(a, b);
-  if (b.size() - a.size() > 1) return false;
-  std::size_t at = 0;
-  while (at < a.size() && a[at] == b[at]) ++at;
-  const auto tail_from = [](std::string_view text, std::size_t from) {
-    return text.substr(std::min(from, text.size()));
-  };
-  if (a.size() < b.size()) return a.substr(at) == b.substr(at + 1);
-  if (tail_from(a, at + 1) == tail_from(b, at + 1)) return true;
-  return at + 1 < a.size() && a[at] == b[at + 1] && a[at + 1] == b[at] && a.substr(at + 2) == b.substr(at + 2);
-}
-
 void add_names(const std::string& directory, std::string_view wanted, std::string_view ending,
                std::vector<std::string>& names) {
   DIR* dir = ::opendir(directory.c_str());
@@ -51,7 +37,7 @@ void add_names(const std::string& directory, std::string_view wanted, std::strin
     if (entry->d_name[0] == '.' || entry->d_type == DT_DIR) continue;
     if (!std::string_view(entry->d_name).ends_with(ending)) continue;
     // Any two short names are near each other: only one typo is accepted.
-    if (wanted.size() < 5 && !is_one_typo_apart(wanted, entry->d_name)) continue;
+    if (wanted.size() < 5 && edit_distance(wanted, entry->d_name) > 1) continue;
     names.emplace_back(entry->d_name);
   }
   ::closedir(dir);
@@ -88,7 +74,7 @@ std::string near_program(const std::vector<std::string>& directories, const std:
   std::vector<std::string> names;
   for (const std::string& directory : directories) add_names(directory, wanted, "", names);
   std::erase_if(names, [&](const std::string& name) {
-    return name.front() != wanted.front() || (wanted.size() < 8 && !is_one_typo_apart(wanted, name));
+    return name.front() != wanted.front() || (wanted.size() < 8 && edit_distance(wanted, name) > 1);
   });
   return near_name(directories, wanted, std::move(names), is_program);
 }

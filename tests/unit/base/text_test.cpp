@@ -19,6 +19,23 @@ TEST_CASE("the nearest candidate is suggested, a distant one is not") {
   CHECK(nearest("--nprocs-per-node", options) == "--nproc-per-node");
   CHECK(nearest("--nproc", options) == "--nproc-per-node");
   CHECK(nearest("--completely-different", options) == "");
+  // Any two short words are near each other.
+  CHECK(nearest("nope", {"role"}).empty());
+  CHECK(nearest("cpu", {"ci"}).empty());
+  CHECK(nearest("evn", {"role", "env"}) == "env");
+  CHECK(nearest("log", {"role", "log-dir"}) == "log-dir");
+}
+
+TEST_CASE("the edit distance counts a swap of two letters as one edit") {
+  CHECK(edit_distance("", "") == 0);
+  CHECK(edit_distance("", "abc") == 3);
+  CHECK(edit_distance("abc", "") == 3);
+  CHECK(edit_distance("train", "trian") == 1);
+  CHECK(edit_distance("train", "tran") == 1);
+  CHECK(edit_distance("train", "traain") == 1);
+  CHECK(edit_distance("kitten", "sitting") == 3);
+  CHECK(edit_distance("ab", "ba") == 1);
+  CHECK(edit_distance("abcd", "badc") == 2);
 }
 
 TEST_CASE("shell quoting gives back the word") {

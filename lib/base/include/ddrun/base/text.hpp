@@ -56,6 +56,9 @@ template <class... Parts>
 /// Quoted for a POSIX shell where needed.
 [[nodiscard]] std::string shell_quote(std::string_view word);
 
+/// Insertions, deletions, replacements and swaps of adjacent letters that make `b` of `a`.
+[[nodiscard]] std::size_t edit_distance(std::string_view a, std::string_view b);
+
 /// The candidate nearest to `word` (edit distance), for "did you mean"; empty if none is near.
 [[nodiscard]] std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
