@@ -212,6 +212,7 @@ void add_cause(Lines& lines, const WorkerEnd& worker) {
   if (const std::string text = explain_known_message(worker); !text.empty()) lines.sentence("note", text);
   if (!worker.shm.empty()) lines.sentence("note", worker.shm);
   lines.block("stderr", last_words(worker));
+  if (!worker.python.empty()) lines.sentence("python", worker.python);
   const bool traced = worker.last_words && worker.last_words->text.size() > 1;
   if (worker.error && !traced) lines.block("trace", trace_lines(split(trim(worker.error->traceback), '\n')));
   if (!worker.stderr_log.empty()) lines.block("log", {worker.stderr_log});

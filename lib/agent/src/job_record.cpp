@@ -7,6 +7,7 @@
 
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/worker_env/program_path.hpp"
 #include "evidence.hpp"
 #include "worker_json.hpp"
 
@@ -89,6 +90,20 @@ void JobRecord::read_evidence(Worker& worker, const logs::Output& output) {
   }
 }
 
+std::string JobRecord::describe_python(const WorkerEnd& end, const Preparation& prepared) const {
+  const auto misses_module = [](const std::string& text) { return text.find("No module named ") != std::string::npos; };
+  const bool shown = std::any_of(end.stderr_tail.begin(), end.stderr_tail.end(), misses_module) ||
+                     (end.error && misses_module(end.error->message));
+  if (!shown || prepared.python_reason.empty()) return {};
+  std::string text = concat(prepared.python, " (", prepared.python_reason, ")");
+  const std::string runner = prepared.command.kind == ProgramKind::python_module
+                                 ? std::string()
+                                 : worker_env::script_runner(prepared.command.name, prepared.directory);
+  if (runner.empty()) return text;
+  return concat(text, "; try: ddrun ", count_option(spec_.nproc), runner, " ", shell_quote(prepared.command.name),
+                prepared.command.args.empty() ? "" : " ...");
+}
+
 void JobRecord::add_attempt(const GroupMachine& machine, WorkerGroup& group, const logs::Output& output,
                             const Preparation& prepared, Clock::time_point attempt_started_at) {
   AttemptResult attempt;
@@ -108,6 +123,7 @@ void JobRecord::add_attempt(const GroupMachine& machine, WorkerGroup& group, con
     }
     const bool is_first = first && *first == worker.local_rank;
     read_evidence(worker, output);
+    worker.end.python = describe_python(worker.end, prepared);
     worker.end.stderr_was_shown = output.console_shows_stderr(worker.local_rank);
     worker.end.stdout_log = output.stdout_log(worker.local_rank);
     worker.end.stderr_log = output.stderr_log(worker.local_rank);

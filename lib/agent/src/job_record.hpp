@@ -77,6 +77,7 @@ class JobRecord {
     std::chrono::system_clock::time_point at;
   };
   void read_evidence(Worker& worker, const logs::Output& output);
+  [[nodiscard]] std::string describe_python(const WorkerEnd& end, const Preparation& prepared) const;
   [[nodiscard]] std::string explain_exit(const WorkerEnd& end, const Preparation& prepared);
   [[nodiscard]] std::string describe_last_failure() const;
   void trim_attempts();

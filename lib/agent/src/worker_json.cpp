@@ -45,6 +45,7 @@ Json worker_json(const WorkerEnd& worker) {
   json["stopped_by_ddrun"] = worker.stopped_by_ddrun && !worker.still_runs;
   json["why"] = text_or_null(worker.why);
   json["shm"] = text_or_null(worker.shm);
+  json["python"] = text_or_null(worker.python);
   json["started"] = utc(worker.started);
   json["ended"] = worker.still_runs ? Json(nullptr) : utc(worker.ended);
   json["ran_s"] = seconds(worker.ran);
@@ -145,6 +146,7 @@ std::optional<WorkerEnd> read_worker(const Json& json) {
   }
   worker.why = text_at(json, "why");
   worker.shm = text_at(json, "shm");
+  worker.python = text_at(json, "python");
   worker.ran =
       std::chrono::nanoseconds(static_cast<long long>(std::clamp(number_of(json, "ran_s", 0.0), 0.0, 9e9) * 1e9));
   worker.use.max_rss_kib = number_of(json, "max_rss_kib", 0L);

@@ -30,4 +30,9 @@ std::string nproc_text(const NprocSpec& nproc) {
   return std::to_string(nproc.count);
 }
 
+std::string count_option(const NprocSpec& nproc) {
+  const std::string text = nproc_text(nproc);
+  return text == "1" ? std::string() : "-n " + text + " ";
+}
+
 }  // namespace ddrun

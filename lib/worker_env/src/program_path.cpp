@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
 #include "program_format.hpp"
 
 namespace ddrun::worker_env {
@@ -275,6 +276,17 @@ Result<std::string> find_script(std::string_view name, const std::string& cwd) {
     return fail_errno(Errc::not_executable, concat(name, ": cannot be read"), errno);
   }
   return file;
+}
+
+std::string script_runner(std::string_view name, const std::string& cwd) {
+  const std::string file = from_directory(name, cwd);
+  const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  std::string head(16 * 1024, '\0');
+  const ssize_t size = fd ? ::pread(fd.get(), head.data(), head.size(), 0) : -1;
+  head.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
+  if (concat("\n", head).find("\n# /// script") != std::string::npos) return "uv run";
+  const bool other = head.starts_with("#!") && head.substr(0, head.find('\n')).find("python") == std::string::npos;
+  return other && is_program(file) ? "--no-python" : "";
 }
 
 // ---- choice of Python

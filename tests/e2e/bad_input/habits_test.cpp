@@ -84,3 +84,24 @@ TEST_CASE("An MPI program is warned about once as long as ddrun cannot serve it"
   CHECK(count(outcome.err, "is an MPI program (it needs libmpi.so.40)") == warnings);
   CHECK(count(outcome.err, "start it with mpirun or srun") == warnings);
 }
+
+TEST_CASE("A missing module names the Python that ran and what to try") {
+  const TemporaryDirectory dir;
+  dir.file("plain.py", "import no_such_module\n");
+  dir.file("pep.py", "# /// script\n# dependencies = [\"x\"]\n# ///\nimport no_such_module\n");
+  dir.file("uv.py", "#!/usr/bin/env -S uv run --script\nimport no_such_module\n", 0755);
+  dir.file("fine.py", "import sys\nsys.exit(3)\n");
+  RunOptions options;
+  options.directory = dir.path();
+  for (const auto& [script, hint] : {std::pair<std::string, std::string>{"plain.py", "(PYTHON_EXEC)\n"},
+                                     {"pep.py", "(PYTHON_EXEC); try: ddrun -n 2 uv run pep.py\n"},
+                                     {"uv.py", "(PYTHON_EXEC); try: ddrun -n 2 --no-python uv.py\n"}}) {
+    const auto outcome = finish(command({"-n", "2", "--env=PYTHON_EXEC=python3", script}), options);
+    DDRUN_SHOW(outcome);
+    CHECK(has(outcome.err, "  python:  /"));
+    CHECK(has(outcome.err, hint));
+  }
+  const auto other = finish(command({"-n", "2", "fine.py"}), options);
+  DDRUN_SHOW(other);
+  CHECK_FALSE(has(other.err, "python:"));
+}

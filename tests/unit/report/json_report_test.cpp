@@ -126,6 +126,7 @@ TEST_CASE("the report has every fact of the result under its key") {
           "stopped_by_ddrun": false,
           "why": "core file: /data/core.4701",
           "shm": null,
+          "python": null,
           "started": "2026-11-21T01:11:13.123Z",
           "ended": "2026-11-21T01:11:25.423Z",
           "ran_s": 12.3,

@@ -58,8 +58,9 @@ struct WorkerEnd {
   std::chrono::system_clock::time_point ended;
   std::chrono::nanoseconds ran{0};
   ResourceUse use;
-  std::string why;  ///< the reason for the status if known ("out of memory: …"); else empty
-  std::string shm;  ///< use of /dev/shm, if its end or last lines suggest that it was full; else empty
+  std::string why;     ///< the reason for the status if known ("out of memory: …"); else empty
+  std::string shm;     ///< use of /dev/shm, if its end or last lines suggest that it was full; else empty
+  std::string python;  ///< if a module was not found: the Python, why it was chosen, and what to try; else empty
   std::optional<WorkerError> error;
   std::optional<LastWords> last_words;   ///< on stderr
   std::vector<std::string> stderr_tail;  ///< its last lines on stderr, oldest first

@@ -38,6 +38,8 @@ struct NprocSpec {
 };
 /// "4", "auto", "gpu": the option's value.
 [[nodiscard]] std::string nproc_text(const NprocSpec& nproc);
+/// "-n 4 " for a suggested command; empty for one worker, the default.
+[[nodiscard]] std::string count_option(const NprocSpec& nproc);
 
 /// torchrun's digits: 0 none, 1 stdout, 2 stderr, 3 both.
 enum class Streams : std::uint8_t { none = 0, out = 1, err = 2, both = 3 };

@@ -24,6 +24,10 @@ namespace ddrun::worker_env {
 /// for find_script().
 [[nodiscard]] bool is_python_program(std::string_view name, const std::string& cwd);
 
+/// What a Python script asks to be run with, for a hint: "uv run" if it declares dependencies (PEP 723), "--no-python"
+/// if it is executable and its '#!' line is not of Python; else empty.
+[[nodiscard]] std::string script_runner(std::string_view name, const std::string& cwd);
+
 struct PythonChoice {
   std::string path;  ///< absolute
   std::string why;   ///< for messages: "PYTHON_EXEC", "python3 in PATH"
