@@ -30,6 +30,8 @@ constexpr Subcommand subcommands[] = {
     {"version", "", "--json"},
 };
 
+bool is_file(Kind kind) { return kind == Kind::file || kind == Kind::files; }
+
 /// "completion config …"
 std::string subcommand_list() {
   std::string text;
@@ -178,7 +180,7 @@ std::string bash_completion() {
       "        ", patterns_of([](const Option& option) { return option.name == "export"; }),
       ") mapfile -t COMPREPLY < <(compgen -e -- \"$2\") ;;\n        --signals-to-handle) mapfile -t COMPREPLY < <(",
       "compgen -P \"${2%\"${2##*,}\"}\" -W '", signal_names, "' -- \"${2##*,}\") ;;\n");
-  text += concat("        ", patterns_of([](const Option& option) { return option.kind == Kind::file; }),
+  text += concat("        ", patterns_of([](const Option& option) { return is_file(option.kind); }),
                  ") _ddrun_files -f \"$2\" ;;\n");
   text += concat("        ", patterns_of([](const Option& option) { return option.kind == Kind::directory; }),
                  ") _ddrun_files -d \"$2\" ;;\n    esac\n}\n");
@@ -198,7 +200,7 @@ std::string fish_line(const Option& option) {
   std::string text = "complete -c ddrun -n __ddrun_own_part";
   for (const char letter : option.shorts) text += concat(" -s ", letter);
   text += concat(" -l ", option.name);
-  if (option.kind == Kind::file) text += " -r -F";
+  if (is_file(option.kind)) text += " -r -F";
   else if (option.kind == Kind::directory) text += " -x -a '(__fish_complete_directories (commandline -ct))'";
   else if (option.takes_value()) text += " -x";
   if (option.name == "export") text += " -a '(set -xn)'";
@@ -272,7 +274,8 @@ std::string zsh_action(const Option& option) {
   if (option.name == "export") return "_parameters -g '*export*'";
   if (option.name == "signals-to-handle") return concat("_values -s , signal ", signal_names);
   switch (option.kind) {
-    case Kind::file: return "_files";
+    case Kind::file:
+    case Kind::files: return "_files";
     case Kind::directory: return "_files -/";
     default: return option.choices.empty() ? std::string(" ") : concat("(", option.choices, ")");
   }
@@ -280,7 +283,7 @@ std::string zsh_action(const Option& option) {
 
 /// One line for _arguments: '(-n --nproc-per-node)'{-n+,--nproc-per-node=}'[help]:value:action'
 std::string zsh_specification(const Option& option) {
-  const bool repeatable = option.kind == Kind::count || option.kind == Kind::assignments;
+  const bool repeatable = option.kind == Kind::count || is_repeatable(option.kind);
   const std::string name = concat("--", option.name, option.takes_value() ? "=" : "");
   std::string text = "    ";
   if (option.shorts.empty()) {

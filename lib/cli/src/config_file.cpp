@@ -35,26 +35,6 @@ namespace {
 
 constexpr std::size_t max_file_bytes = std::size_t{1} << 20;
 
-Result<std::string> read_all(const std::string& path) {
-  const auto failed = [&](int err) {
-    return fail_errno(Errc::invalid_argument, concat("cannot read the settings file '", path, "'"), err);
-  };
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return failed(errno);
-  std::string text;
-  char buffer[8192];
-  while (true) {
-    const ssize_t got = ::read(fd.get(), buffer, sizeof buffer);
-    if (got == 0) return text;
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return failed(errno);
-    text.append(buffer, static_cast<std::size_t>(got));
-    if (text.size() > max_file_bytes) {
-      return fail(Errc::invalid_argument, concat("the settings file '", path, "' is larger than 1 MiB"));
-    }
-  }
-}
-
 std::string_view type_name(toml::node_type type) {
   switch (type) {
     case toml::node_type::table: return "a table";
@@ -90,6 +70,7 @@ constexpr AcceptedTypes accepted_types[] = {
     {Kind::numbers, types::whole | types::text | types::list, "a whole number, a text or a list of them"},
     {Kind::names, types::text | types::list, "a text or a list of texts"},
     {Kind::pairs, types::text | types::table, "a text or a table"},
+    {Kind::files, types::text | types::list, "a text or a list of texts"},
     {Kind::assignments, types::list | types::table, "a list of \"NAME=VALUE\" or a table"},
     {Kind::text, types::whole | types::text, "a text"},
 };
@@ -149,7 +130,7 @@ std::optional<std::vector<std::string>> values_of(Kind kind, const toml::node& n
   if (type == types::yes_no) return Values{node.as_boolean()->get() ? "1" : "0"};
   if (type != types::list && type != types::table) return Values{*scalar(node)};
   auto items = type == types::list ? list_of(node) : table_of(node, kind == Kind::streams ? ":" : "=");
-  if (!items || kind == Kind::assignments) return items;
+  if (!items || is_repeatable(kind)) return items;
   return Values{kind == Kind::names ? filters_text(*items) : join(*items, ",")};
 }
 
@@ -158,7 +139,7 @@ class Reader {
   explicit Reader(const std::string& path) : path_(path) {}
 
   Result<ConfigFile> read() {
-    const auto text = read_all(path_);
+    const auto text = read_text_file(path_, "settings file");
     if (!text) return tl::unexpected<Error>(text.error());
     const toml::parse_result parsed = toml::parse(std::string_view(*text), std::string_view(path_));
     if (!parsed) {
@@ -257,6 +238,24 @@ class Reader {
 
 }  // namespace
 
+Result<std::string> read_text_file(const std::string& path, std::string_view what) {
+  const auto failed = [&](int err) {
+    return fail_errno(Errc::invalid_argument, concat("cannot read the ", what, " '", path, "'"), err);
+  };
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return failed(errno);
+  std::string text;
+  char buffer[8192];
+  while (true) {
+    const ssize_t got = ::read(fd.get(), buffer, sizeof buffer);
+    if (got == 0) return text;
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return failed(errno);
+    text.append(buffer, static_cast<std::size_t>(got));
+    if (text.size() > max_file_bytes) return bad(concat("the ", what, " '", path, "' is larger than 1 MiB"));
+  }
+}
+
 Result<ConfigFile> read_config(const std::string& path) { return Reader(path).read(); }
 
 // Output for `config show`.
@@ -298,7 +297,7 @@ bool is_plain_number(std::string_view text) {
 }
 
 std::string toml_value(const Option& option, const std::vector<std::string>& values) {
-  if (option.kind == Kind::assignments) return quoted_list(values);
+  if (is_repeatable(option.kind)) return quoted_list(values);
   const bool is_number =
       (accepted_types_of(option.kind).types & (types::whole | types::fraction)) != 0 && option.kind != Kind::text;
   if (option.kind == Kind::flag || (is_number && is_plain_number(values.front()))) return values.front();
@@ -342,7 +341,7 @@ std::string config_json(const ParsedOptions& parsed, const Settings& settings, s
     if (!option->is_setting()) continue;
     auto& out = json[std::string(option->name)];
     const auto values = option->show(parsed);
-    if (option->kind == Kind::assignments) out["value"] = values;
+    if (is_repeatable(option->kind)) out["value"] = values;
     else if (values.empty()) out["value"] = nullptr;
     else if (option->kind == Kind::flag) out["value"] = values.front() == "true";
     else out["value"] = values.front();

@@ -1,12 +1,14 @@
 #include "option_table.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <tuple>
 #include <type_traits>
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/cli/values.hpp"
 #include "ddrun/cluster/detect.hpp"
+#include "settings.hpp"
 
 namespace ddrun::cli {
 
@@ -122,6 +124,16 @@ Result<void> add_variable(ParsedOptions& parsed, std::string_view value) {
   return {};
 }
 
+/// Read here, where the command is typed: the hosts of --hosts get the variables, not the file.
+Result<void> add_env_file(ParsedOptions& parsed, std::string_view value) {
+  if (value.empty()) return {};
+  auto read = read_env_file(std::string(value));
+  if (!read) return tl::unexpected<Error>(std::move(read.error()));
+  parsed.env_files.emplace_back(value);
+  std::move(read->begin(), read->end(), std::back_inserter(parsed.file_variables));
+  return {};
+}
+
 /// NAME, or NAME=VALUE.
 Result<void> add_exported(ParsedOptions& parsed, std::string_view value) {
   if (value.empty() || value[0] == '=') return bad(concat("'", value, "' is neither NAME nor NAME=VALUE"));
@@ -201,6 +213,9 @@ constexpr Option workers_table[] = {
      SETTING(spec.stdin_, parse_stdin(v)), "all none"},
     {"env", "", "NAME=VALUE", Kind::assignments, own, "Set a variable for the workers; may be repeated", add_variable,
      shown_variables},
+    {"env-file", "", "FILE", Kind::files, own,
+     "Set the variables of FILE, lines NAME=VALUE, for the workers; --env and -x win over them; may be repeated",
+     add_env_file, [](const ParsedOptions& d) { return d.env_files; }},
     {"chdir", "", "DIR", Kind::directory, own, "Start the workers in DIR", SETTING(spec.chdir, parse_non_empty(v))},
     {"seed", "", "N", Kind::choice_or_int, own, "Give each worker DDRUN_SEED, a number mixed from N and its rank",
      SETTING(spec.seed, parse_seed(v))},

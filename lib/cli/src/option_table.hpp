@@ -11,6 +11,9 @@
 
 namespace ddrun::cli {
 
+/// NAME and value, in order.
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
 enum class ColorMode { automatic, always, never };
 
 /// The result of all options: a LaunchSpec and values that are not part of it.
@@ -30,6 +33,8 @@ struct ParsedOptions {
   std::string numa_binding;
   std::string env_detect = "auto";  ///< one of cluster::detect_schemes
   std::string ci = "auto";
+  std::vector<std::string> env_files;
+  Variables file_variables;  ///< of all env_files, in order
 };
 
 // The option table, used by the parser, variables, the settings file, --help, completions and `config show`. Tests
@@ -46,6 +51,7 @@ enum class Kind {
   text,           ///< anything
   choice,         ///< one of `choices`
   file,           ///< path of a file
+  files,          ///< the same, repeatable
   directory,      ///< path of a directory
   choice_or_int,  ///< whole number or one of `choices`
   streams,        ///< torchrun's 0..3, or RANK:0..3,…
@@ -55,6 +61,9 @@ enum class Kind {
   assignments,    ///< NAME=VALUE, repeatable
   action,         ///< ends parsing: --help, --version
 };
+
+/// Whether the values of all sources count, and all on a command line.
+[[nodiscard]] constexpr bool is_repeatable(Kind kind) { return kind == Kind::assignments || kind == Kind::files; }
 
 struct Option {
   std::string_view name{};     ///< long name without leading dashes: "log-dir"

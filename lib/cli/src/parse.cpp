@@ -25,10 +25,10 @@ MessageSettings message_settings_of(const ParsedOptions& parsed, const Environme
 }
 
 /// Options that this machine applies for all hosts, or that have no meaning there.
-constexpr std::array<std::string_view, 19> not_forwarded{
-    "ci",         "dry-run",    "color",         "hosts",          "hostfile",       "ssh",         "export",
-    "node-rank",  "standalone", "rdzv-endpoint", "rdzv-backend",   "rdzv-lease",     "secret-file", "insecure",
-    "env-detect", "nnodes",     "master-port",   "signals-to-all", "end-with-parent"};
+constexpr std::array<std::string_view, 20> not_forwarded{
+    "ci",         "dry-run",    "color",         "hosts",          "hostfile",        "ssh",         "export",
+    "node-rank",  "standalone", "rdzv-endpoint", "rdzv-backend",   "rdzv-lease",      "secret-file", "insecure",
+    "env-detect", "nnodes",     "master-port",   "signals-to-all", "end-with-parent", "env-file"};
 
 /// The command line for ddrun on another host: "--name=value"…, "--", the program and its arguments. Contains all
 /// settings that were given here (typed, variables, a file) except `not_forwarded`; that ddrun reads no variables or
@@ -36,7 +36,9 @@ constexpr std::array<std::string_view, 19> not_forwarded{
 std::vector<std::string> forwarded_args(const ParsedOptions& parsed, const Settings& settings) {
   std::vector<std::string> args;
   for (const Option* option : all_options()) {
-    if (!option->is_setting() || settings.of(*option).source == Source::standard) continue;
+    if (!option->is_setting()) continue;
+    // The variables of --env-file travel as --env.
+    if (settings.of(*option).source == Source::standard && option->name != "env") continue;
     if (std::find(not_forwarded.begin(), not_forwarded.end(), option->name) != not_forwarded.end()) continue;
     for (const std::string& value : option->show(parsed)) args.push_back(concat("--", option->name, "=", value));
   }
@@ -82,6 +84,7 @@ class LaunchReader {
     if (program_origin_.empty() && command == Command::launch) {
       return usage_error("no program given: ddrun [options] [--] program [args...] (see 'ddrun --help')");
     }
+    merge_env_files();
     Launch launch;
     launch.json = json;
     launch.messages = message_settings_of(parsed_, environment_, stderr_is_tty_);
@@ -116,6 +119,21 @@ class LaunchReader {
     if (auto done = settings_.apply_to(parsed_); !done) return done;
     if (auto done = check_combinations(parsed_, settings_, warnings_); !done) return done;
     return set_program(std::move(line.positionals), line.has_separator, std::move(file));
+  }
+
+  /// Adds the variables of --env-file, of which a name's last counts, for names that neither --env nor -x sets.
+  void merge_env_files() {
+    Variables& set = parsed_.spec.env;
+    const auto& exported = parsed_.spec.remote.exported;
+    const auto is_set = [&](const std::string& name) {
+      return std::any_of(set.begin(), set.end(), [&](const auto& one) { return one.first == name; }) ||
+             std::any_of(exported.begin(), exported.end(), [&](const std::string& one) {
+               return one.starts_with(name + "=") || (one == name && environment_.has(name));
+             });
+    };
+    for (auto one = parsed_.file_variables.rbegin(); one != parsed_.file_variables.rend(); ++one) {
+      if (!is_set(one->first)) set.push_back(std::move(*one));
+    }
   }
 
   Result<void> set_program(std::vector<std::string> typed, bool has_separator, ConfigFile file) {

@@ -74,7 +74,7 @@ void Settings::add_variables(const Environment& environment) {
           std::find_if(variables.begin(), variables.end(), [&](const Variable& v) { return v.name == name; });
       if (found == variables.end()) continue;
       std::vector<std::string> values;
-      if (entry.option->kind == Kind::assignments) values = lines_of(found->value);
+      if (is_repeatable(entry.option->kind)) values = lines_of(found->value);
       else if (keeps_blanks(*entry.option)) values = {std::string(found->value)};
       else values = {std::string(trim_typed(found->value))};
       entry.given.push_back(
@@ -92,7 +92,7 @@ void Settings::add_command_line(const argv::CommandLine& line) {
     const bool counted = option->kind == Kind::count && values == std::vector<std::string>(values.size(), "true");
     // A repeated flag is counted; of several values the last one counts, as with argparse.
     if (counted) given.values = {std::to_string(std::min<std::size_t>(values.size(), 9))};
-    else if (option->kind != Kind::assignments) given.values = {values.back()};
+    else if (!is_repeatable(option->kind)) given.values = {values.back()};
     if (option->takes_value() && given.values.size() == 1) given.prefix += concat('=', given.values.front());
     add(*option, std::move(given));
   }
@@ -160,7 +160,7 @@ cluster::GivenOptions Settings::given() const {
 Result<void> Settings::apply_to(ParsedOptions& parsed) const {
   for (const auto& [option, given] : entries_) {
     if (given.empty()) continue;
-    const bool all = option->kind == Kind::assignments;
+    const bool all = is_repeatable(option->kind);
     for (std::size_t i = all ? 0 : given.size() - 1; i < given.size(); ++i) {
       for (const std::string& value : given[i].values) {
         if (const auto done = option->set(parsed, value); !done) {

@@ -31,6 +31,13 @@ struct ConfigFile {
 /// checked later. Blocks on file I/O.
 [[nodiscard]] Result<ConfigFile> read_config(const std::string& path);
 
+/// The content of a file of at most 1 MiB; `what` names its kind in messages. Blocks on file I/O.
+[[nodiscard]] Result<std::string> read_text_file(const std::string& path, std::string_view what);
+
+/// Reads the file of --env-file: lines NAME=VALUE, in their order. Fails with one line, "FILE:LINE: …", without the
+/// text of that line. Blocks on file I/O.
+[[nodiscard]] Result<Variables> read_env_file(const std::string& path);
+
 /// The source of a value; later ones take precedence.
 enum class Source { standard, file, variable, command_line };
 
@@ -41,8 +48,8 @@ struct GivenValue {
   std::vector<std::string> values;
 };
 
-/// The given values of all options, by source. The source with the highest precedence counts; only --env is merged from
-/// all.
+/// The given values of all options, by source. The source with the highest precedence counts; only those that may be
+/// repeated with all their values, such as --env, are merged from all.
 class Settings {
  public:
   Settings();

@@ -85,6 +85,26 @@ TEST_CASE("An MPI program is warned about once as long as ddrun cannot serve it"
   CHECK(count(outcome.err, "start it with mpirun or srun") == warnings);
 }
 
+TEST_CASE("Workers get the variables of a file") {
+  const TemporaryDirectory dir;
+  dir.file(".env", "# made on Windows\r\nexport A=1 # one\r\nB=\"x\\ty\"\r\nC='$A'\r\n");
+  RunOptions options;
+  options.directory = dir.path();
+  options.env = {{"A", "0"}};
+  const auto outcome =
+      finish(command({"--env-file=.env", "--env", "D=4", "sh", "-c", "echo \"$A|$B|$C|$D\""}), options);
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.out == "1|x\ty|$A|4\n");
+  const auto on_host = finish(command({"--hosts=localhost", "--env-file=.env", "sh", "-c", "echo $A"}), options);
+  DDRUN_SHOW(on_host);
+  CHECK(on_host.out == "1\n");
+  dir.file(".env", "A=1\nB: 2\n");
+  const auto wrong = finish(command({"--env-file=.env", "true"}), options);
+  DDRUN_SHOW(wrong);
+  CHECK(wrong.code() == 2);
+  CHECK(has(wrong.err, ".env:2: there is no '='; write NAME=VALUE"));
+}
+
 TEST_CASE("A missing module names the Python that ran and what to try") {
   const TemporaryDirectory dir;
   dir.file("plain.py", "import no_such_module\n");

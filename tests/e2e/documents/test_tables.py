@@ -182,10 +182,12 @@ class Settings(unittest.TestCase):
         self.assertGreater(len(forms), 10)
         folder = pathlib.Path(tempfile.mkdtemp(prefix="ddrun-settings-"))
         self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        for name in (".env", "more.env"):
+            (folder / name).write_text("A=1\n")
         for form in forms:
             with self.subTest(form=form):
                 (folder / "job.toml").write_text(form + "\n")
-                result = run([DDRUN, "config", "show", f"--config={folder / 'job.toml'}"])
+                result = run([DDRUN, "config", "show", f"--config={folder / 'job.toml'}"], cwd=folder)
                 self.assertEqual(result.code, 0, str(result))
                 self.assertIn("job.toml", result.out)
 
