@@ -19,6 +19,7 @@
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/io_context.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/cluster/agent_starter.hpp"
 #include "ddrun/cluster/detect.hpp"
@@ -58,6 +59,22 @@ int dry_run(const LaunchSpec& spec) {
   return say_failure(text.error());
 }
 
+/// Names an option that went to the program instead, if the program soon ended for that reason. Where ddrun does not
+/// see stderr, only Python's status for wrong usage tells.
+void hint_misplaced_option(const cli::Launch& launch, const agent::JobResult& result) {
+  constexpr std::chrono::seconds soon{10};
+  const bool failed = result.verdict == agent::Verdict::worker_failed && !result.attempts.empty();
+  if (!failed || !result.attempts.back().first_failure || launch.has_separator) return;
+  const agent::WorkerEnd& worker = result.attempts.back().workers[*result.attempts.back().first_failure];
+  const ProgramSpec& program = launch.spec.program;
+  const bool is_usage = worker.status == ExitStatus(Exited{exit_codes::usage});
+  const bool is_silent = worker.stderr_tail.empty();
+  if (worker.ran > soon || (is_silent && (!is_usage || program.kind == ProgramKind::executable))) return;
+  const std::string option = cli::misplaced_option(program, worker.stderr_tail);
+  if (option.empty()) return;
+  say(Level::warning, concat(option, " went to ", program.name, "; ddrun's options come before it"));
+}
+
 /// `part`: set on a host of --hosts; only the first host prints the failure report.
 int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHooks hooks = {},
         const remote::Bootstrap* part = nullptr) {
@@ -90,6 +107,7 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
   if (!report.empty() && (part == nullptr || part->node_rank == 0 || !result.cause) && !say_text(report) && code == 0) {
     code = exit_codes::launcher_failed;
   }
+  hint_misplaced_option(launch, result);
   if (ci == agent::CiService::github && result.is_whole_job && part == nullptr) {
     agent::report_to_github(agent::json_report(result));
   }

@@ -53,16 +53,20 @@ std::string explain(std::string_view name) {
   return option == nullptr ? std::string() : concat(" (of ", option->launchers, "); ", option->hint);
 }
 
-Result<argv::CommandLine> read_command_line(std::span<const std::string> arguments, Command command) {
+}  // namespace
+
+Result<argv::CommandLine> read_command_line(std::span<const std::string> arguments, bool has_json) {
   static const std::vector<argv::Option> options = [] {
     std::vector<argv::Option> all;
     for (const Option* option : all_options()) all.push_back(as_argument(*option));
     all.push_back({"json"});  // not for a launch
     return all;
   }();
-  const std::span<const argv::Option> known(options.data(), options.size() - (command == Command::launch ? 1 : 0));
+  const std::span<const argv::Option> known(options.data(), options.size() - (has_json ? 0 : 1));
   return argv::read({known, argv::Positionals::program, "ddrun --help", explain, "np"}, arguments);
 }
+
+namespace {
 
 /// Parses one command line into a Launch or a text.
 class LaunchReader {
@@ -71,7 +75,7 @@ class LaunchReader {
       : environment_(context.environment), version_(context.version), stderr_is_tty_(context.stderr_is_tty) {}
 
   std::variant<Launch, PrintAndExit> run(std::span<const std::string> arguments, Command command) {
-    auto line = read_command_line(arguments, command);
+    auto line = read_command_line(arguments, command != Command::launch);
     if (!line) return usage_error(line.error().message);
     if (line->action != nullptr)
       return stdout_text(line->action->name == "help" ? help(command) : version_text(version_));
@@ -91,6 +95,7 @@ class LaunchReader {
     if (parsed_.spec.remote.asked_for()) launch.forwarded_args = forwarded_args(parsed_, settings_);
     else apply_exports(parsed_.spec, environment_, warnings_);
     launch.warnings = std::move(warnings_);
+    launch.has_separator = has_separator_;
     launch.given = settings_.given();
     launch.env_detect = parsed_.env_detect;
     launch.ci = parsed_.ci;
@@ -114,6 +119,7 @@ class LaunchReader {
     }
     settings_.add_file(file);
     settings_.add_variables(environment_);
+    warn_unknown_variables(environment_, warnings_);
     settings_.add_command_line(line);
     if (auto done = resolve_exclusions(settings_); !done) return done;
     if (auto done = settings_.apply_to(parsed_); !done) return done;
@@ -145,6 +151,8 @@ class LaunchReader {
     parsed_.spec.program.name = std::move(args.front());
     parsed_.spec.program.args.assign(std::make_move_iterator(args.begin() + 1), std::make_move_iterator(args.end()));
     choose_program_kind(parsed_, settings_, warnings_);
+    warn_slips(parsed_.spec, warnings_);
+    has_separator_ = has_separator;
     if (from_command_line && !has_separator) drop_separator(parsed_);
     return {};
   }
@@ -154,6 +162,7 @@ class LaunchReader {
   bool stderr_is_tty_;
   Settings settings_;
   ParsedOptions parsed_;
+  bool has_separator_ = false;
   std::string program_origin_;  ///< where the program was given; empty: no program
   std::vector<std::string> warnings_;
 };

@@ -109,6 +109,16 @@ void apply_exports(LaunchSpec& spec, const Environment& environment, std::vector
 /// Determines the program's kind: Python script, module or executable.
 void choose_program_kind(ParsedOptions& parsed, const Settings& settings, std::vector<std::string>& warnings);
 
+/// Reads the options of a launch; with `has_json` also --json.
+[[nodiscard]] Result<argv::CommandLine> read_command_line(std::span<const std::string> arguments,
+                                                          bool has_json = false);
+
+/// Warns about each DDRUN_* variable that neither an option nor another part of ddrun has, with the nearest name.
+void warn_unknown_variables(const Environment& environment, std::vector<std::string>& warnings);
+
+/// Warns about mpirun's ':' between programs, and about a launcher as the program of several workers.
+void warn_slips(const LaunchSpec& spec, std::vector<std::string>& warnings);
+
 /// Drops a "--" directly after the program, as torchrun's parser does; the caller ensures that there was none before
 /// it. Kept after an executable that torchrun would not accept.
 void drop_separator(ParsedOptions& parsed);

@@ -125,3 +125,45 @@ TEST_CASE("A missing module names the Python that ran and what to try") {
   DDRUN_SHOW(other);
   CHECK_FALSE(has(other.err, "python:"));
 }
+
+TEST_CASE("A variable that ddrun does not know is named once, also where ddrun starts ddrun") {
+  RunOptions options;
+  options.env = {{"DDRUN_TIMEOT", "3"}, {"DDRUN_SECRET", "0123456789abcdef0123456789abcdef"}};
+  const auto outcome = finish(command({DDRUN_TEST_DDRUN, "-n", "2", "true"}), options);
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(outcome.err == "ddrun: warning: DDRUN_TIMEOT is not known to ddrun; did you mean DDRUN_TIMEOUT?\n");
+}
+
+TEST_CASE("Slips of the command line are named and change nothing") {
+  const TemporaryDirectory dir;
+  dir.file("torchrun", "#!/bin/sh\necho \"$@\"\n", 0755);
+  dir.file("t.py", "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr')\np.parse_args()\n");
+  RunOptions options;
+  options.directory = dir.path();
+  struct Case {
+    Words words;
+    int code;
+    std::string err;
+  };
+  for (const auto& [words, code, err] :
+       {Case{{"-n", "1", "echo", "a", ":", "-n", "3", "b"}, 0, "write: sh -c 'case $RANK in 0) exec ./a;;"},
+        {{"-n", "2", "./torchrun", "x.py"}, 0, "torchrun is a launcher too"},
+        {{"t.py", "-n", "2"}, 2, "ddrun: warning: -n 2 went to t.py; ddrun's options come before it\n"},
+        {{"-n", "2", "t.py", "--lr=1", "--max-restarts=2"}, 2, "--max-restarts=2 went to t.py"}}) {
+    const auto outcome = finish(command(words), options);
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() == code);
+    CHECK(has(outcome.err, err));
+  }
+  for (const Words& words : {Words{"-n", "2", "grep", "-n", "lr", "t.py"},
+                             {"-n", "2", "grep", "-n", "2", "none"},
+                             {"-n", "2", "--", "t.py", "-n", "2"},
+                             {"cut", "-d", ":", "-f1", "t.py"},
+                             {"./torchrun", "-n", "2"},
+                             {"t.py", "--lr=1"}}) {
+    const auto outcome = finish(command(words), options);
+    DDRUN_SHOW(outcome);
+    CHECK_FALSE(has(outcome.err, "warning"));
+  }
+}

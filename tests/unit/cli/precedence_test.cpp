@@ -68,10 +68,6 @@ TEST_CASE("a bad value in a variable names the variable") {
   CHECK(launched({"-n2", "w"}, {"PET_NPROC_PER_NODE=0"}).spec.nproc.count == 2);
 }
 
-TEST_CASE("unknown variables with our prefix are left alone") {
-  CHECK(launched({"w"}, {"DDRUN_RANK=3", "DDRUN_SOMETHING=x", "DDRUN_", "PET_=1", "odd"}).warnings.empty());
-}
-
 TEST_CASE("variables for the workers are merged from all sources by precedence") {
   const TemporaryDirectory dir;
   const std::string config = dir.file("c.toml", "[env]\nA = 1\nB = \"file\"\nC = \"file\"\n");

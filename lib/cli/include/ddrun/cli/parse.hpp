@@ -29,6 +29,7 @@ struct Launch {
   /// With spec.remote: the command line for each host, without the options in `not_forwarded`.
   std::vector<std::string> forwarded_args;
   std::vector<std::string> warnings;  ///< to show once `messages` is applied; one line each
+  bool has_separator = false;         ///< a "--" stood before the program
   cluster::GivenOptions given;        ///< the options that were set, and their sources
   std::string env_detect = "auto";    ///< one of cluster::detect_schemes
   std::string ci = "auto";            ///< see agent/ci.hpp
@@ -65,6 +66,11 @@ struct ParseContext {
                                                                    const ParseContext& context);
 /// The same for `ddrun config show`: the settings, as a settings file or, with --json, as JSON.
 [[nodiscard]] PrintAndExit show_config(std::span<const std::string> args, const ParseContext& context);
+
+/// An option of ddrun in the program's arguments, with its value as typed, that may be why the program has failed: the
+/// first that one of `messages`, its last lines on stderr, rejects; without messages the first that torchrun has too.
+/// Empty: none.
+[[nodiscard]] std::string misplaced_option(const ProgramSpec& program, std::span<const std::string> messages);
 
 /// --help: at most 80 columns.
 [[nodiscard]] std::string help_text();

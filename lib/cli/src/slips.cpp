@@ -1,0 +1,124 @@
+#include <algorithm>
+#include <array>
+
+#include "ddrun/base/text.hpp"
+#include "ddrun/cli/values.hpp"
+#include "settings.hpp"
+
+// Slips that are legal command lines or environments: a warning, or a hint once the job has failed.
+
+namespace ddrun::cli {
+
+namespace {
+
+constexpr std::string_view own_prefix = "DDRUN_";
+
+/// Variables of ddrun, its programs, package, examples and scripts that belong to no option, without the prefix. One
+/// with a '_' at its end stands for all that begin so.
+constexpr std::string_view other_variables =
+    "ATTEMPT_DIR CUDA_LIBRARY ETCD_USER EXIT_CODE JOBS JOB_TAG KUBERNETES_API LOG_TAIL NCCL_LIBRARY NET_ NO_CGROUP "
+    "NO_PIDFD PROGRAM PYTHON_JOB ROUND SCRIPT_LOGS SECRET SERVICE_ACCOUNT SSH_FAN_OUT SSH_SILENCE STARTED_BY_SRUN "
+    "TEST_ VERSION";
+
+constexpr std::string_view launchers = "torchrun deepspeed mpirun mpiexec srun ddrun";
+constexpr std::string_view launcher_modules =
+    "torch.distributed.run torch.distributed.launch ddrun accelerate.commands.launch";
+
+bool is_in(std::string_view words, std::string_view word) {
+  return concat(' ', words, ' ').find(concat(' ', word, ' ')) != std::string::npos;
+}
+
+/// The launcher that the program is; empty if it is none.
+std::string launcher_name(const ProgramSpec& program) {
+  const std::string_view name = std::string_view(program.name).substr(program.name.rfind('/') + 1);
+  const auto& args = program.args;
+  if (program.kind == ProgramKind::python_module) return is_in(launcher_modules, name) ? program.name : std::string();
+  if (is_in(launchers, name)) return std::string(name);
+  if (name == "accelerate" && !args.empty() && args[0] == "launch") return "accelerate launch";
+  const bool runs_module = name.starts_with("python") && args.size() > 1 && args[0] == "-m";
+  return runs_module && is_in(launcher_modules, args[1]) ? concat("python -m ", args[1]) : std::string();
+}
+
+/// Whether mpirun's next program begins here: "-n 3", "-np 3", "-n3".
+bool gives_worker_count(std::span<const std::string> words) {
+  const auto line = read_command_line(words.first(std::min<std::size_t>(words.size(), 2)));
+  return line && line->has("nproc-per-node") && parse_nproc(line->last("nproc-per-node"));
+}
+
+}  // namespace
+
+void warn_unknown_variables(const Environment& environment, std::vector<std::string>& warnings) {
+  // A ddrun in a worker, or started by srun, inherits what the first one has warned about.
+  if (environment.has("DDRUN_ROUND") || environment.has("DDRUN_STARTED_BY_SRUN")) return;
+  std::vector<std::string> known;
+  for (const std::string_view entry : environment.entries()) {
+    const std::string name(entry.substr(0, entry.find('=')));
+    if (!name.starts_with(own_prefix) || name.size() + 1 >= entry.size()) continue;
+    const std::string word = name.substr(own_prefix.size());
+    if (word.empty() || is_in(other_variables, word)) continue;
+    if (is_in(other_variables, word.substr(0, word.find('_') + 1))) continue;
+    if (known.empty()) {
+      known.emplace_back("SECRET");
+      for (const Option* option : all_options()) {
+        const auto names = variables_of(*option);
+        if (!names.empty()) known.push_back(names.front().substr(own_prefix.size()));
+      }
+    }
+    if (std::find(known.begin(), known.end(), word) != known.end()) continue;
+    const std::string near = nearest(word, known);
+    warnings.push_back(concat(
+        name, " is not known to ddrun; ",
+        near.empty() ? "its settings are in 'ddrun config show'" : concat("did you mean ", own_prefix, near, "?")));
+  }
+}
+
+void warn_slips(const LaunchSpec& spec, std::vector<std::string>& warnings) {
+  const auto& args = spec.program.args;
+  const std::span<const std::string> words = args;
+  for (std::size_t at = 0; at < args.size(); ++at) {
+    if (args[at] != ":" || !gives_worker_count(words.subspan(at + 1))) continue;
+    warnings.emplace_back(
+        "':' and what follows it go to the program, as ddrun starts the same one for all ranks; write: sh -c 'case "
+        "$RANK in 0) exec ./a;; *) exec ./b;; esac'");
+    break;
+  }
+  const std::string count = count_option(spec.nproc);
+  if (count.empty() && !spec.rendezvous.several_machines() && !spec.remote.asked_for()) return;
+  const std::string launcher = launcher_name(spec.program);
+  if (launcher.empty()) return;
+  const auto script = std::find_if(args.begin(), args.end(), [](const auto& word) { return word.ends_with(".py"); });
+  warnings.push_back(concat(launcher, " is a launcher too, and each worker starts a job of its own; write: ddrun ",
+                            count, script == args.end() ? "PROGRAM" : shell_quote(*script)));
+}
+
+std::string misplaced_option(const ProgramSpec& program, std::span<const std::string> messages) {
+  const std::span<const std::string> args = program.args;
+  if (!launcher_name(program).empty()) return {};
+  const auto rejects = [](std::string_view message, const std::string& option) {
+    constexpr std::array<std::string_view, 6> words{"nrecognized", "nknown",     "o such option",
+                                                    "nexpected",   "t expected", "not used"};
+    const auto has = [&](std::string_view text) { return message.find(text) != std::string_view::npos; };
+    return (has(" " + option) || has("'" + option)) && std::any_of(words.begin(), words.end(), has);
+  };
+  for (std::size_t at = 0; at < args.size() && args[at] != "--"; ++at) {
+    if (!args[at].starts_with('-')) continue;
+    auto line = read_command_line(args.subspan(at, 1));
+    const bool has_value = !line && at + 1 < args.size();
+    if (has_value) line = read_command_line(args.subspan(at, 2));
+    if (!line || line->options.empty()) continue;
+    const auto& [typed, values] = line->options.front();
+    const Option* const option = find_option(typed->name);
+    ParsedOptions scratch;
+    // Setting --env-file would read the file.
+    if (!option->is_setting() || option->kind == Kind::files || !option->set(scratch, values.front())) continue;
+    const std::string name = args[at].substr(0, args[at].find('='));
+    const bool is_rejected =
+        messages.empty() ? option->pet : std::any_of(messages.begin(), messages.end(), [&](const std::string& message) {
+          return rejects(message, name);
+        });
+    if (is_rejected) return has_value ? concat(args[at], ' ', shell_quote(args[at + 1])) : args[at];
+  }
+  return {};
+}
+
+}  // namespace ddrun::cli

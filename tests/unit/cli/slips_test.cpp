@@ -1,0 +1,140 @@
+#include <regex>
+
+#include "support.hpp"
+
+using namespace ddrun;
+using namespace ddrun::cli;
+using namespace ddrun::cli::test;
+
+namespace {
+
+Args warnings(const Args& args, const Args& variables = {}) { return launched(args, variables).warnings; }
+
+ProgramSpec python(const Args& args) { return {ProgramKind::python_script, "t.py", args}; }
+
+}  // namespace
+
+TEST_CASE("an unknown variable with our prefix is warned about") {
+  CHECK(warnings({"w"}, {"DDRUN_TIMEOT=3"}) == Args{"DDRUN_TIMEOT is not known to ddrun; did you mean DDRUN_TIMEOUT?"});
+  CHECK(warnings({"w"}, {"DDRUN_NPROC=2"}) ==
+        Args{"DDRUN_NPROC is not known to ddrun; did you mean DDRUN_NPROC_PER_NODE?"});
+  CHECK(warnings({"w"}, {"DDRUN_SECRT=2"}) == Args{"DDRUN_SECRT is not known to ddrun; did you mean DDRUN_SECRET?"});
+  CHECK(warnings({"w"}, {"DDRUN_RANK=3"}) ==
+        Args{"DDRUN_RANK is not known to ddrun; its settings are in 'ddrun config show'"});
+  CHECK(warnings({"w"}, {"DDRUN_", "DDRUN_=1", "PET_=1", "odd", "DDRUN_TIMEOT=", "DDRUN_CONFIG=", "DDRUN_TEST_X=1"})
+            .empty());
+  // The ddrun that started this one has warned.
+  CHECK(warnings({"w"}, {"DDRUN_TIMEOT=3", "DDRUN_ROUND=1"}).empty());
+  CHECK(warnings({"w"}, {"DDRUN_TIMEOT=3", "DDRUN_STARTED_BY_SRUN=/ddrun"}).empty());
+}
+
+TEST_CASE("every variable that the sources of ddrun read is known") {
+  const std::regex read(
+      R"re((?:getenv|variable|environ|environ\.get|environ\.pop|has|find|get)[(\[]"(DDRUN_[A-Z_]+)")re");
+  const std::regex given(R"re(\{"(DDRUN_[A-Z_]+)", )re");
+  int found = 0;
+  for (const char* folder : {"lib", "apps", "python", "configs"}) {
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator(std::string(DDRUN_SOURCE_DIR "/") + folder)) {
+      const std::string ending = entry.path().extension().string();
+      if (ending != ".cpp" && ending != ".hpp" && ending != ".py") continue;
+      const std::string text = read_file(entry.path().string());
+      for (const std::regex& pattern : {read, given}) {
+        for (std::sregex_iterator at(text.begin(), text.end(), pattern), end; at != end; ++at) {
+          const std::string name = (*at)[1];
+          CAPTURE(name, entry.path().string());
+          ++found;
+          // A value that no option refuses.
+          const auto parsed = run({"w"}, {name + "=1"});
+          const auto* launch = std::get_if<Launch>(&parsed);
+          if (launch == nullptr) continue;
+          for (const std::string& warning : launch->warnings) CHECK_FALSE(contains(warning, "is not known to ddrun"));
+        }
+      }
+    }
+  }
+  CHECK(found > 15);
+}
+
+TEST_CASE("the colon between programs of mpirun is warned about, any other is not") {
+  for (const Args& args : {Args{"a", ":", "-n", "3", "b"},
+                           {"a", ":", "-n3", "b"},
+                           {"a", ":", "-np", "3", "b"},
+                           {"a", "x", ":", "--nproc_per_node=3", "b"},
+                           {"--", "a", ":", "-n", "3", "b"}}) {
+    CAPTURE(args);
+    REQUIRE(warnings(args).size() == 1);
+    CHECK(contains(warnings(args)[0], "write: sh -c 'case $RANK in"));
+  }
+  for (const Args& args : {Args{"sh", "-c", ":"},
+                           {"cut", "-d", ":", "-f", "1"},
+                           {"sort", "-t", ":", "-n"},
+                           {"sort", "-t", ":", "-n", "-k2"},
+                           {"sort", "-t", ":", "-n", "file"},
+                           {"awk", "-F", ":", "-v", "x=1", "p"},
+                           {"echo", ":", "3"}}) {
+    CAPTURE(args);
+    CHECK(warnings(args).empty());
+  }
+}
+
+TEST_CASE("a launcher as the program of several workers is warned about") {
+  struct Case {
+    Args args;
+    std::string name, instead;
+  };
+  for (const auto& [args, name, instead] :
+       {Case{{"-n2", "/bin/torchrun", "--nnodes=1", "a b.py", "x.py"}, "torchrun", "ddrun -n 2 'a b.py'"},
+        {{"-ngpu", "accelerate", "launch", "acc.py"}, "accelerate launch", "ddrun -n gpu acc.py"},
+        {{"-n2", "deepspeed", "t.py"}, "deepspeed", "ddrun -n 2 t.py"},
+        {{"-n2", "mpirun", "./a"}, "mpirun", "ddrun -n 2 PROGRAM"},
+        {{"--nnodes=2", "srun", "./a"}, "srun", "ddrun PROGRAM"},
+        {{"-n2", "-m", "torch.distributed.run", "t.py"}, "torch.distributed.run", "ddrun -n 2 t.py"},
+        {{"-n2", "python3", "-m", "torch.distributed.launch", "t.py"},
+         "python -m torch.distributed.launch",
+         "ddrun -n 2 t.py"},
+        {{"-n2", "ddrun", "./a"}, "ddrun", "ddrun -n 2 PROGRAM"}}) {
+    CHECK(warnings(args) ==
+          Args{name + " is a launcher too, and each worker starts a job of its own; write: " + instead});
+  }
+  // One worker is a wrapper.
+  for (const Args& args : {Args{"torchrun", "t.py"},
+                           {"-n1", "ddrun", "-n2", "./a"},
+                           {"-n2", "accelerate", "config"},
+                           {"-n2", "./torchrun.py"},
+                           {"-n2", "python3", "-m", "torch"},
+                           {"-n2", "./a", "torchrun"}}) {
+    CAPTURE(args);
+    CHECK(warnings(args).empty());
+  }
+}
+
+TEST_CASE("an option behind the program is named if the program rejects it") {
+  struct Case {
+    Args args;
+    std::string message, option;
+  };
+  for (const auto& [args, message, option] :
+       {Case{{"-n", "2"}, "t.py: error: unrecognized arguments: -n 2", "-n 2"},
+        {{"--x", "1", "--nproc_per_node=2"}, "Error: No such option: --nproc_per_node", "--nproc_per_node=2"},
+        {{"--seed", "1", "-n2"}, "ValueError: Some specified arguments are not used: ['-n2']", "-n2"},
+        {{"--seed", "1", "--max-restarts", "3"}, "unrecognized arguments: --max-restarts 3", "--max-restarts 3"},
+        {{"-v"}, "grep: unknown option '-v'", "-v"},
+        // of the program
+        {{"-n", "2", "--nope"}, "error: unrecognized arguments: --nope", ""},
+        {{"-n", "foo"}, "error: unrecognized arguments: -n foo", ""},
+        {{"--log-dir=/x"}, "error: argument --log-dir: no such directory", ""},
+        {{"--", "-n", "2"}, "error: unrecognized arguments: -n 2", ""},
+        {{"--env-file=/dev/zero"}, "error: unrecognized arguments: --env-file=/dev/zero", ""},
+        {{"-n"}, "error: unrecognized arguments: -n", ""},
+        {{}, "error: unrecognized arguments: -n", ""}}) {
+    CAPTURE(args, message);
+    CHECK(misplaced_option(python(args), Args{"usage: t.py", message}) == option);
+  }
+}
+
+TEST_CASE("where a program's messages are not seen, torchrun's options count") {
+  CHECK(misplaced_option(python({"--seed", "1", "-n", "2"}), {}) == "-n 2");
+  CHECK(misplaced_option(python({"--seed", "1", "x"}), {}).empty());
+  CHECK(misplaced_option({ProgramKind::executable, "torchrun", {"-n", "2"}}, {}).empty());
+}
