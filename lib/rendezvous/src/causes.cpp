@@ -94,12 +94,12 @@ std::string joining(const std::vector<const Member*>& newcomers) {
   return concat(first_names(std::move(names)), newcomers.size() == 1 ? " joins" : " join");
 }
 
-VerdictMessage too_few(int joined, int wanted, Clock::duration waited, const std::string& names) {
+VerdictMessage too_few(int joined, int wanted, Milliseconds timeout, const std::string& names) {
   VerdictMessage verdict;
   verdict.kind = VerdictKind::launcher_failed;
   verdict.exit_code = exit_codes::launcher_failed;
-  verdict.why = concat(joined, " of ", wanted, " nodes were there after ", seconds_text(waited),
-                       names.empty() ? "" : concat(": ", names));
+  verdict.why = concat("only ", joined, " of ", wanted, " machines came within --join-timeout (", seconds_text(timeout),
+                       ")", names.empty() ? "" : concat(": ", names));
   return verdict;
 }
 

@@ -32,7 +32,7 @@ namespace ddrun::rendezvous::causes {
 /// A verdict's cause without last lines and traceback, for agents that report it in a line or two.
 [[nodiscard]] std::string abbreviate(const std::string& cause);
 /// `wanted` nodes were needed, `names` had joined.
-[[nodiscard]] VerdictMessage too_few(int joined, int wanted, Clock::duration waited, const std::string& names);
+[[nodiscard]] VerdictMessage too_few(int joined, int wanted, Milliseconds timeout, const std::string& names);
 
 }  // namespace ddrun::rendezvous::causes
 

@@ -22,6 +22,7 @@
 #include "node_ranks.hpp"
 #include "outgoing.hpp"
 #include "recovery.hpp"
+#include "turned_away.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -93,6 +94,7 @@ class Coordinator::State {
   [[nodiscard]] const Membership& members() const { return members_; }
   [[nodiscard]] const JobState& job() const { return job_; }
   [[nodiscard]] std::vector<Output> take_outputs() { return out_.take(); }
+  [[nodiscard]] std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
 
   Clock::time_point now;  ///< set before each call
 
@@ -132,7 +134,12 @@ class Coordinator::State {
   [[nodiscard]] std::optional<LinkId> observer() const;
 
   // Joining.
-  [[nodiscard]] std::optional<Refused> rejection(const Join& join);
+  struct Rejection {
+    Refused refused;
+    std::string seen_from_here;  ///< the reason for the machines that are there
+  };
+  [[nodiscard]] std::optional<Rejection> rejection(const Join& join);
+  void note_turned_away(const std::string& machine, const std::string& why);
   [[nodiscard]] const std::string& job_id(const Join& join) const;
   void admit(LinkId link, const Join& join, const LinkAddresses& addresses);
   void send_waiting(Member& member, bool spare, const std::string& waiting_for);
@@ -252,6 +259,9 @@ class Coordinator::State {
   std::optional<Refused> stepped_down_;
   Clock::time_point started_at_;  ///< the last START
 
+  TurnedAway turned_away_;
+  std::vector<std::string> warnings_;
+
   Outgoing out_{[this] { return observer(); }};
 };
 
@@ -277,16 +287,28 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkAddresses
     last_cause_.reset();
     recovered_ = false;
   }
-  if (const auto refused = rejection(join)) {
-    event(event_text::refused, job_.round, join.host, addresses.peer_address.text(), refused->why);
-    out_.refuse(link, refused->kind, refused->why);
+  const std::string machine =
+      concat(join.host.substr(0, max_host_name_bytes), " (", addresses.peer_address.text(), ")");
+  if (const auto rejected = rejection(join)) {
+    const Refused& refused = rejected->refused;
+    event(event_text::refused, job_.round, join.host, addresses.peer_address.text(), refused.why);
+    if (refused.kind != RefusalKind::moved) note_turned_away(machine, rejected->seen_from_here);
+    out_.refuse(link, refused.kind, refused.why);
   } else if (phase_ == Phase::ended) {
     reply_job_ended(link);
   } else if (const Member* rival = members_.conflicting_member(join)) {
-    out_.refuse(link, RefusalKind::taken, conflict_text(join, *rival));
+    const std::string why = conflict_text(join, *rival);
+    // The same agent again: its old connection is not known to be lost yet.
+    if (join.agent_id != rival->agent_id) note_turned_away(machine, why);
+    out_.refuse(link, RefusalKind::taken, why);
   } else {
+    turned_away_.set_admitted(machine);
     admit(link, join, addresses);
   }
+}
+
+void Coordinator::State::note_turned_away(const std::string& machine, const std::string& why) {
+  if (std::string warning = turned_away_.add(machine, why); !warning.empty()) warnings_.push_back(std::move(warning));
 }
 
 /// Of the served job, else that of the joining agent.
@@ -295,18 +317,23 @@ const std::string& Coordinator::State::job_id(const Join& join) const {
   return job_.job_id.empty() ? join.job_id : job_.job_id;
 }
 
-std::optional<Refused> Coordinator::State::rejection(const Join& join) {
-  const auto refuse = [](std::string why) { return Refused{RefusalKind::permanent, std::move(why)}; };
+std::optional<Coordinator::State::Rejection> Coordinator::State::rejection(const Join& join) {
+  const auto refuse = [](const std::string& why, const std::string& seen_from_here = "") {
+    return Rejection{{RefusalKind::permanent, why}, seen_from_here.empty() ? why : seen_from_here};
+  };
+  const auto other_job = [](std::string why, std::string seen_from_here) {
+    return Rejection{{RefusalKind::other_job, std::move(why)}, std::move(seen_from_here)};
+  };
   if (const std::string& job = job_id(join); join.job_id != job) {
-    return Refused{RefusalKind::other_job,
-                   concat("the coordinator on ", options_.host, " serves the job ", job, ", not ", join.job_id,
-                          "; give both the same --rdzv-id, or this one another endpoint")};
+    return other_job(concat("the coordinator on ", options_.host, " serves the job ", job, ", not ", join.job_id,
+                            "; give both the same --rdzv-id, or this one another endpoint"),
+                     concat("--rdzv-id is ", join.job_id, " there, ", job, " here"));
   }
   if (join.claim.term > max_term || join.claim.round > max_term) {
     return refuse("no job gets to the term or round that is claimed");
   }
   if (options_.term != 0 && join.claim.term > options_.term) {
-    return Refused{RefusalKind::moved, concat("the coordinator on ", options_.host, " leads no more")};
+    return Rejection{{RefusalKind::moved, concat("the coordinator on ", options_.host, " leads no more")}, ""};
   }
   if (join.agent_id.empty()) return refuse("an agent needs an id");
   if (join.host.size() > max_host_name_bytes) return refuse("the name of a host has at most 255 bytes");
@@ -321,20 +348,24 @@ std::optional<Refused> Coordinator::State::rejection(const Join& join) {
     job_.adopt(first, *settings);
   }
   if (join.version != job_.version) {
-    return refuse(concat("this is ddrun ", join.version, ", but the other nodes of the job run ", job_.version));
+    return refuse(concat("this is ddrun ", join.version, ", but the other nodes of the job run ", job_.version),
+                  concat("it runs ddrun ", join.version, ", and this job ", job_.version));
   }
   // With explicit node ranks on both sides the command lines may differ: an agent of another job would not have a free
   // rank.
   const bool both_have_ranks = job_.has_node_ranks && join.node_rank >= 0;
   if (!both_have_ranks && !same_program(job_.raw_settings, join.settings)) {
-    return Refused{
-        RefusalKind::other_job,
+    return other_job(
         concat("the coordinator on ", options_.host, " serves a job that runs another program, or the same ",
                "with other arguments; give each job an --rdzv-id of its own, or another endpoint (one job ",
-               "whose machines run different command lines needs an --rdzv-id, too, or --node-rank on each)")};
+               "whose machines run different command lines needs an --rdzv-id, too, or --node-rank on each)"),
+        "it runs another program, or the same with other arguments (see --rdzv-id)");
   }
-  if (const std::string different = describe_differences(job_.raw_settings, join.settings); !different.empty()) {
-    return refuse(concat("this node and those that are there do not agree: ", different));
+  const auto differences = [&](Audience audience) {
+    return describe_differences(job_.raw_settings, join.settings, audience);
+  };
+  if (const std::string different = differences(Audience::there); !different.empty()) {
+    return refuse(concat("this node and those that are there do not agree: ", different), differences(Audience::here));
   }
   if (join.node_rank < -1 || join.node_rank >= job_.settings.max_nodes) {
     return refuse(concat("node rank ", join.node_rank, " is not from 0 to ", job_.settings.max_nodes - 1));
@@ -1257,7 +1288,13 @@ void Coordinator::State::send_outcome(LinkId link, bool took_part) {
 
 VerdictMessage Coordinator::State::too_few_nodes_verdict() const {
   const JobSettings& job = job_.settings;
-  VerdictMessage few = causes::too_few(members_.available(), job.min_nodes, now - gathering_since_, members_.names(20));
+  VerdictMessage few = causes::too_few(members_.available(), job.min_nodes, job.join_timeout, members_.names(20));
+  const std::string turned_away = turned_away_.text();
+  few.why += turned_away;
+  if (turned_away.empty() && !last_cause_) {
+    few.why +=
+        "; look at what ddrun says on the others, and whether they reach the coordinator's port on " + options_.host;
+  }
   if (!last_cause_) return few;
   few.why = concat(last_cause_->why, "; then ", few.why);
   if (last_cause_->kind != VerdictKind::node_lost && last_cause_->kind != VerdictKind::worker_failed) return few;
@@ -1446,6 +1483,7 @@ void Coordinator::tick(Clock::time_point now) {
 }
 
 std::vector<Coordinator::Output> Coordinator::take_outputs() { return state_->take_outputs(); }
+std::vector<std::string> Coordinator::take_warnings() { return state_->take_warnings(); }
 std::optional<Clock::time_point> Coordinator::next_deadline() const { return state_->next_deadline(); }
 bool Coordinator::done() const { return state_->done(); }
 

@@ -670,6 +670,7 @@ void CoordinatorServer::Loop::apply_outputs(Coordinator& coordinator) {
       close_link(output.link, found->second);
     }
   }
+  for (const std::string& warning : coordinator.take_warnings()) notice(++stats_.warnings, warning);
   if (options_.on_verdict) {
     if (const auto verdict = coordinator.take_verdict_to_record()) options_.on_verdict(*verdict);
   }

@@ -191,13 +191,15 @@ bool same_program(const Settings& ours, const Settings& theirs) {
          value_of(Values(theirs.begin(), theirs.end()), program_key);
 }
 
-std::string describe_differences(const Settings& ours, const Settings& theirs) {
+std::string describe_differences(const Settings& ours, const Settings& theirs, Audience audience) {
   if (ours == theirs) return "";
   Values our_values(ours.begin(), ours.end());
   Values their_values(theirs.begin(), theirs.end());
   std::vector<std::string> differences;
   const auto note = [&](std::string_view name, const std::string& other, const std::string& value) {
-    std::string difference = concat(name, " is ", other, ", but ", value, " there");
+    const bool there = audience == Audience::there;
+    std::string difference =
+        concat(name, " is ", other, there ? ", but " : " there, ", value, there ? " there" : " here");
     // Both node counts come from one option.
     if (differences.empty() || differences.back() != difference) differences.push_back(std::move(difference));
   };

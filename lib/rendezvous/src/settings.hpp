@@ -35,7 +35,8 @@ struct JobSettings {
 [[nodiscard]] bool same_program(const Settings& ours, const Settings& theirs);
 
 /// One sentence per difference, with both values, but not for the program; empty if there is none. `theirs` joins,
-/// `ours` is the job's.
-[[nodiscard]] std::string describe_differences(const Settings& ours, const Settings& theirs);
+/// `ours` is the job's. For those there: "X is 2, but 1 there", or here: "X is 2 there, 1 here".
+enum class Audience : bool { there, here };
+[[nodiscard]] std::string describe_differences(const Settings& ours, const Settings& theirs, Audience audience);
 
 }  // namespace ddrun::rendezvous

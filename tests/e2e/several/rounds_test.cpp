@@ -239,3 +239,25 @@ TEST_CASE("A name that means nobody yet is looked up again, and the machine that
   for (const auto& outcome : outcomes) CHECK(outcome.code() == 0);
   CHECK(has(outcomes[0].out + outcomes[1].out, "met=2"));
 }
+
+TEST_CASE("The machine that waits says which one was turned away, and why") {
+  Agents agents({"--nnodes=2", "--label=none"});
+  const Words verbs{"print", "ran"};
+  Run& waits = agents.start({"--node-rank=0", "--join-timeout=8"}, verbs);
+  for (int time = 0; time < 2; ++time) {
+    const auto other = agents.start({"--node-rank=1", "--max-restarts=2", "--join-timeout=8"}, verbs).wait();
+    CHECK(other.code() == 125);
+    CHECK(has(other.err, "--max-restarts is 2, but 0 there"));
+  }
+  const std::string warning = " was turned away: --max-restarts is 2 there, 0 here\n";
+  REQUIRE(waits.wait_for_err(warning));
+  const auto outcome = waits.wait();
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 125);
+  CHECK(count(outcome.err, "ddrun: warning: ") == 1);
+  CHECK(count(outcome.err, warning) == 1);
+  CHECK(has(outcome.err, "error: only 1 of 2 machines came within --join-timeout (8 s): "));
+  CHECK(has(outcome.err, "; turned away: "));
+  CHECK(has(outcome.err, "): --max-restarts is 2 there, 0 here\n"));
+  CHECK(waits.all_gone());
+}

@@ -152,6 +152,7 @@ void Coordinator::tick(Clock::time_point now) {
 }
 
 std::vector<Coordinator::Output> Coordinator::take_outputs() { return std::exchange(state_->outputs, {}); }
+std::vector<std::string> Coordinator::take_warnings() { return {}; }
 std::optional<Clock::time_point> Coordinator::next_deadline() const { return state_->next_ping; }
 bool Coordinator::done() const { return state_->done; }
 void Coordinator::suspend(Clock::time_point /*now*/) {}

@@ -382,8 +382,8 @@ TEST_CASE("too few after a loss wait for a newcomer, and end with that cause if 
     const VerdictMessage verdict = pair.job.next<VerdictMessage>(pair.a);
     CHECK(verdict.kind == VerdictKind::node_lost);
     CHECK(verdict.why ==
-          "b (10.0.0.2, node rank 1) was lost: connection reset by peer; then 1 of 2 nodes were there "
-          "after 600 s: a (10.0.0.1)");
+          "b (10.0.0.2, node rank 1) was lost: connection reset by peer; then only 1 of 2 machines "
+          "came within --join-timeout (600 s): a (10.0.0.1)");
   }
 }
 

@@ -74,6 +74,91 @@ TEST_CASE("agents of another job are refused with a reason") {
   }
 }
 
+TEST_CASE("those that wait are told once which machine is turned away, and why") {
+  ScriptedJob job(2, 2);
+  const LinkId a = job.joins("a");
+  const auto warned = [&] { return job.coordinator().take_warnings(); };
+  const auto refused = [&](const std::string& host, auto&& change) {
+    Join join = job.join_of(host);
+    change(join);
+    CHECK(job.has<Refused>(job.joins(join, {ip("10.0.0.9"), ip("10.0.0.1")})));
+    return warned();
+  };
+  const auto set = [](const std::string& key, const std::string& value) {
+    return [=](Join& join) {
+      for (auto& [name, old] : join.settings) {
+        if (name == key) old = value;
+      }
+    };
+  };
+  using Texts = std::vector<std::string>;
+  CHECK(warned().empty());
+  const std::string restarts = "b (10.0.0.9) was turned away: --max-restarts is 7 there, 3 here";
+  CHECK(refused("b", set("max_restarts", "7")) == Texts{restarts});
+  CHECK(refused("b", set("max_restarts", "7")).empty());
+  CHECK(refused("b", set("min_nodes", "1")) == Texts{"b (10.0.0.9) was turned away: --nnodes is 1:2 there, 2 here"});
+  CHECK(refused("c", set("max_restarts", "7")) ==
+        Texts{"c (10.0.0.9) was turned away: --max-restarts is 7 there, 3 here"});
+  CHECK(refused("c", [](Join& join) { join.version = "2.0"; }) ==
+        Texts{"c (10.0.0.9) was turned away: it runs ddrun 2.0, and this job 1.0"});
+  CHECK(refused("c", [](Join& join) { join.job_id = "x"; }) ==
+        Texts{"c (10.0.0.9) was turned away: --rdzv-id is x there, job here"});
+  CHECK(refused("c", [](Join& join) { join.settings.emplace_back("program", "abc"); }) ==
+        Texts{"c (10.0.0.9) was turned away: it runs another program, or the same with other arguments (see "
+              "--rdzv-id)"});
+  SECTION("the end names them") {
+    job.wait(Milliseconds{600'000});
+    CHECK(job.next<VerdictMessage>(a).why ==
+          "only 1 of 2 machines came within --join-timeout (600 s): a (10.0.0.1); turned away: "
+          "b (10.0.0.9): --max-restarts is 7 there, 3 here; b (10.0.0.9): --nnodes is 1:2 there, 2 here; "
+          "c (10.0.0.9): --max-restarts is 7 there, 3 here; c (10.0.0.9): it runs ddrun 2.0, and this job 1.0; "
+          "c (10.0.0.9): --rdzv-id is x there, job here; c (10.0.0.9): it runs another program, or the same with other "
+          "arguments (see --rdzv-id)");
+  }
+  SECTION("but for one that is admitted later") {
+    CHECK(refused("d", set("max_restarts", "7")).size() == 1);
+    const LinkId d = job.joins(job.join_of("d"), {ip("10.0.0.9"), ip("10.0.0.1")});
+    CHECK(job.has<Welcome>(d));
+    CHECK(warned().empty());
+    job.opens();
+    job.disconnects(d);
+    job.stops(a);
+    job.wait(Milliseconds{600'000});
+    const std::string why = job.next<VerdictMessage>(a).why;
+    CHECK(why.find("; turned away: b (10.0.0.9): ") != std::string::npos);
+    CHECK(why.find("d (10.0.0.9): ") == std::string::npos);
+  }
+  SECTION("and once, also if it is admitted in between") {
+    job.disconnects(job.joins(job.join_of("b"), {ip("10.0.0.9"), ip("10.0.0.1")}));
+    CHECK(refused("b", set("max_restarts", "7")).empty());
+    job.wait(Milliseconds{600'000});
+    CHECK(job.next<VerdictMessage>(a).why.find("b (10.0.0.9): --max-restarts is 7 there") != std::string::npos);
+  }
+  SECTION("a flood is cut short") {
+    for (int i = 0; i < 1000; ++i) {
+      const auto shown = refused("h" + std::to_string(i), set("max_restarts", std::string(5000, '9')));
+      CHECK(shown.size() == (i < 4 ? 1 : 0));
+      if (!shown.empty()) CHECK(shown[0].size() < 500);
+    }
+    job.wait(Milliseconds{600'000});
+    const std::string why = job.next<VerdictMessage>(a).why;
+    CHECK(why.ends_with("; others"));
+    CHECK(why.size() < 5000);
+  }
+}
+
+TEST_CASE("an agent that comes again before its old connection is known to be lost is not called turned away") {
+  ScriptedJob job(2, 2);
+  job.joins("a", 0);
+  Join again = job.join_of("a");
+  again.agent_id = "agent 1";
+  CHECK(job.has<Refused>(job.joins(again)));
+  CHECK(job.coordinator().take_warnings().empty());
+  CHECK(job.has<Refused>(job.joins("b", 0)));
+  CHECK(job.coordinator().take_warnings() ==
+        std::vector<std::string>{"b (10.0.0.3) was turned away: node rank 0 is taken by a (10.0.0.1)"});
+}
+
 TEST_CASE("invalid settings are refused") {
   struct Row {
     std::string key;

@@ -135,7 +135,10 @@ TEST_CASE("the join timeout names the members") {
   job.wait(Milliseconds{1});
   for (const LinkId link : {a, b}) {
     const VerdictMessage verdict = job.next<VerdictMessage>(link);
-    CHECK(verdict.why == "2 of 3 nodes were there after 600 s: a (10.0.0.1), b (10.0.0.2)");
+    CHECK(verdict.why ==
+          "only 2 of 3 machines came within --join-timeout (600 s): a (10.0.0.1), b (10.0.0.2); look at what ddrun "
+          "says on "
+          "the others, and whether they reach the coordinator's port on a");
     CHECK(verdict.kind == VerdictKind::launcher_failed);
     CHECK(verdict.exit_code == 125);
   }

@@ -224,7 +224,7 @@ TEST_CASE("agents of which any may come to lead agree on how long each waits for
   CHECK(read_settings(ours));
   spec.rendezvous.lease_ttl = Milliseconds{60'000};
   spec.rendezvous.heartbeat_misses = 4;
-  CHECK(describe_differences(ours, join_settings(spec)) ==
+  CHECK(describe_differences(ours, join_settings(spec), Audience::there) ==
         "--lease-ttl is 60 s, but 2 s there; --heartbeat-interval times --heartbeat-misses is 6 s, but 3 s there");
 }
 

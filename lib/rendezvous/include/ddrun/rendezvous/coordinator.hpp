@@ -93,6 +93,8 @@ class Coordinator {
   };
   /// Pending actions in order; empties the list. Call after each of the functions above.
   [[nodiscard]] std::vector<Output> take_outputs();
+  /// Texts for the user of this process, such as refused machines; empties the list. Limit their rate.
+  [[nodiscard]] std::vector<std::string> take_warnings();
   /// When to call `tick`; empty if nothing is pending.
   [[nodiscard]] std::optional<Clock::time_point> next_deadline() const;
 

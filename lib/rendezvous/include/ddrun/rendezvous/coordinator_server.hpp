@@ -59,6 +59,7 @@ struct CoordinatorServerStats {
   std::uint64_t wrong_secrets = 0;     ///< another secret, or one side without
   std::uint64_t timed_out = 0;         ///< did not join in time, or closed before
   std::uint64_t rejected = 0;          ///< over the connection limit
+  std::uint64_t warnings = 0;          ///< of the coordinators, such as agents refused for another reason
   std::uint64_t cut_off = 0;           ///< agents dropped for invalid input or unread output
   std::uint64_t messages_in = 0;
   std::uint64_t messages_out = 0;
