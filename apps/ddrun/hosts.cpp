@@ -98,6 +98,7 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   }
   options.min_nodes = nodes_given ? spec.rendezvous.min_nodes : count;
   options.job.min_nodes = options.min_nodes;
+  options.last_call = spec.rendezvous.last_call;
   options.job.max_nodes = nodes_given ? std::min(spec.rendezvous.max_nodes, count) : count;
 
   for (const cluster::Host& host : *hosts) {
@@ -160,7 +161,7 @@ int preferred_ending_signal(const std::set<int>& ending) {
 int run_on_hosts(const cli::Launch& launch, process::AgentContext& context) {
   auto options = head_options(launch);
   if (!options) return say_failure(options.error());
-  // The first host folds its output; the summary is written here and needs the report.
+  // The coordinator's host folds its output; the summary is written here and needs the report.
   const agent::CiService ci = agent::detect_ci(launch.ci, Environment(environ));
   auto& args = options->job.args;
   args.insert(args.begin(), concat("--ci=", agent::ci_name(ci)));
@@ -203,7 +204,8 @@ Result<cli::Launch> launch_of(const remote::Bootstrap& part, const remote::HeadC
   rendezvous.id = part.job_id;
   rendezvous.min_nodes = part.min_nodes;
   rendezvous.max_nodes = part.max_nodes;
-  rendezvous.is_host = part.node_rank == 0;
+  rendezvous.is_host = part.runs_coordinator;
+  rendezvous.first_round_nodes = part.first_round_nodes;
   rendezvous.coordinators = part.coordinators;
   // If all hosts are needed, node ranks follow the order of --hosts.
   if (part.min_nodes == part.node_count) rendezvous.node_rank = part.node_rank;
@@ -212,13 +214,13 @@ Result<cli::Launch> launch_of(const remote::Bootstrap& part, const remote::HeadC
   }
   // The coordinator's host sends the content of both files to the head; the other hosts only need to know whether a
   // report is wanted.
-  if (spec.report_file) spec.report_file = part.node_rank == 0 ? head.report_path() : "/dev/null";
-  if (part.node_rank != 0) launch->ci = "none";
-  if (part.node_rank != 0) spec.events_file.reset();
+  if (spec.report_file) spec.report_file = part.runs_coordinator ? head.report_path() : "/dev/null";
+  if (!part.runs_coordinator) launch->ci = "none";
+  if (!part.runs_coordinator) spec.events_file.reset();
   else if (spec.events_file) spec.events_file = head.events_path();
   launch->messages.color = part.color;
-  // Messages about the whole job are shown by the first host only.
-  if (part.node_rank != 0 && launch->messages.shown == Level::notice) launch->messages.shown = Level::warning;
+  // Messages about the whole job are shown by the coordinator's host only.
+  if (!part.runs_coordinator && launch->messages.shown == Level::notice) launch->messages.shown = Level::warning;
   return std::move(*launch);
 }
 

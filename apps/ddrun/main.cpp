@@ -75,7 +75,7 @@ void hint_misplaced_option(const cli::Launch& launch, const agent::JobResult& re
   say(Level::warning, concat(option, " went to ", program.name, "; ddrun's options come before it"));
 }
 
-/// `part`: set on a host of --hosts; only the first host prints the failure report.
+/// `part`: set on a host of --hosts; only the coordinator's prints the failure report.
 int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHooks hooks = {},
         const remote::Bootstrap* part = nullptr) {
   LaunchSpec spec = launch.spec;
@@ -104,7 +104,8 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
   if (ci == agent::CiService::github && !report.empty()) report = agent::escape_runner_commands(std::move(report));
   int code = agent::exit_code(result);
   // A report that could not be written is a failure.
-  if (!report.empty() && (part == nullptr || part->node_rank == 0 || !result.cause) && !say_text(report) && code == 0) {
+  if (!report.empty() && (part == nullptr || part->runs_coordinator || !result.cause) && !say_text(report) &&
+      code == 0) {
     code = exit_codes::launcher_failed;
   }
   hint_misplaced_option(launch, result);

@@ -43,6 +43,7 @@
 #include "fan_out.hpp"
 #include "protocol.hpp"
 #include "remote_command.hpp"
+#include "start_decision.hpp"
 
 namespace ddrun::remote {
 
@@ -56,6 +57,8 @@ constexpr std::size_t descriptors_per_host = 8;
 constexpr std::chrono::seconds ending_margin{25};
 /// Limit after a repeated signal. Below the 15 s of this ddrun's sweeper.
 constexpr std::chrono::seconds kill_timeout{12};
+/// A longer wait for hosts is explained.
+constexpr std::chrono::seconds wait_notice_delay{2};
 /// Limit for ssh to exit at the end, and for the console to take the last lines.
 constexpr std::chrono::seconds close_timeout{5};
 
@@ -456,6 +459,9 @@ class Head {
         output_(io_.get_executor(), [this] { throttle(); }),
         ping_(io_),
         end_timer_(io_),
+        start_timer_(io_),
+        notice_timer_(io_),
+        start_decision_(options_.hosts.size(), options_.min_nodes, options_.job.max_nodes, options_.last_call),
         input_(
             io_.get_executor(), [this](std::string_view bytes) { send_input(bytes); }, [this] { send_input({}); }) {}
 
@@ -526,6 +532,7 @@ class Head {
       if (options_.hosts.size() > 1) hosts_.back().lines.own_prefix = concat("ddrun on ", host.name, ": ");
     }
     fan_out_->start(targets);
+    if (options_.min_nodes < static_cast<int>(hosts_.size())) arm_wait_notice();
     ping();
     return {};
   }
@@ -614,10 +621,8 @@ class Head {
     host.lost = true;
     output_.finish(host.lines);
     if (!ending_ && !is_left_out(host)) {
-      // The others continue if enough are left. The first host has the coordinator, so its loss ends the job.
-      const bool enough = index != 0 && all_started() && running() >= options_.min_nodes;
-      if (enough) {
-        say(Level::warning, concat(why, "; the job goes on without it"));
+      if (continues_without(index)) {
+        leave_out(index, why);
       } else {
         say_error(why);
         failure_ = true;
@@ -627,21 +632,32 @@ class Head {
     finish_if_over();
   }
 
+  /// Others continue if enough are left. The loss of the coordinator's host ends the job.
+  [[nodiscard]] bool continues_without(std::uint32_t index) const {
+    return coordinator_ != index && running() >= options_.min_nodes;
+  }
+
+  void leave_out(std::uint32_t index, const std::string& why) {
+    say(Level::warning, concat(why, coordinator_ ? "; the job goes on without it" : "; the job starts without it"));
+    decide_start(StartDecision::Event::failed, index);
+    request_input_if_started();
+  }
+
   [[nodiscard]] bool all_started() const {
     return std::all_of(hosts_.begin(), hosts_.end(), [](const Host& host) { return host.started || host.over(); });
   }
 
-  /// Hosts have ended before the first round, and too few are left or some have not started.
+  /// Hosts have ended before the first round, and too few are left.
   [[nodiscard]] bool cannot_start() const {
     if (std::any_of(hosts_.begin(), hosts_.end(), [](const Host& host) { return host.in_round; })) return false;
-    return !all_started() || running() < options_.min_nodes;
+    return running() < options_.min_nodes;
   }
 
-  /// The first host has ended, and the coordinator with it, before this one was in a round: it does not matter any
-  /// more.
+  /// The coordinator has ended before this host was in a round: it does not matter any more.
   [[nodiscard]] bool is_left_out(const Host& host) const {
-    return &host != hosts_.data() && hosts_[0].over() && !host.in_round;
+    return coordinator_ended() && !host.in_round && &host != &hosts_[*coordinator_];
   }
+  [[nodiscard]] bool coordinator_ended() const { return coordinator_ && hosts_[*coordinator_].over(); }
 
   void finish_if_over() {
     if (running() > 0) return;
@@ -684,15 +700,15 @@ class Head {
       case FrameType::out: show(host, HeadOutput::Stream::out, frame.payload); break;
       case FrameType::err: show(host, HeadOutput::Stream::err, frame.payload); break;
       case FrameType::events:
-        if (frame.host == 0) handle_events(frame.payload);
+        if (frame.host == coordinator_) handle_events(frame.payload);
         break;
       case FrameType::report:
-        if (frame.host == 0) handle_report(frame.payload);
+        if (frame.host == coordinator_) handle_report(frame.payload);
         break;
       case FrameType::listening: on_coordinator_listening(frame); break;
       case FrameType::in_round: host.in_round = true; break;
       case FrameType::input_taken: on_input_taken(host, frame.payload); break;
-      case FrameType::ended: on_host_ended(host, frame.payload); break;
+      case FrameType::ended: on_host_ended(frame.host, frame.payload); break;
       default: break;
     }
   }
@@ -701,16 +717,44 @@ class Head {
     Host& host = hosts_[index];
     host.ready = true;
     if (auto hello = hello_from_json(payload)) host.addresses = std::move(hello->addresses);
-    if (ending_ || hosts_[0].over()) return fan_out_->send(FrameType::over, index, {});
+    if (ending_ || coordinator_ended()) return fan_out_->send(FrameType::over, index, {});
+    decide_start(StartDecision::Event::answered, index);
+  }
+
+  /// Explains a long wait.
+  void arm_wait_notice() {
+    notice_timer_.expires_after(wait_notice_delay);
+    notice_timer_.async_wait([this](const boost::system::error_code& ec) {
+      const auto pending = [](const Host& host) { return !host.ready && !host.over(); };
+      const auto first = std::find_if(hosts_.begin(), hosts_.end(), pending);
+      if (ec || ending_ || coordinator_ || first == hosts_.end()) return;
+      const auto more = std::count_if(first, hosts_.end(), pending) - 1;
+      say(Level::notice, concat("waiting for host ", first->what.name, more > 0 ? concat(" and ", more, " more") : "",
+                                " to answer (--last-call)"));
+    });
+  }
+
+  void decide_start(StartDecision::Event event, std::uint32_t index) {
+    const auto actions = start_decision_.step(event, index, Clock::now());
+    start_timer_.cancel();
+    if (actions.coordinator) {
+      coordinator_ = actions.coordinator;
+      first_round_nodes_ = actions.answered;
+    } else if (actions.tick_at) {
+      start_timer_.expires_at(*actions.tick_at);
+      start_timer_.async_wait([this](const boost::system::error_code& ec) {
+        if (!ec && !ending_) decide_start(StartDecision::Event::tick, 0);
+      });
+    }
     start_hosts();
   }
 
-  /// The first host at once, the others once its coordinator listens.
+  /// The coordinator's host first, the others once it listens.
   void start_hosts() {
-    if (ending_ || suspended_) return;
+    if (ending_ || suspended_ || !coordinator_) return;
     for (std::uint32_t i = 0; i < hosts_.size(); ++i) {
       const Host& host = hosts_[i];
-      if (host.ready && !host.started && !host.over() && (i == 0 || !coordinators_.empty())) start_host(i);
+      if (host.ready && !host.started && !host.over() && (i == coordinator_ || !coordinators_.empty())) start_host(i);
     }
   }
 
@@ -721,7 +765,10 @@ class Head {
     part.node_count = static_cast<int>(hosts_.size());
     part.slots = host.what.slots;
     part.coordinators = coordinators_;
-    if (index == 0) part.coordinators = {{all_are_loopback() ? "127.0.0.1" : "0.0.0.0", options_.coordinator_port}};
+    part.runs_coordinator = index == coordinator_;
+    part.first_round_nodes = first_round_nodes_;
+    if (part.runs_coordinator)
+      part.coordinators = {{all_are_loopback() ? "127.0.0.1" : "0.0.0.0", options_.coordinator_port}};
     part.reads_input = reads_input(index);
     part.one_console = logs::Console::same_file(STDOUT_FILENO, STDERR_FILENO);
     WipedString text(options_.secret);
@@ -729,9 +776,16 @@ class Head {
     text += to_json(part);
     fan_out_->send(FrameType::start, index, text);
     host.started = true;
-    if (!all_started()) return;
-    wipe(options_.secret);
-    request_input();
+    request_input_if_started();
+  }
+
+  void request_input_if_started() {
+    if (!coordinator_) return;
+    if (all_started()) wipe(options_.secret);
+    // Not read if the job cannot begin, and for all workers once all are there.
+    const bool for_some =
+        options_.min_nodes < static_cast<int>(hosts_.size()) && options_.stdin_.kind != StdinSpec::Kind::all;
+    if (for_some || all_started()) request_input();
   }
 
   /// Whether the coordinator can listen on the loopback only.
@@ -744,25 +798,29 @@ class Head {
 
   void on_coordinator_listening(const Frame& frame) {
     const auto port = parse_integer(frame.payload, 1, 65535);
-    if (frame.host != 0 || !port || !coordinators_.empty()) return;
-    const Host& host = hosts_[0];
+    if (frame.host != coordinator_ || !port || !coordinators_.empty()) return;
+    const Host& host = hosts_[frame.host];
     for (const std::string& address : host.addresses)
       coordinators_.push_back({address, static_cast<std::uint16_t>(*port)});
     coordinators_.push_back({without_user(host.what.name), static_cast<std::uint16_t>(*port)});
     start_hosts();
   }
 
-  void on_host_ended(Host& host, std::string_view payload) {
+  void on_host_ended(std::uint32_t index, std::string_view payload) {
+    Host& host = hosts_[index];
     const auto code = parse_integer(payload, 0, 255);
     host.code = static_cast<int>(code.value_or(exit_codes::launcher_failed));
     output_.finish(host.lines);
-    const bool counts = !is_left_out(host) && (host.started || !ending_);
+    const bool is_needed = ending_ || !continues_without(index);
+    const bool counts = !is_left_out(host) && (host.started || !ending_) && (host.in_round || is_needed);
     if (counts && first_code_ == 0) first_code_ = *host.code;
-    if (counts && !host.started) {
-      say_error(concat("ddrun was ended on host ", host.what.name, " before the job began (status ", *host.code,
-                       "); look there for what ended it, and start the job again"));
+    if (!host.started && !ending_ && !is_left_out(host)) {
+      const std::string why =
+          concat("ddrun was ended on host ", host.what.name, " before the job began (status ", *host.code, ")");
+      if (is_needed) say_error(concat(why, "; look there for what ended it, and start the job again"));
+      else leave_out(index, why);
     }
-    if (&host == hosts_.data() && !ending_) {
+    if (index == coordinator_ && !ending_) {
       fan_out_->send_all(FrameType::over, {});  // hosts that have been in a round end by themselves
       give_up_unreached_hosts();
     } else if (counts && !ending_ && *host.code != 0 && cannot_start()) {
@@ -808,7 +866,8 @@ class Head {
   void write_report() {
     if (!options_.on_report) return;
     if (!report_complete_) {
-      say(Level::warning, concat("no report is written, as host ", hosts_[0].what.name, " has not sent it"));
+      say(Level::warning,
+          concat("no report is written, as host ", hosts_[coordinator_.value_or(0)].what.name, " has not sent it"));
     } else if (auto written = options_.on_report(report_); !written) {
       say_error(written.error().message);
       if (exit_code() == 0) failure_ = true;
@@ -819,11 +878,11 @@ class Head {
 
   [[nodiscard]] bool reads_input(std::uint32_t index) const {
     if (!context_.stdin_usable || options_.stdin_.kind == StdinSpec::Kind::none) return false;
-    return index == 0 || options_.stdin_.kind == StdinSpec::Kind::all;
+    return index == coordinator_ || options_.stdin_.kind == StdinSpec::Kind::all;
   }
 
   void request_input() {
-    if (ending_ || !reads_input(0)) return;
+    if (ending_ || !coordinator_ || !reads_input(*coordinator_)) return;
     for (std::uint32_t i = 0; i < hosts_.size(); ++i) {
       if (reads_input(i) && !hosts_[i].over() && hosts_[i].input_in_flight >= input_window) return;
     }
@@ -856,9 +915,14 @@ class Head {
   HeadOutput output_;
   boost::asio::steady_timer ping_;
   boost::asio::steady_timer end_timer_;
+  boost::asio::steady_timer start_timer_;
+  boost::asio::steady_timer notice_timer_;
+  StartDecision start_decision_;
   HeadInput input_;
   std::unique_ptr<FanOut> fan_out_;
   std::vector<Host> hosts_;
+  std::optional<std::uint32_t> coordinator_;  ///< its host, once the job has begun
+  int first_round_nodes_ = 0;
   std::vector<Endpoint> coordinators_;
   std::string report_;
   bool report_complete_ = false;

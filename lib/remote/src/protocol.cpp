@@ -75,6 +75,8 @@ std::string to_json(const Bootstrap& b) {
             {"variables", std::move(variables)},
             {"job_id", packed(b.job_id)},
             {"node_rank", b.node_rank},
+            {"runs_coordinator", b.runs_coordinator},
+            {"first_round_nodes", b.first_round_nodes},
             {"node_count", b.node_count},
             {"min_nodes", b.min_nodes},
             {"max_nodes", b.max_nodes},
@@ -100,6 +102,8 @@ Result<Bootstrap> bootstrap_from_json(std::string_view text) {
     }
     b.job_id = unpacked(from.at("job_id"));
     b.node_rank = from.at("node_rank");
+    b.runs_coordinator = from.at("runs_coordinator");
+    b.first_round_nodes = from.at("first_round_nodes");
     b.node_count = from.at("node_count");
     b.min_nodes = from.at("min_nodes");
     b.max_nodes = from.at("max_nodes");

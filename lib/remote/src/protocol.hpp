@@ -57,8 +57,8 @@ enum class FrameType : std::uint8_t {
   hello,        ///< JSON: Hello
   out,          ///< stdout of its workers and ddrun
   err,          ///< their stderr
-  events,       ///< lines for --events, of the first host; empty: lines were dropped because of back pressure
-  report,       ///< a part of --report, of the first host; empty: complete
+  events,       ///< lines for --events, of the coordinator; empty: lines were dropped because of back pressure
+  report,       ///< a part of --report, of the coordinator; empty: complete
   listening,    ///< the coordinator's port as text
   in_round,     ///< no payload; its ddrun takes part in a round
   input_taken,  ///< number of `input` bytes forwarded, as text (flow control)

@@ -647,7 +647,8 @@ void Coordinator::State::gather() {
     last_call_over_ = false;
   }
   if (pause_until_ || fence_until_ || suspended_ || available < job.min_nodes) return;
-  const bool last_call_over = job_.started || last_call_over_ || job.last_call.count() == 0;
+  const bool all_expected = options_.first_round_nodes > 0 && available >= options_.first_round_nodes;
+  const bool last_call_over = job_.started || last_call_over_ || job.last_call.count() == 0 || all_expected;
   if (available >= job.max_nodes || last_call_over) begin_round();
   else if (!last_call_) last_call_ = now + job.last_call;
 }

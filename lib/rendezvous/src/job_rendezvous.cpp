@@ -230,6 +230,7 @@ Result<void> JobRendezvous::start_coordinator() {
   options.coordinator.job_id = rendezvous.id;
   options.coordinator.own_addresses = machine_.addresses;
   options.coordinator.own_join = join_message();
+  options.coordinator.first_round_nodes = rendezvous.first_round_nodes;
   options.coordinator.heartbeat_interval = rendezvous.heartbeat_interval;
   options.coordinator.heartbeat_misses = rendezvous.heartbeat_misses;
   options.on_done = [weak = weak_from_this(), executor = executor_, number = ++servers_] {

@@ -26,6 +26,7 @@ class GatedHosts {
   std::string program_ = directory_.file("only-there", "#!/bin/sh\n", 0755);
   std::string reach_ = directory_.file("reach", R"(#!/bin/sh
 cd "${0%/*}"
+case $1 in bad*) echo "no route to $1" >&2; exit 255;; esac
 while [ ! -e "$1" ]; do sleep 0.02; done
 [ "$1" != a ] || PATH=$PWD:$PATH
 cd "$OLDPWD"
@@ -93,6 +94,79 @@ TEST_CASE("What hosts in a round say after the end of the first one is shown, an
   DDRUN_SHOW(outcome);
   CHECK(has(outcome.out + outcome.err, "late\n"));
   CHECK(outcome.code() == 9);
+}
+
+TEST_CASE("A job starts without hosts that fail, and the first of the others runs the coordinator") {
+  struct Row {
+    const char* hosts;
+    const char* nnodes;
+    const char* output;
+  };
+  for (const Row& row : std::vector<Row>{{"a,bad", "1:2", "a 0 of 1\n"},
+                                         {"bad,a", "1:2", "a 0 of 1\n"},
+                                         {"bad1,bad2,a:1,b:1", "2:4", "a 0 of 2\n"},
+                                         {"bad,b,c", "2", "b 0 of 2\n"}}) {
+    CAPTURE(row.hosts);
+    const GatedHosts hosts;
+    for (const char* host : {"a", "b", "c"}) hosts.open(host);
+    RunOptions options;
+    options.input = "input\n";
+    const std::string report = hosts.file("report");
+    const auto outcome =
+        finish(hosts.job(row.hosts, {std::string("--nnodes=") + row.nnodes, "--report=" + report},
+                         {"sh", "-c", "[ $RANK != 0 ] || read line; echo $TEST_HOST $RANK of $WORLD_SIZE$line"}),
+               std::move(options));
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() == 0);
+    std::string expected(row.output);
+    expected.insert(expected.size() - 1, "input");
+    CHECK(has(outcome.out, expected));
+    CHECK(count(outcome.err, "ddrun: warning: cannot start ddrun on host bad") == (row.hosts[3] == '1' ? 2 : 1));
+    CHECK(has(outcome.err, "no route to bad"));
+    CHECK(count(outcome.err, "the job starts without it\n") == count(outcome.err, "warning: "));
+    CHECK_FALSE(has(outcome.err, "error:"));
+    CHECK(has(read_file(report), "\"success\""));
+  }
+}
+
+TEST_CASE("A job does not start with fewer hosts than it needs") {
+  const GatedHosts hosts;
+  hosts.open("a");
+  const auto outcome = finish(hosts.job("bad1,a,bad2", {"--nnodes=2:3"}, {"echo", "ran"}));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 125);
+  CHECK(outcome.out.empty());
+  CHECK(count(outcome.err, "cannot start ddrun on host bad") == 2);
+  CHECK(count(outcome.err, "ddrun: error: cannot start ddrun on host bad") == 1);
+}
+
+TEST_CASE("A host that does not answer is not waited for after the last call, and joins when it does") {
+  const GatedHosts hosts;
+  hosts.open("b");
+  Run run(hosts.job("a,b", {"--nnodes=1:2", "--last-call=0.5"},
+                    {"sh", "-c", "echo $TEST_HOST $RANK of $WORLD_SIZE; [ $WORLD_SIZE = 2 ] || exec sleep 1000"}));
+  REQUIRE(run.wait_for_out("b 0 of 1\n"));
+  hosts.open("a");
+  const auto outcome = run.wait();
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(has(outcome.out, "b 0 of 2\n"));
+  CHECK(has(outcome.out, "a 1 of 2\n"));
+  CHECK(run.all_gone());
+}
+
+TEST_CASE("Ctrl-C while hosts are waited for ends the job") {
+  const GatedHosts hosts;
+  hosts.open("b");
+  Run run(hosts.job("a,b", {"--nnodes=1:2"}, {"echo", "ran"}));
+  REQUIRE(run.wait_for_err("waiting for host a to answer (--last-call)\n"));
+  run.signal(SIGINT);
+  const auto outcome = run.wait();
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == -SIGINT);
+  CHECK(outcome.out.empty());
+  CHECK_FALSE(has(outcome.err, "error:"));
+  CHECK(run.all_gone());
 }
 
 TEST_CASE("Signals that do not end a job do not end its start") {

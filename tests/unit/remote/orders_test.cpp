@@ -27,6 +27,8 @@ TEST_CASE("A host's part of the job arrives whole, with bytes that are no text")
   sent.variables = {{"A", "1"}, {"B", "x=y\n\x80"}};
   sent.job_id = "ssh-1";
   sent.node_rank = 3;
+  sent.runs_coordinator = true;
+  sent.first_round_nodes = 4;
   sent.node_count = 5;
   sent.min_nodes = 4;
   sent.max_nodes = 5;
@@ -46,6 +48,8 @@ TEST_CASE("A host's part of the job arrives whole, with bytes that are no text")
   CHECK(got->variables == sent.variables);
   CHECK(got->job_id == sent.job_id);
   CHECK(got->node_rank == sent.node_rank);
+  CHECK(got->runs_coordinator);
+  CHECK(got->first_round_nodes == sent.first_round_nodes);
   CHECK(got->node_count == sent.node_count);
   CHECK(got->min_nodes == sent.min_nodes);
   CHECK(got->max_nodes == sent.max_nodes);

@@ -159,6 +159,20 @@ TEST_CASE("an agent that comes again before its old connection is known to be lo
         std::vector<std::string>{"b (10.0.0.3) was turned away: node rank 0 is taken by a (10.0.0.1)"});
 }
 
+TEST_CASE("a first round whose members are known does not wait for more") {
+  ScriptedJob job(1, 4);
+  job.options.first_round_nodes = 2;
+  job.joins("a");
+  CHECK(job.coordinator().round() == 0);
+  job.joins("b");
+  CHECK(job.coordinator().round() == 1);
+  ScriptedJob lost(1, 4);
+  lost.options.first_round_nodes = 2;
+  lost.joins("a");
+  lost.wait(Milliseconds{30'000});
+  CHECK(lost.coordinator().round() == 1);
+}
+
 TEST_CASE("invalid settings are refused") {
   struct Row {
     std::string key;

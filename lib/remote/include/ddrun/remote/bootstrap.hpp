@@ -24,7 +24,9 @@ struct Bootstrap {
   std::string started_as;         ///< LaunchSpec::started_as of the user's ddrun
   std::vector<std::pair<std::string, std::string>> variables;  ///< -x
   std::string job_id;
-  int node_rank = 0;
+  int node_rank = 0;  ///< index of the host
+  bool runs_coordinator = false;
+  int first_round_nodes = 0;           ///< RendezvousSpec::first_round_nodes
   int node_count = 1;                  ///< hosts of the job
   int min_nodes = 1;                   ///< minimum of hosts
   int max_nodes = 1;                   ///< further hosts are spares

@@ -20,22 +20,23 @@ struct HeadHost {
 };
 
 struct HeadOptions {
-  std::vector<HeadHost> hosts;  ///< in node rank order; the first runs the coordinator
+  std::vector<HeadHost> hosts;  ///< in order of preference for the coordinator, and of node ranks
   std::string ssh = "ssh";      ///< a command with options
   std::string build_id;
   std::string program;                 ///< path of this executable; also tried on the hosts
   bool portable = true;                ///< statically linked
   Bootstrap job;                       ///< the common values of all hosts
   std::string secret;                  ///< the job's secret, without a newline; wiped once all hosts have it
-  std::uint16_t coordinator_port = 0;  ///< on the first host; 0: a free one
-  int min_nodes = 1;                   ///< minimum of hosts, once all have been started
+  std::uint16_t coordinator_port = 0;  ///< on its host; 0: a free one
+  int min_nodes = 1;                   ///< minimum of hosts
+  Milliseconds last_call{30'000};      ///< limit for the wait for further hosts, once `min_nodes` are there
   StdinSpec stdin_;
   std::set<int> ending_signals;
   std::size_t width = 32;             ///< number of direct ssh connections, here and on each host that starts others
   Milliseconds start_limit{120'000};  ///< limit for starting ddrun on a host
-  /// Receives the complete lines that the first host's ddrun writes to --events.
+  /// Receives the complete lines that the coordinator's ddrun writes to --events.
   std::function<void(std::string_view lines)> on_events;
-  /// Called once at the end with the first host's --report, if it is complete.
+  /// Called once at the end with the coordinator's --report, if it is complete.
   std::function<Result<void>(const std::string& json)> on_report;
 };
 

@@ -20,7 +20,7 @@ class HeadConnection {
   void report_round() const;
   /// Reads the job's secret; call once, in one process. The caller wipes it. Empty if the relay has ended.
   [[nodiscard]] std::string read_secret() const;
-  /// Paths for --events and --report of the first host's ddrun; their content is sent to the head. Writing events
+  /// Paths for --events and --report of the coordinator's ddrun; their content is sent to the head. Writing events
   /// blocks only for a small write to a local pipe; writing the report is subject to back pressure, like output.
   [[nodiscard]] std::string events_path() const;
   [[nodiscard]] std::string report_path() const;

@@ -23,7 +23,8 @@ struct CoordinatorOptions {
   int heartbeat_misses = 3;
   /// The only member is in this process and calls this object: no heartbeats, no time limits, any number of workers.
   bool single_member = false;
-  bool with_events = true;  ///< send EventLine
+  bool with_events = true;    ///< send EventLine
+  int first_round_nodes = 0;  ///< with so many the first round begins without a last call; 0: only with the maximum
   /// Number of this coordinator in the job, if a lease decides who leads; 0: no successor possible. From 1 on it takes
   /// over a running job from its members' claims: it waits until the members of the last round have rejoined, or their
   /// workers must have ended.

@@ -152,6 +152,7 @@ struct RendezvousSpec {
   // Several machines only.
   std::vector<Endpoint> coordinators;  ///< in the order to try; not empty once detection is complete
   int agents_expected = 0;             ///< agents that the scheduler started together; 0: unknown
+  int first_round_nodes = 0;           ///< the first round waits for no more than these; 0: --last-call decides
   std::optional<bool> is_host;     ///< whether this agent runs the coordinator; unset: if the endpoint is this machine
   Milliseconds last_call{30'000};  ///< from MIN nodes to the first round; 0 if MIN is MAX
   Milliseconds join_timeout{600'000};  ///< until MIN nodes have joined
