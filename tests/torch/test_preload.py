@@ -1,5 +1,6 @@
 """Workers that are forks of --preload's server compute what others do."""
 import json
+import time
 
 from harness import TorchTest, main, run_ddrun, script
 from documents import write_files
@@ -26,6 +27,15 @@ if __name__ == "__main__":
     values = torch.zeros(2).share_memory_()
     torch.multiprocessing.spawn(fill, (values,), nprocs=2)
     print(values.tolist())
+"""
+
+# A rank's process group is left as it is; the last line is the time at the end of the program.
+GROUP_LEFT = """
+import time, torch
+torch.distributed.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+model(torch.ones(1, 2)).sum().backward()
+print(time.time())
 """
 
 RANK_ZERO = """
@@ -84,6 +94,23 @@ class Torch(PreloadTest):
 
     def test_multiprocessing(self):
         self.assertEqual(self.lines(run_preloaded, SPAWN, *TWO), ["[0] [0.0, 10.0]", "[1] [1.0, 11.0]"])
+
+
+    def test_ends(self):
+        """Without what the interpreter does for all that was imported: torch._dynamo has 1,500 modules more."""
+        def seconds(modules):
+            def runner(args):
+                return run_ddrun([f"--preload={modules}", *args])
+            lines = self.lines(runner, GROUP_LEFT, *TWO)
+            return time.time() - max(float(line.split()[1]) for line in lines)
+        self.assertLess(min(seconds("torch,torch._dynamo") for _ in range(3)), min(seconds("torch") for _ in range(3)) + 0.3)
+
+    def test_variables_of_libraries(self):
+        """torch has started OpenMP: what a program sets before its own import of torch comes too late."""
+        (self.tmp / "program.py").write_text("import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport torch\n"
+                                             "os.environ['KMP_BLOCKTIME'] = os.environ['MKL_NUM_THREADS'] = '1'\n")
+        result = self.assert_success(run_ddrun(["--preload=torch", "--label=none", self.tmp / "program.py"]))
+        self.assertRegex(result.err, r"^ddrun: warning: OMP_NUM_THREADS was read by \S+ when it was preloaded; set it with --env\n$")
 
 
 class Lightning(PreloadTest):

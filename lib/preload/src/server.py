@@ -4,6 +4,7 @@
 # A generation forks standby workers and its successor and exits: all become children of the agent, a subreaper. A
 # standby worker waits for its assignment and then is what `python -u PROGRAM ARG…` would be. Fields of messages are
 # separated by NUL; lib/preload/README.md lists them.
+import atexit
 import contextlib
 import ctypes
 import fcntl
@@ -12,6 +13,7 @@ import importlib.machinery
 import io
 import os
 import pkgutil
+import re
 import runpy
 import signal
 import socket
@@ -26,9 +28,14 @@ import warnings
 libc = ctypes.CDLL(None)
 null = os.open("/dev/null", os.O_RDWR)
 os.dup2(null, 0)
-ENVIRON_MODULES = ("os", "collections.abc", "_collections_abc")
+ENVIRON_MODULES = ("os", "collections.abc", "_collections_abc", "posixpath", "pathlib", "pathlib._local")
+SEARCHING = ("subprocess", "shutil")  # they look for programs and terminals, each time anew
+# Libraries that read variables with a prefix when they are loaded or first used.
+LIBRARIES = {b"OMP": r"gomp|i?omp5?|\w*openblas\w*|mkl\w*", b"KMP": "i?omp5?", b"MKL": r"mkl\w*|torch_cpu", b"OPENBLAS": r"\w*openblas\w*"}
 # They read a rank while being imported, and renew_state() puts it right.
 MENDED = ("lightning.fabric.utilities.rank_zero", "lightning_fabric.utilities.rank_zero", "torchmetrics.utilities.prints")
+HOLDERS = ("torch.distributed.distributed_c10d",)  # modules that hold what a worker has made: process groups
+NEED_FINALIZE = {"mpi4py.MPI", "petsc4py.PETSc"}  # they finalize by Py_AtExit(), which only the interpreter's own end calls
 
 
 def release_output():
@@ -116,6 +123,13 @@ def mentioned(value, names):
     return {os.fsdecode(value).upper()} & names if isinstance(value, (str, bytes)) else set()
 
 
+def outside_environ(frame):
+    """The frame that uses os.environ, by any of its methods."""
+    while frame.f_back and frame.f_globals.get("__name__") in ENVIRON_MODULES:
+        frame = frame.f_back
+    return frame
+
+
 def describe_copy(frame, names):
     """Of os.environ, made by `frame` for a module that is being imported: the module's globals, the line there, and names
     looked up in it: those in the code that runs, and fields of objects whose methods run (pydantic-settings)."""
@@ -134,22 +148,24 @@ def describe_copy(frame, names):
 
 def import_all(modules, names):
     """`names`: variables that only a worker has; a module that reads one would find another value there."""
-    getter, iterate, reads, copies = os._Environ.__getitem__, os._Environ.__iter__, [], {}
+    getter, iterate, reads, copies, listed = os._Environ.__getitem__, os._Environ.__iter__, [], {}, {}
     own = {name.upper() for name in os.environ}
 
     def getitem(environ, name):
-        if name in names or isinstance(name, bytes) and os.fsdecode(name) in names:
-            frame = sys._getframe(1)
-            while frame.f_globals.get("__name__") in ENVIRON_MODULES:
-                frame = frame.f_back
-            if (module := frame.f_globals.get("__name__")) not in MENDED:
+        if isinstance(name, (str, bytes)) and id(name) not in listed:  # else it belongs to a copy
+            frame = outside_environ(sys._getframe(1))
+            module = frame.f_globals.get("__name__")
+            if os.fsdecode(name) not in names:
+                if module not in SEARCHING:
+                    imported.reads.setdefault(os.fsencode(name), (str(module), environ._data.get(os.fsencode(name))))
+            elif module not in MENDED:
                 reads.append(f"reads {os.fsdecode(name)} ({module}, line {frame.f_lineno}), which is set in workers only")
         return getter(environ, name)
 
     def copied(environ):
         module, line, found = describe_copy(sys._getframe(1), names)
         copies.setdefault(module.get("__name__"), [module, line, set()])[2].update(found)
-        return iterate(environ)
+        return (listed.setdefault(id(name), name) for name in iterate(environ))
 
     os._Environ.__getitem__, os._Environ.__iter__ = getitem, copied
     for name in modules:
@@ -181,6 +197,10 @@ def send_source_files():
         path = getattr(module, "__dict__", {}).get("__file__")  # a lazy module's __getattr__ is not called
         if isinstance(path, str) and not path.startswith(installed) and "/site-packages/" not in path:
             control.send(b"source\0" + os.fsencode(path))
+
+
+def is_file(value):
+    return issubclass(type(value), io.IOBase.__base__)
 
 
 def use_huge_pages():
@@ -271,6 +291,10 @@ def serve():
     environ, argv = dict(os.environb), list(sys.argv)
     with rare_collections():
         import_all(modules, set(names))
+    for prefix, pattern in LIBRARIES.items():
+        if found := re.search(rf" (/.*/lib(?:{pattern})[-.][^/]*)$", read("maps"), re.M):
+            imported.libraries[prefix] = found[1].rpartition("/site-packages/")[2]
+    imported.values = dict(os.environb)
     imported.environ = {name: os.environb.get(name) for name in {*environ, *os.environb} - set(map(os.fsencode, names))
                         if os.environb.get(name) != environ.get(name)}
     if (now := list(sys.argv)) != argv:
@@ -283,8 +307,9 @@ def serve():
     for one in (imported.main, vars(imported.main)):  # not to be frozen: what is in it is finalized
         if gc.is_tracked(one):
             ctypes.pythonapi.PyObject_GC_UnTrack(ctypes.py_object(one))
-    if "triton._C.libtriton" not in sys.modules:  # nanobind takes frozen objects for leaked ones
-        gc.freeze()
+    imported.files = list(filter(is_file, gc.get_objects()))
+    imported.modules = {*sys.modules} - {"__main__"}
+    gc.freeze()
     send_source_files()
     imported.copies = release_output()
     control.send(b"ready")
@@ -326,6 +351,7 @@ def serve():
             control.close()
             os.close(null)
             rehearse()
+            imported.pid = os.getpid()
             return socket.socket(fileno=end), path, package, vars(imported).pop("main")
         ends, first = [], False
 
@@ -371,6 +397,7 @@ def receive_assignment(sock):
         take_terminal(int(terminal))
     sock.send(b"k")
     sock.close()
+    os.environ._data = os.environb._data = dict(os.environb._data)  # no Variables
     environ = {**dict(entry.split(b"=", 1) for entry in words[int(count):]), **imported.environ}
     os.environb.clear()
     os.environb.update((name, value) for name, value in environ.items() if value is not None)
@@ -409,6 +436,35 @@ def renew_state():
         gc.enable()
 
 
+class Variables(dict):
+    """Of os.environ: warns if the program changes one that a preloaded module has read."""
+
+    def __setitem__(self, name, value):
+        differs = self.get(name) != value
+        super().__setitem__(name, value)
+        if differs:
+            self.warn(name, value)
+
+    def __delitem__(self, name):
+        super().__delitem__(name)
+        if sys._getframe(2).f_code.co_name != "popitem":  # of clear()
+            self.warn(name, None)
+
+    def warn(self, name, value):
+        library = imported.libraries.get(name.partition(b"_")[0], "")
+        reader, read_value = imported.reads.get(name) or (library, None)
+        if not reader or value in (read_value, imported.values.get(name)) or os.getpid() != imported.pid:
+            return
+        frame, kinds = outside_environ(sys._getframe(2)), (types.ModuleType, types.FunctionType, type)
+        used = [one.__name__ if isinstance(one, types.ModuleType) else one.__module__
+                for one in {**frame.f_globals, **frame.f_locals}.values() if isinstance(one, kinds)]
+        packages = {str(one).partition(".")[0] for one in [frame.f_globals.get("__name__"), *used]}
+        if re.split("[./]", reader)[0] not in packages:  # else it comes too late without --preload as well
+            imported.reads[name] = "", None  # warn once
+            with contextlib.suppress(OSError):
+                os.write(2, b"ddrun: warning: %s was read by %s when it was preloaded; set it with --env\n" % (name, reader.encode()))
+
+
 def loader_of(path):
     kinds = importlib.machinery.SourceFileLoader, importlib.machinery.SourcelessFileLoader
     return kinds[path.endswith(".pyc")]("__main__", path)
@@ -436,7 +492,11 @@ def hide_own_frames(error):
 
     def excepthook(kind, error, _):
         sys.excepthook, sys.last_traceback = hook, trace
-        hook(kind, error.with_traceback(trace), trace)
+        try:
+            hook(kind, error.with_traceback(trace), trace)
+        except SystemExit as exit_error:
+            imported.status = exit_status(exit_error)
+            raise
 
     sys.excepthook = excepthook
 
@@ -452,9 +512,50 @@ def new_main():
     return main
 
 
+def exit_status(error):
+    code = error.code if isinstance(error, SystemExit) else 1
+    return 0 if code is None else 1 if not isinstance(code, int) else (code if abs(code) < 1 << 63 else -1) & 0xff
+
+
+def finalize_modules():
+    """Those of the program, as the interpreter does."""
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        vars(sys).pop(name, None)
+    own = {name: module for name, module in sys.modules.items() if name not in imported.modules}
+    sys.modules.update(dict.fromkeys(own))
+    own.clear()
+    gc.collect()
+    modules = [*map(sys.modules.get, HOLDERS), *gc.get_objects()]
+    for names in [vars(one) for one in modules if isinstance(one, types.ModuleType)]:
+        names.update({name: None for name in names if name != "__builtins__"})
+
+
+def end():
+    """In place of threading._shutdown(), with which the interpreter's own end begins; that would go through all that was
+    imported. Returns to it if threads or libraries need it."""
+    imported.shutdown()
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    with contextlib.suppress(Exception):
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.closed or stream.flush()
+        if threading.active_count() == 1 and not NEED_FINALIZE & set(sys.modules):
+            finalize_modules()
+            for file in [*imported.files, *filter(is_file, gc.get_objects())]:
+                with contextlib.suppress(Exception):  # closed, or full
+                    file.flush()
+            if imported.interrupted:
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+                os.kill(os.getpid(), signal.SIGINT)
+            ctypes.PyDLL(None).exit(imported.status)
+    if "triton._C.libtriton" in sys.modules:  # nanobind takes frozen objects for leaked ones
+        gc.unfreeze()
+
+
 def run(sock, path, package, main):
     """As `python -u` with the words of an assignment. `path`: of the script."""
     words = receive_assignment(sock)
+    os.environ._data = os.environb._data = Variables(os.environb._data)
     renew_state()
     renew_streams()
     if hasattr(sys, "orig_argv"):
@@ -486,5 +587,12 @@ def run(sock, path, package, main):
 
 
 # What serve() leaves for workers: `main`; `environ` and `argv`: what imports have changed; `streams`, and `copies` of them.
-imported = types.SimpleNamespace(main=new_main(), argv=None)
-run(*serve())
+imported = types.SimpleNamespace(main=new_main(), argv=None, reads={}, libraries={}, status=0, interrupted=False)
+try:
+    run(*serve())
+except BaseException as error:
+    imported.status, imported.interrupted = exit_status(error), type(error) is KeyboardInterrupt
+    raise
+finally:
+    if not os.environ.get("PYTHONINSPECT"):
+        imported.shutdown, threading._shutdown = threading._shutdown, end

@@ -171,6 +171,54 @@ threading.Timer(0.05, event.set).start()
 print("end")
 """
 
+# What the interpreter does at its end, in its order; the child shows what is in files then that nothing has closed.
+ENDS = r"""
+import atexit, concurrent.futures, logging, multiprocessing, os, sys, tempfile, threading, weakref
+import package.open_file
+folder = tempfile.mkdtemp()
+if (pid := os.fork()) != 0:
+    print(os.waitpid(pid, 0)[1])
+    for name in sorted(os.listdir(folder)):
+        with open(os.path.join(folder, name), "rb") as file:
+            print(name, len(file.read()))
+        os.unlink(os.path.join(folder, name))
+    os.rmdir(folder)
+    sys.exit()
+def path(name):
+    return os.path.join(folder, name)
+text, binary = open(path("text"), "w"), open(path("binary"), "wb")
+cycle = [open(path("cycle"), "w")]
+cycle.append(cycle)
+os.kept = [open(path("kept"), "w")]
+{}
+for file in (text, cycle[0], os.kept[-1], package.open_file.open_in(folder)):
+    file.write("x" * 5000)
+binary.write(b"x" * 5000)
+weakref.finalize(package, print, "finalized")
+logging.getLogger().addHandler(logging.FileHandler(path("log"), delay=False))
+logging.warning("logged")
+class Handler(logging.Handler):
+    def close(self):
+        print("handler")
+logging.getLogger().addHandler(Handler())
+pool = concurrent.futures.ThreadPoolExecutor(1)
+event = threading.Event()
+pool.submit(event.wait).add_done_callback(lambda _: atexit.register(print, "registered by a thread"))
+atexit.register(print, "atexit")
+queue = multiprocessing.Queue()
+queue.put("x" * 100)
+threading.Timer(0.05, event.set).start()
+print("end")
+sys.exit(3)
+"""
+DAEMON = """
+import threading, time
+def work():
+    while True:
+        time.sleep(0)
+threading.Thread(target=work, daemon=True).start()
+"""
+
 KILLED = """
 import os, signal
 print("before")
@@ -315,6 +363,20 @@ CASES = [
     Case("encoding", "# -*- coding: latin-1 -*-\nprint('\\xe9 in the text')\nprint(len('\xe9'))\n"),
     Case("at once", "import os; os._exit(7)", code=7),
     Case("at exit", AT_EXIT, says="end\nthread\natexit\nreleased"),
+    Case("ends", ENDS.format(""), says=r"end\n(registered by a thread\n)?atexit\nfinalized\nhandler\n768\n.*\ncycle 5000\nkept 5000\nlog 7\nopen 5000\ntext 5000"),
+    Case("ends with a thread", ENDS.format(DAEMON), says="768"),
+    *(Case(f"ends, {name}", ENDS.format("").replace(old, new), says="text 5000")
+      for name, old, new in (("with an exception", "sys.exit(3)", "1 / 0"), ("held", "os.kept = [", "os.kept = [lambda: text, "))),
+    Case("status beyond 32 bits", "import sys; sys.exit(2 ** 40 + 5)", code=5),
+    Case("negative status", "import sys; sys.exit(-3)", code=253),
+    Case("status of an own SystemExit", "class Done(SystemExit): pass\nraise Done(4)", code=4),
+    Case("output that is full", "import sys\nsys.stdout = open('/dev/full', 'w')\nprint('x')\n", code=120, says="No space left"),
+    Case("errors that are full", "import sys\nsys.stderr = open('/dev/full', 'w')\nsys.stderr.write('x')\n", code=None),
+    Case("output of its own", "import os, sys\nsys.stdout = open(os.dup(1), 'w')\nprint('x', end='')\n", says="x"),
+    Case("own shutdown", "import threading\nshutdown = threading._shutdown\nthreading._shutdown = lambda: (print('own'), shutdown())", says="own"),
+    Case("inspected", "print('x')", env={"PYTHONINSPECT": "1"}, stdin=b"print('y')\n", code=None, says="x"),
+    Case("file of a module", "import os\nmodule.FILE.write('written')\nos.dup2(1, module.FILE.fileno())\n", says="written",
+         module="import os; FILE = open(os.dup(0), 'w')\n"),
     Case("raised at exit", "import atexit\natexit.register(lambda: 1 / 0)\n", says="ZeroDivisionError"),
     Case("SystemExit in a hook", "import sys\nsys.excepthook = lambda *_: sys.exit(5)\n1 / 0\n", code=5),
     Case("hook", UNCAUGHT, code=1, says="hook ZeroDivisionError <module> 6 True"),
@@ -402,6 +464,7 @@ CASES = [
 
 FILES = {"package/__init__.py": "", "package/__main__.py": FACTS, "package/inner.py": FACTS, "package/raising.py": CHAINED,
          "package/interrupted.py": "raise KeyboardInterrupt", "package/processes.py": MULTIPROCESSING, "package/value.py": "value = 42",
+         "package/open_file.py": "def open_in(folder):\n    global file\n    file = open(folder + '/open', 'w')\n    return file\n",
          "empty/__init__.py": "", "application/__main__.py": FACTS, "folder.py/file": "", "folder/file": "", "facts.py": FACTS,
          "nosy.py": NOSY, "watched.py": WATCHED, "package/watched.py": WATCHED, "watching/__main__.py": WATCHED,
          **{case.file: f"import {case.preload} as module\n" * bool(case.module) + case.program for case in CASES},

@@ -57,6 +57,37 @@ subprocess.run(["true"], env=os.environ.copy(), check=True)
 options = {name: value for name, value in os.environ.items() if name.startswith("PATH")}
 "RANKS" in os.environ, dict(os.environb), list(os.environ), repr(os.environ)
 """
+# Reads SET, UNSET, DELETED and EQUAL; of the others none that a worker could have changed in time.
+READER = """
+import os, shutil, subprocess
+LEVELS = os.environ["SET"], os.getenv("UNSET"), os.environb.get(b"DELETED"), os.environ.setdefault("EQUAL", "1")
+shutil.which("true"), subprocess.run(["true"], check=True), os.environ.copy(), dict(os.environb), sorted(os.environ), list(os.environ.items())
+[os.environ[name] for name in list(os.environ)]
+"""
+# With what it changes only after it has imported the module, as a program without --preload.
+CHANGER = """
+import os
+os.environ.update(SET="0", LISTED="2", EQUAL="1", PATH="/none", DDRUN_OWN="1")
+os.environ.update(SET="2", NEW="3")
+os.environ.setdefault("UNSET", "4")
+os.environb[b"UNSET"] = b"5"
+del os.environ["DELETED"]
+os.environ["UNSET"] = "6"
+saved = os.environ.copy()
+os.environ.clear()
+os.environ.update(saved)
+if os.fork() == 0:
+    os.environ["OTHER"] = "1"
+    os._exit(0)
+os.wait()
+import reader
+os.environ["LATER"] = "2"
+print(type(os.environ).__name__, repr(os.environ)[:9], isinstance(os.environ, os._Environ), os.environ.copy() == dict(os.environ), os.getenv("UNSET"))
+try:
+    os.environ["SET"] = 1
+except TypeError as error:
+    print(error.__traceback__.tb_next.tb_next.tb_next)
+"""
 # The server's fork with this number fails.
 FORK_FAILS = """
 import errno
@@ -159,6 +190,26 @@ class Server(unittest.TestCase):
                 result = self.start("-n", "2", "--preload=json,named", "train.py").wait()
                 expected = said and f"ddrun: --preload: importing named copies os.environ (named, {said} until workers start\n"
                 self.assertEqual((result.code, result.out, result.err), (0, "ran\nran\n", expected or ""), result)
+
+    def test_changed_variables(self):
+        """One line for each that a module has read: it has another value there than it would have without --preload."""
+        self.write("reader.py", READER + "LATER, OTHER = map(os.environ.get, ('LATER', 'OTHER'))\n")
+        self.write("changer.py", CHANGER)
+        variables = {**PYTHON, "SET": "0", "LISTED": "1", "DELETED": "1"}
+        result = Running([DDRUN, "--preload=json,reader", "changer.py"], env=variables, cwd=self.dir).wait()
+        said = [f"ddrun: warning: {name} was read by reader when it was preloaded; set it with --env"
+                for name in ("SET", "UNSET", "DELETED")]
+        self.assertEqual((result.code, result.out, result.err.splitlines()),
+                         (0, "_Environ environ({ True True 6\nNone\n", said), result)
+
+    def test_variables_of_libraries(self):
+        """Those that a library reads itself count from when it is mapped."""
+        (self.dir / "libgomp.so.1").write_bytes(b"text")
+        self.write("named.py", "import mmap\nwith open('libgomp.so.1', 'rb') as file:\n    MAP = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\n")
+        self.write("train.py", "import os\nos.environ.update(OMP_NUM_THREADS='1', OMPI='1', MKL_NUM_THREADS='1')\n")
+        result = self.start("--preload=named", "train.py").wait()
+        self.assertEqual((result.code, result.err), (0, f"ddrun: warning: OMP_NUM_THREADS was read by {os.path.realpath(self.dir)}/"
+                                                        "libgomp.so.1 when it was preloaded; set it with --env\n"), result)
 
     def test_own_variables_of_ranks(self):
         """What an import sets is not on top of them."""
