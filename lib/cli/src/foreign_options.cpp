@@ -61,9 +61,23 @@ constexpr ForeignOption foreign_option_table[] = {
     {"mixed-precision", accelerate, "in ddrun: --env ACCELERATE_MIXED_PRECISION=bf16"},
     {"num-cpu-threads-per-process", accelerate, "in ddrun: --env OMP_NUM_THREADS=N"},
     {"config-file", accelerate,
-     "in ddrun: --config=FILE for settings of its own; a file of accelerate is not read, its variables by --env "
-     "NAME=VALUE"},
-    {"use-deepspeed use-fsdp use-megatron-lm deepspeed-config-file dynamo-backend", accelerate, in_the_script},
+     "in ddrun: --env NAME=VALUE for each of its keys, as in docs/coming-from-others.md; --config=FILE is a file of "
+     "ddrun's own"},
+    {"use-fsdp", accelerate, "in ddrun: --env ACCELERATE_USE_FSDP=true, its settings as in docs/coming-from-others.md"},
+    {"use-deepspeed", accelerate,
+     "in ddrun: --env ACCELERATE_USE_DEEPSPEED=true, its settings as in docs/coming-from-others.md"},
+    {"use-megatron-lm", accelerate,
+     "in ddrun: --env ACCELERATE_USE_MEGATRON_LM=true, its settings as in docs/coming-from-others.md"},
+    {"deepspeed-config-file", accelerate, "in ddrun: --env ACCELERATE_DEEPSPEED_CONFIG_FILE=FILE"},
+    {"zero-stage", accelerate, "in ddrun: --env ACCELERATE_DEEPSPEED_ZERO_STAGE=N"},
+    {"gradient-accumulation-steps", accelerate, "in ddrun: --env ACCELERATE_GRADIENT_ACCUMULATION_STEPS=N"},
+    {"gradient-clipping", accelerate, "in ddrun: --env ACCELERATE_GRADIENT_CLIPPING=N"},
+    {"dynamo-backend", accelerate, "in ddrun: --env ACCELERATE_DYNAMO_BACKEND=INDUCTOR"},
+    {"cpu use-cpu", accelerate, "in ddrun: --env ACCELERATE_USE_CPU=true"},
+    {"fsdp-version fsdp-offload-params fsdp-sharding-strategy fsdp-reshard-after-forward fsdp-auto-wrap-policy "
+     "fsdp-transformer-layer-cls-to-wrap fsdp-state-dict-type fsdp-activation-checkpointing use-parallelism-config "
+     "enable-cpu-affinity",
+     accelerate, "in ddrun: --env NAME=VALUE, with the variable in docs/coming-from-others.md"},
     {"local-rank", "torch.distributed.launch",
      "in ddrun: behind the program: train.py --local-rank='${local_rank}', if the script does not read LOCAL_RANK"},
     {"no-local-rank", deepspeed, "not needed: the script gets no --local-rank but LOCAL_RANK in its environment"},

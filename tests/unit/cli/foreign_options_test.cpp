@@ -1,4 +1,5 @@
 
+#include <cctype>
 #include <regex>
 #include <set>
 
@@ -74,6 +75,14 @@ TEST_CASE("the commonest options of other launchers are known") {
     CHECK((contains(line, "; in ddrun: ") || contains(line, "; not needed: ")));
   }
   CHECK(contains(refused({"-H", "h:2", "w"}), "in ddrun: --hosts="));
+  // Without these variables accelerate's settings are lost.
+  for (const std::string name : {"use_fsdp", "use_deepspeed", "use_megatron_lm"}) {
+    std::string variable = "ACCELERATE_" + name;
+    for (char& c : variable) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+    CHECK(contains(refused({"--" + name, "w"}), "in ddrun: --env " + variable + "=true"));
+  }
+  CHECK(contains(refused({"--mixed_precision=bf16", "w"}), "in ddrun: --env ACCELERATE_MIXED_PRECISION="));
+  CHECK(contains(refused({"--config_file=f", "w"}), "docs/coming-from-others.md"));
 }
 
 TEST_CASE("options with the same meaning are accepted in other launchers' spelling") {
