@@ -29,9 +29,11 @@ libc = ctypes.CDLL(None)
 null = os.open("/dev/null", os.O_RDWR)
 os.dup2(null, 0)
 ENVIRON_MODULES = ("os", "collections.abc", "_collections_abc", "posixpath", "pathlib", "pathlib._local")
-SEARCHING = ("subprocess", "shutil")  # they look for programs and terminals, each time anew
+# They look for programs and terminals each time anew; the Python package of ddrun.
+NOT_NOTED = ("subprocess", "shutil", "ddrun", "_rank")
 # Libraries that read variables with a prefix when they are loaded or first used.
-LIBRARIES = {b"OMP": r"gomp|i?omp5?|\w*openblas\w*|mkl\w*", b"KMP": "i?omp5?", b"MKL": r"mkl\w*|torch_cpu", b"OPENBLAS": r"\w*openblas\w*"}
+LIBRARIES = {b"OMP": r"gomp|i?omp5?|\w*openblas\w*|mkl\w*", b"KMP": "i?omp5?", b"MKL": r"mkl\w*|torch_cpu",
+             b"OPENBLAS": r"\w*openblas\w*"}
 # They read a rank while being imported, and renew_state() puts it right.
 MENDED = ("lightning.fabric.utilities.rank_zero", "lightning_fabric.utilities.rank_zero", "torchmetrics.utilities.prints")
 HOLDERS = ("torch.distributed.distributed_c10d",)  # modules that hold what a worker has made: process groups
@@ -156,7 +158,7 @@ def import_all(modules, names):
             frame = outside_environ(sys._getframe(1))
             module = frame.f_globals.get("__name__")
             if os.fsdecode(name) not in names:
-                if module not in SEARCHING:
+                if str(module).partition(".")[0] not in NOT_NOTED:
                     imported.reads.setdefault(os.fsencode(name), (str(module), environ._data.get(os.fsencode(name))))
             elif module not in MENDED:
                 reads.append(f"reads {os.fsdecode(name)} ({module}, line {frame.f_lineno}), which is set in workers only")
@@ -292,7 +294,7 @@ def serve():
     with rare_collections():
         import_all(modules, set(names))
     for prefix, pattern in LIBRARIES.items():
-        if found := re.search(rf" (/.*/lib(?:{pattern})[-.][^/]*)$", read("maps"), re.M):
+        if found := re.search(rf" (/.*/lib(?:{pattern})[-.][^/\n]*)$", read("maps"), re.M):
             imported.libraries[prefix] = found[1].rpartition("/site-packages/")[2]
     imported.values = dict(os.environb)
     imported.environ = {name: os.environb.get(name) for name in {*environ, *os.environb} - set(map(os.fsencode, names))
@@ -462,7 +464,8 @@ class Variables(dict):
         if re.split("[./]", reader)[0] not in packages:  # else it comes too late without --preload as well
             imported.reads[name] = "", None  # warn once
             with contextlib.suppress(OSError):
-                os.write(2, b"ddrun: warning: %s was read by %s when it was preloaded; set it with --env\n" % (name, reader.encode()))
+                os.write(2, b"ddrun: warning: %s was read by %s when it was preloaded; set it with --env\n"
+                         % (name, reader.encode()))
 
 
 def loader_of(path):

@@ -5,6 +5,7 @@
 
 using namespace ddrun;
 using namespace ddrun::rendezvous;
+using ddrun::test::ip;
 using ddrun::test::ScriptedJob;
 
 TEST_CASE("agents of another job are refused with a reason") {
