@@ -1,11 +1,12 @@
 """One call of a Group."""
 
 import collections
+import itertools
 import pickle
 import time
 
-from ddrun import _process_group
-from ddrun._errors import from_rank
+from ddrun import _process_group, _task
+from ddrun._errors import RemoteTraceback, add_note, from_rank
 from ddrun._output import ranks_text
 from ddrun._payload import payload
 
@@ -13,27 +14,46 @@ __tracebackhide__ = True  # by pytest
 
 ABORT_AFTER, RESTART_AFTER = 1, 5  # seconds from the interrupt of the ranks
 MARK_TIMEOUT = 1  # seconds; a stream may be closed, or in files only
+GATHER = 0.05  # seconds in which ranks that reach a breakpoint together are said to wait
+GROW_BELOW = 0.001  # seconds that a piece of map takes
+
+
+def pieces(function, items, put, seconds):
+    """Tasks of one rank for map. `seconds`, a list, is what the last one took."""
+    size, sent = 1, False
+    while piece := list(itertools.islice(items, size)):
+        if not sent:
+            yield None, function
+            sent = True
+        yield piece[0][0], payload(_task.map_items, (piece[0][0], [args for _, args in piece]), put=put)
+        size *= 2 if seconds[0] < GROW_BELOW else 1
 
 
 class Call:
-    """Sends each rank what its queue holds, (index, payload), one by one; the values are returned in the order of index.
+    """Sends each rank what its queue gives, (index or None, payload), one by one.
 
-    When a rank raises an exception, or at Ctrl-C, the other ranks are interrupted. What is stuck in a collective then is
-    freed by ending the process groups of the ranks that are not; at last, and at a second Ctrl-C, the group is restarted.
-    A process group in which ranks have begun different numbers of collectives is ended too.
+    When a rank raises an exception, at Ctrl-C and after `timeout` seconds, the ranks are interrupted. What is stuck in a
+    collective then is freed by ending the process groups of the ranks that are not; at last, and at a second Ctrl-C, the
+    group is restarted. A process group in which ranks have begun different numbers of collectives is ended too.
     """
 
-    def __init__(self, group, queues, count):
-        self.group, self.queues, self.values = group, queues, [None] * count
+    def __init__(self, group, timeout):
+        self.group, self.queues, self.values = group, {}, {}  # by rank; by index
+        self.timeout, self.deadline = timeout, None if timeout is None else time.monotonic() + timeout
         self.active = {}  # by number: (peer, index)
+        self.seconds = collections.defaultdict(lambda: [0])  # by rank: of the last task
         self.marks = set()  # (number, stream) whose output is not complete
         self.left = {}  # by number of a _process_group.leave: whether there was a group, None without an answer
-        self.begun = {rank: collections.Counter() for rank in queues}  # collectives, by the name of the process group
+        self.begun = collections.defaultdict(collections.Counter)  # by rank: collectives, by the name of the process group
+        # (peer, number, text) of breakpoints; the peer that is debugged; ranks that are said to wait for it
+        self.requests, self.debugged, self.waiting = [], None, set()
         self.failure = self.stopped = self.answered = None
         self.interrupts, self.notes, self.round = 0, [], group._job.round
 
-    def run(self):
-        group, job, beginning = self.group, self.group._job, list(self.queues)
+    def run(self, queues):
+        """The values, in the order of index."""
+        group, job, beginning, self.queues = self.group, self.group._job, list(queues), queues
+        group._shown.clear()
         job.set_idle(False)
         if job.dropped:
             group._output.write("stderr", f"ddrun: {job.dropped:,} bytes that ranks printed between calls were not kept\n")
@@ -61,12 +81,21 @@ class Call:
         if self.interrupts:
             raise KeyboardInterrupt(*self.notes)
         if self.failure:
-            raise from_rank(*self.failure, notes=self.notes)
-        return [pickle.loads(value) for value in self.values]
+            for note in self.notes:
+                add_note(self.failure, note)
+            raise self.failure
+        return [pickle.loads(value) for _, value in sorted(self.values.items())]
 
     def give(self, rank):
-        if self.queues[rank] and not self.stopped:
-            index, task = self.queues[rank].popleft()
+        if self.stopped:
+            return
+        try:
+            index, task = next(self.queues[rank], (None, None))
+        except Exception as error:  # of what was given to map
+            self.failure = error
+            self.stop()
+            return
+        if task:
             number, peer = next(self.group._numbers), self.group._job.peers[rank]
             self.active[number] = peer, index
             self.marks |= {(number, stream) for stream in self.group._streams}
@@ -77,7 +106,10 @@ class Call:
         group, job = self.group, self.group._job
         since = self.stopped if self.active else self.answered and max(self.answered, job.shown)
         limit = MARK_TIMEOUT if not self.active else RESTART_AFTER if self.left else ABORT_AFTER
-        kind, *content = job.take(since and since + limit) or [None]
+        deadline = since + limit if since else self.deadline
+        if request := self.next_request():
+            deadline = time.monotonic() + (0 if self.debugged else GATHER)
+        kind, *content = job.take(deadline) or [None]
         if kind == "interrupt":
             raise KeyboardInterrupt
         if kind == "mark":
@@ -88,6 +120,8 @@ class Call:
             raise group._dead()
         elif kind == "gone" and content[0] in self.peers():
             raise group._dead(content[0])
+        elif kind is None and request:
+            self.debug(*request)
         elif kind is None:
             if not self.active:
                 if job.lines:  # the marks are behind them
@@ -96,6 +130,11 @@ class Call:
                 self.group._streams -= {stream for _, stream in self.marks}
                 return False
             stuck = {peer.rank for peer in self.peers()}
+            if not self.stopped:
+                self.failure = TimeoutError(f"the call took more than {self.timeout} s; rank {ranks_text(stuck)} had not "
+                                            "answered")
+                self.stop()
+                return True
             if self.left:
                 group.restart()
                 self.notes.append(f"rank {ranks_text(stuck)} did not stop; all ranks were started anew, without variables")
@@ -112,9 +151,18 @@ class Call:
         counts = self.begun.values()
         return any(len({count[name] for count in counts if name in count}) > 1 for name in set().union(*counts))
 
-    def on_answer(self, peer, number, kind, content, begun=()):
+    def on_answer(self, peer, number, kind, content, begun=(), seconds=0):
         if kind == "display":
-            self.group.display(*content)
+            number, *shown = content
+            self.group._show_until(number)
+            self.group.display(*shown)
+            self.group._job.send(peer, "answer", number, None)
+        elif kind == "debug" and self.stopped:
+            self.group._job.send(peer, "answer", content[0], None)
+        elif kind == "debug":
+            self.requests.append((peer, *content))
+        elif kind == "continue":
+            self.debugged = None if self.debugged is peer else self.debugged
         elif kind == "unreadable":
             self.group._output.write("stderr", f"ddrun: a message of rank {peer.rank} cannot be unpickled: {content}\n")
         elif number in self.left:
@@ -123,19 +171,45 @@ class Call:
             _, index = self.active.pop(number)
             self.answered = time.monotonic()
             self.begun[peer.rank].update(begun)
+            self.seconds[peer.rank][0] = seconds
+            self.debugged = None if self.debugged is peer else self.debugged
             if self.left:
                 self.leave([peer.rank])
             if kind == "value":
-                self.values[index] = content
+                if index is not None:
+                    self.values[index] = content
                 self.give(peer.rank)
-            else:
-                self.failure = self.failure or (content, peer.rank, peer.world_size, peer.host)
+            elif not self.failure:
+                self.failure = from_rank(content, peer)
                 self.stop()
+            elif isinstance(self.failure, TimeoutError) and not self.failure.__cause__:
+                self.failure.__cause__ = RemoteTraceback(content[2])  # where it was
 
     def on_mark(self, mark):
-        self.marks.discard(mark)
-        if mark:
-            self.group.mark(mark)
+        if mark in self.marks:
+            self.marks.remove(mark)
+        elif mark:
+            self.group._shown.add(mark)
+
+    def next_request(self):
+        """Of one rank at a time."""
+        return next((request for request in self.requests if self.debugged in (None, request[0])), None)
+
+    def debug(self, peer, number, text):
+        """Shows what the debugger of a rank says, and sends it a line of input. The time counts for no limit."""
+        if self.debugged is not peer:
+            self.waiting = set()
+        if waiting := {other.rank for other, *_ in self.requests} - {peer.rank} - self.waiting:
+            said = f"rank {ranks_text(waiting)} waits at a breakpoint until rank {peer.rank} goes on"
+            self.group._output.write("stderr", f"ddrun: {said}\n")
+            self.waiting |= waiting
+        self.debugged, begun = peer, time.monotonic()
+        self.group._show_until(number)
+        line = self.group._output.ask(peer.rank, text)  # KeyboardInterrupt: `stop` answers
+        if self.deadline:
+            self.deadline += time.monotonic() - begun
+        self.requests.remove((peer, number, text))
+        self.group._job.send(peer, "answer", number, line)
 
     def peers(self):
         return [peer for peer, _ in list(self.active.values())]
@@ -144,6 +218,9 @@ class Call:
         if not self.stopped:
             self.stopped = time.monotonic()
             self.interrupt()
+            for peer, number, _ in self.requests:
+                self.group._job.send(peer, "answer", number, None)
+            self.requests = []
 
     def interrupt(self):
         for number, (peer, _) in list(self.active.items()):

@@ -2,11 +2,9 @@
 
 import contextlib
 import functools
-import itertools
 import os
 import queue
 import sys
-import threading
 import traceback
 import warnings
 
@@ -15,10 +13,7 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.history import HistoryManager
 from IPython.core.interactiveshell import InteractiveShell
 
-from ddrun import _task
-
-FIRST_DISPLAY = 10**12  # above the numbers of tasks
-
+from ddrun import _task, _worker
 
 class ValueHook(DisplayHook):
     """Keeps the value of a cell's last expression, which the caller shows."""
@@ -34,7 +29,7 @@ class Publisher(DisplayPublisher):
     """Sends what display() and clear_output() do to the caller, from the first of a cell's ranks; text is printed by each."""
 
     rank = None  # of _worker
-    first, numbers, lock = True, itertools.count(FIRST_DISPLAY), threading.Lock()
+    first = True
 
     def publish(self, data, metadata=None, *_, transient=None, update=False, **__):
         data = {kind: value for kind, value in data.items() if not kind.startswith("application/vnd.jupyter.widget-")}
@@ -50,16 +45,9 @@ class Publisher(DisplayPublisher):
         """Blocks until it is shown, behind what was printed before it, for 1 s at most. Between tasks nothing is shown."""
         if not self.first or self.rank.running is None:
             return
-        number = next(self.numbers) + FIRST_DISPLAY * int(os.environ["RANK"])
-        content = number, ", ".join(arguments.get("data", [method])), _task.dumps((method, arguments))
-        with self.lock, contextlib.suppress(queue.Empty):
-            self.rank.write_marks(number)
-            # In a thread of its own, as an interrupt of this one would leave half a message.
-            thread = threading.Thread(target=self.rank.send, args=(None, "display", content), daemon=True)
-            thread.start()
-            thread.join()
-            while self.rank.shown.get(timeout=1) != number:
-                pass
+        content = ", ".join(arguments.get("data", [method])), _task.dumps((method, arguments))
+        with contextlib.suppress(queue.Empty):
+            self.rank.ask("display", *content, timeout=1)
 
 
 @functools.lru_cache(maxsize=None)
@@ -69,12 +57,23 @@ def shell():
     made = InteractiveShell.instance(user_module=sys.modules["__main__"], displayhook_class=ValueHook,
                                      display_pub_class=Publisher)
     made.showsyntaxerror = lambda *_, **__: None  # the caller shows it, and a cell's exception
+    made.register_magic_function(debug)
     made.showtraceback = lambda error=None, *_, **__: error and traceback.print_exception(*error)  # of a __repr__
     made.ask_exit = lambda: print("%ddrun stop ends the ranks", file=sys.stderr)
     # An interrupt may come between the making of a coroutine and its first step.
     warnings.filterwarnings("ignore", "coroutine 'InteractiveShell.run_cell_async' was never awaited")
     made.colors = "neutral" if hasattr(made, "theme") else "Neutral"
     return made
+
+
+def debug(line):
+    """%debug of the last cell, in place of IPython's."""
+    if not _task.kept:
+        return print("%debug: the last cell of this rank raised no exception", file=sys.stderr)
+    debugger = _worker.rank.debug()
+    debugger.reset()
+    debugger.interaction(None, _task.kept)
+    debugger.set_continue()
 
 
 def run(source, first, number):
@@ -90,7 +89,8 @@ def run(source, first, number):
         formatter = ipython.SyntaxTB if is_syntax else ipython.InteractiveTB
         structured = formatter.structured_traceback(type(error), error, [] if is_syntax else error.__traceback__, tb_offset=1)
         error.ddrun_traceback = formatter.stb2text(structured)
-        ipython.InteractiveTB.tb = None  # its frames hold a process group, and that its store
+        ipython.InteractiveTB.tb = None
+        _task.kept = error.__traceback__
         raise error
     value = ipython.displayhook.value
     return None if value is None else ipython.display_formatter.format(value)

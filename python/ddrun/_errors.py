@@ -26,9 +26,9 @@ class RemoteTraceback(Exception):
         return f'\n"""\n{self.args[0].rstrip()}\n"""'
 
 
-def from_rank(error, rank, size, host, notes=()):
+def from_rank(error, peer):
     """The exception of a rank, from what _task.describe has made of it."""
-    pickled, summary, text = error
+    pickled, summary, text, item = error
     try:
         exception = pickle.loads(pickled)
         assert isinstance(exception, BaseException) and not isinstance(exception, SystemExit)
@@ -36,15 +36,18 @@ def from_rank(error, rank, size, host, notes=()):
         why = f" ({summary.partition(':')[0]} cannot be unpickled: {reason})" if pickled and str(reason) else ""
         exception = RankError(summary + why)
     exception.__cause__ = RemoteTraceback(text)
-    for note in (f"rank {rank} of {size} on {host}, the first to fail", *notes):
-        add_note(exception, note)
-    exception.ddrun_rank = rank
+    for note in (f"rank {peer.rank} of {peer.world_size} on {peer.host}, the first to fail", item):
+        if note:
+            add_note(exception, note)
+    exception.ddrun_rank = peer.rank
     return exception
 
 
 def died(job):
     """The exception for an event "failed" or "lost" of ddrun, or for its end without one."""
     event, said = job.death, job.output.take_said().strip()
+    if job.verdict == "timed_out":
+        return TimeoutError(said)
     if not event:
         return RuntimeError(job.broken or said or f"ddrun has ended with status {job.result}, without a verdict on the job")
     number = event.get("signal")

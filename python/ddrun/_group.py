@@ -11,11 +11,11 @@ import threading
 import time
 
 from ddrun import _task
-from ddrun._call import RESTART_AFTER, Call
+from ddrun._call import MARK_TIMEOUT, RESTART_AFTER, Call, pieces
 from ddrun._connection import NOT_CONNECTED
 from ddrun._errors import add_note, died, from_rank, left
 from ddrun._job import Job
-from ddrun._options import split
+from ddrun._options import check_parameters, words
 from ddrun._output import Output, ranks_text
 from ddrun._payload import payload
 
@@ -24,13 +24,17 @@ __tracebackhide__ = True  # by pytest
 START_TIMEOUT = 600  # seconds
 
 
-def run(fn, *args, nproc_per_node="auto", options=(), **kwargs):
+def run(fn, /, *args, nproc_per_node="auto", hosts=None, preload=None, timeout=None, options=(), show=None, **kwargs):
     """Calls fn(*args, **kwargs) on each rank of a new job and returns the values in the order of ranks.
 
-    nproc_per_node and options are those of the command line: options="--hosts=a,b --max-restarts=3", or a list. If a rank
-    fails, what the first one raised is raised here, or RankDied if its process was killed. Blocks until the job has ended.
+    nproc_per_node, hosts, preload, timeout (seconds, then TimeoutError) and options are those of the command line:
+    options="--max-restarts=3 --tee=3", or a list. show(stream, text) gets what ranks print. If a rank fails, what the first
+    one raised is raised here, or RankDied if its process was killed. Blocks until the job has ended.
     """
-    return list(launch(payload(fn, *args, **kwargs), [f"--nproc-per-node={nproc_per_node}", *split(options)]).values())
+    check_parameters(fn, nproc_per_node=nproc_per_node != "auto", hosts=hosts, preload=preload, timeout=timeout,
+                     options=options, show=show)
+    given = words(nproc_per_node, hosts, preload, options)
+    return list(launch(payload(fn, args, kwargs), given + [f"--timeout={timeout}"] * (timeout is not None), show).values())
 
 
 def launch(call, options, show=None):
@@ -48,11 +52,11 @@ def launch(call, options, show=None):
                         values, failure, job.death = {}, None, None
                     job.send(peer, 1, call)
                 elif kind == "answer" and content[0].round == job.round:
-                    peer, (_, kind, result, _) = content
+                    peer, (_, kind, result, *_) = content
                     if kind == "value":
                         values[peer.rank] = result
                     elif kind == "error":
-                        failure = failure or (result, peer.rank, peer.world_size, peer.host)
+                        failure = failure or from_rank(result, peer)
                 elif kind == "event" and content[0]["event"] == "restart":
                     job.show_lines()  # of the attempt before
                     output.write("stderr", f"ddrun: restarting: {content[0]['why']}\n")
@@ -65,7 +69,7 @@ def launch(call, options, show=None):
     if interrupted:
         raise KeyboardInterrupt
     if failure:
-        raise from_rank(*failure)
+        raise failure
     if job.status:
         raise died(job)
     output.show_said()
@@ -82,47 +86,47 @@ class Group:
     """Processes of one job that run one call after the other. `interrupt` may be called by all threads.
 
     nproc_per_node, hosts, preload and options are those of the command line: Group(8, hosts="a,b", preload="torch").
-    show(stream, text) gets what ranks print, by default it goes to stdout and stderr. A rank that dies makes the call raise
-    RankDied and all ranks start anew. A group ends with `close`, at the end of a `with` block, and with this process.
+    timeout: seconds of a call, then TimeoutError. show(stream, text) gets what ranks print, by default it goes to stdout and
+    stderr. A rank that dies makes the call raise RankDied and all ranks start anew. breakpoint() asks for input here. A
+    group ends with `close`, at the end of a `with` block, and with this process.
     """
 
     cells = False  # of a notebook
 
-    def __init__(self, nproc_per_node="auto", hosts=None, preload=None, options=(), show=None):
-        hosts, preload = (given if isinstance(given, str) else ",".join(given or ()) for given in (hosts, preload))
-        self._options = [f"--nproc-per-node={nproc_per_node}", "--max-restarts=1000000", "--same-cause=0",
-                         f"--no-restart-on={NOT_CONNECTED}"]
-        self._options += [f"--hosts={hosts}"] if hosts else []
-        # PYTHONSAFEPATH: the server of --preload would not find _rank.
-        self._options += ["--env=PYTHONSAFEPATH=", f"--preload=_rank,cloudpickle,{'ddrun._cells,' * self.cells}{preload}"] \
-            if preload else []
-        self._options += split(options)
-        self._output, self._numbers = Output(show), itertools.count(1)
+    def __init__(self, nproc_per_node="auto", hosts=None, preload=None, options=(), show=None, timeout=None):
+        self._options = ["--max-restarts=1000000", "--same-cause=0", f"--no-restart-on={NOT_CONNECTED}",
+                         *words(nproc_per_node, hosts, preload, options, self.cells)]
+        self._timeout, self._output, self._numbers = timeout, Output(show), itertools.count(1)
         self._lock = threading.RLock()  # of the thread whose call runs
         self._begin()
 
-    def run(self, fn, *args, ranks=None, **kwargs):
+    def run(self, fn, /, *args, ranks=None, timeout=None, **kwargs):
         """Calls fn(*args, **kwargs) on all ranks, or on these, and returns the values in their order.
 
         What the first rank to fail raises is raised here, after the other ranks have been interrupted. The processes stay;
         a process group of torch.distributed is ended on all ranks if one could not be interrupted, or if some have begun a
         collective that others have not.
         """
+        check_parameters(fn, ranks=ranks, timeout=timeout)
         with self._exclusive():
             ranks = self._chosen(ranks)
-            call = payload(fn, *args, **kwargs)
-            queues = {rank: collections.deque([(index, call)]) for index, rank in enumerate(ranks)}
-            return Call(self, queues, len(ranks)).run()
+            call = payload(fn, args, kwargs, self._names())
+            return self._call(timeout).run({rank: iter([(index, call)]) for index, rank in enumerate(ranks)})
 
-    def map(self, fn, *iterables):
-        """[fn(*items) for items in zip(*iterables)], each on a rank that has nothing to do."""
+    def map(self, fn, /, *iterables, timeout=None):
+        """[fn(*items) for items in zip(*iterables)]. Ranks that have nothing to do get the next items: as many as take less
+        than 2 ms. What fn raises has a note that names the item."""
         with self._exclusive():
-            calls = collections.deque(enumerate(payload(fn, *items) for items in zip(*iterables)))
-            return Call(self, dict.fromkeys(self._chosen(None), calls), len(calls)).run()
+            ranks, items, names = self._chosen(None), enumerate(zip(*iterables)), self._names()
+            function, call = payload(_task.set_mapped, (fn,), put=names), self._call(timeout)
+            queues = {rank: pieces(function, items, names, call.seconds[rank]) for rank in ranks}
+            return list(itertools.chain.from_iterable(call.run(queues)))
 
     def put(self, **values):
-        """Sets variables that functions of __main__ and cells see on all ranks."""
-        self.run(_task.put, values)
+        """Sets variables that functions of __main__ and cells see on all ranks, until `restart`, in place of the caller's."""
+        with self._exclusive():
+            Group.run(self, _task.put, values)
+            self._put.setdefault(self._job.round, set()).update(values)
 
     def pull(self, name, ranks=None):
         """The values of an expression on all ranks, or on these."""
@@ -195,7 +199,8 @@ class Group:
         return chosen
 
     def _begin(self):
-        self._pid, self._streams = os.getpid(), {"stdout", "stderr"}
+        self._pid, self._streams, self._shown = os.getpid(), {"stdout", "stderr"}, set()  # _shown: marks of requests
+        self._put = {}  # by round: names
         self._job = Job(self._options, self._output, cells=self.cells)
         self._job.set_idle(True)
         atexit.register(self.close, now=True)
@@ -240,8 +245,22 @@ class Group:
         job.death = None
         return error
 
-    def display(self, *content):
-        """What a cell shows that is not text, see _cells.Publisher."""
+    def _call(self, timeout):
+        return Call(self, self._timeout if timeout is None else timeout)
 
-    def mark(self, mark):
-        """(number, stream): what was printed before this display has been shown."""
+    def _names(self):
+        return frozenset(self._put.get(self._job.round, ()))
+
+    def _show_until(self, number):
+        """Shows what was printed before a request of a rank."""
+        marks, deadline = {(number, stream) for stream in self._streams}, time.monotonic() + MARK_TIMEOUT
+        while marks - self._shown and time.monotonic() < deadline:
+            if not self._job.lines:
+                time.sleep(0.001)
+            elif (mark := self._job.show_line()) in marks:
+                self._shown.add(mark)
+            elif mark:
+                self._job.inbox.put(("mark", mark))  # for the call
+        self._streams -= {stream for _, stream in marks - self._shown}
+        self._shown -= marks
+        self._output.show(True)

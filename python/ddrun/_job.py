@@ -46,7 +46,7 @@ class Job:
         # What `take` has seen: the ranks of the last attempt, by rank, and how many they will be; the first one's failure,
         # an event of ddrun; ddrun's exit status, 0 only if its verdict is a success, of the round `proved`.
         self.output, self.peers, self.round, self.size, self.death, self.status = output, {}, 0, 0, None, None
-        self.proved = None
+        self.verdict = self.proved = None
         self.restarting = False  # ends of ranks are no failures
         self.shown = 0  # when a line was, by time.monotonic()
         self.result = self.broken = None  # of the second thread: the status, and why it ended early
@@ -230,7 +230,8 @@ class Job:
             if content[0]["round"] >= self.round:
                 self.death = self.death or content[0]
         elif kind == "event" and content[0]["event"] == "verdict":
-            self.proved = content[0]["round"] if content[0]["verdict"] == "success" else None
+            self.verdict = content[0]["verdict"]
+            self.proved = content[0]["round"] if self.verdict == "success" else None
         elif kind == "exit":
             self.status = content[0] or int(self.proved is None)
         return item

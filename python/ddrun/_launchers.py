@@ -31,7 +31,7 @@ def notebook_launcher(function, args=(), num_processes=None, mixed_precision="no
         options += ["--rdzv-backend=static", f"--master-addr={master_addr}", f"--master-port={use_port}"]
     if num_nodes > 1:
         options += [f"--node-rank={node_rank}"]
-    return list(launch(payload(function, *args), config_options(config) + options).values())
+    return list(launch(payload(function, args), config_options(config) + options).values())
 
 
 @dataclasses.dataclass
@@ -75,7 +75,7 @@ def elastic_launch(config, entrypoint, health_check_server=None):
     if health_check_server is not None:
         raise ValueError("health_check_server is not possible here: ddrun has no such server")
     options = config_options(config)
-    return lambda *args: launch(payload(entrypoint, *args), options)
+    return lambda *args: launch(payload(entrypoint, args), options)
 
 
 def config_options(config):

@@ -5,14 +5,12 @@ import functools
 import pickle
 import re
 import shlex
-import time
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.display import clear_output, display, publish_display_data
 
-from ddrun import _cells
-from ddrun._call import MARK_TIMEOUT
+from ddrun import _cells, _task
 from ddrun._group import Group
 from ddrun._output import ranks_text
 
@@ -24,37 +22,20 @@ USAGE = """%ddrun start [N] [--preload MODULES] [--hosts HOSTS] [options of ddru
 
 
 class NotebookGroup(Group):
-    cells, _marks = True, frozenset()
+    cells = True
 
-    def mark(self, mark):
-        if mark[0] >= _cells.FIRST_DISPLAY:
-            self._marks |= {mark}
-
-    def display(self, number, what, content):
+    def display(self, what, content):
         """See _cells.Publisher. `content` is pickled for itself: what cannot be unpickled ends nothing."""
-        marks, deadline = {(number, stream) for stream in self._streams}, time.monotonic() + MARK_TIMEOUT
-        while marks - self._marks and time.monotonic() < deadline:
-            if not self._job.lines:
-                time.sleep(0.001)
-            elif mark := self._job.show_line():
-                self.mark(mark)
-                if mark not in self._marks:
-                    self._job.inbox.put(("mark", mark))  # of a task, for the call
-        self._streams -= {stream for _, stream in marks - self._marks}
-        self._marks -= marks
-        self._output.show(True)
         try:
             method, arguments = pickle.loads(content)
             {"publish": publish_display_data, "clear_output": clear_output}[method](**arguments)
         except Exception as error:
             self._output.write("stderr", f"ddrun: a display of {what} cannot be shown: {type(error).__name__}: {error}\n")
-        if peer := self._job.peers.get(number // _cells.FIRST_DISPLAY - 1):
-            self._job.send(peer, "shown", number)
 
 
 @magics_class
 class DdrunMagics(Magics):
-    group = None  # of the class: %reload_ext makes another object
+    group, kept = None, False  # of the class: %reload_ext makes another object. kept: ranks have a traceback for %debug
 
     @line_cell_magic
     def ddrun(self, line, cell=None):
@@ -96,7 +77,12 @@ class DdrunMagics(Magics):
         group = self.started()
         first = min(ranks) if ranks else 0
         number = len(self.shell.user_ns["In"]) - 1  # of this cell; execution_count may be the next one's
+        debug = cell.lstrip().startswith("%debug")
+        if self.kept and not debug:
+            group.run(_task.forget)
+        DdrunMagics.kept = True
         results = group.run(_cells.run, cell, first, number, ranks=ranks)
+        DdrunMagics.kept = debug
         values = dict(zip(ranks or range(len(results)), results))
         data, metadata = values[first] or ({}, {})
         if set(data) > {"text/plain"}:

@@ -1,5 +1,6 @@
 """Options of ddrun that are given to calls, and those that the package needs itself."""
 
+import inspect
 import shlex
 
 # Words of the command line in front of a caller's options, so that variables and settings files do not change these.
@@ -15,9 +16,24 @@ _REASONS = {
 _SHORT = {"m": "module", "h": "help", "V": "version", "v": "verbose"}
 
 
-def split(options):
-    """A list of words, or a string as on the command line."""
-    return shlex.split(options) if isinstance(options, str) else [*options]
+def words(nproc_per_node, hosts, preload, options, cells=False):
+    """The words of the command line. hosts, preload: lists, or as there; options: a list, or one text."""
+    hosts, preload = (names if isinstance(names, str) else ",".join(names or ()) for names in (hosts, preload))
+    if preload:  # PYTHONSAFEPATH: the server would not find _rank
+        preload = ["--env=PYTHONSAFEPATH=", f"--preload=_rank,{'ddrun._cells,' * cells}{preload}"]
+    return [f"--nproc-per-node={nproc_per_node}", *[f"--hosts={hosts}"] * bool(hosts), *preload,
+            *(shlex.split(options) if isinstance(options, str) else options)]
+
+
+def check_parameters(function, **given):
+    """Raises TypeError if a word that is given could be meant for the function."""
+    try:
+        names = inspect.signature(function).parameters.keys() - getattr(function, "keywords", {}).keys()
+    except (TypeError, ValueError):  # it has none
+        return
+    if name := next((name for name, value in given.items() if value and name in names), None):
+        raise TypeError(f"{name} is a parameter of this call and of {getattr(function, '__qualname__', 'the function')}; give "
+                        f"the latter its value by functools.partial(function, {name}=...)")
 
 
 def check_options(options):

@@ -99,6 +99,21 @@ class Output:
             file.write(text.encode(encoding, "backslashreplace").decode(encoding))
         self.unflushed = True
 
+    def ask(self, rank, text):
+        """A line of input, None if there is none; the last line of text is the prompt. Blocks; raises KeyboardInterrupt."""
+        label = f"[{rank}] " if self.folds["stdout"].labelled else ""
+        *lines, prompt = text.split("\n")
+        for line in lines:
+            self.write("stdout", f"{label}{line}\n")
+        self.flush()
+        try:
+            return input(label + prompt)
+        except EOFError:
+            self.write("stdout", "\n")
+        except Exception as error:  # of a notebook that is run as a program, of pytest
+            self.write("stderr", f"ddrun: there is no input for the debugger of rank {rank}: {error}\n")
+        return None
+
     def flush(self):
         """Before this thread waits: a notebook gets one message for lines that come together."""
         if self.unflushed:

@@ -1,5 +1,6 @@
 """In the caller: pickles a call for ranks. The functions that rebuild its parts there are in _task and _home."""
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -12,21 +13,48 @@ import typing
 from ddrun import _home, _task
 
 
-def payload(function, /, *args, **kwargs):
-    """In the caller: the call function(*args, **kwargs) for `perform`."""
+def payload(function, args=(), kwargs={}, put=frozenset()):
+    """The call function(*args, **kwargs) for `perform`. put: names of __main__ that ranks have already, which are not sent.
+    Raises TypeError that says what cannot be sent, ImportError if it needs cloudpickle."""
     try:
-        import cloudpickle
-    except ImportError as error:  # users of the program alone do not need it
-        raise ImportError("calls of ranks need cloudpickle: pip install cloudpickle") from error
+        return dumps((function, args, kwargs), put)
+    except ImportError:
+        raise
+    except Exception as error:
+        for what, part in parts(function, args, kwargs):
+            try:
+                dumps(part, put)
+            except Exception as reason:
+                raise TypeError(f"{what} cannot be sent to ranks: {reason}") from error
+        raise
 
+
+def parts(function, args, kwargs):
+    """Of a call: (description, object)."""
+    if function is _task.map_items:
+        yield from ((f"item {number} of map", item) for number, item in enumerate(args[1], args[0]))
+    if function is _task.set_mapped:
+        (function,), args = args, ()
+    name = getattr(function, "__qualname__", repr(function))
+    yield from ((f"argument {number} of {name}", value) for number, value in enumerate(args, 1))
+    yield from ((f"argument {word} of {name}", value) for word, value in kwargs.items())
+    with contextlib.suppress(TypeError):  # no function
+        nonlocals, variables, *_ = inspect.getclosurevars(function)
+        yield from ((f"{word}, which {name} uses,", value) for word, value in {**variables, **nonlocals}.items())
+    yield name, function
+
+
+def dumps(call, put):
     main, found, file = sys.modules["__main__"], {}, io.BytesIO()
-    by_value = main.__name__ == "__mp_main__" and "__mp_main__" not in cloudpickle.list_registry_pickle_by_value()
+    pickler = task_pickler()(file)
+    pickler.main, pickler.found, pickler.put = vars(main), found, put
+    cloudpickle = sys.modules.get("cloudpickle")
+    by_value = main.__name__ == "__mp_main__" and cloudpickle and \
+        main.__name__ not in cloudpickle.list_registry_pickle_by_value()
     if by_value:  # in a child of multiprocessing
         cloudpickle.register_pickle_by_value(main)
     try:
-        pickler = task_pickler()(file)
-        pickler.main, pickler.found = vars(main), found
-        pickler.dump(((function, args, kwargs), Names(found)))
+        pickler.dump((call, Names(found)))
         return file.getvalue()
     finally:
         if by_value:
@@ -35,10 +63,8 @@ def payload(function, /, *args, **kwargs):
 
 @functools.lru_cache(None)
 def task_pickler():
-    import cloudpickle
-
-    class Pickler(cloudpickle.Pickler):
-        """`main`: the caller's variables; `found`: what has a name there, filled while pickling."""
+    class Pickler(_task.base_pickler()):
+        """`main`: the caller's variables; `found`: what has a name there, filled while pickling; `put`: see payload."""
 
         def reducer_override(self, obj):
             kind, reduce = type(obj), super().reducer_override
@@ -51,7 +77,12 @@ def task_pickler():
             if kind is types.FunctionType and obj.__globals__.get("__name__") in _home.MAIN:
                 if RankNamespace not in map(type, self.globals_ref.values()):
                     self.globals_ref[id(obj.__globals__)] = RankNamespace()
-            return reduce_named(obj) or complete(obj, reduce(obj))
+            reduced = reduce_named(obj) or complete(obj, reduce(obj))
+            if self.put and kind is types.FunctionType and isinstance(reduced, tuple):
+                variables = reduced[2][1]["__globals__"]
+                for name in self.put & variables.keys():
+                    del variables[name]
+            return reduced
 
     return Pickler
 

@@ -2,6 +2,9 @@
 
 import contextlib
 import sys
+import weakref
+
+from ddrun import _task
 
 
 def current():
@@ -22,7 +25,10 @@ def collectives():
 def leave():
     """Peers that wait for this rank in a collective of gloo get an exception. Returns whether there was a group."""
     if dist := current():
+        group = weakref.ref(dist.group.WORLD)
         dist.destroy_process_group()
+        if group():  # the frames of the traceback hold it, and it its store
+            _task.forget()
     return bool(dist)
 
 

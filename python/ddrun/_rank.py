@@ -17,4 +17,6 @@ if "DDRUN_PYTHON_JOB" in os.environ:
     connection.close()
     _home.take_over(connection.welcome["home"])
 
-    from ddrun import _worker  # noqa: F401  for the ranks
+    from ddrun import _task, _worker  # noqa: F401  for the ranks
+
+    _task.base_pickler()

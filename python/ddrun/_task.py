@@ -1,15 +1,21 @@
 """In a rank: performs a task, which _payload has made, and pickles what it gives. Imports little: ranks begin with it."""
 
+import contextlib
 import functools
+import gc
 import io
 import linecache
 import os
 import pickle
+import reprlib
 import sys
 import traceback
 import types
 
 from ddrun import _home
+
+
+kept = None  # traceback of a cell, for %debug
 
 
 class ChildExit(SystemExit):
@@ -43,11 +49,7 @@ def perform(payload):
         (function, args, kwargs), _ = pickle.loads(payload)
     process = os.getpid()
     try:
-        value = function(*args, **kwargs)
-        if isinstance(value, types.CoroutineType):
-            import asyncio
-
-            value = asyncio.run(value)
+        value = call(function, args, kwargs)
     except BaseException as error:
         if os.getpid() == process:
             raise
@@ -60,12 +62,59 @@ def perform(payload):
     return value
 
 
+def call(function, args, kwargs={}):
+    value = function(*args, **kwargs)
+    if isinstance(value, types.CoroutineType):
+        import asyncio
+
+        value = asyncio.run(value)
+    return value
+
+
+def set_mapped(function):
+    """The function of `map_items`."""
+    global mapped
+    mapped = function
+
+
+def map_items(first, items):
+    """The values for a piece of what Group.map was given, whose first item has this number."""
+    values = []
+    for args in items:
+        try:
+            values.append(call(mapped, args))
+        except BaseException as error:
+            error.ddrun_item = f"item {first + len(values)} of map: {', '.join(map(reprlib.repr, args))}"
+            raise
+    return values
+
+
+@functools.lru_cache(None)
+def base_pickler():
+    """cloudpickle's, or one that knows what is missing."""
+    with contextlib.suppress(ImportError):
+        from cloudpickle import Pickler
+
+        return Pickler
+
+    class Pickler(pickle.Pickler):
+        globals_ref = {}
+
+        def reducer_override(self, obj):
+            if isinstance(obj, (type, types.FunctionType)):
+                name = obj.__qualname__
+                if obj.__module__ in _home.MAIN or "<" in name:
+                    raise ImportError(f"{name} is in no module that ranks could import; to send it: pip install cloudpickle")
+            return NotImplemented
+
+    return Pickler
+
+
 @functools.lru_cache(None)
 def value_pickler():
-    import cloudpickle
     from ddrun._payload import NAMED
 
-    class Pickler(cloudpickle.Pickler):
+    class Pickler(base_pickler()):
         def reducer_override(self, obj):
             torch = sys.modules.get("torch")
             if torch and type(obj) is torch.Tensor and obj.device.type not in ("cpu", "meta"):
@@ -95,14 +144,15 @@ def dump_result(value, what):
 
 
 def describe(error):
-    """The exception (pickled, None if that fails), its one-line summary, its traceback without frames of this package."""
+    """The exception (pickled, None if that fails), its one-line summary, its traceback without frames of this package, and the
+    item of map that raised it."""
     text = getattr(error, "ddrun_traceback", None) or "".join(traceback.format_exception(type(error), error, own_trace(error)))
     summary = "".join(traceback.format_exception_only(type(error), error)).strip()
     try:
         pickled = dumps(error)
     except Exception:
         pickled = None
-    return pickled, summary, text
+    return pickled, summary, text, getattr(error, "ddrun_item", None)
 
 
 def own_trace(error):
@@ -111,6 +161,14 @@ def own_trace(error):
     while trace and os.path.dirname(trace.tb_frame.f_code.co_filename) == package:
         trace = trace.tb_next
     return trace
+
+
+def forget():
+    """Frees what the frames of the traceback hold."""
+    global kept
+    if kept:
+        kept = None
+        gc.collect()  # IPython's formatter leaves cycles
 
 
 def put(values):

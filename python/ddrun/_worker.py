@@ -1,13 +1,15 @@
 """One rank: its main thread runs the tasks that the caller sends, a second thread receives them.
 
-A task is (number, payload), see _payload. Other messages are ("interrupt", number),
-("shown", number of a display), ("abort",), ("exit",) and ("goodbye",), after which the rank ends with status 0; it ends with
-NOT_CONNECTED if the connection ends without that. The answer is (number, "value", pickled, begun) or (number, "error", error,
-begun), see `describe`; begun: how many collectives, see `collectives`. Before an answer a rank of a group writes a line with
-the job's mark and the number to stdout and stderr: the caller knows by it that it has all that was printed.
+A task is (number, payload), see _payload. Other messages are ("interrupt", number), ("abort",), ("exit",) and ("goodbye",),
+after which the rank ends with status 0; it ends with NOT_CONNECTED if the connection ends without that. The answer is
+(number, "value", pickled, begun, seconds) or (number, "error", error, begun, seconds), see `describe`; begun: how many
+collectives, see `collectives`. A rank asks (None, "display" or "debug", (number, *content)), which the caller answers by
+("answer", number, answer). Before an answer and a request a rank of a group writes a line with the job's mark and the number
+to stdout and stderr: the caller knows by it that it has all that was printed.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import queue
@@ -15,26 +17,58 @@ import signal
 import socket
 import sys
 import threading
+import time
 
 from ddrun import _connection, _home, _process_group, _task
 from ddrun._connection import NOT_CONNECTED
 
 rank = None  # the Rank of this process
+FIRST_REQUEST = 10**12  # above the numbers of tasks
 
 
 class Rank:
     def __init__(self, connection):
         self.connection, self.once = connection, connection.welcome["once"]
         self.running = self.interrupted = None
-        self.tasks, self.shown, self.heard = queue.SimpleQueue(), queue.SimpleQueue(), threading.Event()
+        self.tasks, self.answers, self.heard = queue.SimpleQueue(), queue.SimpleQueue(), threading.Event()
+        self.asking, self.numbers = threading.Lock(), itertools.count(FIRST_REQUEST * (1 + int(os.environ["RANK"])))
+        self.debugger = None  # of this task
 
     def send(self, *message):
         self.connection.send(message)
 
+    def ask(self, kind, *content, timeout=None):
+        """The caller's answer, when it has shown what was printed before. Raises queue.Empty after `timeout` seconds."""
+        with self.asking:
+            number = next(self.numbers)
+            self.write_marks(number)
+            # In a thread of its own, as an interrupt of this one would leave half a message.
+            thread = threading.Thread(target=self.send, args=(None, kind, (number, *content)), daemon=True)
+            thread.start()
+            thread.join()
+            while (answer := self.answers.get(timeout=timeout))[0] != number:
+                pass
+            return answer[1]
+
+    def on_breakpoint(self, *args, **kwargs):
+        if "PYTHONBREAKPOINT" in os.environ or self.running is None:
+            return sys.__breakpointhook__(*args, **kwargs)
+        if self.once:
+            raise RuntimeError("breakpoint() is served in calls of a ddrun.Group")
+        self.debug().set_trace(sys._getframe(1))
+
+    def debug(self):
+        """The debugger."""
+        if not self.debugger:
+            from ddrun._debugger import Debugger
+
+            self.debugger = Debugger(self)
+        return self.debugger
+
     def leave(self):
         """In a process that a task has forked."""
         self.connection.close()
-        self.send = lambda *message: None
+        self.send = self.ask = lambda *message, **_: None
 
     def listen(self):
         """Runs in the second thread, to which no signal is delivered: it would not wake the main thread."""
@@ -43,8 +77,8 @@ class Rank:
                 message = self.connection.receive()
                 if message[0] == "interrupt":
                     self.interrupt(message[1])
-                elif message[0] == "shown":
-                    self.shown.put(message[1])
+                elif message[0] == "answer":
+                    self.answers.put(message[1:])
                 elif message[0] == "abort":
                     _process_group.abort()
                 elif message[0] == "exit":
@@ -79,18 +113,21 @@ class Rank:
         """Returns the exit status; with `once` after one task, with 1 if it raised an exception."""
         while isinstance(task := self.tasks.get(), tuple):
             number, payload = task
-            before = _process_group.collectives()
+            before, start = _process_group.collectives(), time.monotonic()
             try:
                 answer = self.perform(number, payload)
             except KeyboardInterrupt as error:  # it came while another exception was handled
                 self.running = None
                 answer = "error", _task.describe(error)
             self.running = None
+            if self.debugger:
+                self.debugger.end()
+                self.debugger = None
             if not self.once:  # then the end of the process is the end of its output
                 self.write_marks(number)
             begun = {name: count - before.get(name, 0) for name, count in _process_group.collectives().items()}
             try:
-                self.send(number, *answer, begun)
+                self.send(number, *answer, begun, time.monotonic() - start)
             except OSError:
                 return NOT_CONNECTED
             if self.once:
@@ -144,13 +181,13 @@ def main():
     _home.make_main(connection.welcome["home"])
     rank = Rank(connection)
     os.register_at_fork(after_in_child=rank.leave)
+    sys.breakpointhook = rank.on_breakpoint
     if not rank.once:
         signal.signal(signal.SIGINT, rank.on_interrupt)
     everything = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     threading.Thread(target=rank.listen, daemon=True, name="ddrun").start()
     signal.pthread_sigmask(signal.SIG_SETMASK, everything)
-    import cloudpickle  # noqa: F401  not before the caller knows of this rank
-
+    _task.base_pickler()  # which takes time, so not before the caller knows of this rank
     if connection.welcome["cells"]:
         from ddrun import _cells
 

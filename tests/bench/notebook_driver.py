@@ -9,6 +9,7 @@ import statistics
 import sys
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 
 import ddrun
 from ddrun import _cells
@@ -16,6 +17,7 @@ from ddrun import _cells
 if sys.argv[1] == "ipyparallel":  # both sides have imported what they need when the clock starts
     import ipyparallel
 
+ITEMS = 5000  # of map
 SLEEP = 5  # seconds that other ranks sleep; ipyparallel waits for them
 
 
@@ -25,6 +27,10 @@ def sleep_or_raise(limit):
     if os.environ.get("RANK", os.environ.get("RANK_OF_ENGINE")) == "2":
         raise ValueError("of rank 2")
     time.sleep(limit)
+
+
+def add_one(number):
+    return number + 1
 
 
 def seconds(function):
@@ -39,7 +45,7 @@ class Ddrun:
         self.call(int)
 
     def cell(self, source):
-        return self.group.run(_cells.run, source, 0)
+        return self.group.run(_cells.run, source, 0, 1)
 
     def call(self, function, *args):
         return self.group.run(function, *args)
@@ -95,6 +101,13 @@ def main(side, count, wait_for_kill):
             except Exception:  # ipyparallel has one of its own
                 pass
 
+        items = range(ITEMS)
+        pool = ProcessPoolExecutor(count) if side == "ipyparallel" else None  # ipyparallel's own map is slower
+        run = (lambda: list(pool.map(add_one, items))) if pool else (lambda: group.group.map(add_one, items))
+        run()  # starts the pool's processes
+        result["map"] = statistics.median(seconds(run) for _ in range(3))
+        if pool:
+            pool.shutdown()
         result["raise"] = statistics.median(seconds(fail) for _ in range(3))
         if side == "ddrun":
             begun = []

@@ -55,15 +55,16 @@ def notebook(bench, note):
             "ipyparallel": (bench.count(3, 1), side("ipyparallel", count)),
         }, note, settle=1)
 
-        def row(name, quantity, ours, limits=(None, None), figure="ready", theirs="ready"):
+        def row(name, quantity, ours, limits=(None, None), figure="ready", theirs="ready", rival="ipyparallel"):
             these = {"ddrun": [each[figure] for each in samples[ours]],
-                     "ipyparallel": [each[theirs] for each in samples["ipyparallel"] if theirs in each]}
-            return compare(name, f"{count} ranks, {quantity}", these, trouble, {"ipyparallel": limits}, scale=1e3, unit="ms")
+                     rival: [each[theirs] for each in samples["ipyparallel"] if theirs in each]}
+            return compare(name, f"{count} ranks, {quantity}", these, trouble, {rival: limits}, scale=1e3, unit="ms")
 
         rows += row("notebook", "ready", "ddrun", (25, 15))
         rows += row("notebook", "restart with preload, against a start", "ddrun --preload", (100, 100), "restart")
         for figure in ("cell", "raise", "interrupt"):
             rows += row("notebook", figure, "ddrun", figure=figure, theirs=figure)
+        rows += row("notebook", "map of 5,000 tiny items", "ddrun", (1, 1), "map", "map", "ProcessPoolExecutor")
     ends = [killed() for _ in range(bench.count(5, 2))]
     rows.append(Comparison("notebook", "8 ranks, all gone after kill -9 of the caller", ends, scale=1e3, unit="ms"))
     return rows

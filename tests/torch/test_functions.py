@@ -165,21 +165,100 @@ class Functions(ProgramTest):
     def test_names(self):
         """Those that are put, or that a rank has bound anew, are the rank's until it is restarted; others the caller's."""
         self.assertEqual(self.run_program("""
+            class Counted:
+                count = 0
+                def __init__(self, value): self.value = value
+                def __reduce__(self):
+                    Counted.count += 1
+                    return Counted, (self.value,)
             def count():
                 global counter
                 counter += 1
                 return counter
-            counter, rank, limit = 0, 7, 1
+            def make():
+                global model
+                model = [1]
+            def use():
+                model.append(2)
+                return model
+            def of_data(): return data.value, [item.value for item in more]
+            def helper(): return of_data()
+            class Reader:
+                def read(self): return data.value
+            counter, rank, limit, data, more = 0, 7, 1, Counted(1), [Counted(2)]
             with ddrun.Group(1) as group:
-                print(group.run(count), group.run(count), counter)
+                print("changed by the rank:", group.run(count), group.run(count), counter)
+                print("unknown to the caller:", group.run(make), group.run(use), group.run(use), group.pull("model"))
                 group.put(kept=Config(5), limit=50)
-                print(group.run(lambda: (isinstance(kept, Config), kept.lr, limit, rank, world_size, factor)))
+                print("put:", group.run(lambda: (isinstance(kept, Config), kept.lr, limit, rank, world_size, factor)))
                 assert type(group.pull("kept")[0]) is Config
                 counter, factor, limit = 100, 3, 2
-                print(group.run(count), group.run(lambda: (limit, factor)))
+                print("changed by the caller:", group.run(count), group.run(lambda: (limit, factor)))
+                group.put(data=data)
+                Counted.count, data.value = 0, 3
+                print("put, not sent again:", group.run(helper), group.run(lambda: Reader().read()), Counted.count)
+                print("by map:", group.map(lambda x: x + data.value, [1, 2]), Counted.count)
+                more.append(Counted(4))
+                print("changed in place:", group.run(of_data), group.run(of_data), Counted.count)
+                group.put(data=Counted(8))
+                print("put again:", group.run(of_data), "an argument:", group.run(lambda data: data.value, data))
                 group.restart()
-                print(group.run(count), group.run(lambda: (limit, factor)))
-            """).out, "[1] [2] 0\n[(True, 5, 50, 7, 1, 2)]\n[3] [(50, 3)]\n[101] [(2, 3)]\n")
+                print("started anew:", group.run(count), group.run(lambda: (limit, factor)), group.run(of_data))
+                try:
+                    group.run(use)
+                except NameError as error:
+                    print(error)
+            with ddrun.Group(1) as group:
+                print("another group:", group.run(of_data))
+            """).out, """\
+changed by the rank: [1] [2] 0
+unknown to the caller: [None] [[1, 2]] [[1, 2, 2]] [[1, 2, 2]]
+put: [(True, 5, 50, 7, 1, 2)]
+changed by the caller: [3] [(50, 3)]
+put, not sent again: [(1, [2])] [1] 1
+by map: [2, 3] 1
+changed in place: [(1, [2, 4])] [(1, [2, 4])] 5
+put again: [(8, [2, 4])] an argument: [3]
+started anew: [101] [(2, 3)] [(3, [2, 4])]
+name 'model' is not defined
+another group: [(3, [2, 4])]
+""")
+
+    def test_without_cloudpickle(self):
+        """Functions of modules, what they raise, and cells; what needs it says so."""
+        (self.tmp / "cloudpickle.py").write_text("raise ImportError('there is none')")
+        (self.tmp / "work.py").write_text(textwrap.dedent("""
+            class Bad(Exception):
+                pass
+            def add(first, second):
+                if second > 5:
+                    raise Bad(second)
+                return first + second
+            """))
+        found = self.run_program("""
+            import work
+            print(ddrun.run(work.add, 1, second=2, nproc_per_node=2))
+            for preload in ("", "json"):
+                with ddrun.Group(2, preload=preload) as group:
+                    print(group.run(work.add, 1, 2), group.map(work.add, [1, 2, 3], [4, 5, 5]))
+                    group.put(x=3)
+                    print(group.pull("x"))
+                    for call in (lambda: group.run(work.add, 1, 6), lambda: group.run(even, 3), lambda: group.run(copy, Config()),
+                                 lambda: group.run(lambda: 1), lambda: group.pull("type('f', (), {'__module__': '__main__'})")):
+                        try:
+                            print(call())
+                        except Exception as error:
+                            print(type(error).__name__, error)
+            from IPython.core.interactiveshell import InteractiveShell
+            shell = InteractiveShell.instance()
+            shell.run_cell("%load_ext ddrun\\n%ddrun start 2")
+            shell.run_cell_magic("ddrun", "", "class Own: pass\\nvalue = Own()\\nrank * 10")
+            """, PYTHONPATH=f"{self.tmp}:{PACKAGE['PYTHONPATH']}").out
+        needed = " is in no module that ranks could import; to send it: pip install cloudpickle\n"
+        of_group = f"[3, 3] [5, 7, 8]\n[3, 3]\nBad 6\nImportError even{needed}ImportError copy{needed}ImportError <lambda>.<locals>.<lambda>{needed}" \
+                   f"TypeError what the function returned on rank 0 cannot be sent: ImportError: f{needed}"
+        self.assertRegex(found, re.escape(f"[3, 3]\n{of_group * 2}ranks 0-1 on ").replace("rank\\ 0", "rank\\ [01]")
+                         + r".*\n\[0\] 0\n\[1\] 10\n$")
 
     def test_arguments_and_flags(self):
         """Flags are those of the interpreter, not of programs that it starts."""

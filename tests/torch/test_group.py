@@ -1,6 +1,8 @@
 """Functions on ranks: ddrun.run, ddrun.Group, and the functions of accelerate and torch that are made of them."""
+import bdb
 import contextlib
 import faulthandler
+import functools
 import io
 import itertools
 import os
@@ -120,6 +122,17 @@ class Touch:
 
     def __reduce__(self):
         return open, (str(self.path), "w")
+
+
+class Counted:
+    """Appends to a list each time that it is pickled."""
+
+    def __init__(self, pickled):
+        self.pickled = pickled
+
+    def __reduce__(self):
+        self.pickled.append(self)
+        return Counted, ([],)
 
 
 class PackageTest(TorchTest):
@@ -277,6 +290,80 @@ class Groups(PackageTest):
         self.assertRegex(repr(group.peers()), r"^\[<rank 0 of 2: pid \d+ on .*>, <rank 1 of 2: ")
         group.close()
         self.assertEqual(repr(group), "<Group: ended>")
+
+    def test_words(self):
+        """run takes those of a Group; one that the function has too is for functools.partial."""
+        def limited(timeout=None, ranks=None, options=()):
+            return timeout, ranks, options, rank()
+        for call in (lambda: ddrun.run(limited, nproc_per_node=1, timeout=60), lambda: ddrun.run(limited, options="--tee=3"),
+                     lambda: group.run(limited, ranks=[1]), lambda: group.run(functools.partial(limited, ranks=0), timeout=1)):
+            group = self.group(2)
+            with self.assertRaisesRegex(TypeError, r"is a parameter of this call and of .*functools\.partial\(function, "):
+                call()
+        given = functools.partial(limited, timeout=3, ranks=4)
+        self.assertEqual(group.run(given, ranks=[1], timeout=60), [(3, 4, (), 1)])
+        self.assertEqual(group.run(limited, 1, 2, [3]), [(1, 2, [3], 0), (1, 2, [3], 1)])
+        self.assertEqual(ddrun.run(given, nproc_per_node=2, preload="json", timeout=60, show=self.show),
+                         [(3, 4, (), 0), (3, 4, (), 1)])
+
+    def test_timeout(self):
+        """TimeoutError, whose cause says where a rank was; the group can be used again."""
+        def asleep(chosen):
+            if rank() in chosen:
+                time.sleep(FOREVER)
+        group = self.group(3, timeout=0.5)
+        for call, names in ((lambda: group.run(asleep, [0, 2]), "rank 0,2"), (lambda: group.map(asleep, [[0, 1, 2]]), "rank 0"),
+                            (lambda: group.run(asleep, [1], timeout=0.1, ranks=[1]), "rank 1")):
+            with self.assertRaisesRegex(TimeoutError, f"more than 0.[15] s; {names} had not answered") as caught:
+                call()
+            self.assertIn("time.sleep(FOREVER)", str(caught.exception.__cause__))
+            self.assertEqual(group.run(rank, timeout=60), [0, 1, 2])
+        with self.assertRaisesRegex(TimeoutError, "stopped after 0.1 s"):
+            ddrun.run(time.sleep, FOREVER, nproc_per_node=2, timeout=0.1)
+
+    def test_map(self):
+        """The function is sent once to each rank, items when they are due; what fails names its item."""
+        group, pickled, taken = self.group(2), [], []
+
+        def bad(number, *_):
+            if number == 37:
+                raise BadLuck(number)
+            return number
+
+        def items():
+            for number in range(1000):
+                taken.append(number)
+                yield number
+        self.assertEqual(group.map(bad, filter(lambda number: number != 37, items())), [*range(37), *range(38, 1000)])
+        taken.clear()
+        with self.assertRaises(BadLuck) as caught:
+            group.map(bad, items(), itertools.repeat("x" * 1000))
+        self.assertRegex("\n".join(caught.exception.__notes__), r"rank \d of 2(?s:.*)item 37 of map: 37, 'x+\.\.\.x+'$")
+        self.assertLess(len(taken), 500)
+        count = Counted(pickled)
+        self.assertEqual(group.map(lambda number: count and number, range(100)), [*range(100)])
+        self.assertEqual(len(pickled), 1)
+
+        def fails():
+            yield 1
+            raise KeyError("of the items")
+        with self.assertRaisesRegex(KeyError, "of the items"):
+            group.map(rank, fails())
+        self.assertEqual((group.map(pow, [], []), group.map(pow, [2, 3], [3, 2])), ([], [8, 9]))
+
+    def test_what_cannot_be_sent(self):
+        """Is named: an argument, a variable that the function uses, what it returned on which rank."""
+        group, lock = self.group(2), threading.Lock()
+        for call, name in ((lambda: group.run(pid, lock), "argument 1 of pid"), (lambda: group.run(pid, of=[lock]), "argument of of pid"),
+                           (lambda: group.run(lambda: lock.locked()), r"lock, which .*<lambda> uses,"),
+                           (lambda: group.map(lambda _: lock.locked(), [1]), r"lock, which .*<lambda> uses,"),
+                           (lambda: group.map(pid, [1, lock]), "item 1 of map"), (lambda: ddrun.run(pid, lock), "argument 1 of pid"),
+                           (lambda: group.put(x=lock), "argument 1 of put")):
+            with self.assertRaisesRegex(TypeError, f"^{name} cannot be sent to ranks: cannot pickle '_thread.lock' object"):
+                call()
+        with self.assertRaisesRegex(TypeError, "^what the function returned on rank 1 cannot be sent: .*'_thread.lock' object"):
+            group.run(threading.Lock, ranks=[1])
+        self.assertEqual(group.run(rank), [0, 1])
 
     @mock.patch("ddrun._output.HOLD", 60)
     def test_output(self):
@@ -452,6 +539,93 @@ with socket.socket(socket.AF_UNIX) as stranger:
     def test_end_without_close(self):
         result = self.start("import ddrun\ngroup = ddrun.Group(2)\nprint(group.run(int))\n").wait()
         self.assertEqual((result.code, result.out, result.err), (0, "[0, 0]\n", ""))
+
+
+class Breakpoints(PackageTest):
+    def debug(self, call, *lines):
+        """What call() returns, and the prompts; lines of input, or functions that are called in place of it."""
+        prompts, left = [], list(lines)
+
+        def answer(prompt):
+            prompts.append(prompt)
+            line = left.pop(0)
+            return line() if callable(line) else line
+        with mock.patch("builtins.input", answer):
+            value = call()
+        self.assertEqual(left, [])
+        return value, prompts
+
+    def setUp(self):
+        super().setUp()
+
+        def function():
+            number = rank() * 10
+            print("before")
+            breakpoint()
+            number += 1
+            return number
+        self.function = function
+
+    def after_another(self, group, line):
+        wait_until(lambda: group._job.inbox.qsize() or "waits" in self.printed["stderr"], 60, "a request of another rank")
+        return line
+
+    def test_one_rank_at_a_time(self):
+        group = self.group(2)
+        values, prompts = self.debug(lambda: group.run(self.function), lambda: self.after_another(group, "p number"), "n", "n", "n", "p number", "number = 5", "c")
+        first, second = prompts[0][:4], prompts[-1][:4]
+        self.assertEqual({first, second}, {"[0] ", "[1] "})
+        self.assertEqual(prompts, [f"{first}(Pdb) "] * 4 + [f"{second}(Pdb) "] * 3)
+        chosen = int(first[1])
+        self.assertEqual(values, [chosen * 10 + 1, 6][::-1 if chosen else 1])
+        out = self.printed["stdout"]
+        self.assertRegex(out, rf"(?s)^(\[[\d-]+\] before\n)+.*\[{chosen}\] > .*test_group\.py\(\d+\)function\(\)\n\[{chosen}\] -> "
+                              rf"number \+= 1\n\[{chosen}\] {chosen * 10}\n")
+        self.assertIn(f"{first}--Return--\n", out)
+        self.assertRegex(self.printed["stderr"], rf"^ddrun: rank {1 - chosen} waits at a breakpoint until rank {chosen} goes on\n$")
+        self.assertEqual(group.run(rank), [0, 1])
+
+    def test_stack(self):
+        """Without frames of ddrun; what is printed meanwhile comes before the next prompt."""
+        group = self.group(1)
+        self.debug(lambda: group.run(self.function), "w", "print('shown', number)", "u", "c")
+        self.assertRegex(self.printed["stdout"], r"^before\n> .*function\(\)\n-> number \+= 1\n> .*function\(\)\n-> number \+= 1\n"
+                                                 r"shown 0\n\*\*\* Oldest frame\n$")
+
+    def test_ends(self):
+        """By q, at the end of the input, where there is none, and by Ctrl-C."""
+        group = self.group(2)
+
+        def stop():
+            raise KeyboardInterrupt
+
+        def end():
+            raise EOFError
+
+        def none():
+            raise OSError("reading from stdin is not possible")
+        for line, error in (("q", bdb.BdbQuit), (end, bdb.BdbQuit), (none, bdb.BdbQuit), (stop, KeyboardInterrupt)):
+            with self.subTest(line), self.assertRaises(error):
+                self.debug(lambda: group.run(self.function), line)
+            self.assertEqual(group.run(rank), [0, 1])
+        self.assertRegex(self.printed["stderr"], r"no input for the debugger of rank \d: reading from stdin is not possible")
+
+    def test_limits(self):
+        """Time at a prompt does not count."""
+        group = self.group(1, timeout=2)
+        self.assertEqual(self.debug(lambda: group.run(self.function), lambda: time.sleep(3) or "c")[0], [1])
+
+    def test_elsewhere(self):
+        """In a thread it is served too; `run` and PYTHONBREAKPOINT."""
+        def in_thread():
+            thread = threading.Thread(target=function)
+            thread.start()
+            thread.join()
+        group, function = self.group(1), self.function
+        self.debug(lambda: group.run(in_thread), "n", "c")
+        with self.assertRaisesRegex(RuntimeError, "in calls of a ddrun.Group"):
+            ddrun.run(self.function, nproc_per_node=1)
+        self.assertEqual(self.debug(lambda: self.group(1, options="--env=PYTHONBREAKPOINT=0").run(self.function)), ([1], []))
 
 
 class Torch(PackageTest):

@@ -188,6 +188,44 @@ print('goes on')""")
         # An interrupt may leave this behind.
         self.assertEqual(self.shown("%%ddrun\ncoroutine = get_ipython().run_cell_async('1')\ndel coroutine"), "")
 
+    def debug(self, source, *lines):
+        """What is shown, and the prompts of the kernel, which are answered with lines."""
+        from jupyter_core.utils import run_sync
+
+        left, prompts, shown, client = list(lines), [], [], self.client.kc
+
+        def answer(message):
+            prompts.append(message["content"]["prompt"])
+            client.input(left.pop(0)) if left else run_sync(self.client.km.interrupt_kernel)()
+
+        def see(message):
+            content = message["content"]
+            shown.append(content.get("text") or "\n".join(content.get("traceback", ())))
+        run_sync(client.execute_interactive)(source, allow_stdin=True, timeout=60, stdin_hook=answer, output_hook=see)
+        return re.sub(r"\x1b\[[\d;]*m", "", "".join(shown)), prompts
+
+    def test_breakpoints(self):
+        shown, prompts = self.debug("%%ddrun --rank 1\nx = rank\nbreakpoint()\nx + 1", "p x", "x = 5", "c")
+        self.assertEqual(prompts, ["[1] (Pdb) "] * 3)
+        self.assertRegex(shown, r"(?s)^\[1\] (?:--Return--\n\[1\] )?> .*\[1\] 1\n\[1\] 6\n$")
+        shown, prompts = self.debug("%%ddrun\nbreakpoint()\nx = 3")
+        self.assertEqual(len(prompts), 1)
+        self.assertIn("KeyboardInterrupt", shown)
+        self.assertEqual(self.shown("%%ddrun --rank 2\nrank"), "[2] 2\n")
+
+    def test_debug(self):
+        """The traceback is kept until the next call begins, and nothing of it after that."""
+        self.outputs("%%ddrun\nimport weakref\nclass Held: pass\ndef fail(divisor):\n    global held\n    local = Held()\n"
+                     "    held = weakref.ref(local)\n    return 1 / divisor")
+        self.outputs("%%ddrun --rank 0,2\nfail(rank)")
+        for _ in range(2):
+            shown, prompts = self.debug("%%ddrun --rank 0\n%debug", "p divisor", "u", "p rank", "q")
+            self.assertEqual(prompts, ["[0] (Pdb) "] * 4)
+            self.assertRegex(shown, r"(?s)^\[0\] > .*\(7\)fail\(\)\n\[0\] -> return 1 / divisor\n\[0\] 0\n\[0\] > .*\(1\)<module>\(\)\n"
+                                    r"\[0\] -> fail\(rank\)\n\[0\] 0\n$")
+        self.assertEqual(self.shown("%%ddrun\nrank, 'held' in globals() and held()"), "[0] (0, None)\n[1] (1, False)\n[2] (2, None)\n")
+        self.assertIn("the last cell of this rank raised no exception", self.shown("%%ddrun\n%debug"))
+
     def test_interrupt(self):
         def interrupt(text):
             if "asleep" in text:
