@@ -108,7 +108,7 @@ class Call:
         limit = MARK_TIMEOUT if not self.active else RESTART_AFTER if self.left else ABORT_AFTER
         deadline = since + limit if since else self.deadline
         if request := self.next_request():
-            deadline = time.monotonic() + (0 if self.debugged else GATHER)
+            deadline = self.asked + (0 if self.debugged else GATHER)
         kind, *content = job.take(deadline) or [None]
         if kind == "interrupt":
             raise KeyboardInterrupt
@@ -161,6 +161,7 @@ class Call:
             self.group._job.send(peer, "answer", content[0], None)
         elif kind == "debug":
             self.requests.append((peer, *content))
+            self.asked = time.monotonic()
         elif kind == "continue":
             self.debugged = None if self.debugged is peer else self.debugged
         elif kind == "unreadable":

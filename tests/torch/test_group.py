@@ -615,6 +615,25 @@ class Breakpoints(PackageTest):
         group = self.group(1, timeout=2)
         self.assertEqual(self.debug(lambda: group.run(self.function), lambda: time.sleep(3) or "c")[0], [1])
 
+    def test_others_go_on(self):
+        """The prompt comes while another rank answers all the time."""
+        group, folder = self.group(2), self.tmp
+
+        def item(number):
+            if number == 0:
+                breakpoint()
+                (folder / "done").touch()
+            return (folder / "done").exists()
+
+        def items():
+            yield 0
+            for _ in range(10**6):
+                if (folder / "done").exists():
+                    return
+                yield 1
+            self.fail("the prompt did not come")
+        self.assertTrue(self.debug(lambda: group.map(item, items()), "c")[0][0])
+
     def test_elsewhere(self):
         """In a thread it is served too; `run` and PYTHONBREAKPOINT."""
         def in_thread():
