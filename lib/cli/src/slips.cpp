@@ -13,12 +13,13 @@ namespace {
 
 constexpr std::string_view own_prefix = "DDRUN_";
 
-/// Variables of ddrun, its programs, package, examples and scripts that belong to no option, without the prefix. One
-/// with a '_' at its end stands for all that begin so.
+/// Variables of ddrun, its programs, package, examples, scripts and tests that belong to no option, without the prefix.
+/// One with a '_' at its end stands for all that begin so.
 constexpr std::string_view other_variables =
-    "ATTEMPT_DIR CUDA_LIBRARY ETCD_USER EXIT_CODE JOBS JOB_TAG KUBERNETES_API LOG_TAIL NCCL_LIBRARY NET_ NO_CGROUP "
-    "NO_PIDFD PROGRAM PYTHON_JOB ROUND SCRIPT_LOGS SECRET SERVICE_ACCOUNT SSH_FAN_OUT SSH_SILENCE STARTED_BY_SRUN "
-    "TEST_ VERSION";
+    "ALONE_SECONDS ATTEMPT_DIR BUILD_ CCACHE CHAOS_ CUDA_LIBRARY DEBIAN_ ETCD_USER EXECUTED_NOTEBOOK EXIT_CODE "
+    "GPU_TIMEOUT JOBS JOB_TAG KUBERNETES_API LINK LOG_TAIL NCCL_LIBRARY NET_ NO_CGROUP NO_PIDFD NVCC PICTURE PROGRAM "
+    "PYTHONS PYTHON_JOB ROUND SCRIPT_LOGS SECRET SERVICE_ACCOUNT SIMULATION_ SOAK_ SSH_FAN_OUT SSH_SILENCE "
+    "STARTED_BY_SRUN TESTS_LACK TEST_ TORCH_ VERSION";
 
 constexpr std::string_view launchers = "torchrun deepspeed mpirun mpiexec srun ddrun";
 constexpr std::string_view launcher_modules =

@@ -130,7 +130,10 @@ TEST_CASE("those that wait are told once which machine is turned away, and why")
     CHECK(why.find("d (10.0.0.9): ") == std::string::npos);
   }
   SECTION("and once, also if it is admitted in between") {
-    job.disconnects(job.joins(job.join_of("b"), {ip("10.0.0.9"), ip("10.0.0.1")}));
+    const LinkId b = job.joins(job.join_of("b"), {ip("10.0.0.9"), ip("10.0.0.1")});
+    job.opens();
+    job.disconnects(b);
+    job.stops(a);
     CHECK(refused("b", set("max_restarts", "7")).empty());
     job.wait(Milliseconds{600'000});
     CHECK(job.next<VerdictMessage>(a).why.find("b (10.0.0.9): --max-restarts is 7 there") != std::string::npos);
