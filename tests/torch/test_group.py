@@ -357,7 +357,7 @@ class Groups(PackageTest):
         for call, name in ((lambda: group.run(pid, lock), "argument 1 of pid"), (lambda: group.run(pid, of=[lock]), "argument of of pid"),
                            (lambda: group.run(lambda: lock.locked()), r"lock, which .*<lambda> uses,"),
                            (lambda: group.map(lambda _: lock.locked(), [1]), r"lock, which .*<lambda> uses,"),
-                           (lambda: group.map(pid, [1, lock]), "item 1 of map"), (lambda: ddrun.run(pid, lock), "argument 1 of pid"),
+                           (lambda: group.map(str, [1, lock]), "item 1 of map"), (lambda: ddrun.run(pid, lock), "argument 1 of pid"),
                            (lambda: group.put(x=lock), "argument 1 of put")):
             with self.assertRaisesRegex(TypeError, f"^{name} cannot be sent to ranks: cannot pickle '_thread.lock' object"):
                 call()
