@@ -24,7 +24,7 @@ ETCD = str(pathlib.Path(DDRUN).parent / "ddrun-etcd")
 # Options in the text of pages that belong to other programs, where the program does not stand beside them.
 FOREIGN = {
     "benchmarks.md": {"tag-output", "tag", "line-buffer", "bidir"},
-    "coming-from-others.md": {"bind-to", "env-file", "host", "local-rank", "num-gpus", "use-fsdp", "deepspeed"},
+    "coming-from-others.md": {"bind-to", "host", "local-rank", "num-gpus", "use-fsdp", "deepspeed"},
     "coming-from-torchrun.md": {"local-rank", "num-processes"},
     "schedulers.md": {"kill-on-bad-exit"},
     "notebooks.md": {"rank"},
