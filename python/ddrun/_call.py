@@ -163,7 +163,7 @@ class Call:
             self.requests.append((peer, *content))
             self.asked = time.monotonic()
         elif kind == "continue":
-            self.debugged = None if self.debugged is peer else self.debugged
+            self.release(peer)
         elif kind == "unreadable":
             self.group._output.write("stderr", f"ddrun: a message of rank {peer.rank} cannot be unpickled: {content}\n")
         elif number in self.left:
@@ -173,7 +173,7 @@ class Call:
             self.answered = time.monotonic()
             self.begun[peer.rank].update(begun)
             self.seconds[peer.rank][0] = seconds
-            self.debugged = None if self.debugged is peer else self.debugged
+            self.release(peer)
             if self.left:
                 self.leave([peer.rank])
             if kind == "value":
@@ -185,6 +185,11 @@ class Call:
                 self.stop()
             elif isinstance(self.failure, TimeoutError) and not self.failure.__cause__:
                 self.failure.__cause__ = RemoteTraceback(content[2])  # where it was
+
+    def release(self, peer):
+        """Another rank may be debugged, if it was this one."""
+        if self.debugged is peer:
+            self.debugged = None
 
     def on_mark(self, mark):
         if mark in self.marks:

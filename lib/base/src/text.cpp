@@ -159,8 +159,6 @@ std::string shell_quote(std::string_view word) {
   return quoted + "'";
 }
 
-namespace {}  // namespace
-
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::vector<std::size_t> before(row);  // two rows above

@@ -293,8 +293,9 @@ def serve():
     environ, argv = dict(os.environb), list(sys.argv)
     with rare_collections():
         import_all(modules, set(names))
+    maps = read("maps")
     for prefix, pattern in LIBRARIES.items():
-        if found := re.search(rf" (/.*/lib(?:{pattern})[-.][^/\n]*)$", read("maps"), re.M):
+        if found := re.search(rf" (/.*/lib(?:{pattern})[-.][^/\n]*)$", maps, re.M):
             imported.libraries[prefix] = found[1].rpartition("/site-packages/")[2]
     imported.values = dict(os.environb)
     imported.environ = {name: os.environb.get(name) for name in {*environ, *os.environb} - set(map(os.fsencode, names))
