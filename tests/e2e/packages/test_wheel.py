@@ -25,7 +25,7 @@ OFFLINE = ["--no-index", "--no-deps", "--disable-pip-version-check", "-q"]
 NO_CLOUDPICKLE = """
 import ddrun
 try:
-    ddrun.run(print)
+    ddrun.run(lambda: None)
 except ImportError as error:
     print(error)
 """
