@@ -4,7 +4,7 @@ import inspect
 import shlex
 
 # Words of the command line in front of a caller's options, so that variables and settings files do not change these.
-SWITCHED_OFF = [f"--{name}=0" for name in ("dry-run", "module", "no-python", "run-path")]
+SWITCHED_OFF = [*(f"--{name}=0" for name in ("dry-run", "module", "no-python", "run-path")), "--fold=never", "--progress=all"]
 
 _REASONS = {
     **dict.fromkeys(("log-line-prefix-template", "label"), "ranks are told apart by it; show(stream, text) gets their lines"),

@@ -11,14 +11,14 @@ MOST_SAID = 1 << 16  # characters of what ddrun says
 
 
 def ranks_text(ranks):
-    """0-2,5"""
+    """0-2,5,6"""
     parts, ranks = [], sorted(ranks)
     for rank in ranks:
         if parts and parts[-1][1] == rank - 1:
             parts[-1][1] = rank
         else:
             parts.append([rank, rank])
-    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in parts)
+    return ",".join(f"{first}" if first == last else f"{first}{'-' if last - first > 1 else ','}{last}" for first, last in parts)
 
 
 class Fold:

@@ -373,7 +373,7 @@ class Groups(PackageTest):
             print("torn", end="")
         group = self.group(2)
         group.run(function)
-        self.assertEqual(self.printed["stdout"], "[0-1] same\n[0] rank 0\n[1] rank 1\n[0-1] same\n[0-1] torn\n")
+        self.assertEqual(self.printed["stdout"], "[0,1] same\n[0] rank 0\n[1] rank 1\n[0,1] same\n[0,1] torn\n")
 
     def test_time_stamps(self):
         """Of ddrun's option; a rank is asked once."""

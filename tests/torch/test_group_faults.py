@@ -212,7 +212,7 @@ class Bounds(PackageTest):
         self.assertEqual(group.run(lambda: (print(said, end=""), rank())[1]), [0, 1])
         self.assertEqual(group.run(rank), [0, 1])
         self.assertEqual(self.printed["stdout"], "[before] \x02a\x02b\x1e1\n[preload] \x02a\x02b\x1e7\x02 from the server\n"
-                         + "".join(f"[0-1] {line}\n" for line in said.split("\n")[:-1]))
+                         + "".join(f"[0,1] {line}\n" for line in said.split("\n")[:-1]))
 
     def test_console(self):
         """The caller's may have another encoding, or be closed; ranks write with theirs."""

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -58,6 +59,24 @@ GroupMachine::Rules machine_rules(const Job& job) {
           [&job] { return job.member.runs_coordinator(); }};
 }
 
+/// The terminal from which a worker reads; 0: none.
+dev_t input_terminal(const LaunchSpec& spec) {
+  struct stat input {};
+  const bool reads = spec.stdin_.kind == StdinSpec::Kind::rank && ::isatty(STDIN_FILENO) != 0;
+  return reads && ::fstat(STDIN_FILENO, &input) == 0 ? input.st_rdev : 0;
+}
+
+bool is_terminal(int fd, dev_t terminal) {
+  struct stat info {};
+  return ::fstat(fd, &info) == 0 && S_ISCHR(info.st_mode) && info.st_rdev == terminal;
+}
+
+/// The terminal shows what is typed, and ends the line at Return.
+bool echoes_input() {
+  struct termios modes {};
+  return ::tcgetattr(STDIN_FILENO, &modes) == 0 && (modes.c_lflag & ECHO) != 0 && (modes.c_lflag & ICANON) != 0;
+}
+
 logs::OutputOptions output_options(const Job& job) {
   logs::OutputOptions options;
   options.log = job.spec.log;
@@ -67,17 +86,14 @@ logs::OutputOptions output_options(const Job& job) {
   options.run_id = job.member.run_id();
   options.hostname = job.prepared.hostname;
   options.local_world_size = job.prepared.local_world_size;
+  if (const dev_t terminal = input_terminal(job.spec); terminal != 0 && is_terminal(STDOUT_FILENO, terminal)) {
+    options.input_rank = job.spec.stdin_.rank;
+    options.input_awaited = [terminal] { return echoes_input() && !process::readers_of_terminal(terminal).empty(); };
+  }
   options.announce_private_directory = [shared = job.context.shared](const std::string& path) {
     return shared->set_private_directory(path);
   };
   return options;
-}
-
-/// The terminal from which a worker reads; 0: none.
-dev_t input_terminal(const LaunchSpec& spec) {
-  struct stat input {};
-  const bool reads = spec.stdin_.kind == StdinSpec::Kind::rank && ::isatty(STDIN_FILENO) != 0;
-  return reads && ::fstat(STDIN_FILENO, &input) == 0 ? input.st_rdev : 0;
 }
 
 /// Connects the state machine to the process: turns signals, exits and timers into events, and runs the actions.

@@ -84,7 +84,10 @@ Result<void> check_remote(const ParsedOptions& parsed, const Settings& settings,
   return {};
 }
 
-void check_filters(const ParsedOptions& parsed, const Settings& settings, Warnings& warnings) {
+void check_output(const ParsedOptions& parsed, const Settings& settings, Warnings& warnings) {
+  if (parsed.spec.log.fold == When::always && !parsed.spec.log.labels_ranks()) {
+    warnings.emplace_back("--fold=always has no effect without the label of the rank (--label=rank or host)");
+  }
   if (parsed.spec.log.dir != "/dev/null") return;
   for (const std::string_view name : {"duplicate-stdout-filters", "duplicate-stderr-filters"}) {
     if (is_typed(settings, name)) warnings.push_back(concat("--", name, " has no effect with --log-dir=/dev/null"));
@@ -315,7 +318,7 @@ Result<void> check_combinations(ParsedOptions& parsed, Settings& settings, Warni
   if (auto done = check_restart(parsed, settings, warnings); !done) return done;
   if (auto done = check_ranks(parsed, settings, warnings); !done) return done;
   if (auto done = check_remote(parsed, settings, warnings); !done) return done;
-  check_filters(parsed, settings, warnings);
+  check_output(parsed, settings, warnings);
   if (auto done = check_rendezvous(parsed, settings, warnings); !done) return done;
   translate_numa_binding(parsed, settings, warnings);
   if (auto done = check_start_method(parsed, settings, warnings); !done) return done;

@@ -14,8 +14,6 @@ namespace ddrun::cli {
 /// NAME and value, in order.
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
-enum class ColorMode { automatic, always, never };
-
 /// The result of all options: a LaunchSpec and values that are not part of it.
 struct ParsedOptions {
   LaunchSpec spec;
@@ -24,7 +22,6 @@ struct ParsedOptions {
   bool run_path = false;
   int verbose = 0;
   int quiet = 0;
-  ColorMode color = ColorMode::automatic;
   // Accepted from torchrun's command lines and checked; without effect, or translated later.
   std::string start_method = "exec";
   double monitor_interval = 0.1;

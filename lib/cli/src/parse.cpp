@@ -18,17 +18,17 @@ MessageSettings message_settings_of(const ParsedOptions& parsed, const Environme
   MessageSettings settings;
   if (parsed.quiet > 0) settings.shown = parsed.quiet == 1 ? Level::warning : Level::error;
   if (parsed.verbose > 0) settings.shown = parsed.verbose == 1 ? Level::info : Level::debug;
-  settings.color = parsed.color == ColorMode::always ||
-                   (parsed.color == ColorMode::automatic && stderr_is_tty && !environment.get("NO_COLOR") &&
-                    environment.get("TERM").value_or("dumb") != "dumb");
+  settings.color =
+      parsed.spec.log.color == When::always ||
+      (parsed.spec.log.color == When::automatic && stderr_is_tty && environment.get("TERM").value_or("dumb") != "dumb");
   return settings;
 }
 
 /// Options that this machine applies for all hosts, or that have no meaning there.
-constexpr std::array<std::string_view, 20> not_forwarded{
+constexpr std::array<std::string_view, 21> not_forwarded{
     "ci",         "dry-run",    "color",         "hosts",          "hostfile",        "ssh",         "export",
     "node-rank",  "standalone", "rdzv-endpoint", "rdzv-backend",   "rdzv-lease",      "secret-file", "insecure",
-    "env-detect", "nnodes",     "master-port",   "signals-to-all", "end-with-parent", "env-file"};
+    "env-detect", "nnodes",     "master-port",   "signals-to-all", "end-with-parent", "env-file",    "fold"};
 
 /// The command line for ddrun on another host: "--name=value"…, "--", the program and its arguments. Contains all
 /// settings that were given here (typed, variables, a file) except `not_forwarded`; that ddrun reads no variables or
@@ -91,6 +91,7 @@ class LaunchReader {
     merge_env_files();
     Launch launch;
     launch.json = json;
+    if (parsed_.spec.log.color == When::automatic && environment_.get("NO_COLOR")) parsed_.spec.log.color = When::never;
     launch.messages = message_settings_of(parsed_, environment_, stderr_is_tty_);
     if (parsed_.spec.remote.asked_for()) launch.forwarded_args = forwarded_args(parsed_, settings_);
     else apply_exports(parsed_.spec, environment_, warnings_);

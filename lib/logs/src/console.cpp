@@ -102,6 +102,14 @@ void Console::add_text(std::string_view text) {
   queue_.append(text);
 }
 
+void Console::add_drawing(std::string_view bytes, bool ends_at_line_start) {
+  if (gone_) return;
+  end_line_of_other_writer(screen_.get());
+  queue_.append(bytes);
+  line_owner_ = screen_.get();
+  cursor_ = ends_at_line_start ? Cursor::line_start : Cursor::in_line;
+}
+
 void Console::reset_screen_of_other_writer(const void* writer) {
   if (line_owner_ == writer) return;
   if (screen_->styled) queue_.append("\033[m");

@@ -88,9 +88,25 @@ std::string line_prefix(const LogSpec& log, const PrefixFacts& facts) {
   return "";
 }
 
+std::string folded_label(const std::vector<int>& ranks, const std::string& host) {
+  return concat('[', host, host.empty() ? "" : ":", fold_ranks(ranks), "] ");
+}
+
+std::string colored_label(int rank, const std::string& label) {
+  // Cyan, yellow, green, magenta, blue, and the bright ones: red is for errors, and neighbours differ.
+  static constexpr std::array<int, 10> colors{36, 33, 32, 35, 34, 96, 93, 92, 95, 94};
+  return concat("\033[", colors[static_cast<std::size_t>(rank) % colors.size()], 'm', label, "\033[m");
+}
+
 std::size_t screen_width(std::string_view prefix) {
-  const auto begins_character = [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; };
-  return static_cast<std::size_t>(std::count_if(prefix.begin(), prefix.end(), begins_character));
+  std::size_t width = 0;
+  bool in_color = false;
+  for (const char c : prefix) {
+    in_color = in_color || c == '\033';
+    if (!in_color && (static_cast<unsigned char>(c) & 0xC0U) != 0x80U) ++width;
+    if (c == 'm') in_color = false;
+  }
+  return width;
 }
 
 std::string time_stamp(std::chrono::system_clock::time_point now) {

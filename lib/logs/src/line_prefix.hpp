@@ -3,6 +3,7 @@
 #include <chrono>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ddrun/base/result.hpp"
 #include "ddrun/spec/launch_spec.hpp"
@@ -26,7 +27,13 @@ struct PrefixFacts {
 /// prefix for tee'd streams, rank if there are several workers.
 [[nodiscard]] std::string line_prefix(const LogSpec& log, const PrefixFacts& facts);
 
-/// Columns of a terminal that a prefix takes: one for each UTF-8 character. (Wide characters are counted as one.)
+/// The prefix of lines that several ranks have written: "[0-3] ", or "[host:0-3] " with the host of all.
+[[nodiscard]] std::string folded_label(const std::vector<int>& ranks, const std::string& host);
+/// A label in the colour of its rank, with the blank behind it.
+[[nodiscard]] std::string colored_label(int rank, const std::string& label);
+
+/// Columns of a terminal that a prefix takes: one for each UTF-8 character, none for colours. (Wide characters are
+/// counted as one.)
 [[nodiscard]] std::size_t screen_width(std::string_view prefix);
 
 /// "HH:MM:SS.mmm ", local time.

@@ -18,6 +18,7 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/logs/console.hpp"
 #include "ddrun/logs/line_assembler.hpp"
+#include "ddrun/logs/rank_console.hpp"
 #include "line_prefix.hpp"
 #include "log_files.hpp"
 #include "pseudo_terminal.hpp"
@@ -29,14 +30,16 @@ struct WorkerStream;
 
 /// A console and the streams that are paused by its back pressure.
 struct ConsoleSink {
-  std::shared_ptr<Console> console;
+  std::unique_ptr<RankConsole> ranks;  ///< empty: the other sink is the same file
   std::vector<std::shared_ptr<WorkerStream>> paused;
+  [[nodiscard]] Console& console() const { return ranks->console(); }
 };
 
 /// Copies lines that contain one of the filters to a file that all workers of the attempt share.
 struct Duplicate {
   const std::vector<std::string>* filters;
   LogFile* file;
+  std::string prefix;
   LineAssembler lines;
 };
 
@@ -47,21 +50,16 @@ struct WorkerStream : std::enable_shared_from_this<WorkerStream> {
 
   UniqueFd pipe;                ///< empty once it is at its end
   ConsoleSink* sink = nullptr;  ///< nullptr: not shown
-  std::string prefix;
-  LineAssembler lines;
+  RankStream shown;
   std::unique_ptr<LogFile> file;
   std::unique_ptr<Duplicate> duplicate;
   std::unique_ptr<TailBuffer> tail;
   LastWrite last;
   bool paused = false;
-  bool pty = false;            ///< `pipe` is a pseudo-terminal's master
-  bool worker_exited = false;  ///< the pseudo-terminal may be closed: no worker would get SIGHUP
-  bool has_no_writer = false;  ///< no process has the pseudo-terminal open at present
-  bool in_idle_streams = false;
-  std::size_t partial_bytes = 0;  ///< bytes of its unfinished lines, as counted in the total
-  int rank = 0;
+  bool pty = false;                      ///< `pipe` is a pseudo-terminal's master
+  bool worker_exited = false;            ///< the pseudo-terminal may be closed: no worker would get SIGHUP
+  bool has_no_writer = false;            ///< no process has the pseudo-terminal open at present
   std::size_t unread_limit = unbounded;  ///< bytes that are still read before it is closed
-  Deadline idle_at{};
 };
 
 /// The end of a file that the worker writes itself.
@@ -94,7 +92,7 @@ class Output::Impl {
   void read_file_tails();
   [[nodiscard]] std::vector<TailLine> stderr_tail(int local_rank, std::size_t lines) const;
   [[nodiscard]] LastWrite last_stdout(int local_rank) const;
-  [[nodiscard]] std::uint64_t lines_shown() const { return lines_shown_; }
+  [[nodiscard]] std::uint64_t lines_shown() const;
   [[nodiscard]] StreamPlan plan_of(StreamId id, int local_rank) const;
   [[nodiscard]] std::string log_of(StreamId id, int local_rank) const;
   [[nodiscard]] LossReport losses() const;
@@ -121,10 +119,11 @@ class Output::Impl {
   /// filter needs them separately.
   [[nodiscard]] bool shares_stream(int local_rank) const;
   [[nodiscard]] Result<UniqueFd> open_stream(Worker& worker, StreamId id);
+  [[nodiscard]] std::unique_ptr<RankConsole> open_console(int fd);
+  void show_stream(WorkerStream& stream, const Worker& worker, StreamId id, bool teed);
   [[nodiscard]] Result<UniqueFd> open_pipe(Worker& worker, StreamId id, const StreamPlan& plan);
   void drain_worker(const Worker& worker);
   static void read_file_tail(FileTail& file, const std::string& path);
-  void add_to_console(WorkerStream& stream, std::string_view prefix, const Piece& piece);
   /// A pipe, or a pseudo-terminal if `pty` is set to true.
   [[nodiscard]] Result<Pipe> make_ends(const Worker& worker, StreamId id, const StreamPlan& plan, bool& pty);
   [[nodiscard]] ScreenSize screen_of(const Worker& worker, StreamId id, bool teed) const;
@@ -144,7 +143,6 @@ class Output::Impl {
   enum class ReadResult { data, nothing, end };
   ReadResult read_once(WorkerStream& stream, std::size_t& count);
   void process_chunk(WorkerStream& stream, std::string_view chunk);
-  void write_to_console(WorkerStream& stream, std::string_view chunk);
   void copy_matching(WorkerStream& stream, std::string_view chunk, bool last);
   void write_file(LogFile& file, std::string_view chunk);
   /// True if all bytes that were in the pipe at the call have been read.
@@ -154,16 +152,10 @@ class Output::Impl {
   void on_worker_exit(WorkerStream& stream);
   void close_stream(WorkerStream& stream);
   void discard_rest(WorkerStream& stream);
-  void update_partial_bytes(WorkerStream& stream);
-  void break_line_over_limit(WorkerStream& stream, std::string_view prefix);
   void close_after_bytes(WorkerStream& stream, std::size_t rest);
   void warn_leaked_pipes();
   void notify_reader_closed();
   void resume_paused_streams();
-  void schedule_idle_flush(WorkerStream& stream);
-  void arm_idle_timer(Deadline at);
-  void flush_idle_lines();
-  [[nodiscard]] std::string_view time_and_prefix(const WorkerStream& stream);
   void warn_first_loss(const std::string& error);
   /// Without its log files a job is refused at its start, but not later, and not for a full disk.
   [[nodiscard]] bool may_continue_without_file(int err) const { return disk_is_full(err) || attempts_begun_ > 1; }
@@ -180,22 +172,16 @@ class Output::Impl {
   bool is_stopping_ = false;       ///< the attempt's workers are being stopped, and may write because of that
   bool ptys_unavailable_ = false;  ///< the system has none, and a notice was printed
   std::size_t open_streams_ = 0;
-  std::size_t partial_bytes_ = 0;  ///< bytes of all streams' unfinished lines
   bool notified_reader_closed_ = false;
   std::set<int> still_running_;
   std::vector<int> leaked_ranks_;  ///< ranks whose pipes are held open by a process outside of the job
   std::unique_ptr<char[]> read_buffer_;
-  std::string scratch_prefix_;
   std::string scratch_lines_;
-  std::vector<std::shared_ptr<WorkerStream>> idle_streams_;
-  boost::asio::steady_timer idle_timer_;
-  bool idle_timer_armed_ = false;
   std::vector<Waiter> waiters_;
   std::optional<Milliseconds> flush_timeout_;  ///< see Output::set_flush_timeout()
   bool flush_aborted_ = false;
   boost::asio::steady_timer flush_timer_;
   std::uint64_t earlier_losses_ = 0;
-  std::uint64_t lines_shown_ = 0;
   std::string first_file_error_;
   bool warned_rotation_error_ = false;
   bool shut_down_ = false;
@@ -220,15 +206,24 @@ Output::Impl::Impl(boost::asio::any_io_executor executor, OutputOptions options)
       executor_(std::move(executor)),
       options_(std::move(options)),
       pipes_(executor_, [this](void* stream) { readable(*static_cast<WorkerStream*>(stream)); }),
-      idle_timer_(executor_),
       flush_timer_(executor_) {
   sinks_ = {&sink_storage_[0], &sink_storage_[1]};
-  sink_storage_[0].console = std::make_shared<Console>(executor_, options_.console_out, options_.queue_high);
+  sink_storage_[0].ranks = open_console(options_.console_out);
   if (Console::same_file(options_.console_out, options_.console_err)) sinks_[1] = sinks_[0];
-  else sink_storage_[1].console = std::make_shared<Console>(executor_, options_.console_err, options_.queue_high);
+  else sink_storage_[1].ranks = open_console(options_.console_err);
   for (ConsoleSink& sink : sink_storage_) {
-    if (sink.console) sink.console->on_drained([this] { resume_paused_streams(); });
+    if (sink.ranks) sink.console().on_drained([this] { resume_paused_streams(); });
   }
+}
+
+std::unique_ptr<RankConsole> Output::Impl::open_console(int fd) {
+  RankConsoleOptions options(options_.log, ::isatty(fd) == 1);
+  options.fold = options.fold && options_.local_world_size > 1;
+  options.queue_high = options_.queue_high;
+  options.idle_flush_delay = options_.idle_flush_delay;
+  options.input_rank = options_.input_rank;
+  options.input_awaited = options_.input_awaited;
+  return std::make_unique<RankConsole>(executor_, fd, std::move(options));
 }
 
 void Output::Impl::shut_down() {
@@ -240,15 +235,20 @@ void Output::Impl::shut_down() {
 bool Output::Impl::close() {
   waiters_.clear();
   reset_attempt();
-  idle_timer_.cancel();
   flush_timer_.cancel();
   for (ConsoleSink& sink : sink_storage_) {
-    if (sink.console) sink.console->close();
+    if (sink.ranks) sink.ranks->close();
   }
-  return sinks_[1]->console->ends_mid_line();
+  return sinks_[1]->console().ends_mid_line();
 }
 
 Result<void> Output::Impl::prepare() {
+  if (options_.log.fold == When::always && options_.local_world_size == 1) {
+    say(Level::warning, "--fold=always has no effect with one worker");
+  }
+  if (options_.log.progress == Progress::rows && !sinks_[0]->console().can_erase()) {
+    say(Level::warning, "--progress=rows needs a terminal; of each progress bar the last state is shown (last)");
+  }
   if (auto good = check_template(options_.log.line_prefix_template); !good) return good;
   for (const auto& [name, filters] :
        {std::pair{"--duplicate-stdout-filters", &options_.log.duplicate_stdout_filters},
@@ -312,7 +312,6 @@ void Output::Impl::reset_attempt() {
     log.reset();
   }
   for (ConsoleSink& sink : sink_storage_) sink.paused.clear();
-  idle_streams_.clear();
   workers_.clear();
   index_of_local_rank_.clear();
 }
@@ -327,7 +326,7 @@ StreamPlan Output::Impl::plan_of(StreamId id, int local_rank) const {
   StreamTargets targets;
   targets.files = layout.files_allowed() && !layout.files_unavailable();
   targets.unavailable = layout.files_unavailable();
-  targets.terminal = sinks_[index_of(id)]->console->is_terminal();
+  targets.terminal = sinks_[index_of(id)]->console().is_terminal();
   return plan_stream(options_.log, id, local_rank, options_.local_world_size, targets);
 }
 
@@ -410,7 +409,7 @@ Result<ChildStreams> Output::Impl::open_extra_streams(std::string prefix, bool a
     made.console = true;
     const StreamPlan of_worker = plan_of(id, 0);
     const bool inherits = of_worker.kind == StreamPlan::Kind::inherit;
-    made.pty = as_worker && (inherits ? sinks_[index_of(id)]->console->is_terminal() : of_worker.pty);
+    made.pty = as_worker && (inherits ? sinks_[index_of(id)]->console().is_terminal() : of_worker.pty);
     return made;
   };
   auto out = open_pipe(worker, StreamId::out, plan(StreamId::out));
@@ -455,18 +454,30 @@ Result<UniqueFd> Output::Impl::open_pipe(Worker& worker, StreamId id, const Stre
   }
   if (auto watched = pipes_.add(pipe->read.get(), stream.get()); !watched) return tl::unexpected(watched.error());
   stream->pipe = std::move(pipe->read);
-  if (plan.console) stream->sink = sinks_[index_of(id)];
-  if (plan.console || plan.duplicate) stream->prefix = prefix_of(worker, plan.teed);
+  if (plan.console) show_stream(*stream, worker, id, plan.teed);
   if (plan.duplicate && filtered_logs_[index_of(id)]) {
     const auto& filters =
         id == StreamId::out ? options_.log.duplicate_stdout_filters : options_.log.duplicate_stderr_filters;
-    stream->duplicate.reset(new Duplicate{&filters, filtered_logs_[index_of(id)].get(), {}});
+    stream->duplicate.reset(
+        new Duplicate{&filters, filtered_logs_[index_of(id)].get(), prefix_of(worker, plan.teed), {}});
   }
   if (id == StreamId::err) stream->tail = std::make_unique<TailBuffer>();
-  stream->rank = worker.identity.rank;
   worker.streams[index_of(id)] = stream;
   ++open_streams_;
   return std::move(pipe->write);
+}
+
+void Output::Impl::show_stream(WorkerStream& stream, const Worker& worker, StreamId id, bool teed) {
+  stream.sink = sinks_[index_of(id)];
+  RankStream& shown = stream.shown;
+  const LogSpec& log = options_.log;
+  shown.rank = worker.identity.rank;
+  shown.prefix = prefix_of(worker, teed);
+  shown.labelled = worker.identity.prefix.empty() && log.line_prefix_template.empty();
+  if (log.label == Label::host) shown.host = options_.hostname;
+  if (!log.relay_mark.empty()) shown.prefix = concat(log.relay_mark, shown.rank, mark_end, shown.prefix, mark_end);
+  shown.is_error = id == StreamId::err;
+  stream.sink->ranks->open_stream(shown);
 }
 
 Result<Pipe> Output::Impl::make_ends(const Worker& worker, StreamId id, const StreamPlan& plan, bool& pty) {
@@ -506,13 +517,13 @@ void Output::Impl::screen_resized() {
 
 bool Output::Impl::consoles_done() const {
   return std::all_of(sink_storage_.begin(), sink_storage_.end(),
-                     [](const ConsoleSink& sink) { return !sink.console || sink.console->queued() == 0; });
+                     [](const ConsoleSink& sink) { return !sink.ranks || sink.console().queued() == 0; });
 }
 
 std::uint64_t Output::Impl::written_bytes() const {
   std::uint64_t total = 0;
   for (const ConsoleSink& sink : sink_storage_) {
-    if (sink.console) total += sink.console->written_bytes();
+    if (sink.ranks) total += sink.console().written_bytes();
   }
   return total;
 }
@@ -520,7 +531,9 @@ std::uint64_t Output::Impl::written_bytes() const {
 void Output::Impl::add_waiter(bool for_attempt, std::function<void()> done) {
   waiters_.push_back({for_attempt, std::move(done)});
   for (ConsoleSink& sink : sink_storage_) {
-    if (sink.console) sink.console->flush();
+    if (!sink.ranks) continue;
+    sink.ranks->release();
+    sink.console().flush();
   }
   check_waiters();
   if (waiters_.empty()) return;
@@ -638,6 +651,12 @@ LastWrite Output::Impl::last_stdout(int local_rank) const {
   return !path.empty() && ::stat(path.c_str(), &info) == 0 ? LastWrite{written_at(info)} : LastWrite{};
 }
 
+std::uint64_t Output::Impl::lines_shown() const {
+  std::uint64_t total = 0;
+  for (const ConsoleSink& sink : sink_storage_) total += sink.ranks ? sink.ranks->lines_shown() : 0;
+  return total;
+}
+
 LossReport Output::Impl::losses() const {
   LossReport report;
   report.first_error = first_file_error_;
@@ -651,14 +670,15 @@ LossReport Output::Impl::losses() const {
     if (log) report.file_bytes += log->lost_bytes();
   }
   for (const ConsoleSink& sink : sink_storage_) {
-    if (!sink.console) continue;
-    if (sink.console->reader_closed()) {
-      report.unread_bytes += sink.console->lost_bytes();
+    if (!sink.ranks) continue;
+    const Console& console = sink.console();
+    if (console.reader_closed()) {
+      report.unread_bytes += console.lost_bytes();
       continue;
     }
-    if (sink.console->lost_bytes() == 0) continue;
-    report.console_bytes += sink.console->lost_bytes();
-    if (report.console_error.empty()) report.console_error = sink.console->first_error();
+    if (console.lost_bytes() == 0) continue;
+    report.console_bytes += console.lost_bytes();
+    if (report.console_error.empty()) report.console_error = console.first_error();
   }
   return report;
 }
@@ -716,8 +736,6 @@ namespace {
 constexpr std::size_t max_read_bytes = std::size_t{256} << 10U;
 /// drain() may fill a console's queue up to this many times its bound.
 constexpr std::size_t drain_factor = 16;
-/// Unfinished lines of all streams together; a line that goes beyond is broken.
-constexpr std::size_t max_partial_bytes = std::size_t{32} << 20U;
 
 }  // namespace
 
@@ -729,7 +747,7 @@ std::size_t unread_in(const WorkerStream& stream) {
 
 void Output::Impl::readable(WorkerStream& stream) {
   if (stream.paused) return;
-  if (stream.sink != nullptr && stream.sink->console->has_back_pressure()) {
+  if (stream.sink != nullptr && stream.sink->console().has_back_pressure()) {
     // Back pressure: the pipe fills up, and the worker blocks.
     stream.paused = true;
     stream.sink->paused.push_back(stream.shared_from_this());
@@ -748,7 +766,6 @@ void Output::Impl::readable(WorkerStream& stream) {
     stream.has_no_writer = false;
     pipes_.resume(stream.pipe.get(), &stream);
   }
-  schedule_idle_flush(stream);
 }
 
 void Output::Impl::on_end_of_stream(WorkerStream& stream) {
@@ -766,7 +783,7 @@ void Output::Impl::close_after_bytes(WorkerStream& stream, std::size_t rest) {
   if (rest > 0) return;
   std::size_t count = 0;
   const bool at_end = read_once(stream, count) == ReadResult::end;
-  if (!at_end && still_running_.count(stream.rank) == 0) leaked_ranks_.push_back(stream.rank);
+  if (!at_end && still_running_.count(stream.shown.rank) == 0) leaked_ranks_.push_back(stream.shown.rank);
   close_stream(stream);
 }
 
@@ -794,44 +811,10 @@ Output::Impl::ReadResult Output::Impl::read_once(WorkerStream& stream, std::size
 void Output::Impl::process_chunk(WorkerStream& stream, std::string_view chunk) {
   if (stream.file) write_file(*stream.file, chunk);
   if (stream.duplicate) copy_matching(stream, chunk, false);
-  if (stream.sink != nullptr) write_to_console(stream, chunk);
+  if (stream.sink != nullptr) stream.sink->ranks->feed(stream.shown, chunk);
   const LastWrite now{std::chrono::system_clock::now(), pipes_.turns()};
   if (!is_stopping_) stream.last = now;
-  if (stream.tail) stream.tail->add(chunk, now.at, lines_shown_, now.turn);
-}
-
-std::string_view Output::Impl::time_and_prefix(const WorkerStream& stream) {
-  if (!options_.log.timestamps) return stream.prefix;
-  scratch_prefix_ = time_stamp(std::chrono::system_clock::now());
-  scratch_prefix_ += stream.prefix;
-  return scratch_prefix_;
-}
-
-void Output::Impl::add_to_console(WorkerStream& stream, std::string_view prefix, const Piece& piece) {
-  stream.sink->console->add(&stream, prefix, piece);
-  if (piece.end == PieceEnd::cut || piece.text.ends_with('\n')) ++lines_shown_;
-}
-
-void Output::Impl::write_to_console(WorkerStream& stream, std::string_view chunk) {
-  Console& console = *stream.sink->console;
-  if (console.gone()) return console.count_lost(chunk.size());
-  const std::string_view prefix = time_and_prefix(stream);
-  stream.lines.feed(chunk, [&](const Piece& piece) { add_to_console(stream, prefix, piece); });
-  break_line_over_limit(stream, prefix);
-  console.schedule_flush();
-}
-
-void Output::Impl::update_partial_bytes(WorkerStream& stream) {
-  const std::size_t now = stream.lines.partial_bytes();
-  partial_bytes_ += now - stream.partial_bytes;
-  stream.partial_bytes = now;
-}
-
-void Output::Impl::break_line_over_limit(WorkerStream& stream, std::string_view prefix) {
-  update_partial_bytes(stream);
-  if (partial_bytes_ <= max_partial_bytes || stream.partial_bytes == 0) return;
-  stream.lines.finish([&](const Piece& piece) { add_to_console(stream, prefix, piece); });
-  update_partial_bytes(stream);
+  if (stream.tail) stream.tail->add(chunk, now.at, lines_shown(), now.turn);
 }
 
 void Output::Impl::copy_matching(WorkerStream& stream, std::string_view chunk, bool last) {
@@ -840,7 +823,7 @@ void Output::Impl::copy_matching(WorkerStream& stream, std::string_view chunk, b
   const auto copy = [&](const Piece& piece) {
     const auto matches = [&](const std::string& filter) { return piece.text.find(filter) != std::string_view::npos; };
     if (std::none_of(duplicate.filters->begin(), duplicate.filters->end(), matches)) return;
-    scratch_lines_ += stream.prefix;
+    scratch_lines_ += duplicate.prefix;
     scratch_lines_ += piece.text;
     if (piece.end == PieceEnd::cut) scratch_lines_ += '\n';
   };
@@ -866,7 +849,7 @@ void Output::Impl::warn_first_loss(const std::string& error) {
 bool Output::Impl::drain_stream(WorkerStream& stream) {
   if (!stream.pipe) return true;
   if (stream.sink != nullptr && !stream.file && !stream.duplicate &&
-      stream.sink->console->queued() > options_.queue_high * drain_factor) {
+      stream.sink->console().queued() > options_.queue_high * drain_factor) {
     return false;  // its bytes are safe in the pipe until the console has room
   }
   // Only what is there now: a grandchild may go on writing without end.
@@ -885,9 +868,7 @@ bool Output::Impl::drain_stream(WorkerStream& stream) {
 
 void Output::Impl::drain_worker(const Worker& worker) {
   for (const auto& stream : worker.streams) {
-    if (!stream) continue;
-    drain_stream(*stream);
-    if (stream->pipe) schedule_idle_flush(*stream);
+    if (stream) drain_stream(*stream);
   }
 }
 
@@ -915,37 +896,29 @@ void Output::Impl::close_stream(WorkerStream& stream) {
   pipes_.remove(stream.pipe.get(), &stream);
   stream.pipe.reset();
   if (stream.duplicate) copy_matching(stream, {}, true);
-  if (stream.sink != nullptr && stream.sink->console->gone()) {
-    stream.sink->console->count_lost(stream.lines.partial_bytes());
-  } else if (stream.sink != nullptr) {
-    Console& console = *stream.sink->console;
-    const std::string_view prefix = time_and_prefix(stream);
-    stream.lines.finish([&](const Piece& piece) { add_to_console(stream, prefix, piece); });
-    console.schedule_flush();
-  }
+  if (stream.sink != nullptr) stream.sink->ranks->close_stream(stream.shown);
   if (stream.file) earlier_losses_ += stream.file->lost_bytes();
   stream.file.reset();  // frees its descriptor for the next attempt
-  partial_bytes_ -= std::exchange(stream.partial_bytes, 0);
   --open_streams_;
   check_waiters();
 }
 
 void Output::Impl::discard_rest(WorkerStream& stream) {
   if (!stream.pipe) return;
-  if (stream.sink != nullptr && !stream.pty) stream.sink->console->count_lost(unread_in(stream));
+  if (stream.sink != nullptr && !stream.pty) stream.sink->console().count_lost(unread_in(stream));
   char unread[4096];
   ssize_t size = 0;
   for (std::size_t total = 0; stream.pty && total < PseudoTerminal::capacity; total += static_cast<std::size_t>(size)) {
     size = ::read(stream.pipe.get(), unread, sizeof unread);
     if (size <= 0) break;
-    if (stream.sink != nullptr) stream.sink->console->count_lost(static_cast<std::size_t>(size));
+    if (stream.sink != nullptr) stream.sink->console().count_lost(static_cast<std::size_t>(size));
   }
   close_stream(stream);
 }
 
 /// Prints a notice once if workers run on although their output is dropped.
 void Output::Impl::notify_reader_closed() {
-  const Console& console = *sinks_[0]->console;
+  const Console& console = sinks_[0]->console();
   if (notified_reader_closed_ || !console.reader_closed() || console.is_terminal()) return;
   if (open_streams_ == 0 || !waiters_.empty()) return;
   notified_reader_closed_ = true;
@@ -955,7 +928,8 @@ void Output::Impl::notify_reader_closed() {
 void Output::Impl::resume_paused_streams() {
   notify_reader_closed();
   for (ConsoleSink& sink : sink_storage_) {
-    if (!sink.console || sink.console->has_back_pressure()) continue;
+    if (!sink.ranks || sink.console().has_back_pressure()) continue;
+    sink.ranks->flush();
     for (const auto& stream : std::exchange(sink.paused, {})) {
       stream->paused = false;
       stream->has_no_writer = false;
@@ -966,65 +940,10 @@ void Output::Impl::resume_paused_streams() {
 }
 
 void Output::Impl::console_line(std::string_view text, StreamId id) {
-  Console& console = *sinks_[id == StreamId::out ? 0 : 1]->console;
-  console.add_text(text);
-  lines_shown_ += static_cast<std::uint64_t>(std::count(text.begin(), text.end(), '\n'));
-  console.flush();
-}
-
-// A prompt has no newline: on a terminal an unfinished line is flushed when its stream has been idle for a while. On
-// other consoles no timer is set.
-
-void Output::Impl::schedule_idle_flush(WorkerStream& stream) {
-  if (stream.sink == nullptr || !stream.sink->console->is_terminal() || !stream.lines.has_partial()) return;
-  if (stream.lines.continues() && !stream.sink->console->gone()) {
-    // The user types behind a prompt that is shown already: readline's echo of each key is flushed at once.
-    const std::string_view prefix = time_and_prefix(stream);
-    stream.lines.flush_partial([&](const Piece& piece) { add_to_console(stream, prefix, piece); });
-    update_partial_bytes(stream);
-    return stream.sink->console->schedule_flush();
-  }
-  stream.idle_at = Clock::now() + options_.idle_flush_delay;
-  if (!stream.in_idle_streams) {
-    stream.in_idle_streams = true;
-    idle_streams_.push_back(stream.shared_from_this());
-  }
-  if (!idle_timer_armed_) arm_idle_timer(stream.idle_at);
-}
-
-void Output::Impl::arm_idle_timer(Deadline at) {
-  idle_timer_armed_ = true;
-  idle_timer_.expires_at(at);
-  idle_timer_.async_wait([this, self = self_](const boost::system::error_code& failed) {
-    const auto alive = self.lock();
-    if (failed || !alive || shut_down_) return;
-    idle_timer_armed_ = false;
-    flush_idle_lines();
-  });
-}
-
-void Output::Impl::flush_idle_lines() {
-  const Deadline now = Clock::now();
-  std::optional<Deadline> next;
-  std::erase_if(idle_streams_, [&](const std::shared_ptr<WorkerStream>& stream) {
-    const bool waits = stream->pipe && stream->lines.has_partial();
-    if (waits && stream->idle_at > now) {
-      next = next ? std::min(*next, stream->idle_at) : stream->idle_at;
-      return false;
-    }
-    stream->in_idle_streams = false;
-    Console& console = *stream->sink->console;
-    if (waits && !console.gone()) {
-      const std::string_view prefix = time_and_prefix(*stream);
-      stream->lines.flush_partial([&](const Piece& piece) { add_to_console(*stream, prefix, piece); });
-      update_partial_bytes(*stream);
-    }
-    return true;
-  });
-  for (ConsoleSink& sink : sink_storage_) {
-    if (sink.console) sink.console->schedule_flush();
-  }
-  if (next) arm_idle_timer(*next);
+  RankConsole& ranks = *sinks_[index_of(id)]->ranks;
+  ranks.add_text(text);
+  ranks.flush();
+  ranks.console().flush();
 }
 
 }  // namespace ddrun::logs

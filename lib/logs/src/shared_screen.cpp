@@ -24,7 +24,9 @@ struct ControlSequence {
 
 class Filter {
  public:
-  Filter(std::string& out, std::string_view prefix, ScreenState& state) : out_(out), prefix_(prefix), state_(state) {}
+  Filter(std::string& out, std::string_view prefix, ScreenState& state, bool in_row = false)
+      : out_(out), prefix_(prefix), state_(state), in_row_(in_row) {}
+  [[nodiscard]] bool moved() const { return moved_; }
 
   void add(std::string_view text) {
     while (!text.empty()) {
@@ -79,6 +81,8 @@ class Filter {
   }
 
   void filter_control(const ControlSequence& control) {
+    moved_ = moved_ || std::string_view("mKhlnc").find(control.final) == std::string_view::npos;
+    if (in_row_ && control.final != 'm') return;
     switch (control.final) {
       case 'm':
         state_.styled = !(control.parameters.empty() || control.parameters == "0");
@@ -135,9 +139,27 @@ class Filter {
   std::string& out_;
   std::string_view prefix_;
   ScreenState& state_;
+  bool in_row_;
+  bool moved_ = false;
 };
 
 }  // namespace
+
+bool moves_cursor(std::string_view text) {
+  if (text.find(escape) == std::string_view::npos) return false;
+  std::string ignored;
+  ScreenState state;
+  Filter filter(ignored, {}, state);
+  filter.add(text);
+  return filter.moved();
+}
+
+std::string without_erasing(std::string_view text) {
+  std::string out;
+  ScreenState state;
+  Filter(out, {}, state, true).add(text);
+  return out;
+}
 
 void append_filtered(std::string& out, std::string_view text, std::string_view prefix, ScreenState& state) {
   Filter(out, prefix, state).add(text);

@@ -23,4 +23,9 @@ struct ScreenState {
 ///    screen, titles, and queries to the terminal, whose answer would be input of rank 0.
 void append_filtered(std::string& out, std::string_view text, std::string_view prefix, ScreenState& state);
 
+/// Whether a text has escape sequences that move the cursor to other lines or columns, or erase more than its own line.
+[[nodiscard]] bool moves_cursor(std::string_view text);
+/// A text that moves_cursor() denies, with its colours and links only.
+[[nodiscard]] std::string without_erasing(std::string_view text);
+
 }  // namespace ddrun::logs

@@ -34,8 +34,8 @@
 #include "ddrun/base/result.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
-#include "ddrun/logs/console.hpp"
 #include "ddrun/logs/line_assembler.hpp"
+#include "ddrun/logs/rank_console.hpp"
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/descriptor_limit.hpp"
 #include "ddrun/process/launcher.hpp"
@@ -339,11 +339,13 @@ class HeadOutput {
   struct HostLines {
     std::string own_prefix;  ///< replaces the "ddrun: " of its ddrun's messages; empty: unchanged
     logs::LineAssembler out, err;
+    std::vector<std::unique_ptr<logs::RankStream>> ranks;  ///< of its workers, if their lines are marked
   };
   enum class Stream { out, err };
 
-  /// `on_room` is called when queued output has been written.
-  HeadOutput(const boost::asio::any_io_executor& executor, const std::function<void()>& on_room);
+  /// `mark`: before each line of a worker. `on_room` is called when queued output has been written.
+  HeadOutput(const boost::asio::any_io_executor& executor, const LogSpec& log, std::string mark,
+             const std::function<void()>& on_room);
   ~HeadOutput();
   HeadOutput(const HeadOutput&) = delete;
   HeadOutput& operator=(const HeadOutput&) = delete;
@@ -354,33 +356,51 @@ class HeadOutput {
   /// Writes the last line, also without a newline.
   void finish(HostLines& host);
   void flush();
-  [[nodiscard]] std::size_t queued() const { return out_->queued() + err_->queued(); }
+  [[nodiscard]] std::size_t queued() const { return out_->console().queued() + err_->console().queued(); }
   /// Above the high-water mark: pause the hosts.
-  [[nodiscard]] bool is_congested() const { return out_->has_back_pressure() || err_->has_back_pressure(); }
+  [[nodiscard]] bool is_congested() const {
+    return out_->console().has_back_pressure() || err_->console().has_back_pressure();
+  }
   /// Drops queued output. Returns the error if output was lost, unless the reader has closed the pipe.
   [[nodiscard]] std::optional<std::string> close();
 
  private:
   void add(HostLines& host, Stream stream, logs::Piece piece);
-  [[nodiscard]] std::shared_ptr<logs::Console> console_on(const boost::asio::any_io_executor& executor, int fd);
+  [[nodiscard]] std::shared_ptr<logs::RankConsole> console_on(const boost::asio::any_io_executor& executor, int fd,
+                                                              const LogSpec& log);
+  [[nodiscard]] logs::RankStream& stream_of(HostLines& host, Stream stream, int rank, std::string_view prefix);
 
+  const std::string mark_;
+  const bool labelled_;
   std::vector<std::unique_ptr<DiskWriter>> disks_;  ///< for streams that are files
-  std::shared_ptr<logs::Console> out_;
-  std::shared_ptr<logs::Console> err_;  ///< the same object if both streams are the same file
+  std::shared_ptr<logs::RankConsole> out_;
+  std::shared_ptr<logs::RankConsole> err_;  ///< the same object if both streams are the same file
 };
 
 constexpr std::size_t console_high = std::size_t{8} << 20U;
 
-HeadOutput::HeadOutput(const boost::asio::any_io_executor& executor, const std::function<void()>& on_room)
-    : out_(console_on(executor, STDOUT_FILENO)),
-      err_(logs::Console::same_file(STDOUT_FILENO, STDERR_FILENO) ? out_ : console_on(executor, STDERR_FILENO)) {
-  for (const auto& console : {out_, err_}) console->on_drained(on_room);
+HeadOutput::HeadOutput(const boost::asio::any_io_executor& executor, const LogSpec& log, std::string mark,
+                       const std::function<void()>& on_room)
+    : mark_(std::move(mark)),
+      labelled_(log.line_prefix_template.empty()),
+      out_(console_on(executor, STDOUT_FILENO, log)),
+      err_(logs::Console::same_file(STDOUT_FILENO, STDERR_FILENO) ? out_ : console_on(executor, STDERR_FILENO, log)) {
+  for (const auto& ranks : {out_, err_}) {
+    ranks->console().on_drained([ranks = ranks.get(), on_room] {
+      ranks->flush();
+      on_room();
+    });
+  }
 }
 
-std::shared_ptr<logs::Console> HeadOutput::console_on(const boost::asio::any_io_executor& executor, int fd) {
+std::shared_ptr<logs::RankConsole> HeadOutput::console_on(const boost::asio::any_io_executor& executor, int fd,
+                                                          const LogSpec& log) {
+  logs::RankConsoleOptions options;
+  if (!mark_.empty()) options = logs::RankConsoleOptions(log, ::isatty(fd) == 1);
+  options.queue_high = console_high;
   if (auto disk = DiskWriter::start(fd)) disks_.push_back(std::move(disk));
-  else return std::make_shared<logs::Console>(executor, fd, console_high);
-  return std::make_shared<logs::Console>(executor, disks_.back()->input(), console_high);
+  else return std::make_shared<logs::RankConsole>(executor, fd, std::move(options));
+  return std::make_shared<logs::RankConsole>(executor, disks_.back()->input(), std::move(options));
 }
 
 HeadOutput::~HeadOutput() { set_message_sink({}); }
@@ -389,45 +409,78 @@ void HeadOutput::redirect_messages() {
   set_message_sink([this](std::string_view line) {
     err_->add_text(line);
     err_->flush();
+    err_->console().flush();
   });
 }
 
-/// Workers' lines have their host already; add it to the lines of ddrun itself.
+logs::RankStream& HeadOutput::stream_of(HostLines& host, Stream stream, int rank, std::string_view prefix) {
+  const bool is_error = stream == Stream::err && out_ != err_;
+  for (const auto& known : host.ranks) {
+    if (known->rank == rank && known->is_error == is_error) return *known;
+  }
+  auto& added = *host.ranks.emplace_back(std::make_unique<logs::RankStream>());
+  added.rank = rank;
+  added.prefix = prefix;
+  added.labelled = labelled_;
+  if (const std::size_t colon = prefix.rfind(':'); colon != std::string_view::npos)
+    added.host = prefix.substr(1, colon - 1);
+  added.is_error = is_error;
+  (is_error ? err_ : out_)->open_stream(added);
+  return added;
+}
+
+/// A line of a worker is marked, or has its host already; those of ddrun itself get it here.
 void HeadOutput::add(HostLines& host, Stream stream, logs::Piece piece) {
+  logs::RankConsole& ranks = stream == Stream::out ? *out_ : *err_;
+  if (!mark_.empty() && piece.text.starts_with(mark_)) {
+    std::string_view rest = piece.text.substr(mark_.size());
+    const std::string_view rank = rest.substr(0, rest.find(logs::mark_end));
+    rest.remove_prefix(std::min(rest.size(), rank.size() + 1));
+    const std::string_view prefix = rest.substr(0, rest.find(logs::mark_end));
+    if (const auto number = parse_integer(rank, 0, INT_MAX); number && prefix.size() < rest.size()) {
+      piece.text = rest.substr(prefix.size() + 1);
+      return ranks.add(stream_of(host, stream, static_cast<int>(*number), prefix), piece);
+    }
+  }
   constexpr std::string_view own = "ddrun: ";
   std::string_view prefix;
   if ((stream == Stream::err || out_ == err_) && !host.own_prefix.empty() && piece.text.starts_with(own)) {
     prefix = host.own_prefix;
     piece.text.remove_prefix(own.size());
   }
-  if (stream == Stream::out) out_->add(&host.out, prefix, piece);
-  else err_->add(&host.err, prefix, piece);
+  ranks.add_unlabelled(&(stream == Stream::out ? host.out : host.err), prefix, piece);
 }
 
 void HeadOutput::show(HostLines& host, Stream stream, std::string_view bytes) {
   auto& lines = stream == Stream::out ? host.out : host.err;
   lines.feed(bytes, [&](const logs::Piece& piece) { add(host, stream, piece); });
-  (stream == Stream::out ? out_ : err_)->schedule_flush();
+  (stream == Stream::out ? out_ : err_)->flush();
 }
 
 void HeadOutput::finish(HostLines& host) {
   host.out.finish([&](const logs::Piece& piece) { add(host, Stream::out, piece); });
   host.err.finish([&](const logs::Piece& piece) { add(host, Stream::err, piece); });
-  out_->schedule_flush();
-  err_->schedule_flush();
+  for (const auto& stream : host.ranks) (stream->is_error ? err_ : out_)->close_stream(*stream);
+  host.ranks.clear();
+  out_->flush();
+  err_->flush();
 }
 
 void HeadOutput::flush() {
-  out_->flush();
-  err_->flush();
+  for (const auto& ranks : {out_, err_}) {
+    ranks->release();
+    ranks->flush();
+    ranks->console().flush();
+  }
 }
 
 std::optional<std::string> HeadOutput::close() {
   set_message_sink({});
   out_->close();
   err_->close();
-  for (const auto& console : {out_, err_}) {
-    if (console->lost_bytes() > 0 && !console->reader_closed()) return console->first_error();
+  for (const auto& ranks : {out_, err_}) {
+    const logs::Console& console = ranks->console();
+    if (console.lost_bytes() > 0 && !console.reader_closed()) return console.first_error();
   }
   std::optional<std::string> lost;
   for (const auto& disk : disks_) {
@@ -456,7 +509,7 @@ class Head {
             io_.get_executor(), context_,
             {[this](const process::SignalMessage& message) { on_signal(message); },
              [this](pid_t first) { watcher_.reap(first); }, [this](const char* who, pid_t) { on_parent_lost(who); }}),
-        output_(io_.get_executor(), [this] { throttle(); }),
+        output_(io_.get_executor(), options_.log, options_.job.relay_mark, [this] { throttle(); }),
         ping_(io_),
         end_timer_(io_),
         start_timer_(io_),

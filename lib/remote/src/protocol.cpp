@@ -84,6 +84,7 @@ std::string to_json(const Bootstrap& b) {
             {"coordinators", std::move(coordinators)},
             {"reads_input", b.reads_input},
             {"color", b.color},
+            {"relay_mark", b.relay_mark},
             {"one_console", b.one_console},
             {"ending_signal", b.ending_signal},
             {"grace", b.grace.count()}};
@@ -113,6 +114,7 @@ Result<Bootstrap> bootstrap_from_json(std::string_view text) {
     }
     b.reads_input = from.at("reads_input");
     b.color = from.at("color");
+    b.relay_mark = from.at("relay_mark");
     b.one_console = from.at("one_console");
     b.ending_signal = from.at("ending_signal");
     b.grace = Milliseconds(from.at("grace").get<std::int64_t>());

@@ -5,10 +5,13 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 
 #include "../job.hpp"
+#include "ddrun/test/screen.hpp"
 #include "ddrun/test/terminal.hpp"
 
 using namespace ddrun::test;
@@ -17,9 +20,14 @@ namespace {
 
 /// A run on a terminal of its own.
 struct OnTerminal : Terminal {
-  OnTerminal() {
+  /// `plain`: as without a terminal lines are neither folded nor coloured.
+  explicit OnTerminal(bool plain = true) {
     options.own_group = false;
-    options.in_child = [fd = tty.get()] {
+    options.in_child = [fd = tty.get(), plain] {
+      ::setenv("TERM", "xterm", 1);
+      if (plain) ::setenv("DDRUN_FOLD", "never", 1);
+      if (plain) ::setenv("NO_COLOR", "1", 1);
+      else ::unsetenv("NO_COLOR");
       ::setsid();
       ::ioctl(fd, TIOCSCTTY, 0);
       for (int stream = 0; stream < 3; ++stream) ::dup2(fd, stream);
@@ -154,6 +162,81 @@ TEST_CASE("One worker has the terminal and several have one of their own") {
   CHECK(count(shown({"-n", "2", "--pty=never"}, asks), "] no terminal\r\n") == 2);
   const auto outcome = finish(command({"-n", "2", "--pty=always", "/bin/sh", "-c", "test -t 1 && test -t 2"}));
   CHECK(outcome.code() == 0);
+}
+
+TEST_CASE("Equal lines on a terminal are shown once, in colour, and log files have them all") {
+  const TemporaryDirectory dir;
+  OnTerminal on(false);
+  Run run(command({"-n", "3", "--tee=3", "--label=rank", "--log-dir=" + dir.path(), "/bin/sh", "-c",
+                   "echo equal; [ $RANK = 1 ] && echo alone; echo end >&2"}),
+          on.options);
+  CHECK(run.wait().code() == 0);
+  CHECK(run.all_gone());
+  INFO(on.screen());
+  CHECK(count(on.screen(), "[0-2] equal\r\n") == 1);
+  CHECK(count(on.screen(), "\033[33m[1] \033[malone\r\n") == 1);
+  CHECK(count(on.screen(), "[0-2] end\r\n") == 1);
+  int files = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(dir.path())) {
+    if (entry.path().filename() == "stdout.log") files += has(read_file(entry.path()), "equal\n") ? 1 : 0;
+  }
+  CHECK(files == 3);
+}
+
+TEST_CASE("--fold=always folds into a pipe, and says where it cannot") {
+  const auto equal = [](const Words& options) {
+    Words words = options;
+    words.insert(words.end(), {"/bin/sh", "-c", "echo equal"});
+    return finish(command(words));
+  };
+  CHECK(equal({"-n", "3", "--fold=always"}).out == "[0-2] equal\n");
+  CHECK(equal({"-n", "3", "--fold=always", "--color=always"}).out == "[0-2] equal\n");
+  for (const Words& options : {Words{"-n", "3", "--label=none"}, Words{"-n", "1"}}) {
+    Words words = options;
+    words.emplace_back("--fold=always");
+    const auto outcome = equal(words);
+    DDRUN_SHOW(outcome);
+    CHECK(has(outcome.out, "equal\n"));
+    CHECK(has(outcome.err, "warning: --fold=always has no effect"));
+  }
+  CHECK(count(equal({"-n", "3"}).out, "equal") == 3);
+}
+
+TEST_CASE("A progress bar has a row on a terminal; elsewhere its last state is shown") {
+  const Words bar{"/bin/sh", "-c", "for i in 1 2 3; do printf \"\\r$i%%\"; sleep 0.1; done; printf '\\rdone\\n'"};
+  const auto with = [&](const std::string& progress) {
+    Words words = command({"-n", "2", "--progress=" + progress});
+    words.insert(words.end(), bar.begin(), bar.end());
+    return words;
+  };
+  const auto outcome = finish(with("auto"));
+  CHECK((outcome.out == "[0] done\n[1] done\n" || outcome.out == "[1] done\n[0] done\n"));
+  CHECK(count(finish(with("all")).out, "] 2%\r[") >= 1);
+  const auto warned = finish(with("rows"));
+  CHECK(has(warned.err, "--progress=rows needs a terminal"));
+  OnTerminal on;
+  Run run(with("auto"), on.options);
+  CHECK(run.wait().code() == 0);
+  CHECK(run.all_gone());
+  Screen screen(80, 24);
+  screen.write(on.screen());
+  auto lines = screen.lines();
+  std::sort(lines.begin(), lines.end());
+  CHECK(lines == std::vector<std::string>{"[0] done", "[1] done"});
+  CHECK(has(on.screen(), "\0337\033[1A\r"));  // a row above another was redrawn
+}
+
+TEST_CASE("What follows an answer that was typed has a label") {
+  OnTerminal on;
+  Run run(command({"-n", "2", "/bin/sh", "-c", "[ $RANK = 1 ] || { printf 'name? '; read name; echo hello $name; }"}),
+          on.options);
+  REQUIRE(on.wait_for("[0] name? "));
+  on.type("bob\n");
+  CHECK(run.wait().code() == 0);
+  CHECK(run.all_gone());
+  Screen screen(80, 24);
+  screen.write(on.screen());
+  CHECK(screen.lines() == std::vector<std::string>{"[0] name? bob", "[0] hello bob"});
 }
 
 TEST_CASE("Where there are no pseudo-terminals workers get pipes, or an error if they were asked for") {

@@ -37,7 +37,7 @@ with sync_playwright() as playwright:
     open_notebook(page, "sleeping.ipynb")
     run_all(page)
     cells = page.locator(".jp-Notebook .jp-CodeCell")
-    expect(cells.nth(1).locator(".jp-OutputArea-output").first).to_contain_text("[0-1] asleep")
+    expect(cells.nth(1).locator(".jp-OutputArea-output").first).to_contain_text("[0,1] asleep")
     page.locator("jp-button[data-command='notebook:interrupt-kernel'], [data-command='notebook:interrupt-kernel'] button").first.click()
     expect(cells.nth(1).locator(".jp-OutputArea-output").last).to_contain_text("KeyboardInterrupt")
     cells.nth(2).locator(".jp-InputArea-editor").click()

@@ -25,6 +25,8 @@ struct TerminalHarness : Terminal, OutputHarness {
           make_raw();
           ::setenv("TERM", "xterm", 1);
           options.console_out = options.console_err = tty.get();
+          options.log.fold = options.log.color = When::never;
+          options.log.progress = Progress::all;
         }) {
     start();
   }
@@ -134,7 +136,7 @@ TEST_CASE("a line of a megabyte comes out whole between others") {
 }
 
 TEST_CASE("progress bars and odd bytes pass with a prefix per piece") {
-  OutputHarness h(2);
+  OutputHarness h(2, [](OutputOptions& options) { options.log.progress = Progress::all; });
   h.start();
   put(h.workers[0].out, std::string_view("10%\r20%\rdone\r\n\0\xfe\x1b[1mbold\n", 24));
   CHECK(h.end());

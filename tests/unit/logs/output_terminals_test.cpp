@@ -116,6 +116,8 @@ TEST_CASE("what follows a prompt on a terminal is shown at once") {
   const Terminal terminal;
   OutputHarness h(2, [&](OutputOptions& options) {
     options.console_out = terminal.tty.get();
+    options.log.progress = Progress::all;
+    options.log.color = When::never;
     options.log.pty = PtyUse::never;  // bytes are there as soon as they are written
   });
   h.start();
@@ -135,7 +137,11 @@ TEST_CASE("what follows a prompt on a terminal is shown at once") {
 
 TEST_CASE("a cursor that is shown again at a worker's end makes no line") {
   const Terminal terminal;
-  OutputHarness h(2, [&](OutputOptions& options) { options.console_out = terminal.tty.get(); });
+  OutputHarness h(2, [&](OutputOptions& options) {
+    options.console_out = terminal.tty.get();
+    options.log.progress = Progress::all;
+    options.log.color = When::never;
+  });
   h.start();
   put(h.workers[0].out, "\033[?25lbar\n\033[?25h");
   CHECK(h.end());

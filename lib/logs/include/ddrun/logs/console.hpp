@@ -73,7 +73,10 @@ class Console : public std::enable_shared_from_this<Console> {
   /// True if both descriptors refer to the same file, pipe or terminal, so that one Console keeps their order.
   [[nodiscard]] static bool same_file(int fd, int other);
 
+  [[nodiscard]] int descriptor() const { return fd_; }
   [[nodiscard]] bool is_terminal() const { return terminal_; }
+  /// A terminal that understands control sequences.
+  [[nodiscard]] bool can_erase() const { return can_erase_; }
   [[nodiscard]] bool has_back_pressure() const { return queue_.size() >= high_; }
   [[nodiscard]] std::size_t queued() const { return queue_.size(); }
   /// A write failed for good, as when the reader has closed: all further output is dropped and counted as lost.
@@ -83,8 +86,8 @@ class Console : public std::enable_shared_from_this<Console> {
   [[nodiscard]] std::uint64_t lost_bytes() const { return lost_; }
   /// The total; while it grows, there is a reader.
   [[nodiscard]] std::uint64_t written_bytes() const { return written_; }
-  /// The last byte written was not the end of a line.
-  [[nodiscard]] bool ends_mid_line() const { return mid_line_; }
+  /// The last output was not the end of a line.
+  [[nodiscard]] bool ends_mid_line() const { return terminal_ ? cursor_ != Cursor::line_start : mid_line_; }
   [[nodiscard]] const std::string& first_error() const { return first_error_; }
   void count_lost(std::size_t bytes) { lost_ += bytes; }
 
@@ -104,6 +107,10 @@ class Console : public std::enable_shared_from_this<Console> {
 
   /// Queues whole lines of ddrun itself.
   void add_text(std::string_view text);
+  /// Queues bytes that draw below all lines of a terminal, or remove that again.
+  void add_drawing(std::string_view bytes, bool ends_at_line_start);
+  /// The terminal has echoed a newline: its cursor is at the start of a line.
+  void line_was_ended() { cursor_ = Cursor::line_start; }
 
   /// Writes as much of the queue as possible without blocking; the rest follows when the descriptor is writable.
   void flush();

@@ -58,6 +58,12 @@ class LineAssembler {
   [[nodiscard]] bool has_partial() const { return !partial_.empty(); }
   /// Bytes of the unfinished line that are buffered.
   [[nodiscard]] std::size_t partial_bytes() const { return partial_.size(); }
+  [[nodiscard]] std::string_view partial() const { return partial_; }
+  /// Forgets the unfinished line: what follows is a new one.
+  void begin_line() {
+    clear_partial();
+    continues_ = flushed_cr_ = false;
+  }
 
   /// Emits the unfinished line without waiting for its end.
   template <class Emit>

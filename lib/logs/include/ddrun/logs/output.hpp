@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -35,6 +36,8 @@ struct OutputOptions {
   int console_err = 2;                             ///< borrowed; workers' stderr and ddrun's own messages go here
   std::size_t queue_high = std::size_t{1} << 20U;  ///< queued bytes of a console before pipes are no longer read
   Milliseconds idle_flush_delay{200};              ///< on a terminal an unfinished line is shown after this silence
+  std::optional<int> input_rank{};                 ///< reads from the terminal that the console is
+  std::function<bool()> input_awaited{};           ///< whether it waits for input there now
   /// Called with the path of a private directory just before it is made, so that a process which outlives this one can
   /// remove it. If it fails, prepare() fails with its error.
   std::function<Result<void>(const std::string& path)> announce_private_directory;

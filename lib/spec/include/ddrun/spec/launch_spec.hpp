@@ -71,6 +71,21 @@ enum class PtyUse {
   never,
 };
 
+/// When something is done that suits a terminal.
+enum class When {
+  automatic,  ///< on a terminal
+  always,
+  never,
+};
+
+/// What the console shows of lines that '\r' rewrites, as progress bars are.
+enum class Progress {
+  automatic,  ///< `rows` on a terminal, else `last`
+  rows,       ///< a row for each worker at the lower end of the terminal
+  last,       ///< the last state: at a newline, at the end, and every ten seconds while it changes
+  all,        ///< each byte
+};
+
 struct LogSpec {
   /// --log-dir. Unset: a new directory in $TMPDIR or /tmp, created when a file is needed. "/dev/null": no files.
   std::optional<std::string> dir;
@@ -78,6 +93,10 @@ struct LogSpec {
   StreamSelection tee;
   std::string line_prefix_template;  ///< ${role_name} ${local_rank} ${rank} ${hostname}; empty: see label
   Label label = Label::automatic;
+  When fold = When::automatic;  ///< equal lines of several ranks are shown once
+  Progress progress = Progress::automatic;
+  When color = When::automatic;  ///< of labels; never: also where NO_COLOR forbids it
+  std::string relay_mark;        ///< stands, with the rank, before each line's prefix, for the ddrun that shows it
   PtyUse pty = PtyUse::automatic;
   bool timestamps = false;  ///< local time with milliseconds before each console line
   /// Local ranks whose output the console shows; unset: all. Files are not affected.
@@ -85,6 +104,10 @@ struct LogSpec {
   std::vector<std::string> duplicate_stdout_filters;
   std::vector<std::string> duplicate_stderr_filters;
   std::uint64_t rotate_bytes = 0;  ///< a log file is rotated when it would grow over this; 0: never
+  /// Each line's label is that of its rank (if there are several), so that one label can stand for several ranks.
+  [[nodiscard]] bool labels_ranks() const {
+    return line_prefix_template.empty() && (label == Label::automatic || label == Label::rank || label == Label::host);
+  }
 };
 
 /// A set of exit codes, as "0,3,100-120" on the command line.

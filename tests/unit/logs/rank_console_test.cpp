@@ -1,0 +1,182 @@
+#include "ddrun/logs/rank_console.hpp"
+
+#include <cstdlib>
+
+#include "ddrun/test/files.hpp"
+#include "ddrun/test/screen.hpp"
+#include "ddrun/test/terminal.hpp"
+#include "output_harness.hpp"
+
+using namespace ddrun;
+using namespace ddrun::logs;
+using namespace ddrun::test;
+
+namespace {
+
+using Lines = std::vector<std::string>;
+
+/// Workers, and a terminal of 80 columns and 24 lines as console.
+struct ScreenHarness : Terminal, OutputHarness {
+  explicit ScreenHarness(int workers, const std::function<void(OutputOptions&)>& adjust = {})
+      : OutputHarness(workers, [&](OutputOptions& options) {
+          ::setenv("TERM", "xterm", 1);
+          options.console_out = options.console_err = tty.get();
+          options.idle_flush_delay = Milliseconds(20);
+          options.log.pty = PtyUse::never;
+          options.log.color = When::never;
+          if (adjust) adjust(options);
+        }) {
+    start();
+  }
+  bool shows(const Lines& lines) {
+    const bool same = run_until([&] {
+      const std::string bytes = shown();
+      screen.write(bytes);
+      all += bytes;
+      return screen.lines() == lines;
+    });
+    CHECK(screen.lines() == lines);
+    return same;
+  }
+  Screen screen{80, 24};
+  std::string all;  ///< that the terminal got
+};
+
+}  // namespace
+
+TEST_CASE("each progress bar has a row, and lines stand above") {
+  ScreenHarness h(2);
+  put(h.workers[0].out, "\r 10%");
+  put(h.workers[1].out, "20%\r");
+  put(h.workers[1].out, " ");  // only now is it known that no '\n' follows
+  CHECK(h.shows({"[10]  10%", "[11] 20%"}));
+  put(h.workers[1].out, "\r30%\r ");
+  put(h.workers[0].out, "\r 15%");
+  CHECK(h.shows({"[10]  15%", "[11] 30%"}));
+  put(h.workers[1].out, "epoch done\n");
+  CHECK(h.shows({"[11]  epoch done", "[10]  15%"}));
+  put(h.workers[1].out, "\r 40%");
+  put(h.workers[0].out, "\r100%\n");
+  CHECK(h.shows({"[11]  epoch done", "[10] 100%", "[11]  40%"}));
+  h.output->console_line("ddrun: hello\n");
+  CHECK(h.shows({"[11]  epoch done", "[10] 100%", "ddrun: hello", "[11]  40%"}));
+  CHECK(h.end());
+  CHECK(h.shows({"[11]  epoch done", "[10] 100%", "ddrun: hello", "[11]  40%"}));
+  CHECK_FALSE(h.output->close());
+}
+
+TEST_CASE("a worker that moves the cursor draws where it is") {
+  ScreenHarness h(2);
+  put(h.workers[1].out, "\r 40%");
+  CHECK(h.shows({"[11]  40%"}));
+  put(h.workers[0].out, "one\ntwo\n");
+  CHECK(h.shows({"[10] one", "[10] two", "[11]  40%"}));
+  put(h.workers[0].out, "\033[1A\033[2Kone\n");
+  CHECK(h.run_until([&] { return (h.all += h.shown()).find("\r[10] \033[Kone") != std::string::npos; }));
+  CHECK(h.end());
+}
+
+TEST_CASE("elsewhere the last state of a progress bar is shown") {
+  OutputHarness h(2);
+  h.start();
+  put(h.workers[0].out, "\r 10%\r 20%\r100%\n");
+  put(h.workers[0].out, "10%\r20%\rdone\r\nnext\n");
+  put(h.workers[1].out, "\r 10%\r 50%");
+  put(h.workers[1].err, "60%\r70%\r");
+  CHECK(h.run_until([&] { return h.shown_out == "[10] 100%\n[10] done\r\n[10] next\n"; }));
+  CHECK(h.end());
+  CHECK(h.shown_out == "[10] 100%\n[10] done\r\n[10] next\n[11]  50%\n");
+  CHECK(h.shown_err == "[11] 70%\n");
+}
+
+TEST_CASE("log files have every byte of a progress bar and every line") {
+  const TemporaryDirectory dir;
+  ScreenHarness h(2, [&](OutputOptions& options) {
+    options.log.dir = dir.path();
+    options.log.tee.all_ranks = Streams::both;
+    options.log.label = Label::rank;
+  });
+  for (auto& worker : h.workers) put(worker.out, "\r 10%\r 20%\nsame\n");
+  CHECK(h.shows({"[10,11]  20%", "[10,11] same"}));
+  const std::string file = h.output->stdout_log(1);
+  CHECK(h.end());
+  CHECK(read_file(file) == "\r 10%\r 20%\nsame\n");
+}
+
+TEST_CASE("equal lines on a terminal are shown once, before a message of ddrun") {
+  ScreenHarness h(3);
+  put(h.workers[0].out, "same\n");
+  put(h.workers[1].err, "same\n");
+  h.output->drain(0);
+  h.output->drain(1);
+  h.output->console_line("ddrun: hello\n");
+  CHECK(h.shows({"[10,11] same", "ddrun: hello"}));
+  put(h.workers[2].out, "alone\n");
+  CHECK(h.shows({"[10,11] same", "ddrun: hello", "[12] alone"}));  // after 100 ms
+  for (auto& worker : h.workers) put(worker.out, "killed");
+  CHECK(h.end());
+  CHECK(h.shows({"[10,11] same", "ddrun: hello", "[12] alone", "[10-12] killed"}));
+}
+
+TEST_CASE("a prompt of the rank that reads the terminal is followed by a labelled line") {
+  const Progress progress = GENERATE(Progress::rows, Progress::all);
+  bool awaited = true;
+  ScreenHarness h(2, [&](OutputOptions& options) {
+    options.log.progress = progress;
+    options.input_rank = 10;
+    options.input_awaited = [&] { return awaited; };
+  });
+  put(h.workers[0].out, "name? ");
+  CHECK(h.shows({"[10] name?"}));
+  h.screen.type("bob\n");
+  awaited = false;
+  put(h.workers[0].out, "hello bob\n");
+  CHECK(h.shows({"[10] name? bob", "[10] hello bob"}));
+  put(h.workers[0].out, "dots");
+  CHECK(h.shows({"[10] name? bob", "[10] hello bob", "[10] dots"}));
+  put(h.workers[0].out, "...\n");
+  CHECK(h.shows({"[10] name? bob", "[10] hello bob", "[10] dots..."}));
+  CHECK(h.end());
+}
+
+TEST_CASE("the user types a line below the bars of others") {
+  bool awaited = true;
+  ScreenHarness h(2, [&](OutputOptions& options) {
+    options.input_rank = 10;
+    options.input_awaited = [&] { return awaited; };
+  });
+  put(h.workers[1].out, "\r10%");
+  put(h.workers[0].out, "name? ");
+  CHECK(h.shows({"[11] 10%", "[10] name?"}));
+  h.screen.type("b");
+  put(h.workers[1].out, "\r20%");
+  CHECK(h.shows({"[11] 20%", "[10] name? b"}));
+  h.screen.type("ob\n");
+  awaited = false;
+  put(h.workers[1].out, "\r30%");
+  CHECK(h.shows({"[10] name? bob", "[11] 30%"}));
+  put(h.workers[0].out, "hello bob\n");
+  CHECK(h.shows({"[10] name? bob", "[10] hello bob", "[11] 30%"}));
+  CHECK(h.end());
+}
+
+TEST_CASE("labels have the colour of their rank on a terminal") {
+  ScreenHarness h(2, [](OutputOptions& options) { options.log.color = When::automatic; });
+  put(h.workers[1].out, "x\n");
+  CHECK(h.shows({"[11] x"}));
+  CHECK(h.all == "\033[33m[11] \033[mx\r\n");
+  CHECK(h.end());
+}
+
+TEST_CASE("lines for another ddrun have the mark, the rank and the label") {
+  OutputHarness h(2, [](OutputOptions& options) {
+    options.log.relay_mark = "\x02mark ";
+    options.log.progress = Progress::all;
+  });
+  h.start();
+  put(h.workers[1].out, "50%\rx\n");
+  CHECK(h.end());
+  CHECK(h.shown_out ==
+        "\x02mark 11\x02[11] \x02"
+        "50%\r\x02mark 11\x02[11] \x02x\n");
+}
