@@ -96,10 +96,6 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
     };
   }
   const agent::JobResult result = agent::run_job(spec, context, environ, build_info().version, std::move(hooks));
-  // Show a generated log directory; a failure report shows it, too.
-  if (result.verdict == agent::Verdict::success && !result.log_dir.empty() && !spec.log.dir) {
-    say(Level::notice, "logs: " + result.log_dir);
-  }
   std::string report = agent::failure_report(result, launch.messages.color);
   if (ci == agent::CiService::github && !report.empty()) report = agent::escape_runner_commands(std::move(report));
   int code = agent::exit_code(result);

@@ -146,10 +146,19 @@ def _(line, ours, theirs):
 
 @rule("no-log-files", r"std(out|err): lines of workers")
 def _(line, ours, theirs):
-    if not line.has("--log-dir=/dev/null"):
-        return False
-    return (line.has("-r") and ours == []) or \
-        (line.has("-t") and [text.partition("]:")[2] for text in ours] == theirs)
+    return line.has("--log-dir=/dev/null") and line.has("-r") and ours == []
+
+
+@rule("teed-label", r"std(out|err): lines of workers|file logs/.*/filtered_std(out|err)\.log")
+def _(line, ours, theirs):
+    """torchrun's role and local rank, before lines of --tee only."""
+    plain = sorted(re.sub(r"^\[\w*?\d+\]:", "", text) for text in theirs or [])
+    return "DDRUN_LABEL" not in line.env and unlabelled(ours) == plain != theirs
+
+
+@rule("latest-link", r"folder (work/)?logs/(.+/)?latest", one_sided=True)
+def _(line, ours, theirs):
+    return theirs is NOTHING
 
 
 @rule("private-folder", r"folder tmp/FOLDER.*", one_sided=True)

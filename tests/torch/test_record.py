@@ -41,7 +41,7 @@ class Record(TorchTest):
         self.assertEqual((ours.code, theirs.code), (1, 1), f"{ours}\n{theirs}")
         self.assertIn("  message: ValueError: no data in here\n", ours.err)
         self.assertIn("ValueError: no data in here", theirs.err)
-        [mine] = self.tmp.glob("ours/*/attempt_0/0/error.json")
+        mine = self.tmp / "ours/latest/attempt_0/0/error.json"
         [other] = self.tmp.glob("theirs/*/attempt_0/0/error.json")
         contents = [without_times(json.loads(file.read_text())) for file in (mine, other)]
         stacks = [content["message"]["extraInfo"].pop("py_callstack") for content in contents]

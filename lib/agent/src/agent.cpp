@@ -175,6 +175,9 @@ class Agent {
   void resume_spawn(int attempt);
   void spawn_workers(int attempt);
   Result<void> start_workers(int attempt);
+  /// Once, before the first workers. One machine does it for all: that of node rank 0, which is the coordinator's
+  /// unless ranks were given or the coordinator has no workers.
+  void announce_logs(const RankAssignment& ranks);
   void on_output_closed();
 
   Job& job_;
@@ -209,6 +212,7 @@ class Agent {
   bool suspended_ = false;           ///< by Ctrl-Z
   std::set<pid_t> stopped_readers_;  ///< process groups stopped because they read in the background
   bool folded_ = false;
+  bool announced_logs_ = false;
 };
 
 Agent::Agent(Job& job)
@@ -430,6 +434,7 @@ Result<void> Agent::start_workers(int attempt) {
   event_log_.attempt_started(ranks);
   output_.set_hostname(ranks.host);
   if (auto begun = output_.begin_attempt(attempt, identities); !begun) return begun;
+  announce_logs(ranks);
   worker_env::WorkerFacts facts;
   facts.version = job_.version;
   facts.attempt_dir = output_.attempt_dir();
@@ -462,6 +467,19 @@ Result<void> Agent::start_workers(int attempt) {
   }
   log_started(started, prepared_.program, prepared_.directory);
   return spawned;
+}
+
+void Agent::announce_logs(const RankAssignment& ranks) {
+  const std::string dir = output_.run_dir();
+  if (dir.empty() || std::exchange(announced_logs_, true)) return;
+  const bool first = ranks.node_rank == 0;
+  const std::string where = ranks.node_count > 1 ? concat(" on ", ranks.host, "; each machine has its own") : "";
+  // Only this line tells where a temporary directory is.
+  say(first || !spec_.log.dir ? Level::notice : Level::info, concat("logs: ", dir, where));
+  if (!first) return;
+  if (auto linked = output_.link_latest(); !linked) {
+    say(linked.error().code == Errc::invalid_argument ? Level::warning : Level::info, linked.error().message);
+  }
 }
 
 void Agent::carry_out(const action::SpawnWorkers& spawn) {

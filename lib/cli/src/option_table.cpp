@@ -302,9 +302,9 @@ constexpr Option output_table[] = {
      "Begin a new log file when one would grow over SIZE (64K, 10M, 1G); 0: never",
      SETTING(spec.log.rotate_bytes, parse_rotation(v))},
     {"label", "", "WHAT", Kind::choice, own,
-     "What stands before each line on the console: rank, local (rank), host (and rank) or none; auto: the rank if "
-     "there is more than one worker",
-     ENUM(spec.log.label, "auto rank local host none")},
+     "What stands before each line on the console: rank, local (rank), host (and rank), none, or torchrun (role and "
+     "local rank); auto: the rank if there is more than one worker",
+     ENUM(spec.log.label, "auto rank local host none torchrun")},
     {"log-line-prefix-template", "", "TEXT", Kind::text, pet,
      "Own text instead of a label; ${role_name}, ${local_rank}, ${rank} and ${hostname} are replaced",
      SETTING(spec.log.line_prefix_template, text(v)), "", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"},

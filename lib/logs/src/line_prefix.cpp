@@ -81,11 +81,10 @@ std::string line_prefix(const LogSpec& log, const PrefixFacts& facts) {
     case Label::rank: return concat('[', facts.rank, "] ");
     case Label::local: return concat("[local ", facts.local_rank, "] ");
     case Label::host: return concat('[', facts.hostname, ':', facts.rank, "] ");
+    case Label::torchrun: return concat('[', facts.role, facts.local_rank, "]:");
     case Label::automatic: break;
   }
-  if (facts.teed) return concat('[', facts.role, facts.local_rank, "]:");
-  if (facts.local_world_size > 1) return concat('[', facts.rank, "] ");
-  return "";
+  return facts.local_world_size > 1 ? concat('[', facts.rank, "] ") : "";
 }
 
 std::string folded_label(const std::vector<int>& ranks, const std::string& host) {

@@ -17,14 +17,13 @@ struct PrefixFacts {
   int rank = 0;
   int local_rank = 0;
   int local_world_size = 1;
-  bool teed = false;  ///< the stream also goes to a file by --tee
 };
 
 /// Fails with `invalid_argument` if the template has an unknown name.
 [[nodiscard]] Result<void> check_template(std::string_view text);
 
-/// The prefix of each console line of a stream, without the time; may be empty. Precedence: template, label, torchrun's
-/// prefix for tee'd streams, rank if there are several workers.
+/// The prefix of each console line of a stream, without the time; may be empty. Precedence: template, label, rank if
+/// there are several workers.
 [[nodiscard]] std::string line_prefix(const LogSpec& log, const PrefixFacts& facts);
 
 /// The prefix of lines that several ranks have written: "[0-3] ", or "[host:0-3] " with the host of all.

@@ -163,12 +163,12 @@ StreamPlan plan_stream(const LogSpec& log, StreamId stream, int local_rank, int 
   const bool redirected = has(log.redirects) && !targets.unavailable;
 
   StreamPlan plan;
-  plan.teed = has(log.tee);
-  plan.file = targets.files && (redirected || plan.teed);
-  plan.console = listed && (plan.teed || !redirected);
+  const bool teed = has(log.tee);
+  plan.file = targets.files && (redirected || teed);
+  plan.console = listed && (teed || !redirected);
   plan.duplicate = targets.files && !filters.empty();
 
-  const bool decorated = local_world_size > 1 || plan.teed || log.timestamps || !log.line_prefix_template.empty() ||
+  const bool decorated = local_world_size > 1 || log.timestamps || !log.line_prefix_template.empty() ||
                          (log.label != Label::automatic && log.label != Label::none);
   const bool piped =
       (plan.console && (decorated || plan.file)) || (plan.file && log.rotate_bytes > 0) || plan.duplicate;
@@ -313,6 +313,23 @@ Result<void> LogLayout::prepare(const Announce& announce) {
   if (!run_dir) return tl::unexpected<Error>(run_dir.error());
   run_dir_ = *run_dir;
   return {};
+}
+
+Result<void> LogLayout::link_latest() const {
+  if (requested_root_.empty() || run_dir_.empty()) return {};
+  const std::string link = concat(root_, "/latest");
+  struct stat info {};
+  if (::lstat(link.c_str(), &info) == 0 && !S_ISLNK(info.st_mode)) {
+    return fail(Errc::invalid_argument, concat(link, " is no symbolic link and stays as it is"));
+  }
+  const std::string made = concat(root_, "/.latest_", random_name());
+  if (::symlink(run_dir_.c_str() + run_dir_.rfind('/') + 1, made.c_str()) == 0 &&
+      ::rename(made.c_str(), link.c_str()) == 0) {
+    return {};
+  }
+  const int err = errno;
+  ::unlink(made.c_str());
+  return fail_errno(Errc::unavailable, concat("cannot make ", link), err);
 }
 
 Result<void> LogLayout::restore() const {

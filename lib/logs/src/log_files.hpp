@@ -73,8 +73,7 @@ struct StreamPlan {
   bool file = false;       ///< has a log file
   bool console = false;    ///< goes to the console, by ddrun or inherited
   bool duplicate = false;  ///< lines that match a filter are copied to the attempt's filtered log
-  bool teed = false;
-  bool pty = false;  ///< piped through a pseudo-terminal
+  bool pty = false;        ///< piped through a pseudo-terminal
 };
 
 /// Which destinations are possible.
@@ -95,6 +94,7 @@ constexpr int max_workers_with_ptys = 64;
 ///
 ///     <root>/<run id>_<8 random>/attempt_<N>/<local rank>/{stdout.log,stderr.log,error.json}
 ///                                           /filtered_{stdout,stderr}.log
+///     <root>/latest -> <run id>_<8 random>    (link_latest())
 ///
 /// Without --log-dir and without log files there is only a private directory for error files:
 /// <root>/error_<N>_<local rank>.json. Calls block on the file system.
@@ -118,11 +118,17 @@ class LogLayout {
   /// disk with files that are retried.
   [[nodiscard]] Result<void> begin_attempt(int attempt, const std::vector<int>& local_ranks);
 
+  /// Makes <root>/latest a relative link to this run's directory, only with --log-dir. Replaced by rename(2), so that
+  /// it is there at all times. Fails with `invalid_argument` if it is no link, which stays, else with `unavailable`.
+  [[nodiscard]] Result<void> link_latest() const;
+
   /// Makes root and run directory again if they were removed, with the same permissions. Fails if they exist and belong
   /// to another user.
   [[nodiscard]] Result<void> restore() const;
 
   [[nodiscard]] const std::string& root() const { return root_; }
+  /// Empty without log files.
+  [[nodiscard]] const std::string& run_dir() const { return run_dir_; }
   [[nodiscard]] const std::string& attempt_dir() const { return attempt_dir_; }
   [[nodiscard]] std::string stream_log(StreamId stream, int local_rank) const;
   [[nodiscard]] std::string filtered_log(StreamId stream) const;

@@ -120,15 +120,15 @@ class Output::Impl {
   [[nodiscard]] bool shares_stream(int local_rank) const;
   [[nodiscard]] Result<UniqueFd> open_stream(Worker& worker, StreamId id);
   [[nodiscard]] std::unique_ptr<RankConsole> open_console(int fd);
-  void show_stream(WorkerStream& stream, const Worker& worker, StreamId id, bool teed);
+  void show_stream(WorkerStream& stream, const Worker& worker, StreamId id);
   [[nodiscard]] Result<UniqueFd> open_pipe(Worker& worker, StreamId id, const StreamPlan& plan);
   void drain_worker(const Worker& worker);
   static void read_file_tail(FileTail& file, const std::string& path);
   /// A pipe, or a pseudo-terminal if `pty` is set to true.
   [[nodiscard]] Result<Pipe> make_ends(const Worker& worker, StreamId id, const StreamPlan& plan, bool& pty);
-  [[nodiscard]] ScreenSize screen_of(const Worker& worker, StreamId id, bool teed) const;
+  [[nodiscard]] ScreenSize screen_of(const Worker& worker, StreamId id) const;
   [[nodiscard]] Error too_many_descriptors(const std::string& what, int err) const;
-  [[nodiscard]] std::string prefix_of(const Worker& worker, bool teed) const;
+  [[nodiscard]] std::string prefix_of(const Worker& worker) const;
   void close_pipes();
   void reset_attempt();
   void add_waiter(bool for_attempt, std::function<void()> done);
@@ -337,8 +337,7 @@ std::string Output::Impl::log_of(StreamId id, int local_rank) const {
 bool Output::Impl::shares_stream(int local_rank) const {
   const StreamPlan out = plan_of(StreamId::out, local_rank);
   const auto shown_alone = [&](const StreamPlan& plan) {
-    return plan.kind == StreamPlan::Kind::piped && plan.console && !plan.file && !plan.duplicate &&
-           plan.teed == out.teed;
+    return plan.kind == StreamPlan::Kind::piped && plan.console && !plan.file && !plan.duplicate;
   };
   return sinks_[0] == sinks_[1] && shown_alone(out) && shown_alone(plan_of(StreamId::err, local_rank));
 }
@@ -353,14 +352,13 @@ int Output::Impl::descriptors_of(int local_rank) const {
   return count;
 }
 
-std::string Output::Impl::prefix_of(const Worker& worker, bool teed) const {
+std::string Output::Impl::prefix_of(const Worker& worker) const {
   if (!worker.identity.prefix.empty()) return worker.identity.prefix;
   return line_prefix(options_.log, {.role = options_.role,
                                     .hostname = options_.hostname,
                                     .rank = worker.identity.rank,
                                     .local_rank = worker.identity.local_rank,
-                                    .local_world_size = options_.local_world_size,
-                                    .teed = teed});
+                                    .local_world_size = options_.local_world_size});
 }
 
 Error Output::Impl::too_many_descriptors(const std::string& what, int err) const {
@@ -454,12 +452,12 @@ Result<UniqueFd> Output::Impl::open_pipe(Worker& worker, StreamId id, const Stre
   }
   if (auto watched = pipes_.add(pipe->read.get(), stream.get()); !watched) return tl::unexpected(watched.error());
   stream->pipe = std::move(pipe->read);
-  if (plan.console) show_stream(*stream, worker, id, plan.teed);
+  if (plan.console) show_stream(*stream, worker, id);
   if (plan.duplicate && filtered_logs_[index_of(id)]) {
     const auto& filters =
         id == StreamId::out ? options_.log.duplicate_stdout_filters : options_.log.duplicate_stderr_filters;
     stream->duplicate.reset(
-        new Duplicate{&filters, filtered_logs_[index_of(id)].get(), prefix_of(worker, plan.teed), {}});
+        new Duplicate{&filters, filtered_logs_[index_of(id)].get(), prefix_of(worker), {}});
   }
   if (id == StreamId::err) stream->tail = std::make_unique<TailBuffer>();
   worker.streams[index_of(id)] = stream;
@@ -467,12 +465,12 @@ Result<UniqueFd> Output::Impl::open_pipe(Worker& worker, StreamId id, const Stre
   return std::move(pipe->write);
 }
 
-void Output::Impl::show_stream(WorkerStream& stream, const Worker& worker, StreamId id, bool teed) {
+void Output::Impl::show_stream(WorkerStream& stream, const Worker& worker, StreamId id) {
   stream.sink = sinks_[index_of(id)];
   RankStream& shown = stream.shown;
   const LogSpec& log = options_.log;
   shown.rank = worker.identity.rank;
-  shown.prefix = prefix_of(worker, teed);
+  shown.prefix = prefix_of(worker);
   shown.labelled = worker.identity.prefix.empty() && log.line_prefix_template.empty();
   if (log.label == Label::host) shown.host = options_.hostname;
   if (!log.relay_mark.empty()) shown.prefix = concat(log.relay_mark, shown.rank, mark_end, shown.prefix, mark_end);
@@ -483,7 +481,7 @@ void Output::Impl::show_stream(WorkerStream& stream, const Worker& worker, Strea
 Result<Pipe> Output::Impl::make_ends(const Worker& worker, StreamId id, const StreamPlan& plan, bool& pty) {
   pty = plan.pty && !ptys_unavailable_;
   if (pty) {
-    auto made = PseudoTerminal::open(screen_of(worker, id, plan.teed));
+    auto made = PseudoTerminal::open(screen_of(worker, id));
     if (made) return Pipe{std::move(made->master), std::move(made->slave)};
     if (options_.log.pty == PtyUse::always || is_out_of_descriptors(made.error().cause.value())) {
       return tl::unexpected<Error>(made.error());
@@ -498,9 +496,9 @@ Result<Pipe> Output::Impl::make_ends(const Worker& worker, StreamId id, const St
   return pipe;
 }
 
-ScreenSize Output::Impl::screen_of(const Worker& worker, StreamId id, bool teed) const {
+ScreenSize Output::Impl::screen_of(const Worker& worker, StreamId id) const {
   const int console = id == StreamId::out ? options_.console_out : options_.console_err;
-  std::size_t width = screen_width(prefix_of(worker, teed));
+  std::size_t width = screen_width(prefix_of(worker));
   if (options_.log.timestamps) width += time_stamp({}).size();
   return screen_size(console).without_prefix(width);
 }
@@ -510,7 +508,7 @@ void Output::Impl::screen_resized() {
     for (const StreamId id : {StreamId::out, StreamId::err}) {
       const auto& stream = worker.streams[index_of(id)];
       if (!stream || !stream->pty || !stream->pipe) continue;
-      resize(stream->pipe, screen_of(worker, id, plan_of(id, worker.identity.local_rank).teed));
+      resize(stream->pipe, screen_of(worker, id));
     }
   }
 }
@@ -721,6 +719,8 @@ std::string Output::stdout_log(int local_rank) const { return impl_->log_of(Stre
 std::string Output::stderr_log(int local_rank) const { return impl_->log_of(StreamId::err, local_rank); }
 std::string Output::error_file(int local_rank) const { return impl_->layout.error_file(local_rank); }
 std::string Output::attempt_dir() const { return impl_->layout.attempt_dir(); }
+std::string Output::run_dir() const { return impl_->layout.run_dir(); }
+Result<void> Output::link_latest() const { return impl_->layout.link_latest(); }
 std::string Output::root() const { return impl_->layout.root(); }
 void Output::console_line(std::string_view text) { impl_->console_line(text, StreamId::err); }
 void Output::stdout_line(std::string_view text) { impl_->console_line(text, StreamId::out); }

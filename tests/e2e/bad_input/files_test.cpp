@@ -22,7 +22,7 @@ TEST_CASE("A limit on the size of files is a full disk and not the end of ddrun"
   CHECK(outcome.code() == 125);
   // Nothing is missing on the console, and the loss is said once.
   CHECK(count(outcome.out, "\n") == 2 * 1001);
-  CHECK(count(outcome.out, "]:done\n") == 2);
+  CHECK(count(outcome.out, "] done\n") == 2);
   CHECK(has(outcome.err, "File too large"));
   CHECK(count(outcome.err, "log files are incomplete: ") == 1);
   CHECK(has(last_line(outcome.err), "log files are incomplete: "));

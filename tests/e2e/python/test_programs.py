@@ -88,7 +88,7 @@ class RunPath(InAFolder):
         self.assertEqual(result.code, 1, str(result))
         self.assertIn("ddrun: error: rank 1 exited with code 1", result.err)
         self.assertIn("ValueError: no data", result.err)
-        [error] = self.folder.glob("logs/*/attempt_0/*/error.json")
+        [error] = self.folder.glob("logs/latest/attempt_0/*/error.json")
         self.assertEqual(error.parent.name, "1")
         message = json.loads(error.read_text())["message"]
         self.assertEqual(message["message"], "ValueError: no data")

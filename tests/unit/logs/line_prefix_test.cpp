@@ -10,29 +10,28 @@ using namespace ddrun::logs;
 
 namespace {
 
-PrefixFacts facts(bool teed = false, int workers = 4) {
-  return {
-      .role = "trainer", .hostname = "node7", .rank = 13, .local_rank = 3, .local_world_size = workers, .teed = teed};
+PrefixFacts facts(int workers = 4) {
+  return {.role = "trainer", .hostname = "node7", .rank = 13, .local_rank = 3, .local_world_size = workers};
 }
 
 }  // namespace
 
-TEST_CASE("the prefix follows template then label then tee then number of workers") {
+TEST_CASE("the prefix follows template then label then number of workers") {
   LogSpec log;
   CHECK(line_prefix(log, facts()) == "[13] ");
-  CHECK(line_prefix(log, facts(false, 1)).empty());
-  CHECK(line_prefix(log, facts(true)) == "[trainer3]:");
-  CHECK(line_prefix(log, facts(true, 1)) == "[trainer3]:");
+  CHECK(line_prefix(log, facts(1)).empty());
   log.label = Label::rank;
-  CHECK(line_prefix(log, facts(true, 1)) == "[13] ");
+  CHECK(line_prefix(log, facts(1)) == "[13] ");
+  log.label = Label::torchrun;
+  CHECK(line_prefix(log, facts(1)) == "[trainer3]:");
   log.label = Label::local;
   CHECK(line_prefix(log, facts()) == "[local 3] ");
   log.label = Label::host;
   CHECK(line_prefix(log, facts()) == "[node7:13] ");
   log.label = Label::none;
-  CHECK(line_prefix(log, facts(true)).empty());
+  CHECK(line_prefix(log, facts()).empty());
   log.line_prefix_template = "${role_name}/${local_rank}/${rank}@${hostname}> ";
-  CHECK(line_prefix(log, facts(true)) == "trainer/3/13@node7> ");
+  CHECK(line_prefix(log, facts()) == "trainer/3/13@node7> ");
 }
 
 TEST_CASE("templates treat dollars as Python does") {

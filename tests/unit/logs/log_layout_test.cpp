@@ -4,8 +4,10 @@
 #include <sys/stat.h>
 #include <fstream>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <thread>
 
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/files.hpp"
@@ -43,6 +45,99 @@ TEST_CASE("the layout is that of torchrun") {
   CHECK(layout.filtered_log(StreamId::err) == layout.attempt_dir() + "/filtered_stderr.log");
   CHECK(layout.error_file(1) == layout.attempt_dir() + "/1/error.json");
   CHECK(fs::is_directory(layout.attempt_dir() + "/1"));
+}
+
+TEST_CASE("latest is a relative link to the run that began last") {
+  TemporaryDirectory dir;
+  LogSpec log;
+  log.dir = dir.path();
+  const fs::path link = dir.file("latest");
+  LogLayout first(log, "job");
+  REQUIRE(first.prepare());
+  REQUIRE(first.link_latest());
+  CHECK(fs::read_symlink(link) == fs::path(first.run_dir()).filename());
+  LogLayout second(log, "a/job");
+  REQUIRE(second.prepare());
+  REQUIRE(second.link_latest());
+  CHECK(fs::equivalent(link, second.run_dir()));
+  // No other name is left, and the link of a run that is gone is replaced as well.
+  CHECK(std::distance(fs::directory_iterator(dir.path()), {}) == 3);
+  fs::remove_all(second.run_dir());
+  REQUIRE(first.link_latest());
+  CHECK(fs::equivalent(link, first.run_dir()));
+}
+
+TEST_CASE("a file or directory of the user that is called latest stays") {
+  TemporaryDirectory dir;
+  LogSpec log;
+  log.dir = dir.path();
+  LogLayout layout(log, "job");
+  REQUIRE(layout.prepare());
+  const std::string latest = dir.file("latest");
+  for (const bool directory : {false, true}) {
+    if (directory) fs::create_directory(latest);
+    else test::write_file(latest, "mine");
+    const auto linked = layout.link_latest();
+    REQUIRE_FALSE(linked);
+    CHECK(linked.error().code == Errc::invalid_argument);
+    CHECK(linked.error().message == latest + " is no symbolic link and stays as it is");
+    CHECK(fs::is_directory(latest) == directory);
+    CHECK(std::distance(fs::directory_iterator(dir.path()), {}) == 2);
+    fs::remove(latest);
+  }
+}
+
+TEST_CASE("latest is there at all times while jobs with one log directory begin") {
+  TemporaryDirectory dir;
+  LogSpec log;
+  log.dir = dir.path();
+  const std::string link = dir.file("latest");
+  LogLayout first(log, "job");
+  REQUIRE(first.prepare());
+  REQUIRE(first.link_latest());
+  std::atomic<bool> over = false;
+  std::atomic<int> missing = 0;
+  std::thread reader([&] {
+    while (!over) missing += fs::is_directory(link) ? 0 : 1;
+  });
+  std::vector<std::thread> jobs;
+  std::atomic<int> failed = 0;
+  for (int i = 0; i < 4; ++i) {
+    jobs.emplace_back([&] {
+      LogLayout layout(log, "job");
+      if (!layout.prepare()) ++failed;
+      for (int times = 0; times < 200; ++times) failed += layout.link_latest() ? 0 : 1;
+    });
+  }
+  for (std::thread& job : jobs) job.join();
+  over = true;
+  reader.join();
+  CHECK(missing == 0);
+  CHECK(failed == 0);
+  CHECK(std::distance(fs::directory_iterator(dir.path()), {}) == 6);
+}
+
+TEST_CASE("a temporary log directory has no latest, and a link that cannot be made leaves nothing") {
+  TemporaryDir temporary;
+  LogSpec log;
+  log.redirects.all_ranks = Streams::both;
+  LogLayout layout(log, "job");
+  REQUIRE(layout.prepare());
+  REQUIRE(layout.link_latest());
+  CHECK(std::distance(fs::directory_iterator(layout.root()), {}) == 1);
+  TemporaryDirectory dir;
+  log.dir = dir.file("logs");
+  LogLayout removed(log, "job");
+  REQUIRE(removed.prepare());
+  fs::remove_all(*log.dir);
+  const auto linked = removed.link_latest();
+  REQUIRE_FALSE(linked);
+  CHECK(linked.error().code == Errc::unavailable);
+  log.dir = "/dev/null";
+  LogLayout none(log, "job");
+  REQUIRE(none.prepare());
+  CHECK(none.link_latest());
+  CHECK(none.run_dir().empty());
 }
 
 TEST_CASE("an attempt of the same number keeps the logs of the one before") {

@@ -41,11 +41,12 @@ TEST_CASE("a stream that is only redirected is written by the worker itself") {
   CHECK(fs::is_directory(fs::path(h.output->error_file(0)).parent_path()));
 }
 
-TEST_CASE("a tee files the exact bytes and shows lines with the prefix of torchrun") {
+TEST_CASE("a tee files the exact bytes and shows lines with the label") {
   TemporaryDirectory dir;
   OutputHarness h(1, [&](OutputOptions& options) {
     options.log.dir = dir.path();
     options.log.tee.all_ranks = Streams::both;
+    options.log.label = Label::torchrun;
     options.role = "trainer";
   });
   h.start();
@@ -77,7 +78,7 @@ TEST_CASE("filters copy whole lines with their prefix to one file for all worker
   put(h.workers[0].out, "ss 3\nthe last loss");
   CHECK(h.end());
   CHECK(read_file(h.output->attempt_dir() + "/filtered_stdout.log") ==
-        "[default1]:acc 0.5\n[default0]:loss 3\n[default0]:the last loss\n");
+        "[11] acc 0.5\n[10] loss 3\n[10] the last loss\n");
 }
 
 TEST_CASE("every attempt keeps its logs and the tail is that of the present one") {
@@ -136,7 +137,7 @@ TEST_CASE("a restart makes log directories again, and without them it shows what
   CHECK(h.output->error_file(0).empty());
   CHECK(h.end());
   CHECK(h.shown_out.find("[10] redirected\n") != std::string::npos);
-  CHECK(h.shown_out.find("[default1]:teed\n") != std::string::npos);
+  CHECK(h.shown_out.find("[11] teed\n") != std::string::npos);
   CHECK(h.output->losses().file_bytes == 0);
   REQUIRE(said.size() == 1);
   CHECK(said[0].ends_with("/attempt_2: Not a directory; attempt 2 has no log files, and all output is shown\n"));
@@ -305,7 +306,7 @@ TEST_CASE("a full disk costs the log and not the job") {
     for (int i = 0; i < 2000; ++i) push(h.workers[0].out, line);
     h.workers[0].out.reset();
   });
-  const std::size_t shown = 2000 * (line.size() + 11);
+  const std::size_t shown = 2000 * (line.size() + 5);
   CHECK(h.run_until([&] { return h.shown_out.size() >= shown; }));
   writer.join();
   CHECK(h.end());
@@ -322,6 +323,6 @@ TEST_CASE("a full disk costs the log and not the job") {
   h.start(1);
   put(h.workers[1].out, "still here\n");
   CHECK(h.end());
-  CHECK(h.shown_out.size() == shown + 22);
+  CHECK(h.shown_out.size() == shown + 16);
   CHECK(dir.said.size() == 1);
 }

@@ -157,6 +157,10 @@ class Output {
   /// Value of TORCHELASTIC_ERROR_FILE; its directory exists. Empty with --log-dir=/dev/null.
   [[nodiscard]] std::string error_file(int local_rank) const;
   [[nodiscard]] std::string attempt_dir() const;
+  /// That of all attempts; empty without log files.
+  [[nodiscard]] std::string run_dir() const;
+  /// Makes <--log-dir>/latest a link to run_dir(); fails with `invalid_argument` if it is no link, and stays.
+  [[nodiscard]] Result<void> link_latest() const;
   /// --log-dir, or the directory made instead of it.
   [[nodiscard]] std::string root() const;
 

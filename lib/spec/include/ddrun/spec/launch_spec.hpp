@@ -57,11 +57,12 @@ struct StreamSelection {
 
 /// The prefix of a worker's line on the console.
 enum class Label {
-  automatic,  ///< "[rank] " if there is more than one worker; torchrun's "[role local_rank]:" for tee'd streams
+  automatic,  ///< "[rank] " if there is more than one worker
   rank,       ///< "[3] "
   local,      ///< "[local 1] "
   host,       ///< "[host:3] " with the short host name and the rank
   none,
+  torchrun,  ///< "[default1]:" with role and local rank, as torchrun has it before lines of --tee
 };
 
 /// Whether a worker writes to its own pseudo-terminal instead of a pipe.
