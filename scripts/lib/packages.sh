@@ -47,7 +47,7 @@ build_packages() {
     *) echo "libboost-process$boost-dev" ;;
   esac
 }
-test_packages() { echo catch2 gnuplot-nox libgloo-dev zsh fish procps "$(net_packages)" "$(slurm_packages)" "$(etcd_packages)" "$(package_packages)" "$(gvisor_packages)"; }
+test_packages() { echo catch2 gnuplot-nox libgloo-dev zsh fish procps python3-jsonschema "$(net_packages)" "$(slurm_packages)" "$(etcd_packages)" "$(package_packages)" "$(gvisor_packages)"; }
 net_packages() { echo iproute2 iptables util-linux openssh-client openssh-server python3-yaml; } # for tests/net
 slurm_packages() { echo slurmctld slurmd slurm-client munge; } # a cluster of their own for tests/net
 etcd_packages() { echo etcd-server etcd-client curl openssl; } # clusters of their own for the lease

@@ -22,7 +22,7 @@ double seconds(Duration duration) {
 [[nodiscard]] Json text_or_null(const std::string& text);
 [[nodiscard]] Json signal_json(int signal);
 
-/// One worker of the report (docs/debugging.md).
+/// One worker of the report (docs/schemas/report.schema.json).
 [[nodiscard]] Json worker_json(const WorkerEnd& worker);
 
 /// "preload" of the report, and of an event.

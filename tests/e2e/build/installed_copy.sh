@@ -11,7 +11,7 @@ fail() { echo "FAILED: $*"; exit 1; }
 rm -f "$prefix.log"
 for file in bin/ddrun bin/ddrun-allreduce bin/ddrun-etcd share/man/man1/ddrun.1 share/man/man1/ddrun-allreduce.1 share/man/man1/ddrun-etcd.1 \
   share/bash-completion/completions/ddrun share/bash-completion/completions/ddrun-allreduce share/bash-completion/completions/ddrun-etcd share/zsh/site-functions/_ddrun share/fish/vendor_completions.d/ddrun.fish \
-  share/doc/ddrun/README.md share/doc/ddrun/CHANGELOG.md share/doc/ddrun/docs/coming-from-torchrun.md \
+  share/doc/ddrun/README.md share/doc/ddrun/CHANGELOG.md share/doc/ddrun/docs/coming-from-torchrun.md share/doc/ddrun/docs/schemas/{report,events}.schema.json \
   share/doc/ddrun/{LICENSE,NOTICE,copyright} share/doc/ddrun/docs/licenses/Apache-2.0.txt share/doc/libddrun-dev/copyright \
   share/doc/ddrun/configs/cpu-smoke.toml share/doc/ddrun/scripts/each-host; do
   [ -s "$prefix/$file" ] || fail "$file is not installed"

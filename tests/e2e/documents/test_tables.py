@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What pages say in tables and examples: exit statuses, variables, settings, keys of the report, bytes of the store."""
+"""What pages say in tables and examples: exit statuses, variables, settings, bytes of the store."""
 import json
 import os
 import pathlib
@@ -190,23 +190,6 @@ class Settings(unittest.TestCase):
                 result = run([DDRUN, "config", "show", f"--config={folder / 'job.toml'}"], cwd=folder)
                 self.assertEqual(result.code, 0, str(result))
                 self.assertIn("job.toml", result.out)
-
-
-class Report(unittest.TestCase):
-    def test_every_key(self):
-        """The keys of --report that docs/debugging.md lists are those that are written."""
-        page = (ROOT / "docs/debugging.md").read_text(encoding="utf-8").split("## The report as JSON")[1]
-        listed = [re.findall(r"`([a-z_.\[\]]+)`", entry) for entry in re.findall(r"^\* (`[^:\n]*)", page, re.MULTILINE)]
-        listed = [name for names in listed for name in names]
-        split = listed.index("rank")
-        job, worker = set(listed[:split]), set(listed[split:])
-        folder = pathlib.Path(tempfile.mkdtemp(prefix="ddrun-report-"))
-        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
-        run([DDRUN, f"--report={folder / 'report'}", "--timeout=60", "sh", "-c", "exit 3"])
-        report = json.loads((folder / "report").read_text())
-        attempt = report["attempts"][0]
-        self.assertEqual(set(report) | {f"attempts[].{name}" for name in attempt}, job)
-        self.assertEqual(set(attempt["workers"][0]), worker)
 
 
 class Schedulers(unittest.TestCase):

@@ -67,7 +67,7 @@ TEST_CASE("a value that is not allowed is named with its option and what is allo
       {"--signals-to-handle=KILL", "SIGKILL cannot be handled by a launcher"},
       {"--signals-to-handle=TERM,", "'' is not a signal"},
       {"--stdin=some", "'some' is neither a rank (0, 1, ...) nor all or none"},
-      {"--label=ranks", "'ranks' is not one of auto, rank, local, host, none; did you mean 'rank'?"},
+      {"--label=ranks", "'ranks' is not one of auto, rank, local, host, none, torchrun; did you mean 'rank'?"},
       {"--bind=socket", "'socket' is not one of none, cores, numa"},
       {"--color=on", "'on' is not one of auto, always, never"},
       {"--env=A", "'A' is not NAME=VALUE"},

@@ -6,7 +6,7 @@
 #include "ddrun/base/duration.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 
-// The lines of --events, without the time: lib/rendezvous/PROTOCOL.md, section 8. Written by the coordinator of a job
+// The lines of --events, without the time: docs/schemas/events.schema.json. Written by the coordinator of a job
 // on several machines, and by the agent of a job on one.
 
 namespace ddrun::rendezvous::event_text {
