@@ -473,7 +473,8 @@ void Agent::announce_logs(const RankAssignment& ranks) {
   const std::string dir = output_.run_dir();
   if (dir.empty() || std::exchange(announced_logs_, true)) return;
   const bool first = ranks.node_rank == 0;
-  const std::string where = ranks.node_count > 1 ? concat(" on ", ranks.host, "; each machine has its own") : "";
+  const std::string where =
+      ranks.node_count > 1 ? concat(" on node rank ", ranks.node_rank, "; each machine has its own") : "";
   // Only this line tells where a temporary directory is.
   say(first || !spec_.log.dir ? Level::notice : Level::info, concat("logs: ", dir, where));
   if (!first) return;

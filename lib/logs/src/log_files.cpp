@@ -323,7 +323,7 @@ Result<void> LogLayout::link_latest() const {
     return fail(Errc::invalid_argument, concat(link, " is no symbolic link and stays as it is"));
   }
   const std::string made = concat(root_, "/.latest_", random_name());
-  if (::symlink(run_dir_.c_str() + run_dir_.rfind('/') + 1, made.c_str()) == 0 &&
+  if (::symlinkat(run_dir_.c_str() + run_dir_.rfind('/') + 1, AT_FDCWD, made.c_str()) == 0 &&
       ::rename(made.c_str(), link.c_str()) == 0) {
     return {};
   }

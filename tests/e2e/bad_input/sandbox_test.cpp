@@ -30,6 +30,7 @@ TEST_CASE("A system call that an old sandbox refuses with EPERM is done without"
                                                                  {"renameat2", SYS_renameat2},
                                                                  {"memfd_create", SYS_memfd_create},
                                                                  {"statx", SYS_statx},
+                                                                 {"symlinkat", SYS_symlinkat},
                                                                  {"epoll_pwait2", SYS_epoll_pwait2}}));
   CAPTURE(name);
   for (const int error : {EPERM, ENOSYS}) {

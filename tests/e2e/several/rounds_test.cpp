@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -183,6 +184,25 @@ TEST_CASE("Where the machines share the report's file, it is the one about all o
     const auto json = nlohmann::json::parse(read_file(report));
     REQUIRE(json["attempts"][0]["workers"].size() == 3);
   }
+}
+
+TEST_CASE("One machine names the log directory, and links the last run where machines share it") {
+  const TemporaryDirectory directory;
+  Agents agents({"--nnodes=2", "--max-restarts=1", "--log-dir=" + directory.path(), "-r", "3"});
+  // Where the coordinator runs is left to chance: the machine of node rank 0 does it.
+  for (const std::string node : {"1", "0"}) {
+    agents.start({"--node-rank=" + node},
+                 {"env", "GROUP_RANK", "attempt", "0", "rank", "1", "exit", "3", ";", "forever", ";"});
+  }
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  CHECK(count(outcomes[0].err, "ddrun: logs: ") == 0);
+  CHECK(count(outcomes[1].err, "ddrun: logs: ") == 1);
+  const std::string run = std::filesystem::canonical(directory.file("latest"));
+  CHECK(has(outcomes[1].err, "ddrun: logs: " + run + " on node rank 0; each machine has its own\n"));
+  CHECK(read_file(directory.file("latest/attempt_1/0/stdout.log")) == "GROUP_RANK=0\n");
+  // Two directories and the link.
+  CHECK(std::distance(std::filesystem::directory_iterator(directory.path()), {}) == 3);
 }
 
 TEST_CASE("The report and the events of a job are about all of its machines") {

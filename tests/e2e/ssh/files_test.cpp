@@ -65,6 +65,22 @@ TEST_CASE("Report and events of all hosts are written where ddrun was called") {
   CHECK(events.back() == "verdict");
 }
 
+TEST_CASE("One line names the log directory of a job on several hosts") {
+  SshHosts hosts;
+  const TemporaryDirectory logs;
+  const auto outcome = finish_on(hosts, hosts.job("one,two", {"-r", "3", "--log-dir=" + logs.path()}, {"env", "RANK"}));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(outcome.err.starts_with("ddrun on one: logs: " + std::filesystem::canonical(logs.file("latest")).string() +
+                                " on node rank 0; each machine has its own\n"));
+  CHECK(count(outcome.err, " logs: ") == 1);
+  CHECK(read_file(logs.file("latest/attempt_0/0/stdout.log")) == "RANK=0\n");
+  // A temporary directory on each host is named once, too.
+  const auto temporary = finish_on(hosts, hosts.job("one,two", {"-r", "3"}, {"env", "RANK"}));
+  DDRUN_SHOW(temporary);
+  CHECK(count(temporary.err, "ddrun on one: logs: /") == 1);
+}
+
 TEST_CASE("Events are at home while the job runs and are appended") {
   SshHosts made;
   const SshHosts& hosts = without_files(made);
