@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -190,6 +191,43 @@ class Settings(unittest.TestCase):
                 result = run([DDRUN, "config", "show", f"--config={folder / 'job.toml'}"], cwd=folder)
                 self.assertEqual(result.code, 0, str(result))
                 self.assertIn("job.toml", result.out)
+
+
+class OtherLaunchers(unittest.TestCase):
+    """docs/coming-from-others.md, row by row: what it says to write is understood, and is what ddrun answers by itself."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="ddrun-launchers-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        (self.folder / ".deepspeed_env").write_text("A=1\n")
+
+    def settings(self, line):
+        return run([DDRUN, "config", "show", *shlex.split(line), "true"], cwd=self.folder)
+
+    def test_every_row(self):
+        page = (ROOT / "docs/coming-from-others.md").read_text(encoding="utf-8")
+        tables = re.findall(r"^\| .* \| ddrun \|\n\|[-|]+\n((?:\|.*\n)+)", page, re.MULTILINE)
+        self.assertEqual(len(tables), 3)
+        lines = 0
+        for row in "".join(tables).splitlines():
+            *theirs, ours = row.strip("|").split("|")
+            known = [self.settings(line) for line in re.findall(r"`(--?[\w-]+[ =][^`]+)`", ours)]
+            for result in known:
+                self.assertEqual(result.code, 0, str(result))
+            for line in re.findall(r"`(-[^`]+)`", " ".join(theirs)):
+                lines += 1
+                with self.subTest(line=line):
+                    said = self.settings(line)
+                    if said.code == 0:
+                        self.assertTrue("the same" in ours or "not needed" in ours or said.out in [result.out for result in known])
+                    elif "; not needed" in said.err or line == "--label":
+                        self.assertIn("not needed", ours)
+                    else:
+                        hint = re.search(r"; (?:in ddrun:|did you mean) (.*)", said.err)
+                        self.assertTrue(hint, said.err)
+                        named = re.findall(r"(?<![\w-])--?[a-z][a-z-]*", hint[1])
+                        self.assertTrue(set(named) & set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", ours)), said.err)
+        self.assertGreater(lines, 60)
 
 
 class Schedulers(unittest.TestCase):
