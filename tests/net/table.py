@@ -1,7 +1,7 @@
-"""What docs/several-machines.md and docs/ssh.md say of each failure, below "When something fails": what it does, the message,
-the exit status, and how long that takes.
+"""What docs/several-machines-failures.md and docs/ssh.md say of each failure: what it does, the message, the exit status, and
+how long that takes.
 
-    **Group.** ... Status: 125.             what holds for the items below, up to the next paragraph
+    A paragraph. ... Status: 125.           what holds for the items below, up to the next paragraph
     * A fault: an effect. Message: `h2 … was lost`. Status: 1. Within: 3 s. <!-- id: one another -->
 """
 
@@ -10,8 +10,7 @@ import pathlib
 import re
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
-PAGES = ("several-machines.md", "ssh.md")
-HEADING = "## When something fails"
+PAGES = {"several-machines-failures.md": "# When something fails on several machines\n", "ssh.md": "\n## When something fails\n"}
 
 
 @dataclasses.dataclass
@@ -46,8 +45,8 @@ def _fields(text):
 
 
 def _blocks(page):
-    """The paragraphs and items below the heading, each as one line."""
-    text = (DOCS / page).read_text(encoding="utf-8").split(f"\n{HEADING}\n")[1].split("\n## ")[0]
+    """The paragraphs and items from the page's heading to its end, each as one line."""
+    text = (DOCS / page).read_text(encoding="utf-8").split(PAGES[page])[1]
     return [" ".join(block.split()) for block in re.split(r"\n\n|\n(?=\* )", text) if block.strip()]
 
 

@@ -1,4 +1,4 @@
-"""docs/several-machines.md, "With etcd": four machines with agents, and an etcd on three others. DDRUN_NET_ETCD_AWAY says
+"""docs/several-machines-failures.md, "With etcd": four machines with agents, and an etcd on three others. DDRUN_NET_ETCD_AWAY says
 for how many seconds etcd is away."""
 
 import os

@@ -1,4 +1,4 @@
-"""docs/several-machines.md, "Joining and leaving"."""
+"""docs/several-machines-failures.md, "Joining and leaving"."""
 
 from jobs import INTERRUPT, JobTest
 from netcase import main, wait_until

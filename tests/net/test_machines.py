@@ -1,4 +1,4 @@
-"""docs/several-machines.md, "When something fails": agents and machines."""
+"""docs/several-machines-failures.md: agents and machines."""
 
 import datetime
 import json

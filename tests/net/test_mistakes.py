@@ -1,4 +1,4 @@
-"""docs/several-machines.md, "Mistakes"."""
+"""docs/several-machines-failures.md, "Mistakes"."""
 
 import os
 import pathlib

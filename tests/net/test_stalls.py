@@ -1,4 +1,4 @@
-"""docs/several-machines.md, "No effect": a disk or a terminal that takes nothing for a while."""
+"""docs/several-machines-failures.md, "No effect": a disk or a terminal that takes nothing for a while."""
 
 import os
 import pty

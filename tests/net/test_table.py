@@ -1,4 +1,4 @@
-"""docs/several-machines.md, docs/ssh.md and the tests agree about which failures there are."""
+"""docs/several-machines-failures.md, docs/ssh.md and the tests agree about which failures there are."""
 
 import re
 import unittest

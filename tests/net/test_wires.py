@@ -1,4 +1,4 @@
-"""docs/several-machines.md, "When something fails": links."""
+"""docs/several-machines-failures.md: links."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""docs/several-machines.md, "Workers"."""
+"""docs/several-machines-failures.md, "Workers"."""
 
 from jobs import JobTest
 from netcase import CLOCK_OFFSET, is_static, main

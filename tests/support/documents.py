@@ -22,7 +22,9 @@ Comments on the lines above a block, which a reader does not see, change how it 
     <!-- before: COMMAND -->    a command that comes first
     <!-- ends with: 0, 3 -->    each command ends with one of these
     <!-- measured -->           numbers with a decimal point stand for any number
-    <!-- on 2 machines -->      each command so often at the same time: node0, where they meet, is the loopback
+    <!-- on 2 machines -->      each command so often at the same time: node0, where they meet, is the loopback. With --node-rank
+                                once for each rank, the next one when the one before has printed a line; what the typed one
+                                prints counts. The same command with another rank right below is of the same job
 """
 import dataclasses
 import os
@@ -136,6 +138,7 @@ WILDCARDS = [(re.compile(shown), meant) for shown, meant in (
     (r"\b\d+(?:\.\d+)? s\b", r"\d+(?:\.\d+)? (?:ms|s)"),
     (r"\bpid \d+", r"pid \d+"),
     (r"\bon node\d\b", r"on [\w.-]+"),
+    (r"\[node\d:", r"\[[\w.-]+:"),
     (r"127\.0\.0\.1:\d+", r"127\.0\.0\.1:\d+"),
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"),
     (r"\b\d\d:\d\d:\d\d\.\d{3}", r"\d\d:\d\d:\d\d\.\d{3}"),
@@ -205,7 +208,7 @@ class Page:
     def __init__(self, path, folder, venv=None):
         self.path, self.folder, self.venv = path, folder, venv
         self.ran, self.files, self.left_out = 0, 0, []  # (place, reason)
-        self.status = 0
+        self.status, self.job = 0, None
         self.home = folder / ".home"
         programs = folder / ".programs"
         for made in (self.home, programs, folder / ".tmp"):
@@ -275,16 +278,23 @@ class Page:
             told = following is not None and following.text.startswith("echo $?")
             if "measured" in block.orders:
                 command.expected = [re.sub(r"\d+\.\d+", "…", line) for line in command.expected]
-            if "machines" in block.orders:
+            if "machines" in block.orders and not command.text.startswith("echo $?"):
                 self.multiply(command, block.orders["machines"])
             self.run_command(command, None if told else allowed)
 
-    @staticmethod
-    def multiply(command, machines):
+    def multiply(self, command, machines):
         port = free_port()
         members = r"\bnode\d:2379(,node\d:2379)*"
         one, found = re.subn(members, f"127.0.0.1:{port}", command.text)
         one = re.sub(r":29400\b", f":{port}", re.sub(r"\bnode0\b", "127.0.0.1", one))
+        if typed := re.search(r"--node-rank=(\d)", command.text):
+            job, self.job = self.job, command.text.replace(typed[0], "")
+            start = "rm -f terminal-*; all=; code=0\n" + "".join(
+                f"{{ until [ {number} = 0 -o -s terminal-{number - 1} ]; do sleep 0.01; done; "
+                f"{one.replace(typed[0], f'--node-rank={number}')}\n}} >terminal-{number} 2>&1 & all=\"$all $!\"\n"
+                for number in range(machines)) + "for one in $all; do wait $one || code=$?; done; "
+            command.text = ("code=0; " if job == self.job else start) + f"cat terminal-{typed[1]}; exit $code"
+            return
         command.text = (etcd(port, free_port()) if found else "") + f"export PORT={port}; all=; code=0\n" + f"{{ {one}\n}} & all=\"$all $!\"\n" * machines + \
             "for one in $all; do wait $one || code=$?; done; exit $code"
 
