@@ -40,8 +40,10 @@ class RecipeTest(TorchTest):
         (self.tmp / "bin/ddrun").symlink_to(DDRUN)
 
     def write(self, name, train, last=None):
-        """The page's program, with its last line in other words, and a train.py that ends with these."""
-        [text] = [block.text for block in parse(DOCS / "schedulers.md") if block.name == name]
+        """The program of configs/ or of the page, with its last line in other words, and a train.py that ends with these."""
+        example = DOCS.parent / "configs" / name
+        [text] = [example.read_text(encoding="utf-8")] if example.exists() else [
+            block.text for block in parse(DOCS / "schedulers.md") if block.name == name]
         self.assertEqual(text.count("8"), 1, "GPUs")
         lines = text.replace("8", "2").splitlines()
         (self.work / name).write_text("\n".join(lines[:-1] + [last or lines[-1]]) + "\n")

@@ -25,7 +25,7 @@ ETCD = str(pathlib.Path(DDRUN).parent / "ddrun-etcd")
 FOREIGN = {
     "benchmarks.md": {"tag-output", "tag", "line-buffer", "bidir"},
     "coming-from-others.md": {"local-rank", "use-fsdp", "deepspeed", "multi-prog"},
-    "coming-from-torchrun.md": {"local-rank", "num-processes"},
+    "coming-from-torchrun.md": {"local-rank"},
     "schedulers.md": {"kill-on-bad-exit"},
     "notebooks.md": {"rank"},
 }
