@@ -5,7 +5,6 @@ import json
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -207,34 +206,6 @@ class Words(unittest.TestCase):
             with self.subTest(option=option):
                 result = run([DDRUN, "--nproc-per-node=2", option, "echo", "hello"])
                 self.assertRegex(result.out, f"^(?:{shown}hello\n){{2}}$")
-
-
-class WorkersInCpp(unittest.TestCase):
-    page = ROOT / "docs/store.md"
-
-    def test_the_lines_of_cpp_compile(self):
-        compiler = shutil.which("c++")
-        if not compiler:
-            self.skipTest("there is no c++")
-        text = next(block.text for block in parse(self.page) if block.language == "cpp")
-        head, body = text.split("\n\n", 1)
-        program = f"""{head}
-#include <string>
-int complain(const std::string& message);
-int example(std::string master_addr, std::uint16_t master_port, std::string rank, std::string my_address) {{
-{body}
-return first ? 0 : 1;
-}}
-"""
-        done = subprocess.run([compiler, "-std=c++20", "-fsyntax-only", "-x", "c++", "-I", ROOT / "lib/store/include", "-I",
-                               ROOT / "lib/base/include", "-"], input=program, text=True, capture_output=True, check=False)
-        self.assertEqual(done.returncode, 0, done.stderr)
-
-    def test_the_lines_of_cmake_are_the_example_s(self):
-        text = next(block.text for block in parse(self.page) if block.language == "cmake")
-        example = (ROOT / "docs/examples/store-client/CMakeLists.txt").read_text(encoding="utf-8")
-        for line in text.replace("your_worker", "store-client").splitlines():
-            self.assertIn(line, example)
 
 
 if __name__ == "__main__":
