@@ -1,9 +1,9 @@
-"""docs/schedulers.md, "From Ray, Dask or submitit": its programs, with two workers on each of two nodes."""
+"""configs/ray_job.py, dask_job.py and submitit_job.py, with two workers on each of two nodes."""
 import subprocess
 import sys
 
 from harness import DDRUN, HERE, PYTHON, Running, TorchTest, VENV, main, wait_until
-from documents import DOCS, parse
+from documents import DOCS
 
 sys.path.insert(0, str(HERE.parent / "net"))
 import slurm  # noqa: E402
@@ -40,10 +40,8 @@ class RecipeTest(TorchTest):
         (self.tmp / "bin/ddrun").symlink_to(DDRUN)
 
     def write(self, name, train, last=None):
-        """The program of configs/ or of the page, with its last line in other words, and a train.py that ends with these."""
-        example = DOCS.parent / "configs" / name
-        [text] = [example.read_text(encoding="utf-8")] if example.exists() else [
-            block.text for block in parse(DOCS / "schedulers.md") if block.name == name]
+        """The program of configs/, with its last line in other words, and a train.py that ends with these."""
+        text = (DOCS.parent / "configs" / name).read_text(encoding="utf-8")
         self.assertEqual(text.count("8"), 1, "GPUs")
         lines = text.replace("8", "2").splitlines()
         (self.work / name).write_text("\n".join(lines[:-1] + [last or lines[-1]]) + "\n")
