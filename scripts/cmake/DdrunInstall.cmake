@@ -34,7 +34,8 @@ install(FILES docs/ddrun.1 docs/ddrun-allreduce.1 docs/ddrun-etcd.1 COMPONENT pr
 # In the folders of the source tree, so that links between pages, and to what they name, lead somewhere.
 install(FILES README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE NOTICE COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 install(DIRECTORY docs COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}" FILES_MATCHING
-  PATTERN "*.md" PATTERN "*.schema.json" PATTERN "notebook.*" PATTERN "licenses/*" PATTERN examples EXCLUDE)
+  PATTERN "*.md" PATTERN "*.schema.json" PATTERN "notebook.*" PATTERN "pictures/*.svg" PATTERN "licenses/*"
+  PATTERN examples EXCLUDE)
 # Debian looks for this name in each package.
 file(READ LICENSE license)
 file(READ NOTICE notice)
