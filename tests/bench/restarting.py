@@ -1,4 +1,4 @@
-"""What a running job costs and how fast it comes back: restart-local, log-mux, terminals, footprint."""
+"""What a running job costs and how fast it comes back: restart-local, log-mux, fold, terminals, footprint."""
 
 import os
 import random
@@ -109,6 +109,23 @@ def log_mux(bench, note):
     rate = WORKERS * size / statistics.median(samples["ddrun"]) / 1e9
     return compare("log-mux", f"{number(rate)} GB/s", samples, trouble, {
         "torchrun": (80, 20), "hydra": (8, 4), "openmpi": (15, 6), "parallel": (None, None)})
+
+
+def fold(bench, note, size=None):
+    """Lines of 8 workers to /dev/null with --fold=always, beside the same with --fold=never: all equal, and all different."""
+    size = size or (2_000_000 if bench.quick else 20_000_000)
+    repeats, rows = bench.count(9, 3), []
+    for quantity, words in (("equal lines", []), ("different lines", ["different"])):
+        def side(option):
+            command = bench.ddrun_command(WORKERS, bench.worker, "lines", str(size), *words, options=[option, "--label=rank"])
+            return lambda: bench.run(command, limit=120)["seconds"]
+        samples, trouble = in_turn({
+            "ddrun": (repeats, side("--fold=always")),
+            "ddrun --fold=never": (repeats, side("--fold=never")),
+        }, note)
+        rate = WORKERS * size / statistics.median(samples["ddrun"]) / 1e9
+        rows += compare("fold", f"{quantity}, {number(rate)} GB/s", samples, trouble, {"ddrun --fold=never": (0.8, 0.8)})
+    return rows
 
 
 def terminals(bench, note):

@@ -19,6 +19,7 @@ import preloading
 import reducing
 import restarting
 import storing
+import training
 import wiring
 from measuring import Bench, Failure, as_json, print_table
 
@@ -28,6 +29,7 @@ BENCHMARKS = {
     "launch-10k-flat": launching.launch_10k_flat,
     "restart-local": restarting.restart_local,
     "log-mux": restarting.log_mux,
+    "fold": restarting.fold,
     "terminals": restarting.terminals,
     "footprint": restarting.footprint,
     "create-reap-5000": launching.create_reap_5000,
@@ -35,6 +37,7 @@ BENCHMARKS = {
     "preload-restart": preloading.preload_restart,
     "preload-memory": preloading.preload_memory,
     "preload-leak": preloading.preload_leak,
+    "ddp-run": training.ddp_run,
     "notebook": notebooks.notebook,
     "store-get": storing.store_get,
     "store-pipelined": storing.store_pipelined,

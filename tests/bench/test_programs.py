@@ -14,11 +14,12 @@ import gpu_reducing
 import measuring
 import preloading
 import reducing
+import restarting
 import run
 from calling import Sizes
 
 ROOT = os.path.join(measuring.HERE, "..", "..")
-BUILD = 'set -eu; root=$1; . "$root/scripts/lib/bench.sh"; bench_helpers "$2" timed roofline; bench_mpi_workers "$2"'
+BUILD = 'set -eu; root=$1; . "$root/scripts/lib/bench.sh"; bench_helpers "$2" timed worker roofline; bench_mpi_workers "$2"'
 SMALL = (Sizes(8, 64, 8, 3), Sizes(4096, 4096, 2, 2))
 DDRUN, FAKE_GPU, LINK = sys.argv[1:4]
 HELPERS = unittest.enterModuleContext(tempfile.TemporaryDirectory(prefix="ddrun-bench-helpers-"))
@@ -57,6 +58,22 @@ class Programs(Measured):
                                timeout=30).stdout
         for name in run.BENCHMARKS:
             self.assertIn(name, usage)
+
+    def test_lines_of_workers_are_all_equal_or_all_different(self):
+        """But for the 13 lines that the letters of one worker repeat."""
+        for words, distinct in ((), 13), (("different",), 2000):
+            with self.subTest(words):
+                done = subprocess.run([DDRUN, "-n", "2", "--label=none", os.path.join(HELPERS, "bench_worker"), "lines", "100000", *words],
+                                      capture_output=True, check=True, timeout=30)
+                lines = done.stdout.splitlines()
+                self.assertEqual((len(lines), {len(line) for line in lines}, len(set(lines))), (2000, {99}, distinct))
+
+    @unittest.skipIf("--fold" not in subprocess.run([DDRUN, "--help"], capture_output=True, text=True, check=True, timeout=30).stdout,
+                     "ddrun has no --fold")
+    def test_folded_lines(self):
+        rows = self.measured(restarting.fold, size=100_000)
+        self.assertEqual([row.quantity.split(",")[0] for row in rows], ["equal lines", "different lines"])
+        self.assertTrue(all(row.ratio > 0 for row in rows), rows)
 
     def test_all_reduce(self):
         rows = self.measured(reducing.allreduce, spans=SMALL)

@@ -6,7 +6,8 @@
 //   bench_worker stamp FILE    appends 16 bytes to FILE (CLOCK_MONOTONIC nanoseconds at its first instruction, process
 //                              id), then sleeps until it is killed
 //   bench_worker stamp FILE STOPPED   the same, and on SIGTERM appends such 16 bytes to STOPPED and exits
-//   bench_worker lines BYTES   writes BYTES to stdout in lines of 100 bytes, 650 to a write
+//   bench_worker lines BYTES   writes BYTES to stdout in lines of 100 bytes, 650 to a write: the same ones in each worker
+//   bench_worker lines BYTES different   the same, each line with the process id and its number
 #include <asm/unistd.h>
 
 namespace {
@@ -73,14 +74,23 @@ void stamp(const char* file, const long (&now)[2]) {
   leave(143);
 }
 
-void write_lines(const char* number) {
-  long left = 0;
+void write_hex(char* to, long value) {
+  for (int digit = 0; digit < 8; ++digit) to[digit] = "0123456789abcdef"[value >> (28 - 4 * digit) & 15];
+}
+
+void write_lines(const char* number, bool different) {
+  const long pid = call(__NR_getpid);
+  long left = 0, line = 0;
   for (; *number >= '0' && *number <= '9'; ++number) left = left * 10 + (*number - '0');
   for (long i = 0; i < line_bytes * block_lines; ++i) {
     block[i] = i % line_bytes == line_bytes - 1 ? '\n' : static_cast<char>('a' + i % 26);
   }
   while (left > 0) {
     const long size = left < line_bytes * block_lines ? left : line_bytes * block_lines;
+    for (long i = 0; different && i < block_lines; ++i) {
+      write_hex(block + i * line_bytes, pid);
+      write_hex(block + i * line_bytes + 8, line++);
+    }
     for (long done = 0; done < size;) {
       const long n = call(__NR_write, 1, address(block + done), size - done);
       if (n <= 0) leave(1);
@@ -111,7 +121,7 @@ extern "C" [[noreturn]] void run(const long* stack) {
     sleep_forever();
   }
   if (!same(arguments[1], "lines")) leave(2);
-  write_lines(arguments[2]);
+  write_lines(arguments[2], count > 3 && same(arguments[3], "different"));
   leave(0);
 }
 
