@@ -21,7 +21,8 @@ COLUMNS, ROWS, LIMIT = 100, 24, 60  # LIMIT: seconds for one run
 CELL, LINE, MARGIN, TITLE = 8, 17, 14, 32  # pixels
 BLOCKS = " ▏▎▍▌▋▊▉█"  # eighths of a cell, which fonts make of several widths
 PICTURES = {  # train.py, and what a row shows when the screen is taken; None: the end of the run
-    "failure": ('def load(path):\n    return open(path)\n\nload("/data/train.bin")\n', None),
+    "failure": ('import glob, os, time\n\ndef load(path):\n    return open(path)\n\nopen("at" + os.environ["RANK"], "w").close()\n'
+                'while len(glob.glob("at?")) < 4:\n    time.sleep(0.001)\nload("/data/train.bin")\n', None),
     "progress": ("import os, time\nfrom tqdm import tqdm\n\nrank = int(os.environ['RANK'])\n"
                  "for step in tqdm(range(40), desc=f'rank{rank}'):\n    time.sleep(0.05 * (1 + rank * 0.2))\n",
                  r"rank3: +[4-9]\d%"),
@@ -33,9 +34,8 @@ FONT = "text{white-space:pre;font:13px ui-monospace,SFMono-Regular,Menlo,Consola
 
 
 def theme(values):
-    (_, text), (_, window), (_, frame), *named = zip(COLOURS, values)
-    return (f"rect,text{{fill:{text}}}.window{{fill:{window};stroke:{frame}}}" +
-            "".join(f".{name}{{fill:{value}}}" for name, value in named))
+    return ("rect,text{{fill:{}}}.window{{fill:{};stroke:{}}}".format(*values) +
+            "".join(f".{name}{{fill:{value}}}" for name, value in zip(COLOURS[3:], values[3:])))
 
 
 def screen_of(command, folder, until):
@@ -97,12 +97,12 @@ def draw_window(launcher, version, screen, top):
 
 def picture(program, until):
     lines, top = [], -12
-    with tempfile.TemporaryDirectory(prefix="job-") as folder:
-        (pathlib.Path(folder) / "train.py").write_text(program, encoding="utf-8")
-        for launcher, version in (("torchrun", " " + importlib.metadata.version("torch")), ("ddrun", "")):
+    for launcher, version in (("torchrun", " " + importlib.metadata.version("torch")), ("ddrun", "")):
+        with tempfile.TemporaryDirectory(prefix="job-") as folder:
+            (pathlib.Path(folder) / "train.py").write_text(program, encoding="utf-8")
             screen = screen_of([launcher, "--nproc-per-node=4", "train.py"], folder, until)
-            window, top = draw_window(launcher, version, screen, top + 12)
-            lines += window
+        window, top = draw_window(launcher, version, screen, top + 12)
+        lines += window
     return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" xml:space="preserve" viewBox="0 0 {COLUMNS * CELL + 2 * MARGIN} {top}">',
                       f"<style>{FONT}{theme(LIGHT)}@media(prefers-color-scheme:dark){{{theme(DARK)}}}</style>", *lines, "</svg>", ""])
 

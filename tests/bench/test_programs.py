@@ -68,8 +68,6 @@ class Programs(Measured):
                 lines = done.stdout.splitlines()
                 self.assertEqual((len(lines), {len(line) for line in lines}, len(set(lines))), (2000, {99}, distinct))
 
-    @unittest.skipIf("--fold" not in subprocess.run([DDRUN, "--help"], capture_output=True, text=True, check=True, timeout=30).stdout,
-                     "ddrun has no --fold")
     def test_folded_lines(self):
         rows = self.measured(restarting.fold, size=100_000)
         self.assertEqual([row.quantity.split(",")[0] for row in rows], ["equal lines", "different lines"])

@@ -22,6 +22,7 @@ Comments on the lines above a block, which a reader does not see, change how it 
     <!-- before: COMMAND -->    a command that comes first
     <!-- ends with: 0, 3 -->    each command ends with one of these
     <!-- measured -->           numbers with a decimal point stand for any number
+    <!-- any order -->          lines come in any order
     <!-- on 2 machines -->      each command so often at the same time: node0, where they meet, is the loopback. With --node-rank
                                 once for each rank, the next one when the one before has printed a line; what the typed one
                                 prints counts. The same command with another rank right below is of the same job
@@ -39,7 +40,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 FILES = ROOT / "tests/e2e/documents/files"
 
-DIRECTIVE = re.compile(r"<!-- (?:(not run|needs|before|ends with): (.+)|(measured)|on (\d+) machines?) -->")
+DIRECTIVE = re.compile(r"<!-- (?:(not run|needs|before|ends with): (.+)|(measured|any order)|on (\d+) machines?) -->")
 SHELLS = ("", "sh", "console")
 
 
@@ -85,7 +86,7 @@ def parse(page):
             block, orders = Block(place, language, name, [], orders), {}
         elif found := DIRECTIVE.fullmatch(line):
             if found[3]:
-                orders["measured"] = True
+                orders[found[3]] = True
             elif found[4]:
                 orders["machines"] = int(found[4])
             else:
@@ -280,7 +281,7 @@ class Page:
                 command.expected = [re.sub(r"\d+\.\d+", "…", line) for line in command.expected]
             if "machines" in block.orders and not command.text.startswith("echo $?"):
                 self.multiply(command, block.orders["machines"])
-            self.run_command(command, None if told else allowed)
+            self.run_command(command, None if told else allowed, "any order" in block.orders)
 
     def multiply(self, command, machines):
         port = free_port()
@@ -298,7 +299,7 @@ class Page:
         command.text = (etcd(port, free_port()) if found else "") + f"export PORT={port}; all=; code=0\n" + f"{{ {one}\n}} & all=\"$all $!\"\n" * machines + \
             "for one in $all; do wait $one || code=$?; done; exit $code"
 
-    def run_command(self, command, allowed):
+    def run_command(self, command, allowed, any_order=False):
         """`allowed`: exit statuses; None: any."""
         result = run(["bash", "-c", f"exec 2>&1; (exit {self.status}); {command.text}"], cwd=self.folder, env=self.env,
                      timeout=120)
@@ -307,6 +308,9 @@ class Page:
         if allowed is not None and result.code not in allowed:
             raise AssertionError(f"{where}\nexit status {result.code}\n{result.out}")
         out = result.out if not result.out or result.out.endswith("\n") else result.out + "\n"
+        if any_order and command.expected is not None:
+            command.expected.sort()
+            out = "".join(sorted(out.splitlines(keepends=True)))
         if command.expected is not None and not re.fullmatch(pattern(command.expected), out):
             expected = "".join(f"{line}\n" for line in command.expected)
             raise AssertionError(f"{where}\n--- the page says\n{expected}--- it printed\n{out}")

@@ -1,11 +1,12 @@
 """The pages that show PyTorch at work, with it; tests/e2e/documents runs all pages without."""
 from harness import TorchTest, VENV, main
-from documents import DOCS, Page
+from documents import DOCS, ROOT, Page
 
 
 class Documents(TorchTest):
     def test_pages(self):
-        pages = [page for page in sorted(DOCS.glob("*.md")) if "<!-- needs: torch -->" in page.read_text(encoding="utf-8")]
+        pages = [page for page in (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
+                 if "<!-- needs: torch -->" in page.read_text(encoding="utf-8")]
         self.assertTrue(pages)
         for page in pages:
             with self.subTest(page.name):

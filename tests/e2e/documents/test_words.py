@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tests/support"))
@@ -165,6 +166,26 @@ class Words(unittest.TestCase):
         for figure in figures:
             with self.subTest(figure=figure):
                 self.assertRegex(benchmarks, rf"(?<![0-9.]){re.escape(figure)}\b")
+
+    def test_pictures(self):
+        """README's terminals, drawn by scripts/picture: text in both themes, with the words that the picture is there for."""
+        shown = re.findall(r"^!\[[^]]+\]\((docs/pictures/[^)]+)\)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+        self.assertEqual(shown, ["docs/pictures/failure.svg", "docs/pictures/progress.svg"])
+        words = {"failure": {"torchrun": [r"Root Cause \(first observed failure\):", "To enable traceback see"],
+                             "ddrun": [r"\[0-3\]\s+FileNotFoundError", r"rank \d exited with code 1"]},
+                 "progress": {"torchrun": [r"rank\d: +\d+%\|"], "ddrun": [rf"rank{rank}: +\d+%\|" for rank in range(4)]}}
+        for name in shown:
+            path = ROOT / name
+            with self.subTest(name):
+                self.assertLess(path.stat().st_size, 30_000)
+                tree = xml.etree.ElementTree.parse(path).getroot()
+                self.assertEqual({element.tag.rpartition("}")[2] for element in tree.iter()}, {"svg", "style", "g", "rect", "text"})
+                self.assertIn("prefers-color-scheme:dark", "".join(tree.itertext()))
+                windows = {group.get("id"): "\n".join(group.itertext()) for group in tree.iter("{http://www.w3.org/2000/svg}g")}
+                self.assertEqual(list(windows), ["torchrun", "ddrun"])
+                for launcher, expected in words[path.stem].items():
+                    for word in expected:
+                        self.assertRegex(windows[launcher], word)
 
     def test_presets(self):
         """The table of presets in CONTRIBUTING.md."""
