@@ -6,8 +6,8 @@
 //   bench_worker stamp FILE    appends 16 bytes to FILE (CLOCK_MONOTONIC nanoseconds at its first instruction, process
 //                              id), then sleeps until it is killed
 //   bench_worker stamp FILE STOPPED   the same, and on SIGTERM appends such 16 bytes to STOPPED and exits
-//   bench_worker lines BYTES   writes BYTES to stdout in lines of 100 bytes, 650 to a write: the same ones in each
-//   worker bench_worker lines BYTES different   the same, each line with the process id and its number
+//   bench_worker lines BYTES   writes BYTES to stdout in lines of 100 bytes, 650 to a write, the same in each worker
+//   bench_worker lines BYTES different   the same, with process id and number in each line
 #include <asm/unistd.h>
 
 namespace {
