@@ -149,7 +149,12 @@ Result<void> WorkerGroup::await(int slot, const std::function<bool()>& should_st
   for (Milliseconds limit = process::first_exec_wait;; limit = next_exec_wait) {
     auto executed = confirm(slot, limit);
     if (!executed) return tl::unexpected(executed.error());
-    if (*executed || !start_failure_ || should_stop()) return start_failure_;
+    if (*executed) return start_failure_;
+    // Of those behind it some may run: signals are forwarded to them, too.
+    for (int other = 0; other < process::Spawner::slots; ++other) {
+      if (auto runs = confirm(other, Milliseconds(0)); !runs) return tl::unexpected(runs.error());
+    }
+    if (!start_failure_ || should_stop()) return start_failure_;
   }
 }
 

@@ -64,9 +64,10 @@ TEST_CASE("a time limit and the failure of another worker end it too") {
 
 TEST_CASE("events are handled while a program is not executed, and it runs later") {
   HeldJob job;
+  // One of them is executed, whichever comes first: started children run at the same time.
   job.start(
       worker_name,
-      {"-n", "10", DDRUN_TEST_WORKER, "rank", "0", "tell", "USR1", "print", "ready", "heard", "1", ";", "exit", "0"},
+      {"-n", "10", DDRUN_TEST_WORKER, "tell", "USR1", "print", "ready", "await", job.dir.file("until"), "exit", "0"},
       1);
   REQUIRE(job.run->wait_for_out("ready"));
   job.run->signal(SIGUSR1);
