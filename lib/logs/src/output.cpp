@@ -456,8 +456,7 @@ Result<UniqueFd> Output::Impl::open_pipe(Worker& worker, StreamId id, const Stre
   if (plan.duplicate && filtered_logs_[index_of(id)]) {
     const auto& filters =
         id == StreamId::out ? options_.log.duplicate_stdout_filters : options_.log.duplicate_stderr_filters;
-    stream->duplicate.reset(
-        new Duplicate{&filters, filtered_logs_[index_of(id)].get(), prefix_of(worker), {}});
+    stream->duplicate.reset(new Duplicate{&filters, filtered_logs_[index_of(id)].get(), prefix_of(worker), {}});
   }
   if (id == StreamId::err) stream->tail = std::make_unique<TailBuffer>();
   worker.streams[index_of(id)] = stream;

@@ -84,6 +84,7 @@ void RankConsole::open_stream(RankStream& stream) {
   }
   if (!fold_ || !stream.labelled) return;
   stream.source = fold_->open();
+  folded_sources_.clear();  // the number may have been another's
   sources_[stream.source] = {stream.rank, stream.prefix, stream.host, &stream};
 }
 

@@ -183,7 +183,7 @@ TEST_CASE("Equal lines on a terminal are shown once, in colour, and log files ha
   CHECK(files == 3);
 }
 
-TEST_CASE("--fold=always folds into a pipe, and says where it cannot") {
+TEST_CASE("Equal lines are folded into a pipe too if asked, with a warning where they cannot") {
   const auto equal = [](const Words& options) {
     Words words = options;
     words.insert(words.end(), {"/bin/sh", "-c", "echo equal"});
