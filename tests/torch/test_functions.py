@@ -257,7 +257,7 @@ another group: [(3, [2, 4])]
         needed = " is in no module that ranks could import; to send it: pip install cloudpickle\n"
         of_group = f"[3, 3] [5, 7, 8]\n[3, 3]\nBad 6\nImportError even{needed}ImportError copy{needed}ImportError <lambda>.<locals>.<lambda>{needed}" \
                    f"TypeError what the function returned on rank 0 cannot be sent: ImportError: f{needed}"
-        self.assertRegex(found, re.escape(f"[3, 3]\n{of_group * 2}ranks 0-1 on ").replace("rank\\ 0", "rank\\ [01]")
+        self.assertRegex(found, re.escape(f"[3, 3]\n{of_group * 2}ranks 0,1 on ").replace("rank\\ 0", "rank\\ [01]")
                          + r".*\n\[0\] 0\n\[1\] 10\n$")
 
     def test_arguments_and_flags(self):

@@ -579,7 +579,7 @@ class Breakpoints(PackageTest):
         chosen = int(first[1])
         self.assertEqual(values, [chosen * 10 + 1, 6][::-1 if chosen else 1])
         out = self.printed["stdout"]
-        self.assertRegex(out, rf"(?s)^(\[[\d-]+\] before\n)+.*\[{chosen}\] > .*test_group\.py\(\d+\)function\(\)\n\[{chosen}\] -> "
+        self.assertRegex(out, rf"(?s)^(\[[\d,-]+\] before\n)+.*\[{chosen}\] > .*test_group\.py\(\d+\)function\(\)\n\[{chosen}\] -> "
                               rf"number \+= 1\n\[{chosen}\] {chosen * 10}\n")
         self.assertIn(f"{first}--Return--\n", out)
         self.assertRegex(self.printed["stderr"], rf"^ddrun: rank {1 - chosen} waits at a breakpoint until rank {chosen} goes on\n$")

@@ -186,6 +186,7 @@ long Console::write_some(const char* data, std::size_t size) const {
 
 void Console::flush() {
   if (waiting_ || closed_) return;
+  if (on_flush_) on_flush_();
   if (!write_queued()) wait_until_writable();
   notify_drained();
 }
@@ -244,7 +245,7 @@ void Console::notify_drained() {
 
 void Console::close() {
   if (std::exchange(closed_, true)) return;
-  on_drained_ = nullptr;
+  on_drained_ = on_flush_ = nullptr;
   boost::system::error_code ignored;
   watch_.close(ignored);
   waiting_ = false;

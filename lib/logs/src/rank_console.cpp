@@ -20,8 +20,6 @@ constexpr std::size_t max_partial_bytes = std::size_t{32} << 20U;
 constexpr std::size_t max_state_bytes = 4096;
 /// Rows are drawn at most this often.
 constexpr Milliseconds draw_interval{50};
-/// The last state of a line that is rewritten is shown this often where there are no rows.
-constexpr std::chrono::seconds state_interval{10};
 
 bool ends_in_return(std::string_view text) { return !text.empty() && text.back() == '\r'; }
 
@@ -53,6 +51,7 @@ RankConsole::RankConsole(const boost::asio::any_io_executor& executor, int fd, R
     fold_ = std::make_unique<Fold>([this](const std::vector<int>& sources, std::string_view lines, Deadline at) {
       show_folded(sources, lines, at);
     });
+    if (!options_.knows_ranks) (void)fold_->open();  // writes nothing, so that each line waits for ranks to come
   }
   if (options_.progress != Progress::rows) return;
   if (!console_->can_erase()) {
@@ -60,10 +59,14 @@ RankConsole::RankConsole(const boost::asio::any_io_executor& executor, int fd, R
     return;
   }
   rows_ = std::make_unique<Rows>();
+  console_->on_flush([this] { draw_rows(); });
   if (options_.input_rank) rows_->set_input(static_cast<std::uint64_t>(*options_.input_rank) * 2);
 }
 
-RankConsole::~RankConsole() = default;
+RankConsole::~RankConsole() {
+  console_->on_flush(nullptr);
+  console_->on_drained(nullptr);
+}
 
 void RankConsole::arm(Timer& timer, Deadline at, void (RankConsole::*then)()) {
   if (std::exchange(timer.armed, true)) return;
@@ -189,8 +192,8 @@ void RankConsole::close_stream(RankStream& stream) {
   const Deadline now = Clock::now();
   if (console_->gone()) {
     console_->count_lost(stream.lines.partial_bytes());
-  } else if (stream.rewrites && !stream.moves_cursor &&
-             (ends_in_return(stream.lines.partial()) || is_blank(stream.lines.partial()))) {
+  } else if (stream.rewrites && !stream.moves_cursor && stream.lines.partial_bytes() < max_state_bytes) {
+    take_unfinished_state(stream);
     if (stream.source >= 0) fold_->release(stream.source);
     show_state(stream);
   } else {
@@ -232,7 +235,7 @@ void RankConsole::set_state(RankStream& stream, std::string_view text) {
   if (stream.state == text) return;
   stream.state = text;
   stream.state_unshown = true;
-  if (!rows_) return arm(progress_timer_, Clock::now() + state_interval, &RankConsole::on_progress);
+  if (!rows_) return arm(progress_timer_, Clock::now() + options_.state_interval, &RankConsole::on_progress);
   if (is_blank(text)) rows_->remove(stream.row);
   else rows_->set(stream.row, stream.prefix, without_erasing(text));
 }
@@ -282,8 +285,8 @@ void RankConsole::limit_partial_bytes(RankStream& stream) {
 // other consoles no timer is set.
 
 void RankConsole::await_idle(RankStream& stream) {
+  if (options_.progress != Progress::all && stream.rewrites && !stream.moves_cursor) return;  // its state is shown
   const bool row = rows_ && !stream.moves_cursor;
-  if (row && stream.rewrites) return;  // its row has it already
   // The user types behind a prompt that is shown already: readline's echo of each key is shown at once.
   if (row ? !stream.state.empty() : stream.lines.continues()) return show_unfinished(stream);
   stream.idle_at = Clock::now() + options_.idle_flush_delay;
@@ -346,6 +349,8 @@ void RankConsole::erase_rows() {
 
 void RankConsole::draw_rows() {
   if (!rows_->is_dirty() || console_->has_back_pressure()) return;
+  const Deadline at = drawn_at_ + draw_interval;
+  if (rows_->is_drawn() && at > Clock::now()) return arm(rows_timer_, at, &RankConsole::flush);
   if (prompt_ != nullptr) check_prompt(*prompt_);
   drawn_at_ = Clock::now();
   const ScreenSize size = screen_size(console_->descriptor());
@@ -369,10 +374,8 @@ void RankConsole::add_unlabelled(const void* writer, std::string_view prefix, co
 }
 
 void RankConsole::flush() {
-  if (rows_ && rows_->is_dirty()) {
-    if (const Deadline at = drawn_at_ + draw_interval; at <= Clock::now()) draw_rows();
-    else arm(rows_timer_, at, &RankConsole::flush);
-  }
+  // Behind lines of this turn of the loop, if there are any.
+  if (rows_ && console_->queued() == 0) draw_rows();
   console_->schedule_flush();
 }
 

@@ -398,6 +398,7 @@ std::shared_ptr<logs::RankConsole> HeadOutput::console_on(const boost::asio::any
   logs::RankConsoleOptions options;
   if (!mark_.empty()) options = logs::RankConsoleOptions(log, ::isatty(fd) == 1);
   options.queue_high = console_high;
+  options.knows_ranks = false;
   if (auto disk = DiskWriter::start(fd)) disks_.push_back(std::move(disk));
   else return std::make_shared<logs::RankConsole>(executor, fd, std::move(options));
   return std::make_shared<logs::RankConsole>(executor, disks_.back()->input(), std::move(options));

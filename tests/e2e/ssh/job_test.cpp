@@ -45,6 +45,30 @@ TEST_CASE("Lines of stdout and stderr that come home to one place keep their ord
   }
 }
 
+TEST_CASE("Equal lines of two hosts are shown once, and those that look marked are text") {
+  const SshHosts hosts;
+  // All four are ready before one writes. Where the machine is busy their lines may still be too far apart.
+  bool folded = false;
+  for (int run = 0; run < 5 && !folded; ++run) {
+    const TemporaryDirectory dir;
+    const auto outcome = finish_on(
+        hosts, hosts.shell("one,two", {"-n", "2", "--fold=always", "--label=rank"},
+                           "cd " + dir.path() + "; touch at$RANK; until [ -e at0 ] && [ -e at1 ] && [ -e at2 ] && " +
+                               "[ -e at3 ]; do sleep 0.005; done; [ $RANK != 3 ] || " +
+                               "printf '\\002x 0\\002[0] \\002alone\\n'; printf '1%%\\rdone\\n'"));
+    DDRUN_SHOW(outcome);
+    REQUIRE(outcome.code() == 0);
+    CHECK(outcome.err.empty());
+    CHECK(outcome.out.find("[3] \x02x 0\x02[0] \x02"
+                           "alone\n") != std::string::npos);
+    CHECK(outcome.out.find('\r') == std::string::npos);
+    folded = outcome.out ==
+             "[3] \x02x 0\x02[0] \x02"
+             "alone\n[0-3] done\n";
+  }
+  CHECK(folded);
+}
+
 TEST_CASE("Directory chosen variables slots and arguments travel") {
   const SshHosts hosts;
   const TemporaryDirectory here;

@@ -89,6 +89,28 @@ TEST_CASE("elsewhere the last state of a progress bar is shown") {
   CHECK(h.shown_err == "[11] 70%\n");
 }
 
+TEST_CASE("a bar without a row is shown now and then while it changes") {
+  const Pipe pipe = make_pipe().value();
+  boost::asio::io_context io;
+  RankConsoleOptions options;
+  options.progress = Progress::last;
+  options.state_interval = Milliseconds(20);
+  RankConsole console(io.get_executor(), pipe.write.get(), options);
+  RankStream stream;
+  stream.prefix = "[3] ";
+  console.open_stream(stream);
+  console.feed(stream, "\r10%");
+  CHECK(io.run_for(std::chrono::seconds(10)) > 0);  // ends when no timer is left
+  CHECK(read_now(pipe.read.get()) == "[3] 10%\n");
+  console.feed(stream, "\r10%\r20%");
+  io.restart();
+  io.run_for(std::chrono::seconds(10));
+  CHECK(read_now(pipe.read.get()) == "[3] 20%\n");
+  console.close_stream(stream);
+  console.close();
+  CHECK(read_now(pipe.read.get()).empty());
+}
+
 TEST_CASE("log files have every byte of a progress bar and every line") {
   const TemporaryDirectory dir;
   ScreenHarness h(2, [&](OutputOptions& options) {

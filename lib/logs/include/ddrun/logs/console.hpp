@@ -94,6 +94,9 @@ class Console : public std::enable_shared_from_this<Console> {
   /// Called when the queue is down to a quarter of `high` after back pressure, and when it runs empty.
   void on_drained(std::function<void()> callback) { on_drained_ = std::move(callback); }
 
+  /// Called before queued bytes are written, and may add some.
+  void on_flush(std::function<void()> callback) { on_flush_ = std::move(callback); }
+
   /// Queues a piece of the output of `writer` (any address that identifies the stream).
   void add(const void* writer, std::string_view prefix, const Piece& piece) {
     if (terminal_) return add_to_terminal(writer, prefix, piece);
@@ -167,6 +170,7 @@ class Console : public std::enable_shared_from_this<Console> {
   bool mid_line_ = false;
   std::string first_error_;
   std::function<void()> on_drained_;
+  std::function<void()> on_flush_;
   boost::asio::posix::stream_descriptor watch_;  ///< an epoll descriptor that holds the console's
 };
 

@@ -32,9 +32,11 @@ struct RankConsoleOptions {
 
   std::size_t queue_high = std::size_t{1} << 20U;  ///< as in Console
   bool fold = false;                               ///< equal lines of several ranks are shown once
+  bool knows_ranks = true;                         ///< each stream is opened before one writes
   Progress progress = Progress::all;               ///< without a terminal that can erase, `rows` is `last`
   bool color = false;                              ///< of labels
   bool timestamps = false;
+  Milliseconds state_interval{10'000};  ///< of the last state of a line that is rewritten, without rows
   Milliseconds idle_flush_delay{200};   ///< on a terminal an unfinished line is shown after this silence
   std::optional<int> input_rank;        ///< reads from this terminal
   std::function<bool()> input_awaited;  ///< whether it waits for input now; may be empty
