@@ -107,7 +107,6 @@ def picture(program, until):
                       f"<style>{FONT}{theme(LIGHT)}@media(prefers-color-scheme:dark){{{theme(DARK)}}}</style>", *lines, "</svg>", ""])
 
 
-
 os.environ["PATH"] = f"{pathlib.Path(sys.argv[1]).resolve().parent}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
 for name, (program, until) in PICTURES.items():
     path = pathlib.Path(sys.argv[2]) / f"{name}.svg"

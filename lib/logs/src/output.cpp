@@ -941,7 +941,6 @@ void Output::Impl::resume_paused_streams() {
 void Output::Impl::console_line(std::string_view text, StreamId id) {
   RankConsole& ranks = *sinks_[index_of(id)]->ranks;
   ranks.add_text(text);
-  ranks.flush();
   ranks.console().flush();
 }
 

@@ -124,10 +124,7 @@ void RankConsole::add_piece(RankStream& stream, std::string_view prefix, const P
   const bool whole = !direct && !piece.continues && piece.end != PieceEnd::open &&
                      piece.text.size() <= Fold::max_source_bytes && !ends_in_return(piece.text) &&
                      !(piece.end == PieceEnd::cut && is_blank(piece.text));
-  if (!folds || !whole) {
-    if (stream.source >= 0) fold_->release(stream.source);
-    return show_piece(stream, prefix, piece);
-  }
+  if (!folds || !whole) return show_piece(stream, prefix, piece);
   fold_->add(stream.source, piece.text, now);
   if (piece.end == PieceEnd::cut) fold_->add(stream.source, "\n", now);
 }
@@ -143,16 +140,21 @@ bool RankConsole::takes_cursor(RankStream& stream, std::string_view text) {
 
 void RankConsole::settle(const RankStream& stream, Deadline now) {
   fold_->settle(stream.source, now);
+  if (!fold_timer_.armed) await_fold_deadline();
+}
+
+void RankConsole::await_fold_deadline() {
   if (const auto at = fold_->deadline()) arm(fold_timer_, *at, &RankConsole::on_fold_deadline);
 }
 
 void RankConsole::on_fold_deadline() {
   fold_->expire(Clock::now());
-  if (const auto at = fold_->deadline()) arm(fold_timer_, *at, &RankConsole::on_fold_deadline);
+  await_fold_deadline();
   flush();
 }
 
 void RankConsole::show_piece(RankStream& stream, std::string_view prefix, const Piece& piece) {
+  if (stream.source >= 0) fold_->release(stream.source);
   if (piece.end == PieceEnd::cut || piece.text.ends_with('\n')) ++lines_shown_;
   if (rows_) erase_rows();
   console_->add(&stream, prefix, piece);
@@ -194,7 +196,6 @@ void RankConsole::close_stream(RankStream& stream) {
     console_->count_lost(stream.lines.partial_bytes());
   } else if (stream.rewrites && !stream.moves_cursor && stream.lines.partial_bytes() < max_state_bytes) {
     take_unfinished_state(stream);
-    if (stream.source >= 0) fold_->release(stream.source);
     show_state(stream);
   } else {
     const bool folds = stream.source >= 0 && !stream.moves_cursor;
@@ -205,6 +206,7 @@ void RankConsole::close_stream(RankStream& stream) {
   update_partial_bytes(stream);
   clear_state(stream);
   std::erase(streams_, &stream);
+  stream.rewrites = stream.awaits_idle = false;
   if (stream.source >= 0) fold_->close(stream.source, now);
   stream.source = -1;
   flush();
@@ -214,7 +216,7 @@ void RankConsole::close_stream(RankStream& stream) {
 
 bool RankConsole::take_state(RankStream& stream, const Piece& piece) {
   if (ends_in_return(piece.text) && piece.end == PieceEnd::terminated && !piece.continues) {
-    if (!std::exchange(stream.rewrites, true)) watch(stream);
+    if (!std::exchange(stream.rewrites, true) && !stream.awaits_idle) streams_.push_back(&stream);
     if (piece.text.size() > 1) set_state(stream, piece.text);
     return true;
   }
@@ -255,15 +257,9 @@ void RankConsole::show_state(RankStream& stream) {
 
 void RankConsole::on_progress() {
   for (RankStream* stream : streams_) {
-    if (!stream->state_unshown) continue;
-    if (stream->source >= 0) fold_->release(stream->source);
     show_state(*stream);
   }
   flush();
-}
-
-void RankConsole::watch(RankStream& stream) {
-  if (std::find(streams_.begin(), streams_.end(), &stream) == streams_.end()) streams_.push_back(&stream);
 }
 
 void RankConsole::update_partial_bytes(RankStream& stream) {
@@ -275,7 +271,6 @@ void RankConsole::update_partial_bytes(RankStream& stream) {
 void RankConsole::limit_partial_bytes(RankStream& stream) {
   update_partial_bytes(stream);
   if (partial_bytes_ <= max_partial_bytes || stream.partial_bytes == 0) return;
-  if (stream.source >= 0) fold_->release(stream.source);
   const std::string_view prefix = stamped(stream.prefix, Clock::now(), stamped_prefix_);
   stream.lines.finish([&](const Piece& piece) { show_piece(stream, prefix, piece); });
   update_partial_bytes(stream);
@@ -290,8 +285,7 @@ void RankConsole::await_idle(RankStream& stream) {
   // The user types behind a prompt that is shown already: readline's echo of each key is shown at once.
   if (row ? !stream.state.empty() : stream.lines.continues()) return show_unfinished(stream);
   stream.idle_at = Clock::now() + options_.idle_flush_delay;
-  stream.awaits_idle = true;
-  watch(stream);
+  if (!std::exchange(stream.awaits_idle, true) && !stream.rewrites) streams_.push_back(&stream);
   arm(idle_timer_, stream.idle_at, &RankConsole::on_idle);
 }
 

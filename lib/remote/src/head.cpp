@@ -409,7 +409,6 @@ HeadOutput::~HeadOutput() { set_message_sink({}); }
 void HeadOutput::redirect_messages() {
   set_message_sink([this](std::string_view line) {
     err_->add_text(line);
-    err_->flush();
     err_->console().flush();
   });
 }
@@ -470,7 +469,6 @@ void HeadOutput::finish(HostLines& host) {
 void HeadOutput::flush() {
   for (const auto& ranks : {out_, err_}) {
     ranks->release();
-    ranks->flush();
     ranks->console().flush();
   }
 }

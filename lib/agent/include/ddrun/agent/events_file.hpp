@@ -14,7 +14,7 @@
 namespace ddrun::agent {
 
 /// --events FILE: one JSON object per line for each event of the job, appended, each with "time" (UTC) in front. The
-/// keys are in docs/several-machines.md. `-` is standard output.
+/// keys are in docs/schemas/events.schema.json. `-` is standard output.
 ///
 /// Its own thread writes whole lines, so that a hung disk or a slow reader does not block the agent. At most 4 MiB
 /// wait; further lines are dropped with a warning. A write error loses lines and does not fail the job. Not

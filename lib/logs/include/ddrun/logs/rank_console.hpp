@@ -103,10 +103,9 @@ class RankConsole {
   void add_piece(RankStream& stream, std::string_view prefix, const Piece& piece, bool folds, Deadline now);
   [[nodiscard]] bool takes_cursor(RankStream& stream, std::string_view text);
   void settle(const RankStream& stream, Deadline now);
-  void watch(RankStream& stream);
   void show_piece(RankStream& stream, std::string_view prefix, const Piece& piece);
   void show_folded(const std::vector<int>& sources, std::string_view lines, Deadline at);
-  /// Takes what '\r' rewrites; true if the piece needs no line of its own.
+  /// Takes what '\r' rewrites; true if there is no line to show.
   [[nodiscard]] bool take_state(RankStream& stream, const Piece& piece);
   void take_unfinished_state(RankStream& stream);
   void set_state(RankStream& stream, std::string_view text);
@@ -127,6 +126,7 @@ class RankConsole {
   };
   /// A timer that is armed stays so: none is set to an earlier time.
   void arm(Timer& timer, Deadline at, void (RankConsole::*then)());
+  void await_fold_deadline();
   void on_fold_deadline();
   void on_progress();
 
