@@ -20,6 +20,11 @@ Result<Pipe> make_pipe(int flags) {
   return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
+bool enlarge_pipe(int fd, std::size_t bytes) noexcept {
+  const int now = ::fcntl(fd, F_GETPIPE_SZ);
+  return now > 0 && static_cast<std::size_t>(now)<bytes&& ::fcntl(fd, F_SETPIPE_SZ, bytes)> 0;
+}
+
 Result<UniqueFd> duplicate(int fd, int lowest) {
   const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, lowest);
   if (copy < 0) return fail_errno(Errc::unavailable, "cannot duplicate a file descriptor", errno);

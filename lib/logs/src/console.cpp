@@ -43,6 +43,8 @@ constexpr std::size_t flush_size = std::size_t{64} << 10U;
 /// After poll() a write of this size does not block.
 constexpr std::size_t terminal_write_size = 128;
 constexpr std::size_t pipe_write_size = 4096;
+/// Of a pipe that was full once: more would need a privilege. The reader is woken less often.
+constexpr std::size_t pipe_size = std::size_t{1} << 20U;
 
 constexpr std::string_view erase_to_end_of_line = "\033[K";
 constexpr std::string_view show_cursor = "\033[?25h";
@@ -199,7 +201,7 @@ bool Console::write_queued() {
       written_ += static_cast<std::uint64_t>(written);
       queue_.consume(static_cast<std::size_t>(written));
     } else if (written < 0 && errno == EAGAIN) {
-      return false;
+      if (std::exchange(was_full_, true) || !enlarge_pipe(fd_, pipe_size)) return false;
     } else if (written < 0 && errno != EINTR) {
       write_failed(errno);
     }

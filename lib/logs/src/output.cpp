@@ -11,10 +11,12 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
+#include <cstdlib>
 #include <optional>
 #include <utility>
 
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/logs/console.hpp"
 #include "ddrun/logs/line_assembler.hpp"
@@ -57,6 +59,7 @@ struct WorkerStream : std::enable_shared_from_this<WorkerStream> {
   LastWrite last;
   bool paused = false;
   bool pty = false;                      ///< `pipe` is a pseudo-terminal's master
+  bool is_large = false;                 ///< the pipe counts in large_pipes_
   bool worker_exited = false;            ///< the pseudo-terminal may be closed: no worker would get SIGHUP
   bool has_no_writer = false;            ///< no process has the pseudo-terminal open at present
   std::size_t unread_limit = unbounded;  ///< bytes that are still read before it is closed
@@ -89,6 +92,7 @@ class Output::Impl {
   void set_flush_timeout(Milliseconds timeout);
   void abort_flush();
   bool close();
+  void trim();
   void read_file_tails();
   [[nodiscard]] std::vector<TailLine> stderr_tail(int local_rank, std::size_t lines) const;
   [[nodiscard]] LastWrite last_stdout(int local_rank) const;
@@ -142,6 +146,7 @@ class Output::Impl {
   void readable(WorkerStream& stream);
   enum class ReadResult { data, nothing, end };
   ReadResult read_once(WorkerStream& stream, std::size_t& count);
+  void enlarge(WorkerStream& stream);
   void process_chunk(WorkerStream& stream, std::string_view chunk);
   void copy_matching(WorkerStream& stream, std::string_view chunk, bool last);
   void write_file(LogFile& file, std::string_view chunk);
@@ -172,6 +177,7 @@ class Output::Impl {
   bool is_stopping_ = false;       ///< the attempt's workers are being stopped, and may write because of that
   bool ptys_unavailable_ = false;  ///< the system has none, and a notice was printed
   std::size_t open_streams_ = 0;
+  std::size_t large_pipes_ = 0;
   bool notified_reader_closed_ = false;
   std::set<int> still_running_;
   std::vector<int> leaked_ranks_;  ///< ranks whose pipes are held open by a process outside of the job
@@ -240,6 +246,13 @@ bool Output::Impl::close() {
     if (sink.ranks) sink.ranks->close();
   }
   return sinks_[1]->console().ends_mid_line();
+}
+
+void Output::Impl::trim() {
+  read_buffer_.reset();
+  for (ConsoleSink& sink : sink_storage_) {
+    if (sink.ranks) sink.console().trim();
+  }
 }
 
 Result<void> Output::Impl::prepare() {
@@ -707,6 +720,7 @@ bool Output::is_flushed() const { return impl_->consoles_done(); }
 void Output::set_flush_timeout(Milliseconds timeout) { impl_->set_flush_timeout(timeout); }
 void Output::abort_flush() { impl_->abort_flush(); }
 bool Output::close() { return impl_->close(); }
+void Output::trim() { impl_->trim(); }
 void Output::read_file_tails() { impl_->read_file_tails(); }
 std::vector<TailLine> Output::stderr_tail(int local_rank, std::size_t lines) const {
   return impl_->stderr_tail(local_rank, lines);
@@ -733,6 +747,8 @@ namespace {
 
 /// One read of one worker, for fairness.
 constexpr std::size_t max_read_bytes = std::size_t{256} << 10U;
+/// A read that finds so much has found the pipe full, of 64 KiB as the kernel makes it.
+constexpr std::size_t full_pipe_bytes = std::size_t{32} << 10U;
 /// drain() may fill a console's queue up to this many times its bound.
 constexpr std::size_t drain_factor = 16;
 
@@ -797,14 +813,31 @@ void Output::Impl::warn_leaked_pipes() {
 }
 
 Output::Impl::ReadResult Output::Impl::read_once(WorkerStream& stream, std::size_t& count) {
-  if (!read_buffer_) read_buffer_.reset(new char[max_read_bytes]);
+  if (!read_buffer_) {
+    read_buffer_.reset(new char[max_read_bytes]);
+    if (options_.on_first_output) options_.on_first_output();
+  }
   const ssize_t size = ::read(stream.pipe.get(), read_buffer_.get(), max_read_bytes);
   if (size > 0) {
     count = static_cast<std::size_t>(size);
+    if (count >= full_pipe_bytes && !stream.pty && !stream.is_large) enlarge(stream);
     process_chunk(stream, {read_buffer_.get(), count});
     return ReadResult::data;
   }
   return size < 0 && (errno == EAGAIN || errno == EINTR) ? ReadResult::nothing : ReadResult::end;
+}
+
+/// The worker and ddrun wait for each other less often.
+void Output::Impl::enlarge(WorkerStream& stream) {
+  // All pipes of the user together; beyond it the kernel gives new ones, of any program, two pages.
+  static const std::size_t limit = [] {
+    const auto pages = read_small_file("/proc/sys/fs/pipe-user-pages-soft");
+    const long count = pages ? std::atol(pages->c_str()) : 0;
+    return static_cast<std::size_t>(count > 0 ? count : 16384) * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  }();
+  if ((large_pipes_ + 1) * max_read_bytes > limit / 4 || !enlarge_pipe(stream.pipe.get(), max_read_bytes)) return;
+  stream.is_large = true;
+  ++large_pipes_;
 }
 
 void Output::Impl::process_chunk(WorkerStream& stream, std::string_view chunk) {
@@ -894,6 +927,7 @@ void Output::Impl::close_stream(WorkerStream& stream) {
   if (!stream.pipe) return;
   pipes_.remove(stream.pipe.get(), &stream);
   stream.pipe.reset();
+  if (std::exchange(stream.is_large, false)) --large_pipes_;
   if (stream.duplicate) copy_matching(stream, {}, true);
   if (stream.sink != nullptr) stream.sink->ranks->close_stream(stream.shown);
   if (stream.file) earlier_losses_ += stream.file->lost_bytes();

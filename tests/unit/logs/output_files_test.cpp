@@ -226,7 +226,7 @@ TEST_CASE("a process outside of the job that holds a pipe open is not waited for
   }
   SECTION("also while the console takes nothing") {
     std::string all = "unfinished\n";
-    while (all.size() < 300'000) all += "a line of some length for a console that is full\n";
+    while (all.size() < 2'000'000) all += "a line of some length for a console that is full\n";
     std::thread writer([&] { push(survivor, all); });
     h.read_consoles = false;
     CHECK(h.run_until([&] { return !h.output->is_flushed(); }));

@@ -5,8 +5,10 @@
 
 #include <atomic>
 #include <boost/asio/steady_timer.hpp>
+#include <map>
 #include <thread>
 
+#include "ddrun/base/proc.hpp"
 #include "output_harness.hpp"
 
 using namespace ddrun;
@@ -53,8 +55,9 @@ TEST_CASE("a console without a reader blocks the workers and not the loop") {
     written += now;
     REQUIRE(written < 16'000'000);
   }
-  CHECK(written > 1'000'000);
-  CHECK(written < 3'000'000);
+  // The console's queue and pipe hold 1 MiB each, each worker's pipe 256 KiB (docs/output.md).
+  CHECK(written > 2'000'000);
+  CHECK(written < 4'000'000);
 
   SECTION("timers run on time and the loop is idle") {
     boost::asio::steady_timer timer(h.io, std::chrono::milliseconds(200));
@@ -175,6 +178,45 @@ TEST_CASE("endless lines of many workers are broken before they need too much me
   for (const char c : h.shown_out) bytes += c == 'x' ? 1 : 0;
   CHECK(bytes == 3 * each);
   CHECK(h.output->losses().console_bytes == 0);
+}
+
+TEST_CASE("pipes of workers that fill them grow, up to a share of what their user may have") {
+  OutputHarness h(70);
+  h.start();
+  const auto sizes = [&] {
+    std::map<int, int> count;
+    for (const auto& worker : h.workers) ++count[::fcntl(worker.out.get(), F_GETPIPE_SZ)];
+    return count;
+  };
+  const std::string block(65536, '\n');
+  put(h.workers[0].err, "a line\n");
+  for (const auto& worker : h.workers) put(worker.out, block);
+  CHECK(h.run_until([&] { return h.output->lines_shown() == 70 * block.size() + 1; }));
+  const long pages = read_number("/proc/sys/fs/pipe-user-pages-soft").value();
+  const int large = std::min(70, static_cast<int>(pages * ::sysconf(_SC_PAGESIZE) / 4 / 262144));
+  CHECK(sizes()[262144] == large);
+  CHECK(::fcntl(h.workers[0].err.get(), F_GETPIPE_SZ) == 65536);
+  SECTION("those of the next attempt as well") {
+    h.start(1);
+    for (const auto& worker : h.workers) put(worker.out, block);
+    CHECK(h.run_until([&] { return h.output->lines_shown() == 140 * block.size() + 1; }));
+    CHECK(sizes()[262144] == large);
+  }
+}
+
+TEST_CASE("memory for a burst of output is used until it is trimmed, and then again") {
+  int bursts = 0;
+  OutputHarness h(2, [&](OutputOptions& options) { options.on_first_output = [&] { ++bursts; }; });
+  h.start();
+  CHECK(bursts == 0);
+  for (const int expected : {1, 2}) {
+    for (const char* line : {"one\n", "two\n"}) {
+      put(h.workers[0].out, line);
+      CHECK(h.run_until([&] { return std::exchange(h.shown_out, "") == std::string("[10] ") + line; }));
+    }
+    CHECK(bursts == expected);
+    h.output->trim();
+  }
 }
 
 TEST_CASE("a noisy worker does not starve the others") {

@@ -37,6 +37,9 @@ struct Pipe {
 /// without descriptors.
 [[nodiscard]] Result<Pipe> make_pipe(int flags = 0);
 
+/// Lets a pipe hold this many bytes. False if it holds as many already, may not, or `fd` is none.
+bool enlarge_pipe(int fd, std::size_t bytes) noexcept;
+
 /// A close-on-exec duplicate of `fd`, numbered `lowest` or above.
 [[nodiscard]] Result<UniqueFd> duplicate(int fd, int lowest = 3);
 

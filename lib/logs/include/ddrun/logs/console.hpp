@@ -38,10 +38,14 @@ class ByteQueue {
     begin_ += count;
     if (begin_ != end_) return;
     begin_ = end_ = 0;
-    if (capacity_ > max_idle_capacity) {
-      bytes_.reset();
-      capacity_ = 0;
-    }
+    if (capacity_ > max_idle_capacity) trim();
+  }
+
+  /// Frees the memory of an empty queue.
+  void trim() {
+    if (!empty()) return;
+    bytes_.reset();
+    capacity_ = 0;
   }
 
  private:
@@ -122,6 +126,8 @@ class Console : public std::enable_shared_from_this<Console> {
   /// Writes as much of the queue as possible without blocking and counts the rest as lost. No callback comes
   /// afterwards.
   void close();
+  /// Frees memory that only a burst of output needs.
+  void trim() { queue_.trim(); }
 
  private:
   enum class Access {
@@ -157,6 +163,7 @@ class Console : public std::enable_shared_from_this<Console> {
   ByteQueue queue_;
   bool had_back_pressure_ = false;
   bool waiting_ = false;
+  bool was_full_ = false;
   bool flush_posted_ = false;
   bool gone_ = false;
   bool reader_closed_ = false;

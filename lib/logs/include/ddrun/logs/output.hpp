@@ -41,6 +41,8 @@ struct OutputOptions {
   /// Called with the path of a private directory just before it is made, so that a process which outlives this one can
   /// remove it. If it fails, prepare() fails with its error.
   std::function<Result<void>(const std::string& path)> announce_private_directory;
+  /// Called when output has come, for the first time since trim().
+  std::function<void()> on_first_output{};
 };
 
 /// A child's stdout and stderr, to be closed after the spawn. An empty descriptor: the child inherits ddrun's.
@@ -136,6 +138,9 @@ class Output {
   /// The job is over: nothing more is shown, and losses() is complete. True if the last output of the stderr console
   /// was not a whole line.
   bool close();
+
+  /// Frees memory that only a burst of output needs.
+  void trim();
 
   /// Reads the ends of the stderr files that workers write themselves, for stderr_tail().
   void read_file_tails();
