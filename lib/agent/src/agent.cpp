@@ -23,6 +23,7 @@
 #include "ddrun/process/job_cgroup.hpp"
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/process/signals.hpp"
+#include "ddrun/process/startup_pages.hpp"
 #include "ddrun/topology/cpus.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"
 #include "death_reason.hpp"
@@ -45,6 +46,8 @@ namespace asio = boost::asio;
 
 /// How long the console may take no output once a signal, a limit or the loss of the guard ends the job.
 constexpr std::chrono::seconds console_stall_limit{1};
+/// A job that writes a line each second has its memory trimmed at most this often.
+constexpr Milliseconds max_trim_delay{60'000};
 
 std::string describe_sender(pid_t sender) {
   if (sender <= 0) return {};
@@ -77,8 +80,9 @@ bool echoes_input() {
   return ::tcgetattr(STDIN_FILENO, &modes) == 0 && (modes.c_lflag & ECHO) != 0 && (modes.c_lflag & ICANON) != 0;
 }
 
-logs::OutputOptions output_options(const Job& job) {
+logs::OutputOptions output_options(const Job& job, std::function<void()> on_first_output) {
   logs::OutputOptions options;
+  options.on_first_output = std::move(on_first_output);
   options.log = job.spec.log;
   const bool several = job.spec.rendezvous.several_machines();
   if (several && options.log.label == Label::automatic) options.log.label = Label::host;
@@ -164,6 +168,8 @@ class Agent {
   /// Output from now on is a consequence of the stop, and no evidence of a cause.
   void close_evidence();
   void on_output_flushed();
+  /// Later each time, so that regular output wakes this process once and not twice.
+  void trim_memory_later();
   void remove_private_directory();
   /// Completes the result and passes it to the caller's hook, once.
   void publish_result();
@@ -201,6 +207,8 @@ class Agent {
   Alarm time_limit_;
   Alarm skew_;
   Alarm background_poll_;
+  Alarm trim_;
+  Milliseconds trim_delay_ = process::settle_time;
   const dev_t terminal_;  ///< see input_terminal()
   Clock::time_point attempt_started_at_;
   bool before_done_ = false;
@@ -217,7 +225,7 @@ class Agent {
 
 Agent::Agent(Job& job)
     : job_(job),
-      output_(io_.get_executor(), output_options(job)),
+      output_(io_.get_executor(), output_options(job, [this] { trim_memory_later(); })),
       watcher_(
           io_.get_executor(), [this](const process::ChildEnd& end) { on_child_exit(end); },
           [this] {
@@ -239,6 +247,7 @@ Agent::Agent(Job& job)
       time_limit_(io_.get_executor()),
       skew_(io_.get_executor()),
       background_poll_(io_.get_executor()),
+      trim_(io_.get_executor()),
       terminal_(input_terminal(spec_)) {}
 
 Result<Agent*> Agent::create(Job& job) {
@@ -527,8 +536,18 @@ void Agent::spawn_workers(int attempt) {
   } else {
     if (suspended_) group_.signal(SIGSTOP);  // workers started since
     if (preload_) preload_->on_workers_started();
+    trim_delay_ = process::settle_time;
+    trim_memory_later();
     dispatch(event::Spawned{});
   }
+}
+
+void Agent::trim_memory_later() {
+  trim_.set(Clock::now() + trim_delay_, [this] {
+    trim_delay_ = std::min(2 * trim_delay_, max_trim_delay);
+    output_.trim();
+    process::drop_startup_pages();
+  });
 }
 
 void Agent::on_before_exit(int attempt, const ExitStatus& status) {

@@ -20,6 +20,7 @@
 #include "ddrun/process/job_cgroup.hpp"
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/process/signals.hpp"
+#include "ddrun/process/startup_pages.hpp"
 #include "sweeper.hpp"
 #include "terminal_state.hpp"
 
@@ -115,8 +116,9 @@ void isolate_from_existing_children(const TerminalState& terminal) {
 
 /// After SIGTSTP the guard stops at the latest after this time, even if the agent has not stopped the workers.
 constexpr timespec suspend_timeout{1, 0};
+constexpr timespec settle_timeout{0, std::chrono::nanoseconds(settle_time).count()};
 
-/// The guard's loop: sleeps until a signal comes. (Once, after `settle_time`, it wakes to give back memory.)
+/// The guard's loop: sleeps until a signal comes. (Once, after settle_time, it wakes to give back memory.)
 class Guard {
  public:
   Guard(pid_t sweeper, UniqueFd to_agent, UniqueFd to_sweeper, SharedState& shared, TerminalState& terminal)
@@ -134,7 +136,7 @@ class Guard {
       if (stop_wanted_ && shared_.suspended) stop();
       if (shared_.terminal_left_changed.exchange(false)) terminal_.restore(true);
       siginfo_t info{};
-      const timespec* const limit = stop_wanted_ ? &suspend_timeout : settled ? nullptr : &settle_time;
+      const timespec* const limit = stop_wanted_ ? &suspend_timeout : settled ? nullptr : &settle_timeout;
       const int signal = limit != nullptr ? ::sigtimedwait(&set, &info, limit) : ::sigwaitinfo(&set, &info);
       if (signal < 0 && errno == EAGAIN) {
         if (stop_wanted_) {

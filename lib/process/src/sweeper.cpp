@@ -2,21 +2,17 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
-#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <optional>
 
 #include "ddrun/base/exit_status.hpp"
@@ -25,29 +21,9 @@
 #include "ddrun/process/job_cgroup.hpp"
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/process/signals.hpp"
-
-// From the linker: the start of the program in memory and the end of its code. All of it is mapped read-only and never
-// written, not even by relocations, so that its pages can be dropped.
-extern "C" const char __executable_start;
-extern "C" const char etext;
+#include "ddrun/process/startup_pages.hpp"
 
 namespace ddrun::process {
-
-bool keeps_replaced_programs(long file_system) {
-  constexpr std::uint32_t zfs = 0x2FC12FC1;
-  constexpr std::uint32_t local[] = {EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC,       BTRFS_SUPER_MAGIC, F2FS_SUPER_MAGIC, zfs,
-                                     TMPFS_MAGIC,      OVERLAYFS_SUPER_MAGIC, SQUASHFS_MAGIC};
-  return std::find(std::begin(local), std::end(local), static_cast<std::uint32_t>(file_system)) != std::end(local);
-}
-
-void drop_startup_pages() {
-  struct statfs program {};
-  if (::statfs("/proc/self/exe", &program) != 0 || !keeps_replaced_programs(program.f_type)) return;
-  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<std::uintptr_t>(&__executable_start) & ~(page - 1);
-  const auto end = reinterpret_cast<std::uintptr_t>(&etext) & ~(page - 1);
-  if (end > begin) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
-}
 
 namespace {
 
@@ -93,7 +69,7 @@ class Sweeper {
  private:
   void wait_for_event() {
     pollfd fds[2] = {{signals_.get(), POLLIN, 0}, {guard_pipe_.get(), POLLIN, 0}};
-    int timeout = settled_ ? -1 : static_cast<int>(settle_time.tv_nsec / 1'000'000);
+    int timeout = settled_ ? -1 : static_cast<int>(settle_time.count());
     if (!signals_) timeout = 100;  // without SIGCHLD (no descriptor was free) the agent's end is polled for
     if (kill_at_) {
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*kill_at_ - Clock::now()).count();

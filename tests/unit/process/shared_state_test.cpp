@@ -1,13 +1,16 @@
 #include <signal.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 
 #include "ddrun/process/guard.hpp"
+#include "ddrun/process/startup_pages.hpp"
 #include "ddrun/test/catch.hpp"
-#include "sweeper.hpp"
 
 using namespace ddrun;
 using namespace ddrun::process;
@@ -73,4 +76,33 @@ TEST_CASE("code is dropped from memory only where it can be read again after the
   // NFS, Lustre, FUSE, CIFS, SMB 2, 9P, an unknown one.
   for (const long other : {0x6969L, 0x0BD00BD0L, 0x65735546L, 0xFF534D42L, 0xFE534D42L, 0x01021997L, 1L})
     CHECK_FALSE(keeps_replaced_programs(other));
+}
+
+TEST_CASE("pages of the program's file are given back, but for those that were written") {
+  std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  struct statfs info {};
+  REQUIRE(::statfs(program.c_str(), &info) == 0);
+  if (!keeps_replaced_programs(info.f_type)) test::skip("the test is on a network file system");
+  const auto resident_kib = [&](bool use_all) {
+    std::ifstream maps("/proc/self/smaps");
+    std::string line;
+    long total = 0;
+    for (bool counts = false; std::getline(maps, line);) {
+      if (line.find('-') < line.find(' ')) {
+        counts = line.ends_with(program);
+        const auto begin = std::stoul(line, nullptr, 16);
+        const auto end = std::stoul(line.substr(line.find('-') + 1), nullptr, 16);
+        for (auto page = begin; use_all && counts && page < end; page += 4096) {
+          (void)*reinterpret_cast<const volatile char*>(page);  // NOLINT: of a mapping of this program
+        }
+      }
+      if (counts && line.starts_with("Rss:")) total += std::stol(line.substr(4));
+      if (counts && line.starts_with("Anonymous:")) total -= std::stol(line.substr(10));
+    }
+    return total;
+  };
+  (void)resident_kib(true);
+  const long before = resident_kib(false);
+  drop_startup_pages();
+  CHECK(resident_kib(false) < before / 2);
 }
