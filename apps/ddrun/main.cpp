@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
 #include <variant>
@@ -176,11 +177,18 @@ Parsed parse_arguments(const std::vector<std::string>& arguments) {
   return parse(arguments, Environment(environ), version_info(), ::isatty(STDERR_FILENO) != 0);
 }
 
-/// Runs a subcommand that starts no process, without a guard.
-int command_main(const Command& command, const std::vector<std::string>& arguments) {
+/// Whether the words ask for nothing but a text.
+bool ask_for_text(const std::vector<std::string>& words) {
+  constexpr std::array<std::string_view, 4> actions{"--help", "-h", "--version", "-V"};
+  return words.size() == 1 && std::find(actions.begin(), actions.end(), words[0]) != actions.end();
+}
+
+/// Runs a subcommand that starts no process, or prints a text, without a guard. `command` may be null in the latter
+/// case.
+int command_main(const Command* command, const std::vector<std::string>& arguments) {
   const auto parsed = parse_arguments(arguments);
   if (const auto* text = std::get_if<cli::PrintAndExit>(&parsed)) return print(text->text, text->to_stderr, text->code);
-  return command.run(parsed);
+  return command->run(parsed);
 }
 
 int agent_main(std::string_view started_as, const std::vector<std::string>& arguments, process::AgentContext& context,
@@ -220,8 +228,8 @@ int main(int argc, char** argv) {
   const auto arguments = [&](int max_count) {
     return std::vector<std::string>(argv + std::min(argc, 1), argv + std::min(argc, max_count));
   };
-  if (const Command* const command = find_command(arguments(3)); command != nullptr && command->run != nullptr) {
-    ::_exit(run_main(exit_codes::launcher_failed, [&] { return command_main(*command, arguments(argc)); }));
+  if (const Command* const command = find_command(arguments(3)); command != nullptr || ask_for_text(arguments(3))) {
+    ::_exit(run_main(exit_codes::launcher_failed, [&] { return command_main(command, arguments(argc)); }));
   }
   const std::string started_as = argc > 0 ? argv[0] : "";
   const auto starter = cluster::make_agent_starter();

@@ -53,6 +53,7 @@ Result<void> EventThread::start(const char* name, std::function<void()> run) {
 }
 
 void EventThread::call(const std::function<void()>& what) {
+  if (!started()) return what();
   const std::lock_guard caller(call_mutex_);
   std::unique_lock lock(mutex_);
   pending_ = &what;

@@ -121,6 +121,7 @@ void strip_details(nlohmann::ordered_json& worker) {
 }  // namespace
 
 std::string abbreviate(const std::string& cause) {
+  if (cause.empty()) return {};
   auto json = nlohmann::ordered_json::parse(cause, nullptr, false);
   if (json.is_object()) {
     strip_details(json);

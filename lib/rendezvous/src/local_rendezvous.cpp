@@ -8,6 +8,7 @@
 #include "back_ends.hpp"
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/alarm.hpp"
+#include "ddrun/base/io_context.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/coordinator.hpp"
 #include "ddrun/rendezvous/secret.hpp"
@@ -97,6 +98,7 @@ class LocalRendezvous final : public Rendezvous {
       : executor_(std::move(executor)),
         options_(std::move(options)),
         listener_(std::move(listener)),
+        first_client_(executor_),
         coordinator_(coordinator_options(options_)),
         alarm_(executor_) {}
 
@@ -116,6 +118,7 @@ class LocalRendezvous final : public Rendezvous {
   void abandon(const std::string& why) override { abort({AbortKind::cannot_go_on, exit_codes::launcher_failed, why}); }
   void set_paused(bool paused) override;
   void async_close(std::function<void()> done) override {
+    first_client_.close();
     alarm_.cancel();
     done();
   }
@@ -141,6 +144,8 @@ class LocalRendezvous final : public Rendezvous {
   void on(VerdictMessage verdict);
   void on(const Notice& notice) { listener_.notice(notice.text); }
   void on(const EventLine& event) { listener_.event(event.json); }
+  /// Until a worker connects, the store has no thread: most programs without PyTorch need none.
+  Result<void> await_first_client();
   /// Starts with an empty key space and without old connections.
   Result<void> renew_store();
 
@@ -149,6 +154,7 @@ class LocalRendezvous final : public Rendezvous {
   RendezvousListener listener_;
   LocalEndpoint endpoint_;
   std::unique_ptr<store::TcpServer> store_;
+  boost::asio::posix::stream_descriptor first_client_;
   std::uint16_t port_ = 0;
   bool store_is_new_ = true;
   Coordinator coordinator_;
@@ -179,7 +185,7 @@ Result<void> LocalRendezvous::open() {
   options.port = endpoint_.port;
   options.max_memory = spec.store_max_memory;
   options.on_refusal = warn_on(executor_);
-  auto server = store::TcpServer::start(options);
+  auto server = store::TcpServer::listen(options);
   if (!server) {
     Error error = server.error();
     if (endpoint_.port != 0) error.message += spec.endpoint.empty() ? " (--master-port)" : " (--rdzv-endpoint)";
@@ -187,7 +193,23 @@ Result<void> LocalRendezvous::open() {
   }
   port_ = (*server)->port();
   endpoint_.advertised = reachable_address(endpoint_.advertised, (*server)->addresses());
-  if (options_.with_store) store_ = std::move(*server);
+  if (!options_.with_store) return {};
+  store_ = std::move(*server);
+  return await_first_client();
+}
+
+Result<void> LocalRendezvous::await_first_client() {
+  auto watched = duplicate(store_->descriptor());
+  if (!watched) return tl::unexpected(watched.error());
+  if (const int err = assign_descriptor(first_client_, std::move(*watched)); err != 0) {
+    return fail_errno(Errc::unavailable, "cannot watch the store", err);
+  }
+  first_client_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                           [this](const boost::system::error_code& cancelled) {
+                             if (cancelled) return;
+                             first_client_.close();
+                             if (auto served = store_->serve(); !served) abandon(served.error().message);
+                           });
   return {};
 }
 

@@ -72,7 +72,11 @@ class TcpServer::Loop {
   }
   ~Loop();
 
-  Result<void> start();
+  Result<void> open();
+  Result<void> serve() {
+    return thread_.start("ddrun-store", [this] { run(); });
+  }
+  [[nodiscard]] int descriptor() const { return thread_.descriptor(); }
   [[nodiscard]] std::uint16_t port() const { return port_; }
   [[nodiscard]] std::vector<std::string> addresses() const { return listener_addresses(listeners_); }
   Result<void> new_round();
@@ -97,7 +101,7 @@ class TcpServer::Loop {
   Result<void> clear();
   TcpServerStats collect() const;
 
-  // Used by the thread after start().
+  // Used by the thread after serve().
   std::vector<Listener> listeners_;
   std::function<void(const std::string&)> on_refusal_;
   std::uint16_t port_ = 0;
@@ -122,7 +126,7 @@ class TcpServer::Loop {
   int failed_spins_ = 0;
 };
 
-Result<void> TcpServer::Loop::start() {
+Result<void> TcpServer::Loop::open() {
   port_ = listeners_.front().at.port();
   if (auto opened = thread_.open("cannot start the store"); !opened) return opened;
   for (std::size_t i = 0; i < listeners_.size(); ++i) {
@@ -130,7 +134,7 @@ Result<void> TcpServer::Loop::start() {
       return fail_errno(Errc::unavailable, "cannot start the store", errno);
     }
   }
-  return thread_.start("ddrun-store", [this] { run(); });
+  return {};
 }
 
 TcpServer::Loop::~Loop() {
@@ -353,14 +357,25 @@ Result<void> TcpServer::Loop::clear() {
 TcpServer::TcpServer(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
 TcpServer::~TcpServer() = default;
 
-Result<std::unique_ptr<TcpServer>> TcpServer::start(const TcpServerOptions& options) {
+Result<std::unique_ptr<TcpServer>> TcpServer::listen(const TcpServerOptions& options) {
   auto peers = AllowedPeers::from(options.allowed_peers);
   if (!peers) return tl::unexpected(std::move(peers.error()));
   auto listeners = open_listeners(options.addresses, options.port);
   if (!listeners) return tl::unexpected(std::move(listeners.error()));
   auto loop = std::make_unique<Loop>(std::move(*listeners), std::move(*peers), options);
-  if (auto ok = loop->start(); !ok) return tl::unexpected(std::move(ok.error()));
+  if (auto ok = loop->open(); !ok) return tl::unexpected(std::move(ok.error()));
   return std::unique_ptr<TcpServer>(new TcpServer(std::move(loop)));
+}
+
+Result<void> TcpServer::serve() { return loop_->serve(); }
+
+int TcpServer::descriptor() const { return loop_->descriptor(); }
+
+Result<std::unique_ptr<TcpServer>> TcpServer::start(const TcpServerOptions& options) {
+  auto server = listen(options);
+  if (!server) return server;
+  if (auto served = (*server)->serve(); !served) return tl::unexpected(std::move(served.error()));
+  return server;
 }
 
 std::uint16_t TcpServer::port() const { return loop_->port(); }

@@ -45,8 +45,24 @@ TEST_CASE("A system call that an old sandbox refuses with EPERM is done without"
   }
 }
 
-TEST_CASE("Where no thread may be started the message says why") {
-  const auto outcome = finish(job({"-n", "2"}, {"exit", "0"}), without(SYS_clone3, EPERM));
+TEST_CASE("A text is printed without a second process") {
+  const std::vector<std::string> words =
+      GENERATE(Words{"--version"}, Words{"-V"}, Words{"--help"}, Words{"-h"}, Words{"version"}, Words{"help", "store"},
+               Words{"config", "show"}, Words{"completion", "bash"});
+  CAPTURE(words);
+  const auto outcome = finish(command(words), without(SYS_clone, EPERM));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK_FALSE(outcome.out.empty());
+}
+
+TEST_CASE("Where no thread may be started the message says why, once a worker needs the store") {
+  const Words program{"/bin/sh", "-c", "[ $0 = none ] || exec $0 store set key value"};
+  const auto needs_none =
+      finish(command({"-n", "2", program[0], program[1], program[2], "none"}), without(SYS_clone3, EPERM));
+  CHECK(needs_none.code() == 0);
+  const auto outcome =
+      finish(command({"-n", "2", program[0], program[1], program[2], DDRUN_TEST_DDRUN}), without(SYS_clone3, EPERM));
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 125);
   CHECK(has(outcome.err, "a sandbox forbids clone3"));

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/tcp.h>
 #include <malloc.h>
+#include <poll.h>
 #include <sys/resource.h>
 
 #include <fstream>
@@ -66,6 +67,29 @@ TEST_CASE("a captured session over a socket is answered byte for byte") {
   for (const auto& exchange : conversation) {
     CAPTURE(exchange.name);
     REQUIRE(client.send(exchange.sent));
+    CHECK(hex(client.receive(exchange.answer.size())) == hex(exchange.answer));
+  }
+}
+
+TEST_CASE("a server that has no thread yet lets clients wait, and may begin a round or end") {
+  auto server = TcpServer::listen().value();
+  const auto has_event = [&] {
+    pollfd event{server->descriptor(), POLLIN, 0};
+    return ::poll(&event, 1, 0) == 1;
+  };
+  CHECK_FALSE(has_event());
+  RawClient early(server->port());
+  CHECK(has_event());
+  REQUIRE(server->new_round());
+  CHECK(early.closed_by_server());
+  CHECK_FALSE(has_event());
+  CHECK(server->stats().accepted == 0);
+  CHECK(thread_status("SigBlk").empty());
+  SECTION("until it serves them") {
+    const auto& exchange = captured_session().front();
+    RawClient client(server->port());
+    REQUIRE(client.send(exchange.sent));
+    REQUIRE(server->serve());
     CHECK(hex(client.receive(exchange.answer.size())) == hex(exchange.answer));
   }
 }

@@ -34,7 +34,7 @@ class EventThread {
   void join() { thread_.join(); }
 
   /// Called by other threads: runs `what` on the thread and blocks until it has returned. Concurrent calls are
-  /// serialised.
+  /// serialised. Before start() it runs on the caller's, which has to be the only one.
   void call(const std::function<void()>& what);
 
   // Only on the thread, or before start().
@@ -45,6 +45,8 @@ class EventThread {
   /// Blocks for at most `timeout` milliseconds; -1: without limit. Returns as epoll_wait(2).
   [[nodiscard]] int wait(std::span<epoll_event> events, int timeout) const;
   void run_pending_call();
+  /// Becomes readable when wait() would return an event; borrowed.
+  [[nodiscard]] int descriptor() const { return epoll_.get(); }
 
  private:
   UniqueFd epoll_;

@@ -50,11 +50,18 @@ struct TcpServerStats {
 /// thread. It never looks up a name.
 ///
 /// The thread blocks all signals, wakes up only for its clients, and is called "ddrun-store". Memory per client is
-/// bounded: one request and one batch of replies. All descriptors are close-on-exec. May be used from any thread.
+/// bounded: one request and one batch of replies. All descriptors are close-on-exec. May be used from any thread once
+/// its own runs, before that from one.
 class TcpServer {
  public:
-  /// Binds and starts the thread; does not block. Errors: `unavailable` for a port in use, or when descriptors or
-  /// threads run out, `invalid_argument` for a text that is no address.
+  /// Binds; clients wait for serve(). Does not block. Errors: `unavailable` for a port in use, or when descriptors run
+  /// out, `invalid_argument` for a text that is no address.
+  static Result<std::unique_ptr<TcpServer>> listen(const TcpServerOptions& options = {});
+  /// Starts the thread, once. Fails with `unavailable` when threads run out.
+  Result<void> serve();
+  /// Before serve(): becomes readable when a client waits; borrowed.
+  [[nodiscard]] int descriptor() const;
+  /// listen() and serve().
   static Result<std::unique_ptr<TcpServer>> start(const TcpServerOptions& options = {});
 
   /// Disconnects all clients, stops and joins the thread.
