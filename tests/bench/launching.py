@@ -10,11 +10,18 @@ from measuring import Comparison, compare, in_turn, raise_descriptor_limit
 
 
 def launch_noop_8(bench, note):
-    """The whole command, from its start to its end, with 8 workers that end at once."""
+    """The whole command, from its start to its end, with 8 workers that end at once, with one, and --version."""
     worker = bench.worker
-    def side(command):
-        return lambda: bench.run(command(8, worker))["seconds"]
+    def side(command, count=8):
+        return lambda: bench.run(command(count, worker))["seconds"]
     many, few = bench.count(41, 7), bench.count(7, 2)
+    single, trouble = in_turn({
+        "ddrun": (many, side(bench.ddrun_command, 1)),
+        "bare vfork and exec": (many, side(bench.bare_command, 1)),
+        "ddrun --version": (many, lambda: bench.run([bench.ddrun, "--version"])["seconds"]),
+    }, note)
+    rows = compare("launch-noop-8", "1 worker", single, trouble, {"bare vfork and exec": (None, None),
+                                                                  "ddrun --version": (None, None)}, scale=1e3, unit="ms")
     samples, trouble = in_turn({
         "ddrun": (many, side(bench.ddrun_command)),
         "hydra": (many, side(bench.hydra_command)),
@@ -24,10 +31,11 @@ def launch_noop_8(bench, note):
         "openmpi": (few, side(bench.openmpi_command)),
         "torchrun": (few, side(bench.torchrun_command)),
     }, note)
-    return compare("launch-noop-8", "", samples, trouble, {
+    rows += compare("launch-noop-8", "", samples, trouble, {
         "hydra": (8, 3), "torchrun": (500, 100), "openmpi": (None, None), "parallel": (None, None),
-        "shell loop": (None, None), "bare vfork and exec": (None, None),
+        "shell loop": (None, None), "bare vfork and exec": (1 / 1.8, 1 / 2.0),
     }, scale=1e3, unit="ms")
+    return rows
 
 
 def first_bytes(bench, count, command, lines_per_worker=2):

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import statistics
 import struct
@@ -92,23 +93,38 @@ def restart_local(bench, note):
 
 
 def log_mux(bench, note):
-    """8 workers each write 50 MB in lines of 100 bytes; every line gets its rank; to /dev/null."""
+    """8 workers write 50 MB each in lines of 100 bytes; every line gets its rank; to /dev/null, a pipe, a pipe and files."""
     size = 10_000_000 if bench.quick else 50_000_000
-    def side(command, *options, limit=120.0):
-        words = lambda: command(WORKERS, bench.worker, "lines", str(size), options=options)
-        return lambda: bench.run(words(), limit=limit)["seconds"]
     many, few = bench.count(9, 3), bench.count(3, 1)
-    samples, trouble = in_turn({
-        "ddrun": (many, side(bench.ddrun_command)),
-        "hydra": (many, side(bench.hydra_command, "-prepend-rank")),
-        "parallel": (few, side(bench.parallel_command, "--tag", "--line-buffer")),
-        "openmpi": (few, side(bench.openmpi_command, "--tag-output")),
-        "torchrun": (few, side(bench.torchrun_command, "--tee", "3", "--log-dir", os.path.join(bench.scratch, "logs"),
-                               limit=300)),
-    }, note)
-    rate = WORKERS * size / statistics.median(samples["ddrun"]) / 1e9
-    return compare("log-mux", f"{number(rate)} GB/s", samples, trouble, {
-        "torchrun": (80, 20), "hydra": (8, 4), "openmpi": (15, 6), "parallel": (None, None)})
+    logs = os.path.join(bench.scratch, "logs")
+    tee = "--tee=3", f"--log-dir={logs}"
+
+    def measured(quantity, to, sides, limits):
+        def side(command, options):
+            def run():
+                try:
+                    words = command(WORKERS, bench.worker, "lines", str(size), options=options)
+                    return bench.run([*to, *words], limit=300)["seconds"]
+                finally:
+                    shutil.rmtree(logs, ignore_errors=True)
+            return run
+        samples, trouble = in_turn({name: (few if name in ("torchrun", "openmpi", "parallel") else many, side(*how))
+                                    for name, how in sides.items()}, note)
+        rate = WORKERS * size / statistics.median(samples["ddrun"]) / 1e9
+        return compare("log-mux", f"{quantity}, {number(rate)} GB/s", samples, trouble, limits)
+
+    hydra = bench.hydra_command, ("-prepend-rank",)
+    piped = ["bash", "-o", "pipefail", "-c", '"$@" | cat', "bash"]
+    return measured("to /dev/null", [], {
+        "ddrun": (bench.ddrun_command, ()),
+        "hydra": hydra,
+        "parallel": (bench.parallel_command, ("--tag", "--line-buffer")),
+        "openmpi": (bench.openmpi_command, ("--tag-output",)),
+        "torchrun": (bench.torchrun_command, tee),
+    }, {"torchrun": (80, 20), "hydra": (8, 4), "openmpi": (15, 6), "parallel": (None, None)}) + measured(
+        "| cat", piped, {"ddrun": (bench.ddrun_command, ()), "hydra": hydra}, {"hydra": (12, 8)}) + measured(
+        "--tee | cat", piped, {"ddrun": (bench.ddrun_command, tee), "torchrun": (bench.torchrun_command, tee)},
+        {"torchrun": (30, 20)})
 
 
 def fold(bench, note, size=None):
@@ -144,6 +160,15 @@ def terminals(bench, note):
     return rows
 
 
+def process_name(pid):
+    """Of the kernel, 15 characters; None if it is gone."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="latin-1") as file:
+            return file.read().rstrip("\n")
+    except OSError:
+        return None
+
+
 class Idle:
     """What the launcher's own processes use while its workers sleep."""
 
@@ -173,11 +198,7 @@ class Idle:
             stop(process)
 
     def is_worker(self, pid):
-        try:
-            with open(f"/proc/{pid}/comm", encoding="latin-1") as file:
-                return file.read().rstrip("\n") == self.worker
-        except OSError:
-            return False
+        return process_name(pid) == self.worker
 
     @staticmethod
     def usage(pid):
@@ -192,6 +213,24 @@ class Idle:
                 if line.startswith(("Rss:", "Pss:", "Pss_File:")):
                     memory[line.partition(":")[0].lower()] = int(line.split()[1]) * 1024
         return {"switches": switches, "ticks": int(fields[11]) + int(fields[12]), **memory}
+
+
+def resident_after_restarts(bench, note):
+    """Of ddrun's own processes, a second after the tenth restart and 10 MB of output of the last attempt."""
+    restarts, size = 10, 10_000_000 // WORKERS // 100 * 100
+    words = bench.ddrun_command(WORKERS, bench.worker, "lines", str(size), "stamp", "STAMPS",
+                                options=(f"--max-restarts={restarts}",))
+    name = os.path.basename(bench.worker)[:15]
+
+    def look(job):
+        for _ in range(restarts):
+            job.restart()
+        time.sleep(1)
+        own = [job.process.pid, *descendants(job.process.pid)]
+        return sum(Idle.usage(pid)["rss"] for pid in own if process_name(pid) != name)
+    samples, _ = in_turn({"ddrun": (bench.count(5, 1), lambda: StampedJob(bench, words).look(look))}, note)
+    return Comparison("footprint", f"resident after {restarts} restarts and 10 MB of output", samples["ddrun"], goal=2.5,
+                      floor=3.5, at_most=True, scale=1e-6, ratio=statistics.median(samples["ddrun"]) / 1e6, unit="MB")
 
 
 def footprint(bench, note):
@@ -210,8 +249,9 @@ def footprint(bench, note):
     rss, wakeups, ticks = of("rss"), of("wakeups"), of("ticks")
     own = samples["ddrun"][0].processes
     rows = [
-        Comparison("footprint", f"resident, {own} processes", rss["ddrun"], goal=6.0, at_most=True, scale=1e-6,
-                   ratio=statistics.median(rss["ddrun"]) / 1e6, unit="MB"),
+        Comparison("footprint", f"resident, {own} processes", rss["ddrun"], goal=2.5, floor=3.5, at_most=True,
+                   scale=1e-6, ratio=statistics.median(rss["ddrun"]) / 1e6, unit="MB"),
+        resident_after_restarts(bench, note),
         Comparison("footprint", f"wake-ups in {seconds} s", wakeups["ddrun"], goal=0, at_most=True,
                    ratio=max(wakeups["ddrun"]), unit=""),
         Comparison("footprint", "processor ticks", ticks["ddrun"], goal=0, floor=1, at_most=True,

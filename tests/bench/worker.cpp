@@ -8,6 +8,7 @@
 //   bench_worker stamp FILE STOPPED   the same, and on SIGTERM appends such 16 bytes to STOPPED and exits
 //   bench_worker lines BYTES   writes BYTES to stdout in lines of 100 bytes, 650 to a write, the same in each worker
 //   bench_worker lines BYTES different   the same, with process id and number in each line
+//   bench_worker lines BYTES stamp FILE  as `lines BYTES`, then appends such 16 bytes to FILE and sleeps
 #include <asm/unistd.h>
 
 namespace {
@@ -122,7 +123,10 @@ extern "C" [[noreturn]] void run(const long* stack) {
   }
   if (!same(arguments[1], "lines")) leave(2);
   write_lines(arguments[2], count > 3 && same(arguments[3], "different"));
-  leave(0);
+  if (count < 5 || !same(arguments[3], "stamp")) leave(0);
+  call(__NR_clock_gettime, clock_monotonic, address(now));
+  stamp(arguments[4], now);
+  sleep_forever();
 }
 
 #if defined(__x86_64__)

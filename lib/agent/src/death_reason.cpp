@@ -97,7 +97,7 @@ std::string core_dump_location(const DeadWorker& worker, const SystemRoots& root
   return file.empty() ? std::string() : concat("core file: ", file);
 }
 
-DeathReasons::DeathReasons(SystemRoots roots) : roots_(std::move(roots)), baseline_(count_kills()) {}
+DeathReasons::DeathReasons(SystemRoots roots) : roots_(std::move(roots)) {}
 
 void DeathReasons::begin_attempt(int workers) {
   baseline_ = count_kills();

@@ -43,6 +43,7 @@ const std::string outside = "killed from outside ddrun; the kernel's OOM killer 
 TEST_CASE("a kill that the kernel counted explains one death") {
   const Machine machine;
   DeathReasons reasons(roots_of(machine.dir));
+  reasons.begin_attempt(1);
   CHECK(reasons.explain(dead(Signaled{SIGKILL})) == outside);
   machine.kills(8);
   CHECK(reasons.explain(dead(Signaled{SIGKILL})) == oom);
@@ -56,6 +57,7 @@ TEST_CASE("a kill that the kernel counted explains one death") {
 TEST_CASE("a worker that fails after the OOM kill of its child is explained by it") {
   const Machine machine;
   DeathReasons reasons(roots_of(machine.dir));
+  reasons.begin_attempt(1);
   CHECK(reasons.explain(dead(Exited{1})).empty());
   machine.kills(8);
   CHECK(reasons.explain(dead(Exited{1})) ==
@@ -67,6 +69,7 @@ TEST_CASE("a worker that fails after the OOM kill of its child is explained by i
 TEST_CASE("a kill of an earlier attempt explains nothing in this one") {
   const Machine machine;
   DeathReasons reasons(roots_of(machine.dir));
+  reasons.begin_attempt(1);
   machine.kills(8);  // for example a data loader
   reasons.begin_attempt(2);
   CHECK(reasons.explain(dead(Signaled{SIGKILL})) == outside);
@@ -78,6 +81,7 @@ TEST_CASE("a kill of an earlier attempt explains nothing in this one") {
 TEST_CASE("a possible explanation of one failure does not explain the next") {
   const Machine machine;
   DeathReasons reasons(roots_of(machine.dir));
+  reasons.begin_attempt(1);
   machine.kills(10);
   CHECK(reasons.explain(dead(Exited{1})).starts_with("perhaps out of memory"));
   CHECK(reasons.explain(dead(Exited{1})).empty());
@@ -99,6 +103,7 @@ TEST_CASE("the end of a worker far below the limit is not explained by memory") 
   const TemporaryDirectory dir;  // no cgroup: all of the machine's memory
   dir.file("proc/vmstat", "oom_kill 3\n");
   DeathReasons whole(roots_of(dir));
+  whole.begin_attempt(1);
   dir.file("proc/vmstat", "oom_kill 4\n");
   CHECK(whole.explain(dead(Signaled{SIGKILL}, "/", 3800)).starts_with("killed from outside ddrun, or perhaps"));
 }
@@ -112,6 +117,7 @@ TEST_CASE("cgroup version 1 counts in oom_control") {
   };
   kills("0");
   DeathReasons reasons(roots_of(dir));
+  reasons.begin_attempt(1);
   kills("1");
   CHECK(reasons.explain(dead(Signaled{SIGKILL})) ==
         "out of memory: the kernel's OOM killer ended it (memory limit of cgroup /job: 512 MiB)");
@@ -121,6 +127,7 @@ TEST_CASE("without a cgroup the machine's counter is a hint") {
   const TemporaryDirectory dir;
   dir.file("proc/vmstat", "nr_free_pages 5\noom_kill 3\n");
   DeathReasons reasons(roots_of(dir));
+  reasons.begin_attempt(1);
   dir.file("proc/vmstat", "nr_free_pages 5\noom_kill 4\n");
   CHECK(reasons.explain(dead(Signaled{SIGKILL})) ==
         "probably out of memory: the kernel's OOM killer ended a process (the machine itself was short of memory)");
@@ -130,6 +137,7 @@ TEST_CASE("without a cgroup the machine's counter is a hint") {
 TEST_CASE("without a counter the reason does not mention memory") {
   const TemporaryDirectory dir;
   DeathReasons reasons(roots_of(dir));
+  reasons.begin_attempt(1);
   CHECK(reasons.explain(dead(Signaled{SIGKILL})) == "killed from outside ddrun");
   CHECK(reasons.explain(dead(Signaled{SIGTERM})) == "signal sent from outside ddrun");
   CHECK(reasons.explain(dead(Signaled{SIGSEGV})).empty());
@@ -161,6 +169,7 @@ TEST_CASE("a core that went to a program is reported with the command to get it"
   const auto located = [&](const char* pattern) {
     dir.file("proc/sys/kernel/core_pattern", std::string(pattern) + "\n");
     DeathReasons reasons(roots_of(dir));
+    reasons.begin_attempt(1);
     return reasons.explain(dead(Signaled{SIGABRT, true}));
   };
   CHECK(located("|/usr/lib/systemd/systemd-coredump %P %u %g") == "core dump: coredumpctl info 4711");
