@@ -30,15 +30,30 @@ void TailBuffer::add(std::string_view chunk, std::chrono::system_clock::time_poi
     // Only every `limit / 2` bytes, so that short lines do not move the whole buffer each time.
     drop_front(bytes_.size() - std::min(limit, bytes_.size()));
   }
-  bytes_.append(chunk);
-  const std::uint64_t end = begin_ + bytes_.size();
+  const std::uint64_t end = begin_ + bytes_.size() + chunk.size();
   if (!marks_.empty() && marks_.back().shown == shown && at - marks_.back().at < std::chrono::milliseconds(1) &&
       at >= marks_.back().at) {
     marks_.back().end = end;
     marks_.back().turn = turn;
   } else {
+    if (!marks_.empty() && !last_mark_ends_line(chunk)) marks_.pop_back();
+    if (marks_.size() == max_times) merge_older_marks();
     marks_.push_back({end, at, shown, turn});
   }
+  bytes_.append(chunk);
+}
+
+/// Whether the text of a line ends in the last mark if `next` follows: the '\n' behind it may be the first of `next`.
+bool TailBuffer::last_mark_ends_line(std::string_view next) const {
+  const std::uint64_t begin = marks_.size() > 1 ? marks_[marks_.size() - 2].end : begin_;
+  return next.front() == '\n' || bytes_.find('\n', begin - begin_ + 1) != std::string::npos;
+}
+
+/// Keeps every second mark of the older half.
+void TailBuffer::merge_older_marks() {
+  std::size_t kept = 0;
+  for (std::size_t i = 1; i < max_times / 2; i += 2) marks_[kept++] = marks_[i];
+  marks_.erase(marks_.begin() + static_cast<std::ptrdiff_t>(kept), marks_.begin() + max_times / 2);
 }
 
 std::vector<TailLine> TailBuffer::lines(std::size_t count) const {

@@ -23,6 +23,8 @@ class TailBuffer {
   /// Bytes that are kept at least; half as many more at most. Enough for a traceback that is followed by 8 KiB of
   /// buffered stdout on the same stream.
   static constexpr std::size_t limit = 24 << 10;
+  /// Times that are kept at most. Beyond, lines in the older half may get the time of a chunk that was read later.
+  static constexpr std::size_t max_times = 512;
 
   /// `shown`, `turn`: counts of the caller, returned with the lines that end in this chunk. Chunks within a millisecond
   /// that have the same `shown` are merged and have the latest `turn`.
@@ -34,7 +36,7 @@ class TailBuffer {
   [[nodiscard]] std::vector<TailLine> lines(std::size_t count) const;
 
  private:
-  /// A chunk, or several that came within a millisecond.
+  /// A chunk, or several: those that came within a millisecond, and those before in which no line ends.
   struct Mark {
     std::uint64_t end;  ///< of its bytes, counted from the stream's beginning
     std::chrono::system_clock::time_point at;
@@ -42,6 +44,8 @@ class TailBuffer {
     std::uint64_t turn;
   };
   void drop_front(std::size_t bytes);
+  [[nodiscard]] bool last_mark_ends_line(std::string_view next) const;
+  void merge_older_marks();
 
   std::string bytes_;
   std::uint64_t begin_ = 0;  ///< of `bytes_` in the stream
