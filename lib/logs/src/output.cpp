@@ -749,6 +749,8 @@ namespace {
 constexpr std::size_t max_read_bytes = std::size_t{256} << 10U;
 /// A read that finds so much has found the pipe full, of 64 KiB as the kernel makes it.
 constexpr std::size_t full_pipe_bytes = std::size_t{32} << 10U;
+/// A longer line is filtered in parts: unfinished lines of filters are not counted in the console's bound of them.
+constexpr std::size_t max_filtered_line = std::size_t{64} << 10U;
 /// drain() may fill a console's queue up to this many times its bound.
 constexpr std::size_t drain_factor = 16;
 
@@ -859,8 +861,8 @@ void Output::Impl::copy_matching(WorkerStream& stream, std::string_view chunk, b
     scratch_lines_ += piece.text;
     if (piece.end == PieceEnd::cut) scratch_lines_ += '\n';
   };
-  if (last) duplicate.lines.finish(copy);
-  else duplicate.lines.feed(chunk, copy);
+  duplicate.lines.feed(chunk, copy);
+  if (last || duplicate.lines.partial_bytes() >= max_filtered_line) duplicate.lines.finish(copy);
   if (!scratch_lines_.empty()) write_file(*duplicate.file, scratch_lines_);
 }
 

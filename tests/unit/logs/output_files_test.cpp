@@ -81,6 +81,25 @@ TEST_CASE("filters copy whole lines with their prefix to one file for all worker
         "[11] acc 0.5\n[10] loss 3\n[10] the last loss\n");
 }
 
+TEST_CASE("filters hold no more than 64 KiB of an unfinished line") {
+  TemporaryDirectory dir;
+  OutputHarness h(2, [&](OutputOptions& options) {
+    options.log.dir = dir.path();
+    options.log.duplicate_stdout_filters = {"loss"};
+  });
+  h.start();
+  const std::string filtered = h.output->attempt_dir() + "/filtered_stdout.log";
+  const std::string half(32 << 10, 'x');
+  for (const std::string& part : {half, "loss" + half, half, half, half}) {
+    put(h.workers[0].out, part);
+    h.output->drain(0);
+  }
+  CHECK((read_file(filtered) == "[10] " + half + "loss" + half + "\n"));
+  put(h.workers[0].out, "the last loss");
+  CHECK(h.end());
+  CHECK(read_file(filtered).ends_with("loss" + half + "\n[10] " + half + "the last loss\n"));
+}
+
 TEST_CASE("every attempt keeps its logs and the tail is that of the present one") {
   TemporaryDirectory dir;
   OutputHarness h(1, [&](OutputOptions& options) {
