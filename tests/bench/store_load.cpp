@@ -2,17 +2,18 @@
 // latency.
 //
 //   store_load --port P [--connections N] [--depth D] [--op get|add|set|storm|barrier|idle] [--seconds S]
-//   [--value BYTES] [--cpu CPU] [--hold PID] [--resp] [--json]
+//   [--value BYTES] [--cpu CPU] [--server PID] [--hold] [--resp] [--json]
 //
 //   get add set  each connection sends D requests, then D more when all of them are answered, for S seconds
 //   storm        N connections at once; the time until all have done the handshake, at most S seconds;
-//                with --hold the server is stopped until all have connected, so that connecting is not measured
+//                with --hold --server is stopped until all have connected, so that connecting is not measured
 //   barrier      each client adds 1 to a counter (ADD), the last one sets a flag (SET), all wait for it (WAIT);
 //                repeated for S seconds
 //   idle         N connections that are idle after the handshake until standard input ends; prints "ready" first
 //
 // --resp uses redis's protocol (get, storm and idle). Responses are compared byte by byte, those of add and set by
-// size. Depends on the C library only, so that any server can be measured.
+// size. With --server the processor time of that process is printed too: of what is measured, without the connections
+// that are made before and closed after it. Depends on the C library only, so that any server can be measured.
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <sched.h>
@@ -29,6 +30,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,7 +47,8 @@ struct Options {
   double seconds = 2;
   std::size_t value = 64;
   int cpu = -1;
-  pid_t hold = 0;
+  pid_t server = 0;
+  bool hold = false;
   bool resp = false;
   bool json = false;
 };
@@ -211,10 +214,22 @@ double seconds_between(Clock::time_point start, Clock::time_point end) {
 struct Figures {
   double operations = 0;
   double seconds = 0;
-  double median_us = 0;  // of a batch, or of one barrier
+  double server_seconds = 0;  // of processor time
+  double median_us = 0;       // of a batch, or of one barrier
   double p99_us = 0;
   std::size_t samples = 0;
 };
+
+/// Waits a moment: the kernel counts what a thread has used when it goes to sleep, else only with each tick.
+double processor_time(pid_t process) {
+  if (process == 0) return 0;
+  ::usleep(5000);
+  clockid_t clock{};
+  timespec used{};
+  if (const int failed = ::clock_getcpuclockid(process, &clock); failed != 0) errno = failed;
+  else if (::clock_gettime(clock, &used) == 0) return static_cast<double>(used.tv_sec) + 1e-9 * used.tv_nsec;
+  die_errno("--server");
+}
 
 void sum_up(std::vector<float>& microseconds, Figures& figures) {
   figures.samples = microseconds.size();
@@ -247,6 +262,7 @@ class Load {
   }
 
   Figures run() {
+    const double server_before = processor_time(options_.server);
     const auto start = Clock::now();
     const auto end = after(start, options_.seconds);
     Epoll epoll(fds_, unread_limit_ > 1 ? EPOLLIN | EPOLLET : EPOLLIN);
@@ -270,8 +286,9 @@ class Load {
       for (const std::size_t i : idle_) send_batch(i, Clock::now());
       idle_.clear();
     }
-    for (const int fd : fds_) ::close(fd);
     Figures figures;
+    figures.server_seconds = processor_time(options_.server) - server_before;
+    for (const int fd : fds_) ::close(fd);
     figures.operations = static_cast<double>(batches_) * options_.depth;
     figures.seconds = seconds_between(start, now_);
     sum_up(latencies_, figures);
@@ -348,16 +365,17 @@ Figures run_storm(const Options& options) {
   // Registered before connecting, to keep it out of the measured time; the first event reports "not connected".
   Epoll epoll(fds, EPOLLIN | EPOLLET);
   for (std::size_t seen = 0; seen < fds.size();) epoll.wait(1000, [&](std::size_t) { ++seen; });
-  if (options.hold > 0 && ::kill(options.hold, SIGSTOP) != 0) die_errno("--hold");
+  if (options.hold && ::kill(options.server, SIGSTOP) != 0) die_errno("--hold");
+  const double server_before = processor_time(options.server);
   auto start = Clock::now();
   // The accept queue holds 4,096, so the kernel completes all of them.
   for (const int fd : fds) {
     connect_to(fd, options.port);
     send_all(fd, hello.request);
   }
-  if (options.hold > 0) {
+  if (options.hold) {
     start = Clock::now();
-    ::kill(options.hold, SIGCONT);
+    ::kill(options.server, SIGCONT);
   }
   const auto end = after(start, options.seconds);
   std::size_t done = 0;
@@ -379,8 +397,9 @@ Figures run_storm(const Options& options) {
     });
     now = Clock::now();
   }
-  for (const int fd : fds) ::close(fd);
   Figures figures;
+  figures.server_seconds = processor_time(options.server) - server_before;
+  for (const int fd : fds) ::close(fd);
   figures.operations = static_cast<double>(done);
   figures.seconds = seconds_between(start, now);
   sum_up(latencies, figures);
@@ -395,6 +414,7 @@ class Barrier {
 
   Figures run() {
     std::vector<float> times;
+    const double server_before = processor_time(options_.server);
     const auto start = Clock::now();
     const auto end = after(start, options_.seconds);
     auto now = start;
@@ -404,8 +424,9 @@ class Barrier {
       now = Clock::now();
       times.push_back(std::chrono::duration<float, std::micro>(now - began).count());
     }
-    for (const int fd : fds_) ::close(fd);
     Figures figures;
+    figures.server_seconds = processor_time(options_.server) - server_before;
+    for (const int fd : fds_) ::close(fd);
     figures.operations = static_cast<double>(times.size());
     figures.seconds = seconds_between(start, now);
     sum_up(times, figures);
@@ -469,8 +490,8 @@ Options parse(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string_view name = argv[i];
-    if (name == "--json" || name == "--resp") {
-      (name == "--json" ? options.json : options.resp) = true;
+    if (name == "--json" || name == "--resp" || name == "--hold") {
+      (name == "--json" ? options.json : name == "--resp" ? options.resp : options.hold) = true;
       continue;
     }
     if (i + 1 == argc) die(std::string(name) + " needs a value");
@@ -487,8 +508,8 @@ Options parse(int argc, char** argv) {
       options.seconds = std::atof(value);
     } else if (name == "--value") {
       options.value = static_cast<std::size_t>(std::atoll(value));
-    } else if (name == "--hold") {
-      options.hold = std::atoi(value);
+    } else if (name == "--server") {
+      options.server = std::atoi(value);
     } else if (name == "--cpu") {
       options.cpu = std::atoi(value);
     } else {
@@ -496,6 +517,7 @@ Options parse(int argc, char** argv) {
     }
   }
   if (options.port == 0) die("--port is needed");
+  if (options.hold && options.server <= 0) die("--hold needs --server");
   static constexpr std::string_view both[] = {"get", "storm", "idle"};
   static constexpr std::string_view store_only[] = {"add", "set", "barrier"};
   if (std::count(std::begin(both), std::end(both), options.op) == 0 &&
@@ -529,10 +551,11 @@ int main(int argc, char** argv) {
   const Figures figures = run(options);
   std::printf(options.json ? "{\"op\": \"%s\", \"connections\": %d, \"depth\": %d, \"operations\": %.0f, "
                              "\"seconds\": %.6f, \"per_second\": %.0f, \"us_p50\": %.1f, \"us_p99\": %.1f, "
-                             "\"samples\": %zu}\n"
+                             "\"samples\": %zu, \"server_seconds\": %.6f}\n"
                            : "%-7s %6d connections, depth %3d: %9.0f in %.3f s: %9.0f/s, p50 %.1f us, p99 %.1f us "
-                             "(%zu)\n",
+                             "(%zu), server %.3f s\n",
               options.op.c_str(), options.connections, options.depth, figures.operations, figures.seconds,
-              figures.operations / figures.seconds, figures.median_us, figures.p99_us, figures.samples);
+              figures.operations / figures.seconds, figures.median_us, figures.p99_us, figures.samples,
+              figures.server_seconds);
   return 0;
 }
