@@ -70,8 +70,12 @@ took() {
 }
 
 print_times() {
+  local seconds what
+  [ ${#times[@]} -gt 0 ] || return 0
   say "Where the time went:"
-  printf '%s\n' "${times[@]}" | sort -rn | awk '$1 >= 3 {printf "%5d s  %s\n", $1, substr($0, length($1) + 2)}'
+  printf '%s\n' "${times[@]}" | sort -rn | while read -r seconds what; do
+    [ "$seconds" -lt 3 ] || printf '%5d s  %s\n' "$seconds" "$what"
+  done
 }
 
 # The command that a script needs and where it comes from.

@@ -22,15 +22,30 @@ _gpu_check() {
   esac
 }
 
-# gpu_tests DIR [SIZE]   with the programs of a build that lie in DIR, up to so many bytes
+# check_programs DIR   stops if what was copied there cannot be started here
+check_programs() {
+  local program said
+  for program in ddrun ddrun-allreduce; do
+    said=$(env "$1/$program" --version 2>&1) || die "$1/$program does not start: ${said##*$'\n'}" \
+      "DIR is a copy of build/release/bin, built for this processor and for a glibc that is not newer (docs/allreduce.md)"
+  done
+}
+
+# gpu_tests DIR   with the programs of a build that lie in DIR, up to so many bytes as DDRUN_GPU_BYTES says. It needs no
+# commands but those of bash and coreutils: a GPU node may have no others.
 gpu_tests() {
-  local dir=$1 worker=$1/ddrun-allreduce last=${2:-64M} why status=0 gpus tool
+  local launcher=("$1/ddrun" --standalone) worker=$1/ddrun-allreduce last=${DDRUN_GPU_BYTES:-64M} why status=0 tool
   local everything=(--backend=nccl --collective all -d all -o all -b 1000 -e "$last" -f 256 -n 3)
   why=$("$worker" --backend=nccl -e 8 -n 1 2>&1 >/dev/null) || status=$?
   if [ "$status" -eq 77 ]; then
     count skip "GPU" "$why"
     return
   fi
+  # The programs see only the GPUs of CUDA_VISIBLE_DEVICES, which a scheduler may have set; nvidia-smi counts all.
+  local listed='nccl +yes .* ([0-9]+) GPUs?; NCCL ([0-9]+)\.([0-9]+)\.' visible=${CUDA_VISIBLE_DEVICES:-0}
+  [[ $("$worker" --list) =~ $listed ]] || die "$worker --list does not say how many GPUs and which NCCL there are"
+  local gpus=${BASH_REMATCH[1]} nccl=$((BASH_REMATCH[2] * 100 + BASH_REMATCH[3]))
+
   say "Testing on the GPU ..."
   _gpu_check "every collective of one rank" "$worker" "${everything[@]}"
   _gpu_check "calls waited for one by one" "$worker" --backend=nccl -e "$last" -z 1
@@ -43,15 +58,14 @@ gpu_tests() {
       count skip "GPU: compute-sanitizer $tool" "compute-sanitizer is not in PATH (it comes with the CUDA toolkit)"
     fi
   done
-  gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ') || true
-  if [ "${gpus:-0}" -gt 1 ]; then
-    _gpu_check "every collective of $gpus ranks" "$dir/ddrun" --nproc-per-node="$gpus" "$worker" "${everything[@]}"
+  if [ "$gpus" -gt 1 ]; then
+    _gpu_check "every collective of $gpus ranks" "${launcher[@]}" --nproc-per-node="$gpus" "$worker" "${everything[@]}"
   else
     count skip "GPU: every collective of a rank per GPU" "there are not several GPUs"
   fi
-  if "$worker" --list | grep -qE '^nccl .*NCCL 2\.(3[0-9]|[4-9][0-9]|[0-9]{3,})\.'; then
-    _gpu_check "every collective of 2 ranks on one GPU" env CUDA_VISIBLE_DEVICES=0 NCCL_MULTI_RANK_GPU_ENABLE=1 \
-      "$dir/ddrun" --nproc-per-node=2 "$worker" "${everything[@]}"
+  if [ "$nccl" -ge 230 ]; then
+    _gpu_check "every collective of 2 ranks on one GPU" env CUDA_VISIBLE_DEVICES="${visible%%,*}" NCCL_MULTI_RANK_GPU_ENABLE=1 \
+      "${launcher[@]}" --nproc-per-node=2 "$worker" "${everything[@]}"
   else
     count skip "GPU: every collective of 2 ranks on one GPU" "that needs NCCL 2.30 (docs/allreduce.md)"
   fi
