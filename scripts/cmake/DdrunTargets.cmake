@@ -1,6 +1,8 @@
 # How a module, a program and a test are declared. Flags live in two interface targets that are linked
 # privately by our own code and never exported.
 
+include(CheckLinkerFlag)
+
 add_library(ddrun_settings INTERFACE)
 add_library(ddrun_warnings INTERFACE)
 target_compile_options(ddrun_warnings INTERFACE -Wall -Wextra $<$<BOOL:${DDRUN_WERROR}>:-Werror>)
@@ -113,7 +115,12 @@ function(ddrun_program name)
     target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc -Wl,--gc-sections)
   elseif(arg_LINK STREQUAL "static")
     # Everything in it must be position-independent: our code is, and so are the distributions' static libraries.
-    target_link_options(${target} PRIVATE -static-pie -Wl,--gc-sections)
+    target_link_options(${target} PRIVATE -static-pie -Wl,--gc-sections "-Wl,-T,${PROJECT_SOURCE_DIR}/scripts/cmake/startup.ld")
+    # A relocation in two bits instead of 24 bytes.
+    check_linker_flag(CXX -Wl,-z,pack-relative-relocs DDRUN_HAS_PACKED_RELOCATIONS)
+    if(DDRUN_HAS_PACKED_RELOCATIONS)
+      target_link_options(${target} PRIVATE -Wl,-z,pack-relative-relocs)
+    endif()
   endif()
   if(DDRUN_SPLIT_DEBUG)
     # Part of the link itself, so a program never lies beside the symbols of an older one.
