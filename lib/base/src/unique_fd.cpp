@@ -21,8 +21,9 @@ Result<Pipe> make_pipe(int flags) {
 }
 
 bool enlarge_pipe(int fd, std::size_t bytes) noexcept {
-  const int now = ::fcntl(fd, F_GETPIPE_SZ);
-  return now > 0 && static_cast<std::size_t>(now)<bytes&& ::fcntl(fd, F_SETPIPE_SZ, bytes)> 0;
+  const auto wanted = static_cast<long>(bytes);
+  const long usual = 16 * ::sysconf(_SC_PAGESIZE);
+  return wanted > usual && ::fcntl(fd, F_GETPIPE_SZ) == usual && ::fcntl(fd, F_SETPIPE_SZ, wanted) > 0;
 }
 
 Result<UniqueFd> duplicate(int fd, int lowest) {
