@@ -157,7 +157,7 @@ class Agent {
       if (stop != nullptr && stop->signal != 0 && !member_.expects_another_round()) bound_console_wait();
       dispatch(event);
     };
-    member_.join({on_event, [this](int signal) { group_.signal(signal); }});
+    member_.join({on_event, [this](int signal) { group_.signal({signal}); }});
   }
   void carry_out(const action::SendFailed& failed);
   void carry_out(const action::SendSucceeded& succeeded) { member_.send(succeeded); }
@@ -289,7 +289,7 @@ void Agent::on_signal_message(const process::SignalMessage& message) {
     say(Level::info,
         concat("passing ", signal_name(signal), to_all ? " to the workers of all machines" : " to the workers"));
     if (to_all) member_.pass_signal(signal);
-    else group_.signal(signal);
+    else group_.signal({signal});
     return;
   }
   const State state = machine_.state();
@@ -328,7 +328,7 @@ void Agent::set_suspended(bool still) {
   suspended_ = still;
   // A read that Ctrl-Z interrupted must not continue in the background.
   if (!still) stop_background_readers();
-  group_.signal(still ? SIGSTOP : SIGCONT, stopped_readers_);
+  group_.signal({still ? SIGSTOP : SIGCONT}, stopped_readers_);
   commands_.set_suspended(still);
   for (Alarm* alarm : {&time_limit_, &skew_}) alarm->set_paused(still);
   takedown_.set_paused(still);
@@ -534,7 +534,7 @@ void Agent::spawn_workers(int attempt) {
   if (auto started = start_workers(attempt); !started) {
     dispatch(event::SpawnFailed{started.error().message, exit_code(started.error().code)});
   } else {
-    if (suspended_) group_.signal(SIGSTOP);  // workers started since
+    if (suspended_) group_.signal({SIGSTOP});  // workers started since
     if (preload_) preload_->on_workers_started();
     trim_delay_ = process::settle_time;
     trim_memory_later();

@@ -48,8 +48,7 @@ bool Takedown::has_caused(const ExitStatus& status) const {
 void Takedown::signal(int number) {
   reap_earlier_exits();
   sent_.insert(number);
-  group_.signal(number);
-  group_.signal(SIGCONT);
+  group_.signal({number, SIGCONT});
 }
 
 void Takedown::start_grace(Milliseconds grace) {

@@ -255,17 +255,19 @@ Worker* WorkerGroup::record_exit(const process::ChildEnd& end) {
   return &worker;
 }
 
-void WorkerGroup::signal(int number, const std::set<pid_t>& except) {
+void WorkerGroup::signal(std::initializer_list<int> numbers, const std::set<pid_t>& except) {
   std::set<pid_t> left;
   for (const Worker& worker : workers_) {
     if (worker.start != Worker::Start::executed || except.count(worker.end.pid) != 0) continue;
-    if (worker.child) ::kill(-worker.child->pid, number);
-    else if (worker.group_alive) left.insert(worker.end.pid);
+    if (worker.group_alive) left.insert(worker.end.pid);
+    if (!worker.child) continue;
+    for (const int number : numbers) ::kill(-worker.child->pid, number);
   }
   if (left.empty()) return;
   // The id of a group without a leader may have been reused: signal only descendants.
   for (const auto& info : process::workers_and_their_descendants()) {
-    if (left.count(info.group) != 0 && info.state != 'Z') process::signal_descendant(info, number);
+    if (left.count(info.group) == 0 || info.state == 'Z') continue;
+    for (const int number : numbers) process::signal_descendant(info, number);
   }
 }
 

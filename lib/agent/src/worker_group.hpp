@@ -8,6 +8,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <list>
 #include <memory>
 #include <optional>
@@ -125,9 +126,9 @@ class WorkerGroup {
   [[nodiscard]] int alive_count() const { return alive_count_; }
   [[nodiscard]] std::vector<Worker>& workers() { return workers_; }
 
-  /// To every worker's process group, also after the worker has ended. A start in progress gets none: it has no
-  /// handler.
-  void signal(int number, const std::set<pid_t>& except = {});
+  /// To every worker's process group, also after the worker has ended: `numbers`, in this order. A start in progress
+  /// gets none: it has no handler.
+  void signal(std::initializer_list<int> numbers, const std::set<pid_t>& except = {});
   /// Processes by pid and start time.
   using Strays = std::set<std::pair<pid_t, unsigned long long>>;
   /// SIGTERM, whatever the groups got (daemons handle no other), to each descendant outside the workers' groups that

@@ -24,7 +24,6 @@
 #include "clone_child.hpp"
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/helper/run.hpp"
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/process/spawner.hpp"
 
@@ -446,10 +445,6 @@ Result<Spawned> Launcher::spawn(const SpawnPlan& plan) {
   return tl::unexpected(executed.error());
 }
 
-/// Helpers of this process are not workers.
-bool Launcher::has_processes() const {
-  if (!has_children()) return false;
-  return helper::running_helpers().empty() || !workers_and_their_descendants().empty();
-}
+bool Launcher::has_processes() const { return has_workers(); }
 
 }  // namespace ddrun::process

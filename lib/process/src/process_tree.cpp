@@ -27,6 +27,12 @@ namespace ddrun::process {
 
 namespace {
 
+std::optional<ProcessInfo> process_info(pid_t pid) {
+  const auto stat = read_process_stat(pid);
+  if (!stat) return std::nullopt;
+  return ProcessInfo{pid, stat->parent, stat->group, stat->state, stat->session, stat->start_time};
+}
+
 /// Empty if /proc cannot be read.
 std::vector<ProcessInfo> all_processes() {
   std::vector<ProcessInfo> all;
@@ -34,17 +40,14 @@ std::vector<ProcessInfo> all_processes() {
   if (dir == nullptr) return all;
   while (const dirent* entry = ::readdir(dir)) {
     if (isdigit(static_cast<unsigned char>(entry->d_name[0])) == 0) continue;
-    const pid_t pid = ::atoi(entry->d_name);
-    if (const auto stat = read_process_stat(pid)) {
-      all.push_back({pid, stat->parent, stat->group, stat->state, stat->session, stat->start_time});
-    }
+    if (const auto info = process_info(::atoi(entry->d_name))) all.push_back(*info);
   }
   ::closedir(dir);
   return all;
 }
 
-/// Nothing if /proc cannot be read.
-std::optional<std::vector<ProcessInfo>> find_descendants(pid_t root, const std::vector<pid_t>& excluded) {
+/// Reads the whole of /proc. Nothing if it cannot be read.
+std::optional<std::vector<ProcessInfo>> scan_for_descendants(pid_t root, const std::vector<pid_t>& excluded) {
   const auto all = all_processes();
   if (all.empty()) return std::nullopt;
   std::unordered_multimap<pid_t, ProcessInfo> children;
@@ -68,6 +71,55 @@ std::optional<std::vector<ProcessInfo>> find_descendants(pid_t root, const std::
   return found;
 }
 
+/// A thread's children, from /proc/PID/task/TID/children. Nothing if the thread has ended or there is no such file.
+std::optional<std::string> read_children(const std::string& path) {
+  constexpr std::size_t limit = 1U << 24U;
+  auto pids = read_small_file(path, limit);
+  // The kernel may skip a child when another that it has shown is reaped during the reading, so two must be equal.
+  while (pids && !pids->empty()) {
+    auto again = read_small_file(path, limit);
+    if (again == pids) break;
+    pids = std::move(again);
+  }
+  return pids;
+}
+
+/// The children of all threads, zombies included. Nothing if the process has ended or the kernel is built without
+/// CONFIG_PROC_CHILDREN, as DDRUN_NO_PROC_CHILDREN=1 pretends for tests.
+std::optional<std::vector<pid_t>> children_of(pid_t pid) {
+  if (::getenv("DDRUN_NO_PROC_CHILDREN") != nullptr) return std::nullopt;
+  std::optional<std::vector<pid_t>> children;
+  const std::string threads = concat("/proc/", pid, "/task");
+  DIR* dir = ::opendir(threads.c_str());
+  while (const dirent* entry = dir != nullptr ? ::readdir(dir) : nullptr) {
+    if (entry->d_name[0] == '.') continue;
+    const auto pids = read_children(concat(threads, "/", entry->d_name, "/children"));
+    if (!pids) continue;
+    if (!children) children.emplace();
+    if (pids->empty()) continue;
+    for (const std::string& child : split(*pids, ' ')) children->push_back(::atoi(child.c_str()));
+  }
+  if (dir != nullptr) ::closedir(dir);
+  return children;
+}
+
+/// Nothing if /proc cannot be read.
+std::optional<std::vector<ProcessInfo>> find_descendants(pid_t root, const std::vector<pid_t>& excluded) {
+  auto children = children_of(root);
+  if (!children) return scan_for_descendants(root, excluded);
+  std::vector<ProcessInfo> found;
+  std::unordered_set<pid_t> seen{root};
+  seen.insert(excluded.begin(), excluded.end());
+  for (std::size_t at = 0;; ++at) {
+    for (const pid_t pid : children.value_or(std::vector<pid_t>())) {
+      if (!seen.insert(pid).second) continue;
+      if (const auto info = process_info(pid)) found.push_back(*info);
+    }
+    if (at == found.size()) return found;
+    children = children_of(found[at].pid);
+  }
+}
+
 }  // namespace
 
 std::vector<ProcessInfo> descendants(pid_t root, const std::vector<pid_t>& excluded) {
@@ -75,6 +127,16 @@ std::vector<ProcessInfo> descendants(pid_t root, const std::vector<pid_t>& exclu
 }
 
 std::vector<ProcessInfo> workers_and_their_descendants() { return descendants(::getpid(), helper::running_helpers()); }
+
+bool has_workers() {
+  if (!has_children()) return false;
+  const auto helpers = helper::running_helpers();
+  if (helpers.empty()) return true;
+  const auto children = children_of(::getpid());
+  if (!children) return !descendants(::getpid(), helpers).empty();
+  return std::any_of(children->begin(), children->end(),
+                     [&](pid_t child) { return std::find(helpers.begin(), helpers.end(), child) == helpers.end(); });
+}
 
 bool signal_descendant(const ProcessInfo& info, int signal) {
   const pid_t self = ::getpid();

@@ -2,14 +2,18 @@
 
 #include <sched.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <thread>
 
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/unique_fd.hpp"
+#include "ddrun/helper/run.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/processes.hpp"
 
@@ -57,6 +61,30 @@ class TestTree {
   }
 };
 
+/// The case runs with the kernel's lists of children, and as on a kernel that has none.
+class WithAndWithoutLists {
+ public:
+  WithAndWithoutLists() {
+    if (GENERATE(false, true)) ::setenv("DDRUN_NO_PROC_CHILDREN", "1", 1);
+  }
+  ~WithAndWithoutLists() { ::unsetenv("DDRUN_NO_PROC_CHILDREN"); }
+  WithAndWithoutLists(const WithAndWithoutLists&) = delete;
+  WithAndWithoutLists& operator=(const WithAndWithoutLists&) = delete;
+};
+
+pid_t fork_sleeper() {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    while (true) ::pause();
+  }
+  return child;
+}
+
+void kill_and_reap(pid_t child) {
+  ::kill(child, SIGKILL);
+  REQUIRE(::waitpid(child, nullptr, 0) == child);
+}
+
 const ProcessInfo* find(const std::vector<ProcessInfo>& all, pid_t pid) {
   const auto found = std::find_if(all.begin(), all.end(), [&](const ProcessInfo& info) { return info.pid == pid; });
   return found == all.end() ? nullptr : &*found;
@@ -65,6 +93,7 @@ const ProcessInfo* find(const std::vector<ProcessInfo>& all, pid_t pid) {
 }  // namespace
 
 TEST_CASE("all descendants are found and parents precede their children") {
+  const WithAndWithoutLists lists;
   const TestTree tree;
   const auto all = descendants(::getpid());
   REQUIRE(all.size() == 4);
@@ -87,6 +116,7 @@ TEST_CASE("all descendants are found and parents precede their children") {
 }
 
 TEST_CASE("an excluded child and its descendants are neither listed nor killed") {
+  const WithAndWithoutLists lists;
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   const pid_t excluded = ::fork();
   if (excluded == 0) {
@@ -110,6 +140,7 @@ TEST_CASE("an excluded child and its descendants are neither listed nor killed")
 }
 
 TEST_CASE("a zombie is listed as one") {
+  const WithAndWithoutLists lists;
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);
   siginfo_t info{};
@@ -134,6 +165,101 @@ TEST_CASE("killing all descendants leaves none and ends before its time limit") 
     CHECK(::waitpid(-1, nullptr, WNOHANG) == -1);
   }
   CHECK(std::chrono::steady_clock::now() - start < 10s);
+}
+
+TEST_CASE("processes outside of the tree are not read") {
+  if (!read_small_file("/proc/thread-self/children")) test::skip("the kernel lists no children");
+  constexpr std::int64_t outside = 300;
+  const auto reads = [] { return read_keyed_number("/proc/self/io", "syscr:"); };
+  if (!reads()) test::skip("the kernel counts no system calls");
+  auto alive = make_pipe();
+  auto ready = make_pipe();
+  REQUIRE(alive);
+  REQUIRE(ready);
+  const pid_t other = ::fork();  // its children are siblings of this test's own
+  if (other == 0) {
+    alive->write.reset();
+    char none;
+    for (int i = 0; i < outside; ++i) {
+      if (::fork() == 0) ::_exit(static_cast<int>(::read(alive->read.get(), &none, 1)));
+    }
+    ready->write.reset();
+    ::_exit(static_cast<int>(::read(alive->read.get(), &none, 1)));
+  }
+  ready->write.reset();
+  const pid_t child = fork_sleeper();
+  REQUIRE(test::wait_until([&] { return descendants(other).size() == outside; }));
+  helper::register_child(other);
+
+  const auto before = reads();
+  CHECK(has_workers());
+  CHECK(workers_and_their_descendants().size() == 1);
+  CHECK(descendants(child).empty());
+  CHECK(*reads() - *before < outside / 4);
+  kill_and_reap(child);
+  CHECK_FALSE(has_workers());
+  CHECK(kill_all_descendants(std::chrono::steady_clock::now() + 20s, other) == 0);
+  CHECK(*reads() - *before < outside / 2);
+
+  helper::unregister_child(other);
+  alive->write.reset();
+  REQUIRE(::waitpid(other, nullptr, 0) == other);
+}
+
+TEST_CASE("any child that is no helper is a worker's, and a helper's children are not") {
+  const WithAndWithoutLists lists;
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  CHECK_FALSE(has_workers());
+  auto pipe = make_pipe();
+  REQUIRE(pipe);
+  const pid_t helper = ::fork();
+  if (helper == 0) {
+    const pid_t below = fork_sleeper();
+    [[maybe_unused]] const ssize_t sent = ::write(pipe->write.get(), &below, sizeof below);
+    while (true) ::pause();
+  }
+  pid_t stray = 0;
+  REQUIRE(::read(pipe->read.get(), &stray, sizeof stray) == sizeof stray);
+  CHECK(has_workers());
+  helper::register_child(helper);
+  CHECK_FALSE(has_workers());
+
+  SECTION("a child of another thread") {
+    pid_t child = 0;
+    bool found = false;
+    std::thread([&] {
+      child = fork_sleeper();
+      found = has_workers();
+    }).join();
+    CHECK(found);
+    CHECK(has_workers());
+    kill_and_reap(child);
+  }
+  SECTION("a zombie") {
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(0);
+    siginfo_t info{};
+    REQUIRE(::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);
+    CHECK(has_workers());
+    REQUIRE(::waitpid(child, nullptr, 0) == child);
+  }
+  SECTION("an orphan that this process has adopted") {
+    kill_and_reap(helper);
+    helper::unregister_child(helper);
+    const pid_t other = fork_sleeper();
+    helper::register_child(other);
+    CHECK(has_workers());
+    kill_and_reap(stray);
+    helper::unregister_child(other);
+    kill_and_reap(other);
+    CHECK_FALSE(has_workers());
+    return;
+  }
+  CHECK_FALSE(has_workers());
+  kill_and_reap(helper);
+  helper::unregister_child(helper);
+  CHECK(has_workers());  // what it has left
+  kill_and_reap(stray);
 }
 
 TEST_CASE("a process that reuses the pid of a found one is not signalled") {

@@ -21,12 +21,17 @@ struct ProcessInfo {
 // All may be called from any thread, and none blocks but where stated.
 
 /// All descendants of `root` without `root`, parents before their children, zombies included; `excluded` ones and their
-/// descendants are left out. Reads /proc once: a process that is forked meanwhile may be missing, so a caller that
-/// kills has to call it again. Empty if /proc cannot be read.
+/// descendants are left out. Reads /proc once, only of these processes unless the kernel does not list children: one
+/// that is forked or adopted meanwhile may be missing, so a caller that kills has to call it again. Empty if /proc
+/// cannot be read.
 [[nodiscard]] std::vector<ProcessInfo> descendants(pid_t root, const std::vector<pid_t>& excluded = {});
 
 /// descendants() of this process without its helpers (ddrun/helper/run.hpp).
 [[nodiscard]] std::vector<ProcessInfo> workers_and_their_descendants();
+
+/// True while this process has any child other than a helper. In a subreaper, which adopts orphans: while there is any
+/// such descendant.
+[[nodiscard]] bool has_workers();
 
 /// Sends a signal to a descendant of this process that was found a moment ago. The pid of a child is valid until it is
 /// waited for. Any other process is held by a pidfd and its start time compared, as its pid may have been reused. False
