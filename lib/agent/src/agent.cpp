@@ -136,13 +136,13 @@ class Agent {
   }
   void carry_out(const action::SignalGroup& signal) {
     close_evidence();
-    if (preload_) job_cgroup_.expect_moves();  // of the workers of a restart
     takedown_.signal(signal.signal);
     output_.read_file_tails();
   }
   void carry_out(const action::StartGrace& grace) { takedown_.start_grace(grace.duration); }
   void carry_out(const action::KillGroup&) {
     close_evidence();
+    if (preload_) preload_->cancel_refill();
     takedown_.kill();
   }
   void carry_out(const action::CheckGone&) { takedown_.check_gone(); }
@@ -236,7 +236,7 @@ Agent::Agent(Job& job)
                {[this](const process::SignalMessage& message) { on_signal_message(message); },
                 [this](pid_t first) { watcher_.reap(first); },
                 [this](const char* process, pid_t pid) { on_parent_lost(process, pid); }}),
-      preload_(spec_.preload.empty() ? nullptr : std::make_unique<JobPreload>(job, output_)),
+      preload_(spec_.preload.empty() ? nullptr : std::make_unique<JobPreload>(job, output_, job_cgroup_)),
       group_(io_.get_executor(), spec_, prepared_, preload_ ? preload_->spawner() : job.launcher, watcher_, output_),
       machine_(machine_rules(job), prepared_.local_world_size),
       takedown_(io_.get_executor(), group_, watcher_, machine_, job_cgroup_,
@@ -516,6 +516,7 @@ void Agent::carry_out(const action::SpawnWorkers& spawn) {
 
 void Agent::prepare_spawn(int attempt) {
   if (!preload_) return spawn_workers(attempt);
+  job_cgroup_.renew();  // standby workers enter it
   preload_->prepare([this, attempt](const Result<void>& ready) {
     if (machine_.is_stop_pending()) return dispatch(event::Spawned{});  // without workers: taken down at once
     if (!ready) return dispatch(event::SpawnFailed{ready.error().message, exit_code(ready.error().code)});

@@ -38,8 +38,12 @@ constexpr std::array<std::string_view, 16> worker_variables{"RANK",
 
 }  // namespace
 
-JobPreload::JobPreload(Job& job, logs::Output& output)
-    : job_(job), output_(output), spawner_(job.io.get_executor(), job.launcher), refill_(job.io.get_executor()) {}
+JobPreload::JobPreload(Job& job, logs::Output& output, const process::JobCgroup& cgroup)
+    : job_(job),
+      output_(output),
+      cgroup_(cgroup),
+      spawner_(job.io.get_executor(), job.launcher),
+      refill_(job.io.get_executor()) {}
 
 bool JobPreload::may_restart() const {
   return job_.spec.restart.max_restarts > 0 || job_.spec.rendezvous.several_machines();
@@ -77,7 +81,7 @@ Result<void> JobPreload::start_server(std::function<void(const Result<void>&)> o
   plan.standard_out = streams->out.get();
   plan.standard_err = streams->err.get();
   say(Level::info, concat("importing ", join(spec.preload, ", "), " (--preload)"));
-  return spawner_.start_server(plan, spec.preload, names,
+  return spawner_.start_server(plan, spec.preload, names, cgroup_.path(),
                                [this, on_ready = std::move(on_ready)](const Result<void>& imported) {
                                  if (imported) record_import();
                                  output_.async_end_attempt([this, on_ready, imported] {

@@ -7,6 +7,7 @@
 #include "ddrun/base/result.hpp"
 #include "ddrun/logs/output.hpp"
 #include "ddrun/preload/preload_spawner.hpp"
+#include "ddrun/process/job_cgroup.hpp"
 #include "job.hpp"
 
 namespace ddrun::agent {
@@ -14,7 +15,7 @@ namespace ddrun::agent {
 /// --preload on this machine: the server's environment and output, and when workers are forked. All is borrowed.
 class JobPreload {
  public:
-  JobPreload(Job& job, logs::Output& output);
+  JobPreload(Job& job, logs::Output& output, const process::JobCgroup& cgroup);
 
   [[nodiscard]] process::Spawner& spawner() { return spawner_; }
   /// Gets standby workers for the next attempt ready, while no worker runs. `on_ready` is called once, later; it fails
@@ -24,6 +25,8 @@ class JobPreload {
   void cancel() { spawner_.cancel(); }
   /// To be called when all workers of an attempt have been started: forks those of a restart.
   void on_workers_started();
+  /// Before the job's cgroup is killed: new standby workers would enter it.
+  void cancel_refill() { refill_.cancel(); }
   void close() { spawner_.close(true); }
 
  private:
@@ -35,6 +38,7 @@ class JobPreload {
 
   Job& job_;
   logs::Output& output_;
+  const process::JobCgroup& cgroup_;
   preload::PreloadSpawner spawner_;
   Alarm refill_;
 };

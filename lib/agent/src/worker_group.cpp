@@ -272,6 +272,7 @@ void WorkerGroup::signal(std::initializer_list<int> numbers, const std::set<pid_
 }
 
 void WorkerGroup::kill_all() {
+  spawner_.release_standby();
   for (const Worker& worker : workers_) {
     if (worker.child) ::kill(-worker.child->pid, SIGKILL);
   }

@@ -133,7 +133,8 @@ bool PreloadSpawner::needs_server() {
 }
 
 Result<void> PreloadSpawner::start_server(process::SpawnPlan plan, const std::vector<std::string>& modules,
-                                          const std::vector<std::string>& names, OnReady on_ready) {
+                                          const std::vector<std::string>& names, const std::string& cgroup,
+                                          OnReady on_ready) {
   auto pair = make_socket_pair(SOCK_SEQPACKET);
   if (!pair) return tl::unexpected(pair.error());
   std::string option = "-c";
@@ -154,7 +155,8 @@ Result<void> PreloadSpawner::start_server(process::SpawnPlan plan, const std::ve
   }
   on_ready_ = std::move(on_ready);
   if (auto sent = send(server_source); !sent) return sent;
-  if (auto sent = send(concat(join(modules, ","), std::string_view("\0", 1), join(names, ","))); !sent) return sent;
+  const std::string_view end("\0", 1);
+  if (auto sent = send(concat(join(modules, ","), end, join(names, ","), end, cgroup)); !sent) return sent;
   read_messages();
   return {};
 }
@@ -268,6 +270,7 @@ void PreloadSpawner::check_forked() {
   if (!forking_ || !ends_.empty() || !all || (server_ != 0 && !server_here_)) return;
   forking_ = false;
   fork_timeout_.cancel();
+  if (std::exchange(released_, false)) return fork_workers(wanted_, last_, std::move(on_ready_));
   finish({});
 }
 
@@ -297,7 +300,7 @@ void PreloadSpawner::forget_server() {
   fork_timeout_.cancel();
   ends_.clear();
   server_ = 0;
-  forking_ = server_here_ = imported_ = false;
+  forking_ = released_ = server_here_ = imported_ = false;
 }
 
 /// Its pipes are closed then, and the output of the attempt can end.
@@ -314,6 +317,14 @@ void PreloadSpawner::cancel() {
   const pid_t server = server_;
   close(false);
   finish_after(server, {});
+}
+
+void PreloadSpawner::release_standby() {
+  for (const Standby& worker : std::exchange(standby_, {})) helper::unregister_child(worker.pid);
+  // Those that are being forked exit without their sockets, and others are forked then if an attempt waits for them.
+  ends_.clear();
+  wanted_ = 0;
+  released_ = forking_;
 }
 
 void PreloadSpawner::close(bool wait) {
@@ -335,7 +346,6 @@ Result<process::Spawned> PreloadSpawner::begin(int slot, const process::SpawnPla
     Start start{std::move(standby_.front()), plan, {}, assignment(plan)};
     standby_.pop_front();
     const pid_t pid = start.worker.pid;
-    launcher_.move_into_child_cgroup(pid);
     if (plan.cpu_mask != nullptr && ::syscall(SYS_sched_setaffinity, pid, plan.cpu_mask_bytes, plan.cpu_mask) < 0 &&
         errno != ESRCH) {
       return fail_errno(Errc::unavailable, concat("cannot start ", plan.program, ": failed to bind it to its CPUs"),

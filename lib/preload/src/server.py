@@ -217,6 +217,16 @@ def use_huge_pages():
                 libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), collapse)
 
 
+def enter(cgroup):
+    """The job's. The first move into it waits for an RCU grace period, 5 ms and more."""
+    with contextlib.suppress(OSError):  # the job has none, or the kernel refuses
+        fd = os.open(f"{cgroup}/cgroup.procs", os.O_WRONLY)
+        try:
+            os.write(fd, b"0")
+        finally:
+            os.close(fd)
+
+
 def become_child_of(agent, parent, end):
     """Waits until `parent` has ended: it alone holds the pipe open whose other end is `end`. From then on this process
     dies with the agent, which has adopted it."""
@@ -281,7 +291,8 @@ def rare_collections():
 
 def serve():
     """Returns in a worker: its socket to the agent, the program's path, and whether that is a folder or an archive."""
-    modules, names = (field.split(",") for field in control.recv(1 << 16).decode().split("\0"))
+    modules, names, cgroup = os.fsdecode(control.recv(1 << 16)).split("\0")
+    modules, names = modules.split(","), names.split(",")
     agent = os.getppid()
     words = sys.argv[3:] if sys.argv[1] == "-c" else sys.argv[1:]  # --run-path has the script behind its text
     path = os.path.join(os.getcwd(), words[0])
@@ -353,6 +364,7 @@ def serve():
         if end is not None:
             control.close()
             os.close(null)
+            enter(cgroup)
             rehearse()
             imported.pid = os.getpid()
             return socket.socket(fileno=end), path, package, vars(imported).pop("main")

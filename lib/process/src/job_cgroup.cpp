@@ -21,7 +21,6 @@
 #include <utility>
 
 #include "clone_child.hpp"
-#include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/proc.hpp"
 #include "ddrun/process/guard.hpp"
 
@@ -126,14 +125,6 @@ JobCgroup JobCgroup::create_if_delegated(char* path, std::size_t size) {
 
 UniqueFd JobCgroup::open_directory() const {
   return path_.empty() ? UniqueFd() : UniqueFd(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-}
-
-void JobCgroup::expect_moves() const {
-  if (path_.empty()) return;
-  // Moves this process to where it is.
-  auto thread = start_thread_signals_blocked("ddrun-cgroup",
-                                             [members = own_directory() + "/cgroup.procs"] { write_to(members, "0"); });
-  if (thread) thread->detach();
 }
 
 void JobCgroup::kill() {

@@ -426,13 +426,6 @@ void Launcher::abandon(int number) {
   release_fds(number);
 }
 
-void Launcher::move_into_child_cgroup(pid_t pid) const {
-  if (!cgroup_) return;
-  const UniqueFd members(::openat(cgroup_.get(), "cgroup.procs", O_WRONLY | O_CLOEXEC));
-  const std::string text = std::to_string(pid);
-  if (members) write_all(members.get(), text.data(), text.size());
-}
-
 Result<Spawned> Launcher::spawn(const SpawnPlan& plan) {
   auto copy = std::make_unique<PlanCopy>();
   auto child = begin(spawn_slot, copy->copy(plan));

@@ -110,14 +110,14 @@ class Server(unittest.TestCase):
     def write(self, name, text):
         (self.dir / name).write_text(text)
 
-    def start(self, *args, timeout=60):
-        return Running([DDRUN, "--label=none", *args], timeout=timeout, env=PYTHON, cwd=self.dir)
+    def start(self, *args, timeout=60, env={}):
+        return Running([DDRUN, "--label=none", *args], timeout=timeout, env={**PYTHON, **env}, cwd=self.dir)
 
-    def restarting(self, *args, count=2):
+    def restarting(self, *args, count=2, **options):
         """A job whose workers of attempt 0 run, and pids: [server], [workers], [standby workers of a restart]."""
         self.write("restarting.py", RESTARTING)
         self.write("shown.py", SHOWN.format(1))
-        job = self.start("-n", count, "--preload=shown", "--max-restarts=3", *args, "restarting.py")
+        job = self.start("-n", count, "--preload=shown", "--max-restarts=3", *args, "restarting.py", **options)
 
         def kinds():
             server, workers, standby, parents = [], [], [], set()
@@ -334,7 +334,7 @@ class Server(unittest.TestCase):
                 self.assertEqual(result.err.count(said), 2, result)
 
     def test_cgroup(self):
-        """Workers are moved into the job's, where there is one; what waits is not in it."""
+        """Workers and those that wait for a restart are in the job's, where there is one; the server is not."""
         job, (server, workers, standby) = self.restarting()
         names = [f"ddrun-{pid}" for pid in job.processes()]
         groups = [name for name in names for root in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
@@ -343,7 +343,25 @@ class Server(unittest.TestCase):
         self.go(job)
         if not groups:
             self.skipTest("the job has no cgroup here")
-        self.assertEqual(sorted(members), sorted(workers))
+        self.assertEqual(sorted(members), sorted(workers + standby))
+
+    def test_workers_killed(self):
+        """With SIGKILL for all that is in the cgroup: the same server forks new ones, and they are in it as well."""
+        for variable in "DDRUN_NO_CGROUP", "DDRUN_NO_PROC_CHILDREN", "DDRUN_TEST_NOTHING":
+            with self.subTest(variable=variable):
+                job, (_, workers, standby) = self.restarting("--shutdown-timeout=0", env={variable: "1"})
+                member = ["/ddrun-" in pathlib.Path(f"/proc/{pid}/cgroup").read_text() for pid in workers][0]
+                self.write("hold", "")
+                self.write("go", "")
+                wait_until(lambda: job.output()[0].count("attempt 1") == 2, what=lambda: job.output())
+                self.assertFalse([pid for pid in workers + standby if os.path.exists(f"/proc/{pid}")])
+                now = [pid for pid, command in job.processes().items() if "ddrun --preload" in command and os.getsid(pid) == pid]
+                self.assertEqual(["/ddrun-" in pathlib.Path(f"/proc/{pid}/cgroup").read_text() for pid in now], [member] * len(now))
+                self.assertGreaterEqual(len(now), 2)
+                os.unlink(self.dir / "hold")
+                result, lines = self.go(job)
+                os.unlink(self.dir / "go")
+                self.assertEqual((result.code, lines), (0, ["attempt 0 preloaded True 1"] * 2 + ["attempt 1 preloaded True 1"] * 2), result)
 
     def test_ddrun_killed(self):
         """Guard and agent: nothing stays, as the run's end checks."""

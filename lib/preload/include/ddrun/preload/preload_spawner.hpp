@@ -38,10 +38,11 @@ class PreloadSpawner final : public process::Spawner {
   /// changed; then the server and its standby workers are killed. False after the server was lost.
   [[nodiscard]] bool needs_server();
   /// Starts the server by `plan`, in whose argv the words of the program follow `python -u`; its standard input is not
-  /// used. `names`: variables that only workers have. `on_ready` is called once, later, when all modules are imported;
-  /// it fails with `invalid_argument` if one cannot be preloaded. Fails as Launcher::spawn().
+  /// used. `names`: variables that only workers have. `cgroup`: of the workers, which standby workers enter. `on_ready`
+  /// is called once, later, when all modules are imported; it fails with `invalid_argument` if one cannot be preloaded.
+  /// Fails as Launcher::spawn().
   Result<void> start_server(process::SpawnPlan plan, const std::vector<std::string>& modules,
-                            const std::vector<std::string>& names, OnReady on_ready);
+                            const std::vector<std::string>& names, const std::string& cgroup, OnReady on_ready);
   /// `on_ready` is called once, later, when there are `count` standby workers, or none can be made. `last`: the server
   /// is not needed after them.
   void fork_workers(int count, bool last, OnReady on_ready);
@@ -53,6 +54,7 @@ class PreloadSpawner final : public process::Spawner {
   Result<process::Spawned> begin(int slot, const process::SpawnPlan& plan) override;
   Result<bool> confirm(int slot, Milliseconds limit, process::Spawned& child) override;
   void abandon(int slot) override;
+  void release_standby() override;
   [[nodiscard]] bool has_pidfd() const override { return launcher_.has_pidfd(); }
   [[nodiscard]] bool has_processes() const override { return launcher_.has_processes(); }
 
@@ -101,6 +103,7 @@ class PreloadSpawner final : public process::Spawner {
   bool imported_ = false;
   bool server_here_ = false;  ///< it waits for a request
   bool forking_ = false;
+  bool released_ = false;  ///< those that are being forked
   bool last_ = false;
   bool lost_ = false;
   int wanted_ = 0;  ///< standby workers

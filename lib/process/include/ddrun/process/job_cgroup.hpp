@@ -28,9 +28,6 @@ class JobCgroup {
   [[nodiscard]] const std::string& path() const { return path_; }
   /// Its directory, for CLONE_INTO_CGROUP; empty if there is none.
   [[nodiscard]] UniqueFd open_directory() const;
-  /// To be called some ms before running processes are moved into it: the first move into a cgroup waits for an RCU
-  /// grace period (5 ms and more), here on a thread of its own, and those that follow soon do not.
-  void expect_moves() const;
   /// Sends SIGKILL to all its processes. No process should be cloned into it afterwards without a renew(): Linux 6.18
   /// kills a process cloned from outside into a killed cgroup (it compares `kill_seq` of two different cgroups).
   void kill();

@@ -35,8 +35,6 @@ class Launcher final : public Spawner {
 
   /// Directory of the children's cgroup; empty, or where the kernel refuses: that of this process.
   void set_child_cgroup(UniqueFd directory) { cgroup_ = std::move(directory); }
-  /// Moves a process that was started in another way there; stays where it is if the kernel refuses.
-  void move_into_child_cgroup(pid_t pid) const;
 
   Result<Spawned> begin(int slot, const SpawnPlan& plan) override;
   Result<bool> confirm(int slot, Milliseconds limit, Spawned& child) override;

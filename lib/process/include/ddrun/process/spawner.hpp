@@ -60,6 +60,8 @@ class Spawner {
   virtual Result<bool> confirm(int slot, Milliseconds limit, Spawned& child) = 0;
   /// Kills a child that has not been confirmed. The slot is free once that has been reaped.
   virtual void abandon(int slot) = 0;
+  /// Before all processes in the workers' cgroup are killed: those that wait in it for a start are no helpers any more.
+  virtual void release_standby() {}
 
   /// Whether started processes come with a pidfd, if one is wanted.
   [[nodiscard]] virtual bool has_pidfd() const = 0;
