@@ -33,7 +33,7 @@ ENVIRON_MODULES = ("os", "collections.abc", "_collections_abc", "posixpath", "pa
 NOT_NOTED = ("subprocess", "shutil", "ddrun", "_rank")
 # Libraries that read variables with a prefix when they are loaded or first used.
 LIBRARIES = {b"OMP": r"gomp|i?omp5?|\w*openblas\w*|mkl\w*", b"KMP": "i?omp5?", b"MKL": r"mkl\w*|torch_cpu",
-             b"OPENBLAS": r"\w*openblas\w*"}
+             b"OPENBLAS": r"\w*openblas\w*", b"ONEDNN": "torch_cpu", b"DNNL": "torch_cpu", b"ATEN": "torch_cpu"}
 # They read a rank while being imported, and renew_state() puts it right.
 MENDED = ("lightning.fabric.utilities.rank_zero", "lightning_fabric.utilities.rank_zero", "torchmetrics.utilities.prints")
 HOLDERS = ("torch.distributed.distributed_c10d",)  # modules that hold what a worker has made: process groups
@@ -375,13 +375,16 @@ def serve():
 
 
 def rehearse():
-    """Runs an empty program, so that a waiting worker has pages of its own that each start writes to. An assignment that
-    comes later then takes half the time."""
+    """Runs an empty program and an operation of torch, so that a waiting worker has pages of its own that each start writes
+    to, and torch knows the CPU. An assignment that comes later then takes a third of the time."""
     ours, theirs = socket.socketpair()
     data = b"\0".join([b"-1", b"1", b"/dev/null", *(b"=".join(item) for item in os.environb.items())])
     if len(data) < 100_000:  # the socket takes it at once
         socket.send_fds(ours, [len(data).to_bytes(8, "little") + data], [0, 1, 2])
         run(theirs, "/dev/null", False, new_main())
+    if torch := sys.modules.get("torch"):
+        with contextlib.suppress(Exception):
+            torch.ones(4, 4, device="cpu") @ torch.ones(4, 4, device="cpu")
 
 
 def take_terminal(fd):
