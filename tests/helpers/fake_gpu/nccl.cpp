@@ -9,20 +9,24 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "../../unit/collectives/naive.hpp"
 #include "stream.hpp"
 
 using namespace ddrun::collectives::nccl;
+using ddrun::test::fake::note;
 using ddrun::test::fake::wanted;
 namespace cuda = ddrun::collectives::cuda;
 
 namespace {
 
 constexpr int kMostRanks = 16;
+constexpr Status internal_error = 3;
 constexpr std::size_t kSlot = std::size_t{32} << 20;
 constexpr std::size_t kHeader = 4096;
 
@@ -49,13 +53,22 @@ struct Piece {
 
 namespace ddrun::collectives::nccl {
 struct CommunicatorState {
+  using State = CommunicatorState;
   int rank = 0;
   int size = 1;
   std::byte* memory = nullptr;
+  bool blocking = true;
   bool joined = false;
-  bool aborted = false;
+  std::atomic<bool> aborted = false;
   std::uint64_t sequence = 0;
-  std::map<std::string, int> calls;
+  std::map<std::string, int> calls{};
+  std::string path{};
+  /// A call that does not block is made by a thread of its own.
+  std::thread launcher{};
+  std::atomic<bool> launching = false;
+  /// The child that is being split off, and where its handle goes once it is connected.
+  State* child = nullptr;
+  Comm* child_handle = nullptr;
 
   [[nodiscard]] Shared& shared() const { return *reinterpret_cast<Shared*>(memory); }
   [[nodiscard]] std::byte* slot(int of) const { return memory + kHeader + static_cast<std::size_t>(of) * kSlot; }
@@ -73,20 +86,29 @@ using State = CommunicatorState;
 
 std::size_t size_of_type(Type type) { return ddrun::collectives::type_sizes.at(static_cast<std::size_t>(type)); }
 
-enum class Script { none, fail, hang };
+enum class Script { none, fail, hang, block };
+
+void pause_shortly() { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
+
+/// After an abort the real one's memory is freed.
+void assert_alive(const State& comm) {
+  if (comm.aborted) std::abort();
+}
 
 Script script_for(State& comm, const std::string& function) {
   const std::string now = function + ":" + std::to_string(++comm.calls[function]);
   if (wanted("fail", "") == now) return Script::fail;
+  if (wanted("block", "") == now) return Script::block;
   return wanted("hang", "") == now ? Script::hang : Script::none;
 }
 
 /// `write_input` writes this rank's slot; `read_output` reads all ranks' slots.
 Status add(State& comm, cuda::Stream stream, const std::string& function, std::function<void(std::byte*)> write_input,
            std::function<void()> read_output) {
+  assert_alive(comm);
   const Script script = script_for(comm, function);
   if (script == Script::fail) return unhandled_cuda_error;
-  stream->add([&comm, script, write_input, read_output] {
+  const auto recipe = [&comm, script, write_input, read_output] {
     auto sequence = std::make_shared<std::uint64_t>(0);
     return [&comm, script, write_input, read_output, sequence] {
       if (comm.aborted) return true;
@@ -103,8 +125,19 @@ Status add(State& comm, cuda::Stream stream, const std::string& function, std::f
       shared.taken[comm.rank] = *sequence;
       return true;
     };
-  });
-  // As a communicator that does not block may say.
+  };
+  const auto launch = [&comm, script, stream, recipe, function] {
+    if (script == Script::block) note(function + " blocks");
+    while (script == Script::block && !comm.aborted) pause_shortly();
+    if (!comm.aborted) stream->add(recipe);
+    comm.launching = false;
+    return script == Script::block ? internal_error : success;
+  };
+  if (comm.blocking) return launch();
+  note("a thread for " + function);
+  if (comm.launcher.joinable()) comm.launcher.join();
+  comm.launching = true;
+  comm.launcher = std::thread(launch);
   return in_progress;
 }
 
@@ -159,9 +192,30 @@ Status end_group() {
   return add(comm, group_stream, "ncclGroupEnd", write_input, read_output);
 }
 
-void join(State& comm) {
-  if (comm.joined || wanted("init", "") == "hang") return;
-  comm.joined = comm.shared().joined.load() == comm.size;
+bool join(State& comm) {
+  if (!comm.joined && wanted("init", "") != "hang") comm.joined = comm.shared().joined.load() == comm.size;
+  return comm.joined;
+}
+
+/// A rank of the communicator whose ranks share this file; null: it cannot be opened.
+[[maybe_unused]] State* make_rank(const std::string& path, int ranks, int rank, const Config& config) {
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  const std::size_t bytes = kHeader + static_cast<std::size_t>(ranks) * kSlot;
+  if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0) return nullptr;
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  close(file);
+  if (memory == MAP_FAILED) return nullptr;
+  auto* const made = new State;
+  made->rank = rank;
+  made->size = ranks;
+  made->memory = static_cast<std::byte*>(memory);
+  made->path = path;
+  made->blocking = config.blocking == 1;
+  return made;
+}
+
+[[maybe_unused]] bool is_right(const Config& config) {
+  return config.size == sizeof(Config) && config.magic == 0xcafebeef && (config.blocking == 0 || config.blocking == 1);
 }
 
 }  // namespace
@@ -187,19 +241,13 @@ FAKE Status ncclGetUniqueId(UniqueId* id) {
 
 #ifndef FAKE_OLD_NCCL
 FAKE Status ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank, Config* config) {
-  if (config->size != sizeof(Config) || config->magic != 0xcafebeef || config->blocking != 0) return invalid_usage;
-  const int file = open(id.internal.data(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  const std::size_t bytes = kHeader + static_cast<std::size_t>(ranks) * kSlot;
-  if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0) return invalid_usage;
-  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  close(file);
-  if (memory == MAP_FAILED) return invalid_usage;
-  *comm = new State;
-  (*comm)->rank = rank;
-  (*comm)->size = ranks;
-  (*comm)->memory = static_cast<std::byte*>(memory);
-  ++(*comm)->shared().joined;
-  return in_progress;
+  if (!is_right(*config)) return invalid_usage;
+  State* const made = make_rank(id.internal.data(), ranks, rank, *config);
+  if (made == nullptr) return invalid_usage;
+  *comm = made;
+  ++made->shared().joined;
+  while (made->blocking && !join(*made)) pause_shortly();
+  return made->blocking ? success : in_progress;
 }
 FAKE Status ncclCommInitRankScalable(Comm* comm, int ranks, int rank, int, UniqueId* ids, Config* config) {
   return ncclCommInitRankConfig(comm, ranks, ids[0], rank, config);
@@ -207,20 +255,43 @@ FAKE Status ncclCommInitRankScalable(Comm* comm, int ranks, int rank, int, Uniqu
 #endif
 
 FAKE Status ncclCommGetAsyncError(Comm comm, Status* error) {
-  join(*comm);
-  *error = comm->joined ? success : in_progress;
+  assert_alive(*comm);
+  const bool ready = join(*comm) && !comm->launching;
+  if (ready && comm->launcher.joinable()) comm->launcher.join();
+  if (ready && comm->child != nullptr && join(*comm->child)) *comm->child_handle = std::exchange(comm->child, nullptr);
+  *error = ready && comm->child == nullptr ? success : in_progress;
   return success;
 }
+
+#ifndef FAKE_NCCL_WITHOUT_SPLIT
+// All ranks stay together. It blocks if the parent's calls do.
+FAKE Status ncclCommSplit(Comm comm, int, int, Comm* split, Config* config) {
+  assert_alive(*comm);
+  if (!is_right(*config) || !comm->joined) return invalid_usage;
+  comm->child = make_rank(comm->path + ".split", comm->size, comm->rank, *config);
+  if (comm->child == nullptr) return invalid_usage;
+  *split = nullptr;
+  comm->child_handle = split;
+  ++comm->child->shared().joined;
+  Status state = in_progress;
+  while (comm->blocking && state == in_progress) (void)ncclCommGetAsyncError(comm, &state);
+  return comm->blocking ? success : in_progress;
+}
+#endif
+
 FAKE Status ncclCommFinalize(Comm) { return success; }
 FAKE Status ncclCommDestroy(Comm comm) {
+  if (comm->launcher.joinable()) comm->launcher.join();
   munmap(comm->memory, kHeader + static_cast<std::size_t>(comm->size) * kSlot);
   delete comm;
   return success;
 }
 FAKE Status ncclCommAbort(Comm comm) {
+  note("ncclCommAbort");
   while (wanted("abort", "") == "hang") pause();
   // Work that is still on a stream asks whether it is aborted, so the rest is left behind.
   comm->aborted = true;
+  if (comm->launcher.joinable()) comm->launcher.join();
   return success;
 }
 FAKE Status ncclMemAlloc(void** memory, std::size_t bytes) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <deque>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <string>
@@ -22,7 +23,8 @@ using Recipe = std::function<Work()>;
 
 /// The test's configuration, from FAKE_GPU: "devices=2 nccl=22809 hang=ncclAllReduce:3 fail=ncclBroadcast:1
 /// dir=/tmp/x". hang and fail: the n-th call of that function by each rank, counted from 1.
-/// init=hang, abort=hang: ncclCommInitRankConfig; ncclCommAbort and the exit handler.
+/// block: that call does not return before an abort. init=hang, abort=hang: ncclCommInitRankConfig; ncclCommAbort and
+/// the exit handler. log=FILE: what is noted, a line each.
 inline std::string wanted(const std::string& name, const std::string& otherwise) {
   const char* const all = std::getenv("FAKE_GPU");
   const std::string text = std::string(" ") + (all != nullptr ? all : "") + " ";
@@ -30,6 +32,12 @@ inline std::string wanted(const std::string& name, const std::string& otherwise)
   if (at == std::string::npos) return otherwise;
   const auto begin = at + name.size() + 2;
   return text.substr(begin, text.find(' ', begin) - begin);
+}
+
+/// Appends to the test's log.
+inline void note(const std::string& event) {
+  const std::string log = wanted("log", "");
+  if (!log.empty()) std::ofstream(log, std::ios::app) << event + "\n" << std::flush;
 }
 
 }  // namespace ddrun::test::fake

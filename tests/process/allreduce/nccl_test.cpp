@@ -1,5 +1,6 @@
 // The real program with fake GPUs (tests/helpers/fake_gpu).
 
+#include <csignal>
 #include <cstdlib>
 
 #include "ddrun/test/files.hpp"
@@ -13,16 +14,24 @@ namespace {
 /// Makes programs use the fake driver and NCCL, with these settings, during its lifetime.
 class FakeGpus {
  public:
-  explicit FakeGpus(const std::string& wanted) {
+  explicit FakeGpus(const std::string& wanted, const std::string& library = DDRUN_TEST_FAKE_GPU) {
     if (std::string(DDRUN_TEST_LINK) == "static") skip("a static program opens no libraries");
-    setenv("DDRUN_CUDA_LIBRARY", DDRUN_TEST_FAKE_GPU, 1);
-    setenv("DDRUN_NCCL_LIBRARY", DDRUN_TEST_FAKE_GPU, 1);
-    setenv("FAKE_GPU", concat(wanted, " dir=", dir_.path()).c_str(), 1);
+    setenv("DDRUN_CUDA_LIBRARY", library.c_str(), 1);
+    setenv("DDRUN_NCCL_LIBRARY", library.c_str(), 1);
+    setenv("FAKE_GPU", concat(wanted, " dir=", dir_.path(), " log=", dir_.file("log")).c_str(), 1);
   }
   FakeGpus(const FakeGpus&) = delete;
   FakeGpus& operator=(const FakeGpus&) = delete;
   ~FakeGpus() {
     for (const char* name : {"DDRUN_CUDA_LIBRARY", "DDRUN_NCCL_LIBRARY", "FAKE_GPU"}) unsetenv(name);
+  }
+
+  /// How often this stands in the log.
+  [[nodiscard]] int noted(const std::string& event) const {
+    const std::string log = read_file(dir_.file("log"));
+    int times = 0;
+    for (auto at = log.find(event); at != std::string::npos; at = log.find(event, at + 1)) ++times;
+    return times;
   }
 
  private:
@@ -44,6 +53,14 @@ TEST_CASE("nccl runs every collective, and is chosen with a GPU for each rank") 
   CHECK(outcomes[0].out.find("backend: nccl") != std::string::npos);
   CHECK(outcomes[0].out.find("there is a GPU for each rank") != std::string::npos);
   CHECK(outcomes[0].out.find("nccl has no all_to_all in place") != std::string::npos);
+}
+
+TEST_CASE("no collective of nccl starts a thread") {
+  const std::string library = GENERATE(std::string(DDRUN_TEST_FAKE_GPU), std::string(DDRUN_TEST_FAKE_GPU_2_14));
+  const FakeGpus gpus("devices=2", library);
+  Ranks ranks(2, {"--collective", "all", "-b", "4000", "-e", "4000"});
+  for (const Outcome& outcome : ranks.wait()) CHECK(outcome.code() == 0);
+  CHECK(gpus.noted("a thread for") == 0);
 }
 
 TEST_CASE("nccl supports all types and operations, blocking calls and graphs") {
@@ -80,8 +97,9 @@ TEST_CASE("GPU buffers may exceed the machine's memory") {
   }
 }
 
-TEST_CASE("an NCCL that does not start is aborted") {
-  const FakeGpus gpus("devices=2 init=hang");
+TEST_CASE("an NCCL that does not start is given up") {
+  const std::string library = GENERATE(std::string(DDRUN_TEST_FAKE_GPU), std::string(DDRUN_TEST_FAKE_GPU_2_14));
+  const FakeGpus gpus("devices=2 init=hang", library);
   Ranks ranks(2, {"--backend=nccl", "-e", "4K", "-T", "3s"});
   const char* const late = "ncclCommInitRankConfig did not end in time";
   const auto outcomes = ranks.wait();
@@ -104,6 +122,30 @@ TEST_CASE("a call of NCCL that hangs is aborted at its deadline") {
     CHECK((has_error(outcome, "did not end in time") || has_error(outcome, "timeout in") ||
            has_error(outcome, "is gone")));
   }
+}
+
+TEST_CASE("a call from which NCCL does not return is aborted at its deadline") {
+  const FakeGpus gpus("devices=2 block=ncclAllReduce:5");
+  Ranks ranks(2, {"-e", "4K", "--op-timeout", "2s"});
+  const auto outcomes = ranks.wait(std::chrono::seconds(40));
+  const char* const late = "did not return in time";
+  for (const Outcome& outcome : outcomes) {
+    INFO(outcome.err);
+    CHECK(outcome.code() > 0);
+    CHECK((has_error(outcome, late) || has_error(outcome, "timeout in") || has_error(outcome, "is gone")));
+  }
+  CHECK((has_error(outcomes[0], late) || has_error(outcomes[1], late)));
+  CHECK(gpus.noted("ncclCommAbort") > 0);
+}
+
+TEST_CASE("a call from which NCCL does not return is aborted when a rank is killed") {
+  const FakeGpus gpus("devices=2 block=ncclAllReduce:5");
+  Ranks ranks(2, {"-e", "4K"});
+  REQUIRE(wait_until([&] { return gpus.noted("ncclAllReduce blocks") == 2; }));
+  ranks[1].signal(SIGKILL);
+  const Outcome outcome = ranks[0].wait(std::chrono::seconds(20));
+  CHECK(outcome.code() == 1);
+  CHECK(has_error(outcome, "rank 1 is gone"));
 }
 
 TEST_CASE("a rank ends though neither NCCL's abort nor the driver's exit handlers return") {

@@ -42,6 +42,7 @@ SAME(ours::AllGather, ncclAllGather);
 SAME(ours::ReduceScatter, ncclReduceScatter);
 SAME(ours::Send, ncclSend);
 SAME(ours::Recv, ncclRecv);
+SAME(ours::CommSplit, ncclCommSplit);
 #if NCCL_VERSION_CODE >= 22300
 SAME(ours::CommInitRankScalable, ncclCommInitRankScalable);
 SAME(ours::MemAlloc, ncclMemAlloc);

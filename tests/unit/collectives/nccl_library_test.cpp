@@ -5,7 +5,7 @@
 
 #include "ddrun/test/catch.hpp"
 #include "gpu/cuda.hpp"
-#include "gpu/nccl_session.hpp"
+#include "gpu/nccl_rendezvous.hpp"
 #include "ranks.hpp"
 
 using namespace ddrun;

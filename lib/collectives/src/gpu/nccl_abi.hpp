@@ -48,6 +48,7 @@ using GetVersion = Status(int* version);
 using GetUniqueId = Status(UniqueId* id);
 using CommInitRankConfig = Status(Comm* comm, int ranks, UniqueId id, int rank, Config* config);
 using CommInitRankScalable = Status(Comm* comm, int ranks, int rank, int ids, UniqueId* id, Config* config);
+using CommSplit = Status(Comm comm, int color, int key, Comm* split, Config* config);
 using CommFinalize = Status(Comm comm);
 using CommDestroy = Status(Comm comm);
 using CommAbort = Status(Comm comm);

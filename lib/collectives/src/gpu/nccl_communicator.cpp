@@ -15,6 +15,7 @@
 #include "gpu/cuda.hpp"
 #include "gpu/device_memory.hpp"
 #include "gpu/nccl_library.hpp"
+#include "gpu/nccl_rendezvous.hpp"
 #include "gpu/nccl_session.hpp"
 #include "gpu/survey.hpp"
 
@@ -78,6 +79,7 @@ class NcclCommunicator final : public Communicator {
   [[nodiscard]] Call on_device(const Call& call) const;
   [[nodiscard]] Result<void> check_same_call(const Call& call, Deadline deadline);
   [[nodiscard]] Result<void> enqueue(const Call& call, Deadline deadline);
+  [[nodiscard]] nccl::Status start(const Call& call);
   [[nodiscard]] nccl::Status exchange_blocks(const Call& call);
   [[nodiscard]] Result<void> wait_for(const cuda::Event& event, const Call& call, Deadline deadline);
   [[nodiscard]] Result<double> time_calls(const Call& call, int times, Milliseconds timeout);
@@ -311,7 +313,7 @@ nccl::Status NcclCommunicator::exchange_blocks(const Call& call) {
   const bool is_in_place = collectives::in_place(call, rank(), size());
   nccl::Status first = nccl.group_start();
   const auto keep = [&](nccl::Status status) {
-    if (first == nccl::success || first == nccl::in_progress) first = status;
+    if (first == nccl::success) first = status;
   };
   const auto send = [&](int peer, std::size_t block) {
     keep(nccl.send(call.in + block * call.bytes(), call.count, type, peer, session_->comm(), stream));
@@ -334,35 +336,38 @@ nccl::Status NcclCommunicator::exchange_blocks(const Call& call) {
     if (call.collective == Collective::scatter && !own_block_in_place) receive(call.root, 0);
   }
   const nccl::Status last = nccl.group_end();
-  return first != nccl::success && first != nccl::in_progress ? first : last;
+  return first != nccl::success ? first : last;
 }
 
-Result<void> NcclCommunicator::enqueue(const Call& call, Deadline deadline) {
+/// Called within NcclSession::guard().
+nccl::Status NcclCommunicator::start(const Call& call) {
   const nccl::Library& nccl = session_->library();
   const nccl::Comm comm = session_->comm();
   const cuda::Stream stream = device_->stream();
   const int type = number_of(call.type);
   const int op = number_of(call.op);
-  nccl::Status status = nccl::success;
   switch (call.collective) {
     case Collective::barrier:
-    case Collective::all_reduce: status = nccl.all_reduce(call.in, call.out, call.count, type, op, comm, stream); break;
-    case Collective::broadcast:
-      status = nccl.broadcast(call.in, call.out, call.count, type, call.root, comm, stream);
-      break;
-    case Collective::reduce:
-      status = nccl.reduce(call.in, call.out, call.count, type, op, call.root, comm, stream);
-      break;
-    case Collective::all_gather: status = nccl.all_gather(call.in, call.out, call.count, type, comm, stream); break;
-    case Collective::reduce_scatter:
-      status = nccl.reduce_scatter(call.in, call.out, call.count, type, op, comm, stream);
-      break;
+    case Collective::all_reduce: return nccl.all_reduce(call.in, call.out, call.count, type, op, comm, stream);
+    case Collective::broadcast: return nccl.broadcast(call.in, call.out, call.count, type, call.root, comm, stream);
+    case Collective::reduce: return nccl.reduce(call.in, call.out, call.count, type, op, call.root, comm, stream);
+    case Collective::all_gather: return nccl.all_gather(call.in, call.out, call.count, type, comm, stream);
+    case Collective::reduce_scatter: return nccl.reduce_scatter(call.in, call.out, call.count, type, op, comm, stream);
     case Collective::gather:
     case Collective::scatter:
     case Collective::all_to_all:
-    case Collective::send_recv: status = exchange_blocks(call); break;
+    case Collective::send_recv: return exchange_blocks(call);
   }
-  return session_->wait_complete(describe(collectives::kind_of(call), call.count), status, deadline);
+  return nccl::invalid_usage;
+}
+
+Result<void> NcclCommunicator::enqueue(const Call& call, Deadline deadline) {
+  const auto status = session_->guard(deadline, [&] { return start(call); });
+  if (status && *status == nccl::success) return {};
+  const std::string what = describe(collectives::kind_of(call), call.count);
+  if (status) return fail(Errc::unavailable, session_->library().describe(what, *status, session_->comm()));
+  if (status.error().code == Errc::timeout) return fail(Errc::timeout, what + " did not return in time");
+  return tl::unexpected(status.error());
 }
 
 Result<void> NcclCommunicator::wait_for(const cuda::Event& event, const Call& call, Deadline deadline) {

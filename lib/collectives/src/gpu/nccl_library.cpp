@@ -29,6 +29,7 @@ const char* fill(Library& to) {
   require("ncclGroupStart", to.group_start);
   require("ncclGroupEnd", to.group_end);
   (void)load(to.library, "ncclCommInitRankScalable", to.comm_init_rank_scalable);
+  (void)load(to.library, "ncclCommSplit", to.comm_split);
   (void)load(to.library, "ncclMemAlloc", to.mem_alloc);
   (void)load(to.library, "ncclMemFree", to.mem_free);
   (void)load(to.library, "ncclCommRegister", to.comm_register);

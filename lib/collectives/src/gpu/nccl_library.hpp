@@ -38,6 +38,7 @@ struct Library {
 
   // Optional functions of later versions; null if missing.
   CommInitRankScalable* comm_init_rank_scalable = nullptr;  ///< 2.23
+  CommSplit* comm_split = nullptr;                          ///< 2.18
   MemAlloc* mem_alloc = nullptr;                            ///< 2.19, as the next three
   MemFree* mem_free = nullptr;
   CommRegister* comm_register = nullptr;

@@ -1,25 +1,27 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "ddrun/collectives/communicator.hpp"
 #include "gpu/cuda.hpp"
 #include "gpu/nccl_library.hpp"
+#include "gpu/watchdog.hpp"
 
 namespace ddrun::collectives {
 
-/// Number of ranks per NCCL id; with more, the bootstrap queues them. Unlimited if the library supports only one id.
-[[nodiscard]] int ranks_per_nccl_id(const nccl::Library& library);
+class FailureBoard;
 
-/// Creates the ids on ranks spread over the group and distributes them through the store, with NCCL's version, which
-/// must be equal on all ranks (`invalid_argument`).
-[[nodiscard]] Result<std::vector<nccl::UniqueId>> exchange_nccl_ids(const Group& group, const nccl::Library& library,
-                                                                    int ranks_per_id, Deadline deadline);
-
-/// One rank's NCCL communicator, from bootstrap to destruction. Every wait polls NCCL for errors, the control
-/// communicator for exited peers, and the deadline, and then aborts NCCL, so nothing blocks forever.
+/// One rank's NCCL communicator, from bootstrap to destruction, so that nothing blocks forever.
+///
+/// Collectives run on a communicator whose calls block, as on one whose calls do not NCCL starts a thread for each. It
+/// is split off one that does not block, which is polled until it is connected; before NCCL 2.18 it is connected in a
+/// helper thread. From then on a watchdog aborts NCCL where a call does not return.
+///
+/// All functions are for the thread that called start().
 class NcclSession {
  public:
   struct Parts {
@@ -34,32 +36,56 @@ class NcclSession {
                                                                   std::vector<nccl::UniqueId> ids, Deadline deadline);
   NcclSession(const NcclSession&) = delete;
   NcclSession& operator=(const NcclSession&) = delete;
-  /// Waits some seconds for work in progress, then aborts.
+  /// Waits some seconds for NCCL to end in order.
   ~NcclSession();
 
-  [[nodiscard]] const nccl::Library& library() const { return parts_.library; }
-  [[nodiscard]] nccl::Comm comm() const { return comm_; }
+  [[nodiscard]] const nccl::Library& library() const { return handles_->library; }
+  /// Its calls block; make them within guard().
+  [[nodiscard]] nccl::Comm comm() const { return handles_->comm; }
 
-  /// Handles the result of an NCCL function: success, an error, or in progress, for which it waits.
-  [[nodiscard]] Result<void> wait_complete(const std::string& what, nccl::Status status, Deadline deadline);
-  /// A CancelCheck: an error of NCCL or an exited peer.
+  /// Makes a call of NCCL or of the driver and returns its status. NCCL is aborted at the deadline, or if a peer exits;
+  /// then returns `timeout` or the error, and only abort() may follow.
+  template <class Do>
+  [[nodiscard]] Result<int> guard(Deadline deadline, Do call) {
+    watchdog_->arm(deadline);
+    const int status = call();
+    if (auto cause = watchdog_->disarm()) return tl::unexpected(std::move(*cause));
+    return status;
+  }
+  /// A CancelCheck: an exited peer or an error of NCCL.
   [[nodiscard]] Result<void> cancel_reason();
   /// After a failure. Stops the work on the device if NCCL can; else marks the device unusable.
   void abort();
 
-  /// Registers `memory` with the network and the other GPUs. False if it cannot be registered; it is then used as it
-  /// is.
+  /// Registers `memory` with the network and the other GPUs. False if it is not registered; it is then used as it is.
   [[nodiscard]] bool register_memory(std::byte* memory, std::size_t bytes);
 
  private:
-  explicit NcclSession(Parts parts) : parts_(std::move(parts)) {}
-  [[nodiscard]] Result<void> poll_state(const std::string& what, bool& pending);
-  [[nodiscard]] bool finish();
-  [[nodiscard]] bool run_with_timeout(nccl::CommDestroy* last);
+  /// Also used by threads that are left behind.
+  struct Handles {
+    nccl::Library library;
+    std::shared_ptr<cuda::Device> device;
+    nccl::Comm parent = nullptr;  ///< its calls do not block
+    nccl::Comm comm = nullptr;
+    std::vector<void*> registered{};
 
-  Parts parts_;
-  nccl::Comm comm_ = nullptr;
-  std::vector<void*> registered_;
+    // On the watchdog's thread.
+    void abort() const;
+    void destroy() const;
+  };
+
+  explicit NcclSession(Parts parts);
+  [[nodiscard]] static std::optional<Error> async_error(Communicator& control, const Handles& handles);
+  [[nodiscard]] Result<void> init(const Group& group, std::vector<nccl::UniqueId> ids,
+                                  const cuda::CancelCheck& cancel_check, Deadline deadline);
+  [[nodiscard]] Result<void> init_in_thread(const Group& group, const nccl::UniqueId& id,
+                                            const cuda::CancelCheck& cancel_check, Deadline deadline);
+  [[nodiscard]] Result<void> wait_parent(const std::string& what, nccl::Status status,
+                                         const cuda::CancelCheck& cancel_check, Deadline deadline);
+
+  std::shared_ptr<Communicator> control_;
+  std::shared_ptr<Handles> handles_;
+  std::unique_ptr<Watchdog> watchdog_;
 };
 
 }  // namespace ddrun::collectives

@@ -1,0 +1,112 @@
+#include "gpu/watchdog.hpp"
+
+#include <cassert>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#include "ddrun/base/event_thread.hpp"
+
+namespace ddrun::collectives {
+
+namespace {
+
+/// How late an abort may be. Often enough for deadlines of seconds, too rare to disturb a measurement.
+constexpr Milliseconds watchdog_interval{50};
+
+}  // namespace
+
+/// Everything is guarded by the mutex. The last action runs without it.
+struct Watchdog::Shared {
+  explicit Shared(Actions given) : actions(std::move(given)) {}
+
+  void run();
+  [[nodiscard]] std::optional<Error> overdue() const;
+
+  Actions actions;
+  std::mutex mutex;
+  std::condition_variable changed;
+  State state = State::idle;
+  Deadline deadline;
+  std::optional<Error> cause;
+  std::function<void()> last;
+};
+
+std::optional<Error> Watchdog::Shared::overdue() const {
+  // An exited peer explains a late call, so it is looked for first.
+  if (auto error = actions.async_error()) return error;
+  if (Clock::now() < deadline) return std::nullopt;
+  return Error{Errc::timeout, "a call did not return in time"};
+}
+
+void Watchdog::Shared::run() {
+  std::unique_lock lock(mutex);
+  while (state != State::ending) {
+    changed.wait_for(lock, watchdog_interval);
+    if (state != State::armed) continue;
+    cause = overdue();
+    if (!cause) continue;
+    last = actions.abort;
+    state = State::ending;
+  }
+  lock.unlock();
+  if (last) last();
+  lock.lock();
+  state = State::ended;
+  changed.notify_all();
+}
+
+Watchdog::Watchdog(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+
+Result<std::unique_ptr<Watchdog>> Watchdog::start(Actions actions) {
+  std::unique_ptr<Watchdog> made(new Watchdog(std::make_shared<Shared>(std::move(actions))));
+  auto thread = start_thread_signals_blocked("nccl-watchdog", [shared = made->shared_] { shared->run(); });
+  if (!thread) return tl::unexpected(thread.error());
+  made->thread_ = std::move(*thread);
+  return made;
+}
+
+Watchdog::~Watchdog() {
+  if (!thread_.joinable()) return;
+  std::unique_lock lock(shared_->mutex);
+  const bool is_stuck = shared_->state == State::ending;
+  if (shared_->state == State::idle) shared_->state = State::ending;
+  shared_->actions = {};
+  shared_->changed.notify_all();
+  lock.unlock();
+  if (is_stuck) thread_.detach();
+  else thread_.join();
+}
+
+void Watchdog::assert_owner() const { assert(std::this_thread::get_id() == owner_); }
+
+void Watchdog::arm(Deadline deadline) {
+  assert_owner();
+  const std::lock_guard lock(shared_->mutex);
+  assert(shared_->state == State::idle);
+  shared_->deadline = deadline;
+  shared_->state = State::armed;
+}
+
+std::optional<Error> Watchdog::disarm() {
+  assert_owner();
+  const std::lock_guard lock(shared_->mutex);
+  if (shared_->state != State::armed) return shared_->cause;
+  shared_->state = State::idle;
+  return std::nullopt;
+}
+
+bool Watchdog::end(std::function<void()> last, Milliseconds limit) {
+  assert_owner();
+  std::unique_lock lock(shared_->mutex);
+  assert(shared_->state != State::armed);
+  if (shared_->state == State::idle) {
+    shared_->last = std::move(last);
+    shared_->state = State::ending;
+    shared_->changed.notify_all();
+  }
+  return shared_->changed.wait_for(lock, limit, [&] { return shared_->state == State::ended; });
+}
+
+}  // namespace ddrun::collectives
