@@ -3,12 +3,14 @@
 #include <chrono>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "../../../lib/collectives/cuda/sequence_walk.hpp"
 #include "stream.hpp"
 
 // The library's own declarations; what is defined here has the names that the driver gives them.
 using namespace ddrun::collectives::cuda;
+using ddrun::test::fake::note;
 using ddrun::test::fake::Recipe;
 using ddrun::test::fake::wanted;
 namespace gpu = ddrun::collectives::gpu;
@@ -17,6 +19,7 @@ namespace ddrun::collectives::cuda {
 struct EventState {
   StreamState* stream = nullptr;
   bool done = false;
+  bool seen = true;
   std::chrono::steady_clock::time_point when;
 };
 struct GraphState {
@@ -134,7 +137,7 @@ FAKE cuEventCreate(EventHandle* event, unsigned) { return *event = new EventStat
 FAKE cuEventDestroy_v2(EventHandle event) { return delete event, success; }
 FAKE cuEventRecord(EventHandle event, Stream stream) {
   event->stream = stream;
-  event->done = false;
+  event->done = event->seen = false;
   stream->add(at_once([event] {
     event->done = true;
     event->when = std::chrono::steady_clock::now();
@@ -143,6 +146,7 @@ FAKE cuEventRecord(EventHandle event, Stream stream) {
 }
 FAKE cuEventQuery(EventHandle event) {
   if (!event->done && event->stream != nullptr) event->stream->run();
+  if (event->done && !std::exchange(event->seen, true)) note("an event is waited for");
   return event->done ? success : not_ready;
 }
 FAKE cuEventElapsedTime(float* milliseconds, EventHandle start, EventHandle end) {
@@ -161,6 +165,7 @@ FAKE cuGraphInstantiateWithFlags(GraphExec* exec, Graph graph, unsigned long lon
   return success;
 }
 FAKE cuGraphLaunch(GraphExec exec, Stream stream) {
+  note("cuGraphLaunch");
   for (const Recipe& part : exec->parts) stream->add(part);
   return success;
 }

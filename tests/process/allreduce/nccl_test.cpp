@@ -74,6 +74,16 @@ TEST_CASE("nccl supports all types and operations, blocking calls and graphs") {
   for (const Outcome& outcome : ranks.wait()) CHECK(outcome.code() == 0);
 }
 
+TEST_CASE("a graph is launched again without waiting for the last launch") {
+  const FakeGpus gpus("devices=1");
+  Ranks ranks(1, {"-b", "4K", "-e", "4K", "-n", "5", "--cudagraph=3"});
+  for (const Outcome& outcome : ranks.wait()) CHECK(outcome.code() == 0);
+  const std::string launch = "cuGraphLaunch\n";
+  const std::string waited = "an event is waited for\n";
+  CHECK(gpus.noted(launch) > 0);
+  CHECK(3 * gpus.noted(launch + launch + launch + waited + waited + waited) == gpus.noted(launch));
+}
+
 TEST_CASE("a wrong element on a GPU is detected") {
   const FakeGpus gpus("devices=2");
   Ranks ranks(2, {"-e", "4K", "--corrupt-rank", "1"});

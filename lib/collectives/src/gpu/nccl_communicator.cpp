@@ -14,6 +14,7 @@
 #include "exchange.hpp"
 #include "gpu/cuda.hpp"
 #include "gpu/device_memory.hpp"
+#include "gpu/event_ring.hpp"
 #include "gpu/nccl_library.hpp"
 #include "gpu/nccl_rendezvous.hpp"
 #include "gpu/nccl_session.hpp"
@@ -82,8 +83,11 @@ class NcclCommunicator final : public Communicator {
   [[nodiscard]] nccl::Status start(const Call& call);
   [[nodiscard]] nccl::Status exchange_blocks(const Call& call);
   [[nodiscard]] Result<void> wait_for(const cuda::Event& event, const Call& call, Deadline deadline);
+  [[nodiscard]] Result<void> mark(const Call& call, Milliseconds timeout);
+  [[nodiscard]] Result<void> wait_marks(const Call& call, Milliseconds timeout);
   [[nodiscard]] Result<double> time_calls(const Call& call, int times, Milliseconds timeout);
   [[nodiscard]] Result<double> time_graph(const Call& call, int times, Milliseconds timeout);
+  [[nodiscard]] Result<double> time_launches(cuda::GraphExec exec, const Call& call, Milliseconds timeout);
   template <class Value>
   [[nodiscard]] Result<Value> abort_on_error(Result<Value> result);
 
@@ -94,7 +98,7 @@ class NcclCommunicator final : public Communicator {
   cuda::Array barrier_scratch_;  ///< operand of barriers
   cuda::Event start_;
   cuda::Event end_;
-  std::vector<cuda::Event> marks_;
+  cuda::EventRing marks_;
   std::unique_ptr<NcclSession> session_;  ///< last member: destroyed before what it uses
   bool blocking_;
   int graph_launches_;
@@ -171,7 +175,6 @@ struct NcclCommunicator::Local {
   cuda::Array barrier_scratch;
   cuda::Event start;
   cuda::Event end;
-  std::vector<cuda::Event> marks;
 
   [[nodiscard]] static Result<Local> make(int ordinal, std::size_t buffer_bytes) {
     auto library = nccl::Library::open();
@@ -194,7 +197,7 @@ struct NcclCommunicator::Local {
     auto end = cuda::Event::make(*device, cuda::Event::Kind::timing);
     if (!end) return tl::unexpected(end.error());
     return Local{std::move(*library),         std::move(*device), std::move(*memory), std::move(*buffers),
-                 std::move(*barrier_scratch), std::move(*start),  std::move(*end),    {}};
+                 std::move(*barrier_scratch), std::move(*start),  std::move(*end)};
   }
 };
 
@@ -387,6 +390,22 @@ Result<double> NcclCommunicator::run_timed(const Call& call, int times, Millisec
   return abort_on_error(std::move(took));
 }
 
+/// Records a mark, once there is an event for it.
+Result<void> NcclCommunicator::mark(const Call& call, Milliseconds timeout) {
+  if (marks_.full()) {
+    if (auto done = wait_for(marks_.take_oldest(), call, Clock::now() + timeout); !done) return done;
+  }
+  return marks_.record();
+}
+
+/// Waits for all marks; `timeout` is the limit from each to the next.
+Result<void> NcclCommunicator::wait_marks(const Call& call, Milliseconds timeout) {
+  while (marks_.open() > 0) {
+    if (auto done = wait_for(marks_.take_oldest(), call, Clock::now() + timeout); !done) return done;
+  }
+  return {};
+}
+
 /// Enqueues calls without waiting; events between them show progress.
 Result<double> NcclCommunicator::time_calls(const Call& call, int times, Milliseconds timeout) {
   const auto failed = [](const Result<void>& result) { return tl::unexpected(result.error()); };
@@ -394,31 +413,18 @@ Result<double> NcclCommunicator::time_calls(const Call& call, int times, Millise
       static_cast<double>(timeout.count()) * 1e3 / part_between_marks / std::max(last_call_microseconds_, 0.1);
   int between = static_cast<int>(std::clamp(affordable, 1.0, static_cast<double>(max_between_marks)));
   if (blocking_ || last_call_microseconds_ == 0) between = 1;
-  const auto marks_needed = static_cast<std::size_t>(blocking_ ? 1 : (times - 1) / between + 1);
-  while (marks_.size() < std::min<std::size_t>(marks_needed, max_between_marks)) {
-    auto mark = cuda::Event::make(device_, cuda::Event::Kind::order);
-    if (!mark) return tl::unexpected(mark.error());
-    marks_.push_back(std::move(*mark));
-  }
-  std::size_t recorded = 0;
-  std::size_t passed = 0;
-  const auto wait_next_mark = [&] { return wait_for(marks_[passed++ % marks_.size()], call, Clock::now() + timeout); };
+  const int marks_needed = blocking_ ? 1 : std::min((times - 1) / between + 1, max_between_marks);
+  if (auto done = marks_.reserve(device_, static_cast<std::size_t>(marks_needed)); !done) return failed(done);
   if (auto done = start_.record(); !done) return failed(done);
   for (int i = 0; i < times; ++i) {
     if (auto done = enqueue(call, Clock::now() + timeout); !done) return failed(done);
     if (i % between != between - 1 || i + 1 == times) continue;
-    // Reusing an event only after it has passed limits the calls in flight.
-    if (recorded - passed == marks_.size()) {
-      if (auto done = wait_next_mark(); !done) return failed(done);
-    }
-    if (auto done = marks_[recorded++ % marks_.size()].record(); !done) return failed(done);
+    if (auto done = mark(call, timeout); !done) return failed(done);
     if (!blocking_) continue;
-    if (auto done = wait_next_mark(); !done) return failed(done);
+    if (auto done = wait_marks(call, timeout); !done) return failed(done);
   }
   if (auto done = end_.record(); !done) return failed(done);
-  while (passed < recorded) {
-    if (auto done = wait_next_mark(); !done) return failed(done);
-  }
+  if (auto done = wait_marks(call, timeout); !done) return failed(done);
   if (auto done = wait_for(end_, call, Clock::now() + timeout); !done) return failed(done);
   return end_.microseconds_since(start_);
 }
@@ -454,15 +460,29 @@ Result<double> NcclCommunicator::time_graph(const Call& call, int times, Millise
   (void)driver.graph_destroy(graph);
   if (!made) return failed(made);
 
-  Result<void> launched = start_.record();
-  for (int i = 0; i < graph_launches_ && launched; ++i) {
-    launched = do_check(driver.graph_launch(exec, device_->stream()), "cuGraphLaunch");
-    if (launched) launched = end_.record();
-    // A graph contains many calls, each with its own timeout.
-    if (launched) launched = wait_for(end_, call, Clock::now() + timeout * times);
-  }
+  const auto launched = time_launches(exec, call, timeout * times);
   if (launched) (void)driver.graph_exec_destroy(exec);
-  if (!launched) return failed(launched);
+  return launched;
+}
+
+/// Enqueues all launches without waiting, each with a mark, so that the device has no gap between them. A graph
+/// contains many calls: `timeout` is for one launch.
+Result<double> NcclCommunicator::time_launches(cuda::GraphExec exec, const Call& call, Milliseconds timeout) {
+  const auto failed = [](const Result<void>& result) { return tl::unexpected(result.error()); };
+  const int marks_needed = std::min(graph_launches_, max_between_marks);
+  if (auto done = marks_.reserve(device_, static_cast<std::size_t>(marks_needed)); !done) return failed(done);
+  if (auto done = start_.record(); !done) return failed(done);
+  for (int i = 0; i < graph_launches_; ++i) {
+    const auto launch = [&] { return device_->driver().graph_launch(exec, device_->stream()); };
+    const auto status = session_->guard(Clock::now() + timeout, launch);
+    if (!status) return tl::unexpected(status.error());
+    if (auto done = device_->driver().check(*status, "cuGraphLaunch"); !done) return failed(done);
+    if (i + 1 == graph_launches_) break;
+    if (auto done = mark(call, timeout); !done) return failed(done);
+  }
+  if (auto done = end_.record(); !done) return failed(done);
+  if (auto done = wait_marks(call, timeout); !done) return failed(done);
+  if (auto done = wait_for(end_, call, Clock::now() + timeout); !done) return failed(done);
   const auto all = end_.microseconds_since(start_);
   if (!all) return all;
   return *all / graph_launches_;
