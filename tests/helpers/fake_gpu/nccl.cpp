@@ -210,7 +210,8 @@ bool join(State& comm) {
   made->size = ranks;
   made->memory = static_cast<std::byte*>(memory);
   made->path = path;
-  made->blocking = config.blocking == 1;
+  const char* const forced = std::getenv("NCCL_COMM_BLOCKING");
+  made->blocking = forced != nullptr && (*forced == '0' || *forced == '1') ? *forced == '1' : config.blocking == 1;
   return made;
 }
 

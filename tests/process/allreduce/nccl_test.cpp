@@ -107,6 +107,25 @@ TEST_CASE("GPU buffers may exceed the machine's memory") {
   }
 }
 
+TEST_CASE("NCCL_COMM_BLOCKING takes away neither deadlines nor calls that block") {
+  const std::string blocking = GENERATE(std::string("0"), std::string("1"));
+  setenv("NCCL_COMM_BLOCKING", blocking.c_str(), 1);
+  std::vector<Outcome> hung;
+  int threads = 0;
+  {
+    const FakeGpus gpus("devices=2 init=hang");
+    hung = Ranks(2, {"--backend=nccl", "-e", "4K", "-T", "2s"}).wait();
+  }
+  {
+    const FakeGpus gpus("devices=2");
+    for (const Outcome& outcome : Ranks(2, {"-b", "4K", "-e", "4K", "-n", "5"}).wait()) CHECK(outcome.code() == 0);
+    threads = gpus.noted("a thread for");
+  }
+  unsetenv("NCCL_COMM_BLOCKING");
+  for (const Outcome& outcome : hung) CHECK(outcome.code() > 0);
+  CHECK(threads == 0);
+}
+
 TEST_CASE("an NCCL that does not start is given up") {
   const std::string library = GENERATE(std::string(DDRUN_TEST_FAKE_GPU), std::string(DDRUN_TEST_FAKE_GPU_2_14));
   const FakeGpus gpus("devices=2 init=hang", library);

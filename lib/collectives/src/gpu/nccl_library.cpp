@@ -45,6 +45,9 @@ std::string format_version(int version) {
 }
 
 Result<Library> Library::open() {
+  // It would override the mode of every communicator: no deadlines (1), or a thread for each collective (0). Any other
+  // value does nothing; it is set, as NCCL's configuration files would fill a gap.
+  setenv("NCCL_COMM_BLOCKING", "-1", 1);
   const char* const chosen = std::getenv("DDRUN_NCCL_LIBRARY");
   const bool is_chosen = chosen != nullptr && *chosen != '\0';
   auto library = SharedLibrary::open(is_chosen ? chosen : "libnccl.so.2");
