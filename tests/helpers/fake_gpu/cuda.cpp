@@ -165,7 +165,9 @@ FAKE cuGraphInstantiateWithFlags(GraphExec* exec, Graph graph, unsigned long lon
   return success;
 }
 FAKE cuGraphLaunch(GraphExec exec, Stream stream) {
+  static int launches = 0;
   note("cuGraphLaunch");
+  if (wanted("fail", "") == "cuGraphLaunch:" + std::to_string(++launches)) return out_of_memory;
   for (const Recipe& part : exec->parts) stream->add(part);
   return success;
 }

@@ -66,6 +66,8 @@ struct CommunicatorState {
   /// A call that does not block is made by a thread of its own.
   std::thread launcher{};
   std::atomic<bool> launching = false;
+  /// Graphs, executable or not, that contain its calls.
+  std::atomic<int> graphs = 0;
   /// The child that is being split off, and where its handle goes once it is connected.
   State* child = nullptr;
   Comm* child_handle = nullptr;
@@ -102,13 +104,25 @@ Script script_for(State& comm, const std::string& function) {
   return wanted("hang", "") == now ? Script::hang : Script::none;
 }
 
+/// As the real one, without end.
+void wait_for_graphs(const State& comm) {
+  while (comm.graphs != 0) pause_shortly();
+}
+
+/// Held by the graph in which a call is captured.
+std::shared_ptr<void> hold(State& comm) {
+  ++comm.graphs;
+  return {nullptr, [&comm](std::nullptr_t) { --comm.graphs; }};
+}
+
 /// `write_input` writes this rank's slot; `read_output` reads all ranks' slots.
 Status add(State& comm, cuda::Stream stream, const std::string& function, std::function<void(std::byte*)> write_input,
            std::function<void()> read_output) {
   assert_alive(comm);
   const Script script = script_for(comm, function);
   if (script == Script::fail) return unhandled_cuda_error;
-  const auto recipe = [&comm, script, write_input, read_output] {
+  const auto held = stream->capturing ? hold(comm) : nullptr;
+  const auto recipe = [held, &comm, script, write_input, read_output] {
     auto sequence = std::make_shared<std::uint64_t>(0);
     return [&comm, script, write_input, read_output, sequence] {
       if (comm.aborted) return true;
@@ -210,6 +224,7 @@ bool join(State& comm) {
   made->size = ranks;
   made->memory = static_cast<std::byte*>(memory);
   made->path = path;
+  note("communicator begins");
   const char* const forced = std::getenv("NCCL_COMM_BLOCKING");
   made->blocking = forced != nullptr && (*forced == '0' || *forced == '1') ? *forced == '1' : config.blocking == 1;
   return made;
@@ -245,7 +260,9 @@ FAKE Status ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank,
   if (!is_right(*config)) return invalid_usage;
   State* const made = make_rank(id.internal.data(), ranks, rank, *config);
   if (made == nullptr) return invalid_usage;
+  // A failure leaves a handle too, which is to be aborted.
   *comm = made;
+  if (script_for(*made, "ncclCommInitRankConfig") == Script::fail) return unhandled_cuda_error;
   ++made->shared().joined;
   while (made->blocking && !join(*made)) pause_shortly();
   return made->blocking ? success : in_progress;
@@ -282,17 +299,20 @@ FAKE Status ncclCommSplit(Comm comm, int, int, Comm* split, Config* config) {
 
 FAKE Status ncclCommFinalize(Comm) { return success; }
 FAKE Status ncclCommDestroy(Comm comm) {
+  wait_for_graphs(*comm);
+  note("communicator ends");
   if (comm->launcher.joinable()) comm->launcher.join();
   munmap(comm->memory, kHeader + static_cast<std::size_t>(comm->size) * kSlot);
   delete comm;
   return success;
 }
 FAKE Status ncclCommAbort(Comm comm) {
-  note("ncclCommAbort");
   while (wanted("abort", "") == "hang") pause();
   // Work that is still on a stream asks whether it is aborted, so the rest is left behind.
   comm->aborted = true;
   if (comm->launcher.joinable()) comm->launcher.join();
+  wait_for_graphs(*comm);
+  note("communicator ends");
   return success;
 }
 FAKE Status ncclMemAlloc(void** memory, std::size_t bytes) {

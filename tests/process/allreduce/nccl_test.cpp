@@ -61,6 +61,7 @@ TEST_CASE("no collective of nccl starts a thread") {
   Ranks ranks(2, {"--collective", "all", "-b", "4000", "-e", "4000"});
   for (const Outcome& outcome : ranks.wait()) CHECK(outcome.code() == 0);
   CHECK(gpus.noted("a thread for") == 0);
+  CHECK(gpus.noted("communicator ends") == gpus.noted("communicator begins"));
 }
 
 TEST_CASE("nccl supports all types and operations, blocking calls and graphs") {
@@ -164,7 +165,7 @@ TEST_CASE("a call from which NCCL does not return is aborted at its deadline") {
     CHECK((has_error(outcome, late) || has_error(outcome, "timeout in") || has_error(outcome, "is gone")));
   }
   CHECK((has_error(outcomes[0], late) || has_error(outcomes[1], late)));
-  CHECK(gpus.noted("ncclCommAbort") > 0);
+  CHECK(gpus.noted("communicator ends") == gpus.noted("communicator begins"));
 }
 
 TEST_CASE("a call from which NCCL does not return is aborted when a rank is killed") {
@@ -195,6 +196,24 @@ TEST_CASE("an error of NCCL ends all ranks with its message") {
     CHECK(outcome.code() == 1);
     CHECK(has_error(outcome, "a failure that the test wants (as scripted)"));
   }
+}
+
+TEST_CASE("a communicator ends where NCCL fails to connect it") {
+  const std::string library = GENERATE(std::string(DDRUN_TEST_FAKE_GPU), std::string(DDRUN_TEST_FAKE_GPU_2_14));
+  const FakeGpus gpus("devices=1 fail=ncclCommInitRankConfig:1", library);
+  const Outcome outcome = run_alone({"--backend=nccl", "-e", "4K"});
+  check_ends(outcome, 1, "ncclCommInitRankConfig: a failure that the test wants");
+  CHECK(gpus.noted("communicator begins") == 1);
+  CHECK(gpus.noted("communicator ends") == 1);
+}
+
+TEST_CASE("a graph that cannot be launched does not keep NCCL from ending") {
+  const FakeGpus gpus("devices=1 fail=cuGraphLaunch:2");
+  const Outcome outcome = run_alone({"--backend=nccl", "-e", "4K", "--cudagraph=3"});
+  CHECK(outcome.code() == 1);
+  CHECK(has_error(outcome, "cuGraphLaunch"));
+  CHECK(gpus.noted("communicator begins") > 0);
+  CHECK(gpus.noted("communicator ends") == gpus.noted("communicator begins"));
 }
 
 TEST_CASE("with nccl a killed rank ends the others at once") {

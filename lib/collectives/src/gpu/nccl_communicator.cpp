@@ -460,8 +460,11 @@ Result<double> NcclCommunicator::time_graph(const Call& call, int times, Millise
   (void)driver.graph_destroy(graph);
   if (!made) return failed(made);
 
+  session_->hold({exec, [device = device_](cuda::GraphExec graph) {
+                    if (device->use()) (void)device->driver().graph_exec_destroy(graph);
+                  }});
   const auto launched = time_launches(exec, call, timeout * times);
-  if (launched) (void)driver.graph_exec_destroy(exec);
+  if (launched) session_->hold(nullptr);
   return launched;
 }
 

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <future>
+#include <utility>
 
 #include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/text.hpp"
@@ -161,6 +162,12 @@ bool NcclSession::register_memory(std::byte* memory, std::size_t bytes) {
 
 void NcclSession::abort() {
   if (handles_->device->is_unusable()) return;
+  if (graph_ != nullptr) {
+    // The driver may wait for the graph's work, which ends only with the abort. NCCL waits for the graph.
+    auto thread = start_thread_signals_blocked("nccl-graph",
+                                               [graph = std::exchange(graph_, nullptr)]() mutable { graph.reset(); });
+    if (thread) thread->detach();
+  }
   if (!watchdog_->end([handles = handles_] { handles->abort(); }, abort_limit)) handles_->device->mark_unusable();
 }
 

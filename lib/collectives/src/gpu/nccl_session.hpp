@@ -54,6 +54,9 @@ class NcclSession {
   }
   /// A CancelCheck: an exited peer or an error of NCCL.
   [[nodiscard]] Result<void> cancel_reason();
+  /// Keeps a graph of NCCL's calls until the next hold(): NCCL ends only after the last such graph, which abort()
+  /// therefore destroys.
+  void hold(std::shared_ptr<cuda::GraphExecState> graph) { graph_ = std::move(graph); }
   /// After a failure. Stops the work on the device if NCCL can; else marks the device unusable.
   void abort();
 
@@ -86,6 +89,7 @@ class NcclSession {
   std::shared_ptr<Communicator> control_;
   std::shared_ptr<Handles> handles_;
   std::unique_ptr<Watchdog> watchdog_;
+  std::shared_ptr<cuda::GraphExecState> graph_;
 };
 
 }  // namespace ddrun::collectives
