@@ -173,9 +173,15 @@ FAKE cuGraphLaunch(GraphExec exec, Stream stream) {
 }
 FAKE cuGraphDestroy(Graph graph) { return delete graph, success; }
 FAKE cuGraphExecDestroy(GraphExec exec) { return delete exec, success; }
-FAKE cuModuleLoadData(Module* module, const void*) { return *module = new ModuleState, success; }
+FAKE cuModuleLoadData(Module* module, const void*) {
+  note("cuModuleLoadData");
+  *module = nullptr;
+  if (const int refusal = std::stoi(wanted("kernels", "0")); refusal != 0) return refusal;
+  return *module = new ModuleState, success;
+}
 FAKE cuModuleUnload(Module module) { return delete module, success; }
 FAKE cuModuleGetFunction(Function* function, Module module, const char* name) {
+  if (const int refusal = std::stoi(wanted("functions", "0")); refusal != 0) return refusal;
   *function = &module->functions[name];
   (*function)->name = name;
   return success;

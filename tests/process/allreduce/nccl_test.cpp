@@ -91,6 +91,27 @@ TEST_CASE("a wrong element on a GPU is detected") {
   for (const Outcome& outcome : ranks.wait()) CHECK(outcome.code() == 1);
 }
 
+TEST_CASE("where the driver refuses the kernels the buffers are checked through host memory") {
+  const std::string refusal =
+      GENERATE(std::string("kernels=200"), std::string("kernels=209"), std::string("kernels=218"),
+               std::string("kernels=222"), std::string("functions=209"));
+  const FakeGpus gpus("devices=1 " + refusal);
+  const auto args = GENERATE(std::vector<std::string>{"-b", "4K", "-e", "4K", "-n", "5"},
+                             std::vector<std::string>{"-b", "4K", "-e", "4K", "-n", "5", "--corrupt-rank", "0"});
+  const Outcome outcome = run_alone(args);
+  if (gpus.noted("cuModuleLoadData") == 0) skip("a build without kernels");
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code() == (args.back() == "0" ? 1 : 0));
+  CHECK(outcome.out.find("checked through host memory (the driver refuses the kernels: ") != std::string::npos);
+}
+
+TEST_CASE("kernels that the driver fails to load end the run") {
+  const FakeGpus gpus("devices=1 kernels=2");
+  const Outcome outcome = run_alone({"--backend=nccl", "-e", "4K"});
+  if (gpus.noted("cuModuleLoadData") == 0) skip("a build without kernels");
+  check_ends(outcome, 1, "CUDA_ERROR_OUT_OF_MEMORY");
+}
+
 TEST_CASE("one rank in place is N/A with nccl") {
   const FakeGpus gpus("devices=1");
   Ranks ranks(1, {"-e", "4K"});

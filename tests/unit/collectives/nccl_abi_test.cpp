@@ -76,6 +76,9 @@ SAME(cuda::ModuleGetFunction, cuModuleGetFunction);
 SAME(cuda::FuncSetAttribute, cuFuncSetAttribute);
 SAME(cuda::LaunchKernel, cuLaunchKernel);
 static_assert(cuda::not_ready == CUDA_ERROR_NOT_READY && cuda::no_device == CUDA_ERROR_NO_DEVICE);
+static_assert(cuda::invalid_image == CUDA_ERROR_INVALID_IMAGE && cuda::invalid_ptx == CUDA_ERROR_INVALID_PTX);
+static_assert(cuda::no_binary_for_gpu == CUDA_ERROR_NO_BINARY_FOR_GPU);
+static_assert(cuda::unsupported_ptx_version == CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
 static_assert(cuda::stub_library == CUDA_ERROR_STUB_LIBRARY && cuda::out_of_memory == CUDA_ERROR_OUT_OF_MEMORY);
 static_assert(cuda::non_blocking_stream == CU_STREAM_NON_BLOCKING &&
               cuda::event_without_time == CU_EVENT_DISABLE_TIMING);

@@ -36,6 +36,10 @@ inline constexpr Status success = 0;
 inline constexpr Status out_of_memory = 2;
 inline constexpr Status stub_library = 34;
 inline constexpr Status no_device = 100;
+inline constexpr Status invalid_image = 200;
+inline constexpr Status no_binary_for_gpu = 209;
+inline constexpr Status invalid_ptx = 218;
+inline constexpr Status unsupported_ptx_version = 222;
 inline constexpr Status not_ready = 600;
 
 // CUstream_flags, CUevent_flags, CUstreamCaptureMode

@@ -21,9 +21,12 @@ constexpr std::size_t copied_at_once = std::size_t{4} << 20;
 Result<std::unique_ptr<DeviceMemory>> DeviceMemory::make(std::shared_ptr<cuda::Device> device) {
   std::unique_ptr<DeviceMemory> made(new DeviceMemory(device));
   auto kernels = GpuKernels::load(device);
+  if (!kernels && kernels.error().code == Errc::unsupported) {
+    made->lacks_kernels_ = kernels.error().message;
+    return made;
+  }
   if (!kernels) return tl::unexpected(kernels.error());
   made->kernels_ = std::move(*kernels);
-  if (!made->kernels_) return made;
   auto counter = cuda::Array::make(std::move(device), sizeof(std::uint64_t));
   if (!counter) return tl::unexpected(counter.error());
   made->counter_ = std::move(*counter);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "ddrun/collectives/collective.hpp"
@@ -12,13 +13,14 @@
 
 namespace ddrun::collectives {
 
-/// Device memory, filled and compared by ddrun's kernels. In a build without kernels the data is copied through host
-/// memory, piece by piece, at the speed of the bus.
+/// Device memory, filled and compared by ddrun's kernels. Where there are none for this device the data is copied
+/// through host memory, piece by piece, at the speed of the bus.
 class DeviceMemory final : public Memory {
  public:
-  /// Loads the kernels and tests that they detect a wrong element. Fails with `unavailable` if the device rejects them
-  /// or the test fails.
+  /// Loads the kernels and tests that they detect a wrong element. Fails with `unavailable` if the test fails.
   [[nodiscard]] static Result<std::unique_ptr<DeviceMemory>> make(std::shared_ptr<cuda::Device> device);
+  /// Why the kernels are not used; empty if they are.
+  [[nodiscard]] const std::string& lacks_kernels() const { return lacks_kernels_; }
 
   [[nodiscard]] Result<void> fill(std::span<std::byte> data, const Sequence& sequence, std::uint64_t first) override;
   [[nodiscard]] Result<std::uint64_t> count_wrong(std::span<const std::byte> data, const Sequence& sequence,
@@ -41,6 +43,7 @@ class DeviceMemory final : public Memory {
 
   std::shared_ptr<cuda::Device> device_;
   std::optional<GpuKernels> kernels_;
+  std::string lacks_kernels_;
   std::vector<Table> tables_;  ///< most recently used last
   cuda::Array counter_;
   std::vector<std::byte> piece_;  ///< for copies through host memory

@@ -56,19 +56,27 @@ struct Walk {
   std::uint64_t begin;
 };
 
+/// Not built for this device or this driver.
+bool is_refusal(cuda::Status status) {
+  return status == cuda::invalid_image || status == cuda::no_binary_for_gpu || status == cuda::invalid_ptx ||
+         status == cuda::unsupported_ptx_version;
+}
+
 }  // namespace
 
-Result<std::optional<GpuKernels>> GpuKernels::load(std::shared_ptr<cuda::Device> device) {
+Result<GpuKernels> GpuKernels::load(std::shared_ptr<cuda::Device> device) {
   const void* const image = gpu_kernels_image();
-  if (image == nullptr) return std::nullopt;
+  if (image == nullptr) return fail(Errc::unsupported, "no kernels in this build");
   GpuKernels made(std::move(device));
   const cuda::Driver& driver = made.device_->driver();
-  const auto status = driver.module_load_data(&made.module_, image);
-  if (auto done = driver.check(status, concat("the kernels do not fit ", made.device_->name())); !done) {
-    made.module_ = nullptr;
-    return tl::unexpected(done.error());
-  }
-  return made;
+  cuda::Status status = driver.module_load_data(&made.module_, image);
+  if (status != cuda::success) made.module_ = nullptr;
+  // A driver that loads functions lazily may refuse them only here.
+  cuda::Function function = nullptr;
+  if (status == cuda::success) status = driver.module_get_function(&function, made.module_, "ddrun_fill_1");
+  if (status == cuda::success) return made;
+  return fail(is_refusal(status) ? Errc::unsupported : Errc::unavailable,
+              driver.describe("the driver refuses the kernels", status));
 }
 
 GpuKernels::GpuKernels(GpuKernels&& other) noexcept

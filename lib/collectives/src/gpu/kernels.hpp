@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,8 +17,9 @@ namespace ddrun::collectives {
 /// The kernels of cuda/kernels.cu on one device. All calls enqueue work on the device's stream and return.
 class GpuKernels {
  public:
-  /// Empty in a build without kernels. Fails with `unavailable` if they were not built for the device's architecture.
-  [[nodiscard]] static Result<std::optional<GpuKernels>> load(std::shared_ptr<cuda::Device> device);
+  /// Fails with `unsupported` if there are none for this device: in a build without kernels, and where the driver
+  /// refuses them as built for other architectures or by a later toolkit. Other errors are `unavailable`.
+  [[nodiscard]] static Result<GpuKernels> load(std::shared_ptr<cuda::Device> device);
   GpuKernels(GpuKernels&& other) noexcept;
   GpuKernels& operator=(GpuKernels&& other) noexcept;
   ~GpuKernels();

@@ -234,6 +234,9 @@ NcclCommunicator::NcclCommunicator(const Group& group, const CommunicatorOptions
       blocking_(options.nccl_blocking),
       graph_launches_(options.nccl_graph_launches),
       details_(concat("NCCL ", nccl::format_version(session_->library().version), ", ", device_->name())) {
+  if (!memory_->lacks_kernels().empty()) {
+    details_ += concat(", checked through host memory (", memory_->lacks_kernels(), ')');
+  }
   if (!buffers_.from_nccl()) return;
   bool registered = true;
   for (const auto buffer : {buffers_.send(), buffers_.recv()}) {
