@@ -320,7 +320,10 @@ FAKE Status ncclMemAlloc(void** memory, std::size_t bytes) {
   return *memory != nullptr ? success : unhandled_cuda_error;
 }
 FAKE Status ncclMemFree(void* memory) { return std::free(memory), success; }
-FAKE Status ncclCommRegister(Comm comm, void*, std::size_t, void** handle) { return *handle = comm, success; }
+FAKE Status ncclCommRegister(Comm comm, void*, std::size_t, void** handle) {
+  *handle = wanted("register", "") == "none" ? nullptr : comm;
+  return success;
+}
 FAKE Status ncclCommDeregister(Comm, void*) { return success; }
 
 FAKE Status ncclAllReduce(const void* in, void* out, std::size_t count, Type type, Op op, Comm comm,

@@ -24,6 +24,7 @@ using Recipe = std::function<Work()>;
 /// The test's configuration, from FAKE_GPU: "devices=2 nccl=22809 hang=ncclAllReduce:3 fail=ncclBroadcast:1
 /// dir=/tmp/x". hang and fail: the n-th call of that function by each rank, counted from 1.
 /// kernels=209, functions=209: the status of cuModuleLoadData, cuModuleGetFunction.
+/// register=none: ncclCommRegister succeeds without a handle. memory=BYTES: of a GPU, always free.
 /// block: that call does not return before an abort. init=hang, abort=hang: ncclCommInitRankConfig; ncclCommAbort and
 /// the exit handler. log=FILE: what is noted, a line each.
 inline std::string wanted(const std::string& name, const std::string& otherwise) {

@@ -129,6 +129,18 @@ TEST_CASE("GPU buffers may exceed the machine's memory") {
   }
 }
 
+TEST_CASE("buffers are called registered only if NCCL has registered them") {
+  const std::vector<std::string> args{"--backend=nccl", "-b", "4K", "-e", "4K", "-n", "1"};
+  {
+    const FakeGpus gpus("devices=1");
+    CHECK(run_alone(args).out.find("registered") != std::string::npos);
+  }
+  const FakeGpus gpus("devices=1 register=none");
+  const Outcome outcome = run_alone(args);
+  CHECK(outcome.code() == 0);
+  CHECK(outcome.out.find("registered") == std::string::npos);
+}
+
 TEST_CASE("NCCL_COMM_BLOCKING takes away neither deadlines nor calls that block") {
   const std::string blocking = GENERATE(std::string("0"), std::string("1"));
   setenv("NCCL_COMM_BLOCKING", blocking.c_str(), 1);

@@ -156,8 +156,9 @@ Result<void> NcclSession::cancel_reason() {
 bool NcclSession::register_memory(std::byte* memory, std::size_t bytes) {
   void* handle = nullptr;
   if (library().comm_register(comm(), memory, bytes, &handle) != nccl::success) return false;
+  // NCCL succeeds without a handle where it registers nothing, such as with NCCL_LOCAL_REGISTER=0.
   if (handle != nullptr) handles_->registered.push_back(handle);
-  return true;
+  return handle != nullptr;
 }
 
 void NcclSession::abort() {
