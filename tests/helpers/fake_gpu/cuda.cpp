@@ -40,7 +40,7 @@ namespace {
 
 constexpr std::uint64_t kThreads = 97;
 
-std::size_t memory_bytes() { return std::stoull(wanted("memory", "1073741824")); }
+std::size_t memory_bytes() { return std::stoull(wanted("memory", "17179869184")); }
 
 template <class T>
 T argument(void** arguments, int index) {

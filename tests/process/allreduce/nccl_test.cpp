@@ -129,6 +129,25 @@ TEST_CASE("GPU buffers may exceed the machine's memory") {
   }
 }
 
+TEST_CASE("the buffers leave room for NCCL") {
+  const FakeGpus gpus("devices=1 memory=8589934592");
+  check_ends(run_alone({"--backend=nccl", "-e", "3073M"}), 2,
+             "two buffers of 3073 MiB and 2048 MiB for NCCL do not fit into the 8192 MiB that are free on Fake GPU");
+}
+
+TEST_CASE("ranks that share a GPU share its memory") {
+  const FakeGpus gpus("devices=1 nccl=23007 memory=134217728");
+  const std::vector<std::string> args{"--backend=nccl", "-b", "20M", "-e", "20M", "-n", "1", "-w", "0", "-c", "0"};
+  CHECK(run_alone(args).code() == 0);
+  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+  const auto outcomes = Ranks(2, args).wait();
+  unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  for (const Outcome& outcome : outcomes) {
+    CHECK(outcome.code() == 2);
+    CHECK(has_error(outcome, "do not fit into the 128 MiB that are free on Fake GPU for 2 ranks"));
+  }
+}
+
 TEST_CASE("buffers are called registered only if NCCL has registered them") {
   const std::vector<std::string> args{"--backend=nccl", "-b", "4K", "-e", "4K", "-n", "1"};
   {

@@ -37,6 +37,7 @@ TEST_CASE("a rank that sees a single GPU uses it") {
   const auto plan = plan_gpus({with({"a"}), with({"b"})}, on({"x", "x"}));
   CHECK(plan.devices == std::vector<int>{0, 0});
   CHECK_FALSE(plan.shared());
+  CHECK(plan.ranks_on_device == std::vector<int>{1, 1});
 }
 
 TEST_CASE("two ranks share a GPU only if NCCL allows it") {
@@ -49,6 +50,7 @@ TEST_CASE("two ranks share a GPU only if NCCL allows it") {
   const auto shared = with({"a", "b"}, 23007, true);
   const auto plan = plan_gpus({shared, shared, shared}, on({"x", "x", "x"}));
   CHECK(plan.devices == std::vector<int>{0, 1, 0});
+  CHECK(plan.ranks_on_device == std::vector<int>{2, 1, 2});
   CHECK(plan.problem.empty());
 }
 

@@ -15,6 +15,7 @@
 #include "gpu/cuda.hpp"
 #include "gpu/device_memory.hpp"
 #include "gpu/event_ring.hpp"
+#include "gpu/nccl_buffers.hpp"
 #include "gpu/nccl_library.hpp"
 #include "gpu/nccl_rendezvous.hpp"
 #include "gpu/nccl_session.hpp"
@@ -23,30 +24,6 @@
 namespace ddrun::collectives {
 
 namespace {
-
-/// The two device buffers: from ncclMemAlloc() if available, so that they can be registered, else from the driver.
-class NcclBuffers {
- public:
-  /// Fails with `invalid_argument` if the device has too little free memory, before allocating.
-  [[nodiscard]] static Result<NcclBuffers> make(const nccl::Library& library, std::shared_ptr<cuda::Device> device,
-                                                std::size_t bytes);
-  NcclBuffers(NcclBuffers&& other) noexcept;
-  NcclBuffers& operator=(NcclBuffers&&) = delete;
-  ~NcclBuffers();
-
-  [[nodiscard]] std::span<std::byte> send() const { return {data_[0], bytes_}; }
-  [[nodiscard]] std::span<std::byte> recv() const { return {data_[1], bytes_}; }
-  [[nodiscard]] bool from_nccl() const { return free_ != nullptr; }
-
- private:
-  NcclBuffers(std::shared_ptr<cuda::Device> device, std::size_t bytes) : device_(std::move(device)), bytes_(bytes) {}
-
-  std::shared_ptr<cuda::Device> device_;
-  std::size_t bytes_;
-  std::array<std::byte*, 2> data_{};
-  std::array<cuda::Array, 2> arrays_;
-  nccl::MemFree* free_ = nullptr;
-};
 
 /// Collectives between GPUs by NCCL, on device memory. Before each call the ranks compare their calls through the
 /// control communicator. Timed calls are timed on the device.
@@ -108,52 +85,6 @@ class NcclCommunicator final : public Communicator {
 
 }  // namespace
 
-Result<NcclBuffers> NcclBuffers::make(const nccl::Library& library, std::shared_ptr<cuda::Device> device,
-                                      std::size_t bytes) {
-  const auto free = device->free_memory();
-  if (!free) return tl::unexpected(free.error());
-  if (bytes > *free / 2) {
-    return fail(Errc::invalid_argument, concat("two buffers of ", bytes >> 20U, " MiB do not fit into the ",
-                                               *free >> 20U, " MiB that are free on ", device->name()));
-  }
-  NcclBuffers made(std::move(device), bytes);
-  const std::size_t some = std::max<std::size_t>(bytes, 1);
-  if (library.registers_buffers()) {
-    const auto got = [&](std::byte*& to) {
-      void* memory = nullptr;
-      if (library.mem_alloc(&memory, some) != nccl::success) return false;
-      to = static_cast<std::byte*>(memory);
-      return true;
-    };
-    made.free_ = library.mem_free;
-    if (got(made.data_[0]) && got(made.data_[1])) return made;
-    // ncclMemAlloc() is unavailable on some systems (no peer access, old drivers).
-    if (made.data_[0] != nullptr) (void)library.mem_free(std::exchange(made.data_[0], nullptr));
-    made.free_ = nullptr;
-  }
-  for (std::size_t i = 0; i < 2; ++i) {
-    auto array = cuda::Array::make(made.device_, some);
-    if (!array) return tl::unexpected(array.error());
-    made.data_[i] = array->data();
-    made.arrays_[i] = std::move(*array);
-  }
-  return made;
-}
-
-NcclBuffers::NcclBuffers(NcclBuffers&& other) noexcept
-    : device_(std::move(other.device_)),
-      bytes_(other.bytes_),
-      data_(std::exchange(other.data_, {})),
-      arrays_(std::move(other.arrays_)),
-      free_(std::exchange(other.free_, nullptr)) {}
-
-NcclBuffers::~NcclBuffers() {
-  if (free_ == nullptr || device_->is_unusable() || !device_->use()) return;
-  for (std::byte* const data : data_) {
-    if (data != nullptr) (void)free_(data);
-  }
-}
-
 namespace {
 
 /// Limit of calls between two events when timing several.
@@ -163,6 +94,12 @@ constexpr double part_between_marks = 8;
 
 constexpr int number_of(DataType type) { return static_cast<int>(type); }
 constexpr int number_of(ReduceOp op) { return static_cast<int>(op); }
+
+Result<std::shared_ptr<cuda::Device>> open_device(int ordinal) {
+  auto driver = cuda::Driver::open();
+  if (!driver) return tl::unexpected(driver.error());
+  return cuda::Device::open(std::move(*driver), ordinal);
+}
 
 }  // namespace
 
@@ -176,28 +113,23 @@ struct NcclCommunicator::Local {
   cuda::Event start;
   cuda::Event end;
 
-  [[nodiscard]] static Result<Local> make(int ordinal, std::size_t buffer_bytes) {
-    auto library = nccl::Library::open();
-    if (!library) return tl::unexpected(library.error());
-    auto driver = cuda::Driver::open();
-    if (!driver) return tl::unexpected(driver.error());
-    auto device = cuda::Device::open(std::move(*driver), ordinal);
-    if (!device) return tl::unexpected(device.error());
-    auto buffers = NcclBuffers::make(*library, *device, buffer_bytes);
+  [[nodiscard]] static Result<Local> make(nccl::Library library, std::shared_ptr<cuda::Device> device,
+                                          std::size_t buffer_bytes) {
+    auto buffers = NcclBuffers::make(library, device, buffer_bytes);
     if (!buffers) return tl::unexpected(buffers.error());
-    auto memory = DeviceMemory::make(*device);
+    auto memory = DeviceMemory::make(device);
     if (!memory) return tl::unexpected(memory.error());
-    auto barrier_scratch = cuda::Array::make(*device, sizeof(float));
+    auto barrier_scratch = cuda::Array::make(device, sizeof(float));
     if (!barrier_scratch) return tl::unexpected(barrier_scratch.error());
     if (auto zero = (*memory)->set({barrier_scratch->data(), sizeof(float)}, std::byte{0}); !zero) {
       return tl::unexpected(zero.error());
     }
-    auto start = cuda::Event::make(*device, cuda::Event::Kind::timing);
+    auto start = cuda::Event::make(device, cuda::Event::Kind::timing);
     if (!start) return tl::unexpected(start.error());
-    auto end = cuda::Event::make(*device, cuda::Event::Kind::timing);
+    auto end = cuda::Event::make(device, cuda::Event::Kind::timing);
     if (!end) return tl::unexpected(end.error());
-    return Local{std::move(*library),         std::move(*device), std::move(*memory), std::move(*buffers),
-                 std::move(*barrier_scratch), std::move(*start),  std::move(*end)};
+    return Local{std::move(library),          std::move(device), std::move(*memory), std::move(*buffers),
+                 std::move(*barrier_scratch), std::move(*start), std::move(*end)};
   }
 };
 
@@ -205,8 +137,15 @@ Result<std::unique_ptr<Communicator>> NcclCommunicator::connect(const Group& gro
                                                                 const GpuPlan& plan,
                                                                 std::shared_ptr<Communicator> control,
                                                                 Deadline deadline) {
-  auto local = Local::make(plan.devices[static_cast<std::size_t>(group.rank)], options.buffer_bytes);
-  const Result<void> mine = local ? Result<void>() : Result<void>(tl::unexpected(local.error()));
+  const auto rank = static_cast<std::size_t>(group.rank);
+  auto library = nccl::Library::open();
+  Result<std::shared_ptr<cuda::Device>> device = open_device(plan.devices[rank]);
+  Result<void> mine = !library  ? Result<void>(tl::unexpected(library.error()))
+                      : !device ? Result<void>(tl::unexpected(device.error()))
+                                : check_room(**device, options.buffer_bytes, plan.ranks_on_device[rank]);
+  if (auto agreed = agree(group, "gpu-room", mine, deadline); !agreed) return tl::unexpected(agreed.error());
+  auto local = Local::make(std::move(*library), std::move(*device), options.buffer_bytes);
+  mine = local ? Result<void>() : Result<void>(tl::unexpected(local.error()));
   if (auto agreed = agree(group, "gpu", mine, deadline); !agreed) return tl::unexpected(agreed.error());
   auto ids = exchange_nccl_ids(group, local->library, ranks_per_nccl_id(local->library), deadline);
   if (!ids) return tl::unexpected(ids.error());

@@ -115,7 +115,7 @@ GpuPlan plan_gpus(const std::vector<GpuSurvey>& surveys, const std::vector<HostI
   const bool may_share =
       std::all_of(surveys.begin(), surveys.end(), [](const GpuSurvey& survey) { return survey.may_share; });
   std::map<std::string, std::size_t> ranks_of_machine;
-  std::map<std::pair<std::string, std::string>, std::size_t> taken;
+  std::map<std::pair<std::string, std::string>, std::vector<std::size_t>> ranks_of_device;
   GpuPlan plan;
   for (std::size_t rank = 0; rank < surveys.size(); ++rank) {
     const GpuSurvey& survey = surveys[rank];
@@ -131,12 +131,17 @@ GpuPlan plan_gpus(const std::vector<GpuSurvey>& surveys, const std::vector<HostI
       return impossible(rank, concat("the machine has at least ", local_rank + 1, " ranks and only ", count, " GPUs"));
     }
     const std::size_t device = local_rank % count;
-    const auto [other, is_first] = taken.try_emplace({machine, survey.devices[device]}, rank);
-    if (!is_first && !plan.shared()) {
-      plan.one = static_cast<int>(other->second);
+    std::vector<std::size_t>& sharing = ranks_of_device[{machine, survey.devices[device]}];
+    sharing.push_back(rank);
+    if (sharing.size() > 1 && !plan.shared()) {
+      plan.one = static_cast<int>(sharing[0]);
       plan.other = static_cast<int>(rank);
     }
     plan.devices.push_back(static_cast<int>(device));
+  }
+  plan.ranks_on_device.resize(surveys.size());
+  for (const auto& [device, sharing] : ranks_of_device) {
+    for (const std::size_t rank : sharing) plan.ranks_on_device[rank] = static_cast<int>(sharing.size());
   }
   if (plan.shared() && !may_share) {
     plan.problem =

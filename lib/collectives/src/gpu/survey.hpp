@@ -33,6 +33,8 @@ struct GpuSurvey {
 struct GpuPlan {
   /// By rank: index into its `devices`. Empty if nccl cannot be used.
   std::vector<int> devices{};
+  /// By rank: how many ranks use its GPU.
+  std::vector<int> ranks_on_device{};
   /// Why nccl cannot be used, or only with another setting.
   std::string problem{};
   /// The first two ranks that share a GPU; -1: none.
