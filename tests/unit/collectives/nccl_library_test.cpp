@@ -1,11 +1,15 @@
 #include "gpu/nccl_library.hpp"
 
 #include <cstdlib>
+#include <filesystem>
 #include <set>
 
+#include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
+#include "ddrun/test/files.hpp"
 #include "gpu/cuda.hpp"
 #include "gpu/nccl_rendezvous.hpp"
+#include "gpu/nccl_search.hpp"
 #include "ranks.hpp"
 
 using namespace ddrun;
@@ -51,6 +55,45 @@ TEST_CASE("a missing library is reported with its path") {
   const auto driver = cuda::Driver::open();
   REQUIRE_FALSE(driver);
   CHECK(driver.error().message.find("no NVIDIA driver: /nowhere/libcuda.so.1: ") == 0);
+}
+
+TEST_CASE("NCCL is looked for among the packages of the Python that PyTorch would be in") {
+  const test::TemporaryDirectory dir;
+  const auto prefixes = [](std::vector<std::string> entries) {
+    std::vector<const char*> raw;
+    for (const std::string& entry : entries) raw.push_back(entry.c_str());
+    raw.push_back(nullptr);
+    return nccl::python_prefixes(Environment(raw.data()), "/opt/tools/bin/ddrun-allreduce");
+  };
+  using Prefixes = std::vector<std::string>;
+  CHECK(prefixes({"VIRTUAL_ENV=/venv"}) == Prefixes{"/venv", "/opt/tools"});
+
+  const std::string path = concat("PATH=/nowhere:", dir.file("env/bin"), ":/usr/bin");
+  dir.file("real/bin/python3.12", "", 0755);
+  dir.file("env/bin/other", "");
+  std::filesystem::create_symlink("../../real/bin/python3.12", dir.file("env/bin/python3"));
+  CHECK(prefixes({path, "HOME=/home/a"}) ==
+        Prefixes{"/opt/tools", dir.file("env"), dir.file("real"), "/home/a/.local", "/usr/local"});
+  dir.file("env/pyvenv.cfg", "");
+  CHECK(prefixes({path, "HOME=/home/a"}) == Prefixes{"/opt/tools", dir.file("env")});
+}
+
+TEST_CASE("pip's NCCL is opened if the dynamic linker finds none") {
+  need_libraries();
+  const test::TemporaryDirectory dir;
+  const std::string file = dir.file("b/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2");
+  const std::vector<std::string> prefixes{dir.file("a"), dir.file("b")};
+  const auto missing = nccl::open_nccl("libddrun-nowhere.so", prefixes);
+  REQUIRE_FALSE(missing);
+  CHECK(missing.error().code == Errc::unsupported);
+  CHECK(missing.error().message.find(concat("; no nvidia/nccl/lib in the Python packages of ", dir.file("a"), ", ",
+                                            dir.file("b"), " (DDRUN_NCCL_LIBRARY can name the file)")) !=
+        std::string::npos);
+  std::filesystem::create_directories(std::filesystem::path(file).parent_path());
+  std::filesystem::create_symlink(DDRUN_TEST_OLD_NCCL, file);
+  const auto found = nccl::open_nccl("libddrun-nowhere.so", prefixes);
+  REQUIRE(found);
+  CHECK(found->path() == file);
 }
 
 TEST_CASE("NCCL's version codes of both forms are formatted") {

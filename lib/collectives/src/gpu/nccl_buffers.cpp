@@ -12,6 +12,16 @@ namespace {
 /// Each rank's NCCL allocates 1 to 3 GiB on a machine with eight GPUs, less with fewer.
 constexpr std::size_t max_nccl_room = std::size_t{2} << 30U;
 
+/// Null where ncclMemAlloc() is unavailable: old libraries and drivers, no peer access.
+std::shared_ptr<std::byte> memory_of_nccl(const nccl::Library& library, const std::shared_ptr<cuda::Device>& device,
+                                          std::size_t bytes) {
+  void* memory = nullptr;
+  if (!library.registers_buffers() || library.mem_alloc(&memory, bytes) != nccl::success) return nullptr;
+  return {static_cast<std::byte*>(memory), [device, free = library.mem_free](std::byte* data) {
+            if (!device->is_unusable() && device->use()) (void)free(data);
+          }};
+}
+
 }  // namespace
 
 Result<void> check_room(const cuda::Device& device, std::size_t bytes, int ranks) {
@@ -26,44 +36,19 @@ Result<void> check_room(const cuda::Device& device, std::size_t bytes, int ranks
                      ranks == 1 ? "" : concat(" for ", ranks, " ranks")));
 }
 
-Result<NcclBuffers> NcclBuffers::make(const nccl::Library& library, std::shared_ptr<cuda::Device> device,
+Result<NcclBuffers> NcclBuffers::make(const nccl::Library& library, const std::shared_ptr<cuda::Device>& device,
                                       std::size_t bytes) {
-  NcclBuffers made(std::move(device), bytes);
   const std::size_t some = std::max<std::size_t>(bytes, 1);
-  if (library.registers_buffers()) {
-    const auto got = [&](std::byte*& to) {
-      void* memory = nullptr;
-      if (library.mem_alloc(&memory, some) != nccl::success) return false;
-      to = static_cast<std::byte*>(memory);
-      return true;
-    };
-    made.free_ = library.mem_free;
-    if (got(made.data_[0]) && got(made.data_[1])) return made;
-    // ncclMemAlloc() is unavailable on some systems (no peer access, old drivers).
-    if (made.data_[0] != nullptr) (void)library.mem_free(std::exchange(made.data_[0], nullptr));
-    made.free_ = nullptr;
-  }
-  for (std::size_t i = 0; i < 2; ++i) {
-    auto array = cuda::Array::make(made.device_, some);
+  NcclBuffers made{memory_of_nccl(library, device, some), memory_of_nccl(library, device, some), bytes, true};
+  if (made.send != nullptr && made.recv != nullptr) return made;
+  made = {nullptr, nullptr, bytes, false};
+  for (std::shared_ptr<std::byte>* const to : {&made.send, &made.recv}) {
+    auto array = cuda::Array::make(device, some);
     if (!array) return tl::unexpected(array.error());
-    made.data_[i] = array->data();
-    made.arrays_[i] = std::move(*array);
+    const auto owner = std::make_shared<cuda::Array>(std::move(*array));
+    *to = {owner, owner->data()};
   }
   return made;
-}
-
-NcclBuffers::NcclBuffers(NcclBuffers&& other) noexcept
-    : device_(std::move(other.device_)),
-      bytes_(other.bytes_),
-      data_(std::exchange(other.data_, {})),
-      arrays_(std::move(other.arrays_)),
-      free_(std::exchange(other.free_, nullptr)) {}
-
-NcclBuffers::~NcclBuffers() {
-  if (free_ == nullptr || device_->is_unusable() || !device_->use()) return;
-  for (std::byte* const data : data_) {
-    if (data != nullptr) (void)free_(data);
-  }
 }
 
 }  // namespace ddrun::collectives

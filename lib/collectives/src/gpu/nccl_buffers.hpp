@@ -1,8 +1,6 @@
 #pragma once
 
-#include <array>
 #include <memory>
-#include <span>
 
 #include "gpu/cuda.hpp"
 #include "gpu/nccl_library.hpp"
@@ -13,28 +11,16 @@ namespace ddrun::collectives {
 /// NCCL itself allocates. For all of them, so call it before any allocates.
 [[nodiscard]] Result<void> check_room(const cuda::Device& device, std::size_t bytes, int ranks);
 
-/// The two device buffers: from ncclMemAlloc() if available, so that they can be registered, else from the driver.
-class NcclBuffers {
- public:
+/// The two device buffers.
+struct NcclBuffers {
   /// Fails with `unavailable` if the device refuses.
-  [[nodiscard]] static Result<NcclBuffers> make(const nccl::Library& library, std::shared_ptr<cuda::Device> device,
-                                                std::size_t bytes);
-  NcclBuffers(NcclBuffers&& other) noexcept;
-  NcclBuffers& operator=(NcclBuffers&&) = delete;
-  ~NcclBuffers();
+  [[nodiscard]] static Result<NcclBuffers> make(const nccl::Library& library,
+                                                const std::shared_ptr<cuda::Device>& device, std::size_t bytes);
 
-  [[nodiscard]] std::span<std::byte> send() const { return {data_[0], bytes_}; }
-  [[nodiscard]] std::span<std::byte> recv() const { return {data_[1], bytes_}; }
-  [[nodiscard]] bool from_nccl() const { return free_ != nullptr; }
-
- private:
-  NcclBuffers(std::shared_ptr<cuda::Device> device, std::size_t bytes) : device_(std::move(device)), bytes_(bytes) {}
-
-  std::shared_ptr<cuda::Device> device_;
-  std::size_t bytes_;
-  std::array<std::byte*, 2> data_{};
-  std::array<cuda::Array, 2> arrays_;
-  nccl::MemFree* free_ = nullptr;
+  std::shared_ptr<std::byte> send;
+  std::shared_ptr<std::byte> recv;
+  std::size_t bytes = 0;
+  bool from_nccl = false;  ///< from ncclMemAlloc(), so that they can be registered; else from the driver
 };
 
 }  // namespace ddrun::collectives

@@ -25,6 +25,36 @@ namespace ddrun::collectives {
 
 namespace {
 
+/// A rank's local objects, made before it connects.
+struct Local {
+  nccl::Library library;
+  std::shared_ptr<cuda::Device> device;
+  std::unique_ptr<DeviceMemory> memory;
+  NcclBuffers buffers;
+  cuda::Array barrier_scratch;  ///< operand of barriers
+  cuda::Event start;
+  cuda::Event end;
+
+  [[nodiscard]] static Result<Local> make(nccl::Library library, std::shared_ptr<cuda::Device> device,
+                                          std::size_t buffer_bytes) {
+    auto buffers = NcclBuffers::make(library, device, buffer_bytes);
+    if (!buffers) return tl::unexpected(buffers.error());
+    auto memory = DeviceMemory::make(device);
+    if (!memory) return tl::unexpected(memory.error());
+    auto barrier_scratch = cuda::Array::make(device, sizeof(float));
+    if (!barrier_scratch) return tl::unexpected(barrier_scratch.error());
+    if (auto zero = (*memory)->set({barrier_scratch->data(), sizeof(float)}, std::byte{0}); !zero) {
+      return tl::unexpected(zero.error());
+    }
+    auto start = cuda::Event::make(device, cuda::Event::Kind::timing);
+    if (!start) return tl::unexpected(start.error());
+    auto end = cuda::Event::make(device, cuda::Event::Kind::timing);
+    if (!end) return tl::unexpected(end.error());
+    return Local{std::move(library),          std::move(device), std::move(*memory), std::move(*buffers),
+                 std::move(*barrier_scratch), std::move(*start), std::move(*end)};
+  }
+};
+
 /// Collectives between GPUs by NCCL, on device memory. Before each call the ranks compare their calls through the
 /// control communicator. Timed calls are timed on the device.
 class NcclCommunicator final : public Communicator {
@@ -42,12 +72,15 @@ class NcclCommunicator final : public Communicator {
   [[nodiscard]] std::optional<Error> async_error() override { return control_->async_error(); }
   [[nodiscard]] std::string unsupported_reason(Collective collective, DataType type, ReduceOp op,
                                                bool in_place) const override;
-  [[nodiscard]] std::span<std::byte> send_buffer() override { return buffers_.send(); }
-  [[nodiscard]] std::span<std::byte> recv_buffer() override { return buffers_.recv(); }
-  [[nodiscard]] Memory& memory() override { return *memory_; }
+  [[nodiscard]] std::span<std::byte> send_buffer() override {
+    return {local_.buffers.send.get(), local_.buffers.bytes};
+  }
+  [[nodiscard]] std::span<std::byte> recv_buffer() override {
+    return {local_.buffers.recv.get(), local_.buffers.bytes};
+  }
+  [[nodiscard]] Memory& memory() override { return *local_.memory; }
 
  private:
-  struct Local;
   NcclCommunicator(const Group& group, const CommunicatorOptions& options, Local local,
                    std::unique_ptr<NcclSession> session, std::shared_ptr<Communicator> control);
 
@@ -69,12 +102,7 @@ class NcclCommunicator final : public Communicator {
   [[nodiscard]] Result<Value> abort_on_error(Result<Value> result);
 
   std::shared_ptr<Communicator> control_;
-  std::shared_ptr<cuda::Device> device_;
-  std::unique_ptr<DeviceMemory> memory_;
-  NcclBuffers buffers_;
-  cuda::Array barrier_scratch_;  ///< operand of barriers
-  cuda::Event start_;
-  cuda::Event end_;
+  Local local_;
   cuda::EventRing marks_;
   std::unique_ptr<NcclSession> session_;  ///< last member: destroyed before what it uses
   bool blocking_;
@@ -102,36 +130,6 @@ Result<std::shared_ptr<cuda::Device>> open_device(int ordinal) {
 }
 
 }  // namespace
-
-/// A rank's local objects, made before it connects.
-struct NcclCommunicator::Local {
-  nccl::Library library;
-  std::shared_ptr<cuda::Device> device;
-  std::unique_ptr<DeviceMemory> memory;
-  NcclBuffers buffers;
-  cuda::Array barrier_scratch;
-  cuda::Event start;
-  cuda::Event end;
-
-  [[nodiscard]] static Result<Local> make(nccl::Library library, std::shared_ptr<cuda::Device> device,
-                                          std::size_t buffer_bytes) {
-    auto buffers = NcclBuffers::make(library, device, buffer_bytes);
-    if (!buffers) return tl::unexpected(buffers.error());
-    auto memory = DeviceMemory::make(device);
-    if (!memory) return tl::unexpected(memory.error());
-    auto barrier_scratch = cuda::Array::make(device, sizeof(float));
-    if (!barrier_scratch) return tl::unexpected(barrier_scratch.error());
-    if (auto zero = (*memory)->set({barrier_scratch->data(), sizeof(float)}, std::byte{0}); !zero) {
-      return tl::unexpected(zero.error());
-    }
-    auto start = cuda::Event::make(device, cuda::Event::Kind::timing);
-    if (!start) return tl::unexpected(start.error());
-    auto end = cuda::Event::make(device, cuda::Event::Kind::timing);
-    if (!end) return tl::unexpected(end.error());
-    return Local{std::move(library),          std::move(device), std::move(*memory), std::move(*buffers),
-                 std::move(*barrier_scratch), std::move(*start), std::move(*end)};
-  }
-};
 
 Result<std::unique_ptr<Communicator>> NcclCommunicator::connect(const Group& group, const CommunicatorOptions& options,
                                                                 const GpuPlan& plan,
@@ -163,25 +161,17 @@ NcclCommunicator::NcclCommunicator(const Group& group, const CommunicatorOptions
                                    std::unique_ptr<NcclSession> session, std::shared_ptr<Communicator> control)
     : Communicator(group.rank, group.size),
       control_(std::move(control)),
-      device_(std::move(local.device)),
-      memory_(std::move(local.memory)),
-      buffers_(std::move(local.buffers)),
-      barrier_scratch_(std::move(local.barrier_scratch)),
-      start_(std::move(local.start)),
-      end_(std::move(local.end)),
+      local_(std::move(local)),
       session_(std::move(session)),
       blocking_(options.nccl_blocking),
       graph_launches_(options.nccl_graph_launches),
-      details_(concat("NCCL ", nccl::format_version(session_->library().version), ", ", device_->name())) {
-  if (!memory_->lacks_kernels().empty()) {
-    details_ += concat(", checked through host memory (", memory_->lacks_kernels(), ')');
+      details_(concat("NCCL ", nccl::format_version(session_->library().version), ", ", local_.device->name())) {
+  if (!local_.memory->lacks_kernels().empty()) {
+    details_ += concat(", checked through host memory (", local_.memory->lacks_kernels(), ')');
   }
-  if (!buffers_.from_nccl()) return;
-  bool registered = true;
-  for (const auto buffer : {buffers_.send(), buffers_.recv()}) {
-    registered = registered && session_->register_memory(buffer.data(), buffer.size());
-  }
-  if (registered) details_ += ", buffers registered";
+  const auto registered = [&](const auto& data) { return session_->register_memory(data.get(), local_.buffers.bytes); };
+  if (local_.buffers.from_nccl && registered(local_.buffers.send) && registered(local_.buffers.recv))
+    details_ += ", buffers registered";
 }
 
 NcclCommunicator::~NcclCommunicator() = default;
@@ -211,16 +201,16 @@ Result<Value> NcclCommunicator::abort_on_error(Result<Value> result) {
 Call NcclCommunicator::on_device(const Call& call) const {
   if (call.collective != Collective::barrier) return call;
   Call barrier_in_place = call;
-  barrier_in_place.in = barrier_in_place.out = barrier_scratch_.data();
+  barrier_in_place.in = barrier_in_place.out = local_.barrier_scratch.data();
   return barrier_in_place;
 }
 
 Result<void> NcclCommunicator::run(const Call& call, Deadline deadline) {
-  if (auto used = device_->use(); !used) return used;
+  if (auto used = local_.device->use(); !used) return used;
   if (auto same = check_same_call(call, deadline); !same) return abort_on_error(same);
   if (auto done = enqueue(on_device(call), deadline); !done) return abort_on_error(done);
   const auto cancel_check = [this] { return session_->cancel_reason(); };
-  return abort_on_error(device_->wait(cancel_check, deadline, describe(collectives::kind_of(call), call.count)));
+  return abort_on_error(local_.device->wait(cancel_check, deadline, describe(collectives::kind_of(call), call.count)));
 }
 
 /// NCCL hangs or corrupts data if ranks make different calls.
@@ -251,7 +241,7 @@ Result<void> NcclCommunicator::check_same_call(const Call& call, Deadline deadli
 nccl::Status NcclCommunicator::exchange_blocks(const Call& call) {
   const nccl::Library& nccl = session_->library();
   const int type = number_of(call.type);
-  const cuda::Stream stream = device_->stream();
+  const cuda::Stream stream = local_.device->stream();
   const bool from_all = call.collective == Collective::gather || call.collective == Collective::all_to_all;
   const bool to_all = call.collective == Collective::scatter || call.collective == Collective::all_to_all;
   const bool is_root = rank() == call.root;
@@ -288,7 +278,7 @@ nccl::Status NcclCommunicator::exchange_blocks(const Call& call) {
 nccl::Status NcclCommunicator::start(const Call& call) {
   const nccl::Library& nccl = session_->library();
   const nccl::Comm comm = session_->comm();
-  const cuda::Stream stream = device_->stream();
+  const cuda::Stream stream = local_.device->stream();
   const int type = number_of(call.type);
   const int op = number_of(call.op);
   switch (call.collective) {
@@ -324,7 +314,7 @@ Result<double> NcclCommunicator::run_timed(const Call& call, int times, Millisec
   const auto failed = [&](const Result<void>& result) {
     return abort_on_error(Result<double>(tl::unexpected(result.error())));
   };
-  if (auto used = device_->use(); !used) return failed(used);
+  if (auto used = local_.device->use(); !used) return failed(used);
   if (auto same = check_same_call(call, Clock::now() + timeout); !same) return failed(same);
   const Call device_call = on_device(call);
   auto took = graph_launches_ > 0 ? time_graph(device_call, times, timeout) : time_calls(device_call, times, timeout);
@@ -356,8 +346,8 @@ Result<double> NcclCommunicator::time_calls(const Call& call, int times, Millise
   int between = static_cast<int>(std::clamp(affordable, 1.0, static_cast<double>(max_between_marks)));
   if (blocking_ || last_call_microseconds_ == 0) between = 1;
   const int marks_needed = blocking_ ? 1 : std::min((times - 1) / between + 1, max_between_marks);
-  if (auto done = marks_.reserve(device_, static_cast<std::size_t>(marks_needed)); !done) return failed(done);
-  if (auto done = start_.record(); !done) return failed(done);
+  if (auto done = marks_.reserve(local_.device, static_cast<std::size_t>(marks_needed)); !done) return failed(done);
+  if (auto done = local_.start.record(); !done) return failed(done);
   for (int i = 0; i < times; ++i) {
     if (auto done = enqueue(call, Clock::now() + timeout); !done) return failed(done);
     if (i % between != between - 1 || i + 1 == times) continue;
@@ -365,14 +355,14 @@ Result<double> NcclCommunicator::time_calls(const Call& call, int times, Millise
     if (!blocking_) continue;
     if (auto done = wait_marks(call, timeout); !done) return failed(done);
   }
-  if (auto done = end_.record(); !done) return failed(done);
+  if (auto done = local_.end.record(); !done) return failed(done);
   if (auto done = wait_marks(call, timeout); !done) return failed(done);
-  if (auto done = wait_for(end_, call, Clock::now() + timeout); !done) return failed(done);
-  return end_.microseconds_since(start_);
+  if (auto done = wait_for(local_.end, call, Clock::now() + timeout); !done) return failed(done);
+  return local_.end.microseconds_since(local_.start);
 }
 
 Result<double> NcclCommunicator::time_graph(const Call& call, int times, Milliseconds timeout) {
-  const cuda::Driver& driver = device_->driver();
+  const cuda::Driver& driver = local_.device->driver();
   const auto failed = [](const Result<void>& result) { return tl::unexpected(result.error()); };
   if (driver.graph_instantiate == nullptr) {
     return fail(Errc::unsupported,
@@ -383,16 +373,17 @@ Result<double> NcclCommunicator::time_graph(const Call& call, int times, Millise
   if (auto done = enqueue(call, Clock::now() + timeout); !done) return failed(done);
   const auto cancel_check = [this] { return session_->cancel_reason(); };
   const std::string words = describe(collectives::kind_of(call), call.count);
-  if (auto done = device_->wait(cancel_check, Clock::now() + timeout, words); !done) return failed(done);
+  if (auto done = local_.device->wait(cancel_check, Clock::now() + timeout, words); !done) return failed(done);
 
-  if (auto done = do_check(driver.begin_capture(device_->stream(), cuda::relaxed_capture), "cuStreamBeginCapture");
+  if (auto done =
+          do_check(driver.begin_capture(local_.device->stream(), cuda::relaxed_capture), "cuStreamBeginCapture");
       !done) {
     return failed(done);
   }
   Result<void> captured;
   for (int i = 0; i < times && captured; ++i) captured = enqueue(call, Clock::now() + timeout);
   cuda::Graph graph = nullptr;
-  const auto ended = do_check(driver.end_capture(device_->stream(), &graph), "cuStreamEndCapture");
+  const auto ended = do_check(driver.end_capture(local_.device->stream(), &graph), "cuStreamEndCapture");
   if (!captured || !ended) {
     if (graph != nullptr) (void)driver.graph_destroy(graph);
     return failed(captured ? ended : captured);
@@ -402,7 +393,7 @@ Result<double> NcclCommunicator::time_graph(const Call& call, int times, Millise
   (void)driver.graph_destroy(graph);
   if (!made) return failed(made);
 
-  session_->hold({exec, [device = device_](cuda::GraphExec graph) {
+  session_->hold({exec, [device = local_.device](cuda::GraphExec graph) {
                     if (device->use()) (void)device->driver().graph_exec_destroy(graph);
                   }});
   const auto launched = time_launches(exec, call, timeout * times);
@@ -415,20 +406,20 @@ Result<double> NcclCommunicator::time_graph(const Call& call, int times, Millise
 Result<double> NcclCommunicator::time_launches(cuda::GraphExec exec, const Call& call, Milliseconds timeout) {
   const auto failed = [](const Result<void>& result) { return tl::unexpected(result.error()); };
   const int marks_needed = std::min(graph_launches_, max_between_marks);
-  if (auto done = marks_.reserve(device_, static_cast<std::size_t>(marks_needed)); !done) return failed(done);
-  if (auto done = start_.record(); !done) return failed(done);
+  if (auto done = marks_.reserve(local_.device, static_cast<std::size_t>(marks_needed)); !done) return failed(done);
+  if (auto done = local_.start.record(); !done) return failed(done);
   for (int i = 0; i < graph_launches_; ++i) {
-    const auto launch = [&] { return device_->driver().graph_launch(exec, device_->stream()); };
+    const auto launch = [&] { return local_.device->driver().graph_launch(exec, local_.device->stream()); };
     const auto status = session_->guard(Clock::now() + timeout, launch);
     if (!status) return tl::unexpected(status.error());
-    if (auto done = device_->driver().check(*status, "cuGraphLaunch"); !done) return failed(done);
+    if (auto done = local_.device->driver().check(*status, "cuGraphLaunch"); !done) return failed(done);
     if (i + 1 == graph_launches_) break;
     if (auto done = mark(call, timeout); !done) return failed(done);
   }
-  if (auto done = end_.record(); !done) return failed(done);
+  if (auto done = local_.end.record(); !done) return failed(done);
   if (auto done = wait_marks(call, timeout); !done) return failed(done);
-  if (auto done = wait_for(end_, call, Clock::now() + timeout); !done) return failed(done);
-  const auto all = end_.microseconds_since(start_);
+  if (auto done = wait_for(local_.end, call, Clock::now() + timeout); !done) return failed(done);
+  const auto all = local_.end.microseconds_since(local_.start);
   if (!all) return all;
   return *all / graph_launches_;
 }

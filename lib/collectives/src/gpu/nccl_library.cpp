@@ -1,8 +1,12 @@
 #include "gpu/nccl_library.hpp"
 
+#include <sys/auxv.h>
+#include <unistd.h>
+
 #include <cstdlib>
 
 #include "ddrun/base/text.hpp"
+#include "gpu/nccl_search.hpp"
 
 namespace ddrun::collectives::nccl {
 
@@ -50,11 +54,10 @@ Result<Library> Library::open() {
   setenv("NCCL_COMM_BLOCKING", "-1", 1);
   const char* const chosen = std::getenv("DDRUN_NCCL_LIBRARY");
   const bool is_chosen = chosen != nullptr && *chosen != '\0';
-  auto library = SharedLibrary::open(is_chosen ? chosen : "libnccl.so.2");
-  if (!library) {
-    return fail(Errc::unsupported, concat("no NCCL: ", library.error().message,
-                                          is_chosen ? "" : " (DDRUN_NCCL_LIBRARY can name the file)"));
-  }
+  const auto* const program = reinterpret_cast<const char*>(::getauxval(AT_EXECFN));
+  auto library = is_chosen ? SharedLibrary::open(chosen)
+                           : open_nccl("libnccl.so.2", python_prefixes(Environment(environ), program));
+  if (!library) return fail(Errc::unsupported, concat("no NCCL: ", library.error().message));
   Library opened{std::move(*library)};
   if (!load(opened.library, "ncclGetVersion", opened.get_version) || opened.get_version(&opened.version) != success) {
     return fail(Errc::unsupported, concat(opened.library.file(), " is not NCCL: it does not tell its version"));

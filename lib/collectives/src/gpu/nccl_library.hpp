@@ -10,8 +10,8 @@ namespace ddrun::collectives::nccl {
 
 /// NCCL's functions, loaded at run time.
 struct Library {
-  /// Loads the file named by DDRUN_NCCL_LIBRARY, else libnccl.so.2. Fails with `unsupported` if it is missing or too
-  /// old, naming the missing function and the library's version.
+  /// Loads the file named by DDRUN_NCCL_LIBRARY, else libnccl.so.2, also from Python packages. Fails with `unsupported`
+  /// if it is missing or too old, naming the missing function and the library's version.
   [[nodiscard]] static Result<Library> open();
 
   SharedLibrary library;
