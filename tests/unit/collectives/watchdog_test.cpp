@@ -18,20 +18,18 @@ struct Blocked {
   std::atomic<int> aborts = 0;
   std::promise<void> aborted{};
 
-  [[nodiscard]] Watchdog::Actions actions() {
-    return {[this]() -> std::optional<Error> {
-              if (has_error) return Error{Errc::connection_lost, "rank 1 is gone"};
-              return std::nullopt;
-            },
-            [this] {
-              if (++aborts == 1) aborted.set_value();
-            }};
+  [[nodiscard]] std::optional<Error> async_error() const {
+    if (!has_error) return std::nullopt;
+    return Error{Errc::connection_lost, "rank 1 is gone"};
+  }
+  void abort() {
+    if (++aborts == 1) aborted.set_value();
   }
   [[nodiscard]] bool returns() { return aborted.get_future().wait_for(seconds(20)) == std::future_status::ready; }
 };
 
 std::unique_ptr<Watchdog> started(Blocked& call) {
-  auto watchdog = Watchdog::start(call.actions());
+  auto watchdog = Watchdog::start([&] { return call.async_error(); }, [&] { call.abort(); });
   REQUIRE(watchdog);
   return std::move(*watchdog);
 }

@@ -23,9 +23,9 @@ class EventRing {
 
   /// Marks that were recorded and not waited for.
   [[nodiscard]] std::size_t open() const { return recorded_ - passed_; }
-  /// Every event marks something: wait for the oldest before the next record(), which limits the work in flight.
-  [[nodiscard]] bool full() const { return open() == events_.size(); }
+  [[nodiscard]] std::size_t size() const { return events_.size(); }
 
+  /// With size() marks open, take the oldest and wait for it first. That limits the work in flight.
   [[nodiscard]] Result<void> record() { return events_[recorded_++ % events_.size()].record(); }
   [[nodiscard]] const Event& take_oldest() { return events_[passed_++ % events_.size()]; }
 

@@ -65,7 +65,6 @@ class NcclCommunicator final : public Communicator {
                                                                      const GpuPlan& plan,
                                                                      std::shared_ptr<Communicator> control,
                                                                      Deadline deadline);
-  ~NcclCommunicator() override;
 
   [[nodiscard]] std::string_view name() const override { return "nccl"; }
   [[nodiscard]] std::string details() const override { return details_; }
@@ -93,8 +92,7 @@ class NcclCommunicator final : public Communicator {
   [[nodiscard]] nccl::Status start(const Call& call);
   [[nodiscard]] nccl::Status exchange_blocks(const Call& call);
   [[nodiscard]] Result<void> wait_for(const cuda::Event& event, const Call& call, Deadline deadline);
-  [[nodiscard]] Result<void> mark(const Call& call, Milliseconds timeout);
-  [[nodiscard]] Result<void> wait_marks(const Call& call, Milliseconds timeout);
+  [[nodiscard]] Result<void> wait_marks(const Call& call, Milliseconds timeout, std::size_t left);
   [[nodiscard]] Result<double> time_calls(const Call& call, int times, Milliseconds timeout);
   [[nodiscard]] Result<double> time_graph(const Call& call, int times, Milliseconds timeout);
   [[nodiscard]] Result<double> time_launches(cuda::GraphExec exec, const Call& call, Milliseconds timeout);
@@ -123,12 +121,6 @@ constexpr double part_between_marks = 8;
 constexpr int number_of(DataType type) { return static_cast<int>(type); }
 constexpr int number_of(ReduceOp op) { return static_cast<int>(op); }
 
-Result<std::shared_ptr<cuda::Device>> open_device(int ordinal) {
-  auto driver = cuda::Driver::open();
-  if (!driver) return tl::unexpected(driver.error());
-  return cuda::Device::open(std::move(*driver), ordinal);
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Communicator>> NcclCommunicator::connect(const Group& group, const CommunicatorOptions& options,
@@ -137,7 +129,8 @@ Result<std::unique_ptr<Communicator>> NcclCommunicator::connect(const Group& gro
                                                                 Deadline deadline) {
   const auto rank = static_cast<std::size_t>(group.rank);
   auto library = nccl::Library::open();
-  Result<std::shared_ptr<cuda::Device>> device = open_device(plan.devices[rank]);
+  auto device = cuda::Driver::open().and_then(
+      [&](cuda::Driver driver) { return cuda::Device::open(std::move(driver), plan.devices[rank]); });
   Result<void> mine = !library  ? Result<void>(tl::unexpected(library.error()))
                       : !device ? Result<void>(tl::unexpected(device.error()))
                                 : check_room(**device, options.buffer_bytes, plan.ranks_on_device[rank]);
@@ -147,7 +140,7 @@ Result<std::unique_ptr<Communicator>> NcclCommunicator::connect(const Group& gro
   if (auto agreed = agree(group, "gpu", mine, deadline); !agreed) return tl::unexpected(agreed.error());
   auto ids = exchange_nccl_ids(group, local->library, ranks_per_nccl_id(local->library), deadline);
   if (!ids) return tl::unexpected(ids.error());
-  auto session = NcclSession::start(group, {local->library, local->device, control}, std::move(*ids), deadline);
+  auto session = NcclSession::start(group, local->library, local->device, control, std::move(*ids), deadline);
   if (!session) {
     Error error = session.error();
     if (!plan.problem.empty()) error.message += concat("; ", plan.problem);
@@ -173,8 +166,6 @@ NcclCommunicator::NcclCommunicator(const Group& group, const CommunicatorOptions
   if (local_.buffers.from_nccl && registered(local_.buffers.send) && registered(local_.buffers.recv))
     details_ += ", buffers registered";
 }
-
-NcclCommunicator::~NcclCommunicator() = default;
 
 std::string NcclCommunicator::unsupported_reason(Collective collective, DataType type, ReduceOp op,
                                                  bool in_place) const {
@@ -322,17 +313,9 @@ Result<double> NcclCommunicator::run_timed(const Call& call, int times, Millisec
   return abort_on_error(std::move(took));
 }
 
-/// Records a mark, once there is an event for it.
-Result<void> NcclCommunicator::mark(const Call& call, Milliseconds timeout) {
-  if (marks_.full()) {
-    if (auto done = wait_for(marks_.take_oldest(), call, Clock::now() + timeout); !done) return done;
-  }
-  return marks_.record();
-}
-
-/// Waits for all marks; `timeout` is the limit from each to the next.
-Result<void> NcclCommunicator::wait_marks(const Call& call, Milliseconds timeout) {
-  while (marks_.open() > 0) {
+/// Waits until no more than `left` marks are open; `timeout` is the limit from each to the next.
+Result<void> NcclCommunicator::wait_marks(const Call& call, Milliseconds timeout, std::size_t left) {
+  while (marks_.open() > left) {
     if (auto done = wait_for(marks_.take_oldest(), call, Clock::now() + timeout); !done) return done;
   }
   return {};
@@ -351,12 +334,12 @@ Result<double> NcclCommunicator::time_calls(const Call& call, int times, Millise
   for (int i = 0; i < times; ++i) {
     if (auto done = enqueue(call, Clock::now() + timeout); !done) return failed(done);
     if (i % between != between - 1 || i + 1 == times) continue;
-    if (auto done = mark(call, timeout); !done) return failed(done);
-    if (!blocking_) continue;
-    if (auto done = wait_marks(call, timeout); !done) return failed(done);
+    if (auto done = wait_marks(call, timeout, marks_.size() - 1); !done) return failed(done);
+    if (auto done = marks_.record(); !done) return failed(done);
+    if (auto done = wait_marks(call, timeout, blocking_ ? 0 : marks_.size()); !done) return failed(done);
   }
   if (auto done = local_.end.record(); !done) return failed(done);
-  if (auto done = wait_marks(call, timeout); !done) return failed(done);
+  if (auto done = wait_marks(call, timeout, 0); !done) return failed(done);
   if (auto done = wait_for(local_.end, call, Clock::now() + timeout); !done) return failed(done);
   return local_.end.microseconds_since(local_.start);
 }
@@ -414,10 +397,11 @@ Result<double> NcclCommunicator::time_launches(cuda::GraphExec exec, const Call&
     if (!status) return tl::unexpected(status.error());
     if (auto done = local_.device->driver().check(*status, "cuGraphLaunch"); !done) return failed(done);
     if (i + 1 == graph_launches_) break;
-    if (auto done = mark(call, timeout); !done) return failed(done);
+    if (auto done = wait_marks(call, timeout, marks_.size() - 1); !done) return failed(done);
+    if (auto done = marks_.record(); !done) return failed(done);
   }
   if (auto done = local_.end.record(); !done) return failed(done);
-  if (auto done = wait_marks(call, timeout); !done) return failed(done);
+  if (auto done = wait_marks(call, timeout, 0); !done) return failed(done);
   if (auto done = wait_for(local_.end, call, Clock::now() + timeout); !done) return failed(done);
   const auto all = local_.end.microseconds_since(local_.start);
   if (!all) return all;

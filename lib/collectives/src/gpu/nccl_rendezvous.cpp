@@ -31,6 +31,8 @@ Result<nccl::UniqueId> from_hex(const std::string& text, std::size_t rank) {
   return id;
 }
 
+Deadline soon() { return Clock::now() + std::chrono::seconds(2); }
+
 }  // namespace
 
 int ranks_per_nccl_id(const nccl::Library& library) {
@@ -89,7 +91,5 @@ std::optional<Error> FailureBoard::failure() {
   const auto words = group_.store->get(key_, soon());
   return Error{Errc::unavailable, words ? *words : std::string("another rank failed")};
 }
-
-Deadline FailureBoard::soon() { return Clock::now() + std::chrono::seconds(2); }
 
 }  // namespace ddrun::collectives

@@ -29,8 +29,6 @@ class FailureBoard {
   [[nodiscard]] std::optional<Error> failure();
 
  private:
-  [[nodiscard]] static Deadline soon();
-
   const Group& group_;
   std::string key_;
   Milliseconds pause_;

@@ -51,16 +51,14 @@ void NcclSession::Handles::destroy() const {
   if (parent != nullptr) (void)library.comm_abort(parent);
 }
 
-NcclSession::NcclSession(Parts parts)
-    : control_(std::move(parts.control)), handles_(new Handles{std::move(parts.library), std::move(parts.device)}) {}
-
-Result<std::unique_ptr<NcclSession>> NcclSession::start(const Group& group, Parts parts,
+Result<std::unique_ptr<NcclSession>> NcclSession::start(const Group& group, const nccl::Library& library,
+                                                        std::shared_ptr<cuda::Device> device,
+                                                        std::shared_ptr<Communicator> control,
                                                         std::vector<nccl::UniqueId> ids, Deadline deadline) {
-  std::unique_ptr<NcclSession> made(new NcclSession(std::move(parts)));
-  const auto handles = made->handles_;
-  const auto control = made->control_;
-  auto watchdog = Watchdog::start(
-      {[control, handles] { return async_error(*control, *handles); }, [handles] { handles->abort(); }});
+  const std::shared_ptr<Handles> handles(new Handles{library, std::move(device)});
+  std::unique_ptr<NcclSession> made(new NcclSession(control, handles));
+  auto watchdog =
+      Watchdog::start([control, handles] { return async_error(*control, *handles); }, [handles] { handles->abort(); });
   if (!watchdog) return tl::unexpected(watchdog.error());
   made->watchdog_ = std::move(*watchdog);
 
@@ -73,9 +71,8 @@ Result<std::unique_ptr<NcclSession>> NcclSession::start(const Group& group, Part
     others_failed = true;
     return tl::unexpected(std::move(*failure));
   };
-  const auto ready = handles->library.comm_split != nullptr
-                         ? made->init(group, std::move(ids), cancel_check, deadline)
-                         : made->init_in_thread(group, ids[0], cancel_check, deadline);
+  const auto ready = library.comm_split != nullptr ? made->init(group, std::move(ids), cancel_check, deadline)
+                                                   : made->init_in_thread(group, ids[0], cancel_check, deadline);
   if (ready) return made;
   if (!others_failed) board.report(ready.error());
   made->abort();

@@ -3,7 +3,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "ddrun/collectives/communicator.hpp"
@@ -12,8 +11,6 @@
 #include "gpu/watchdog.hpp"
 
 namespace ddrun::collectives {
-
-class FailureBoard;
 
 /// One rank's NCCL communicator, from bootstrap to destruction, so that nothing blocks forever.
 ///
@@ -24,15 +21,11 @@ class FailureBoard;
 /// All functions are for the thread that called start().
 class NcclSession {
  public:
-  struct Parts {
-    nccl::Library library;
-    std::shared_ptr<cuda::Device> device;
-    std::shared_ptr<Communicator> control;
-  };
-
   /// Blocks until all ranks have joined. `ids` are equal on all ranks; several (NCCL 2.23 or later) share the load of a
   /// large group. Fails on all ranks if it fails on one.
-  [[nodiscard]] static Result<std::unique_ptr<NcclSession>> start(const Group& group, Parts parts,
+  [[nodiscard]] static Result<std::unique_ptr<NcclSession>> start(const Group& group, const nccl::Library& library,
+                                                                  std::shared_ptr<cuda::Device> device,
+                                                                  std::shared_ptr<Communicator> control,
                                                                   std::vector<nccl::UniqueId> ids, Deadline deadline);
   NcclSession(const NcclSession&) = delete;
   NcclSession& operator=(const NcclSession&) = delete;
@@ -77,7 +70,8 @@ class NcclSession {
     void destroy() const;
   };
 
-  explicit NcclSession(Parts parts);
+  NcclSession(std::shared_ptr<Communicator> control, std::shared_ptr<Handles> handles)
+      : control_(std::move(control)), handles_(std::move(handles)) {}
   [[nodiscard]] static std::optional<Error> async_error(Communicator& control, const Handles& handles);
   [[nodiscard]] Result<void> init(const Group& group, std::vector<nccl::UniqueId> ids,
                                   const cuda::CancelCheck& cancel_check, Deadline deadline);

@@ -19,35 +19,28 @@ constexpr Milliseconds watchdog_interval{50};
 
 /// Everything is guarded by the mutex. The last action runs without it.
 struct Watchdog::Shared {
-  explicit Shared(Actions given) : actions(std::move(given)) {}
-
   void run();
-  [[nodiscard]] std::optional<Error> overdue() const;
 
-  Actions actions;
-  std::mutex mutex;
-  std::condition_variable changed;
+  AsyncError async_error;
+  Action abort;
+  std::mutex mutex{};
+  std::condition_variable changed{};
   State state = State::idle;
-  Deadline deadline;
-  std::optional<Error> cause;
-  std::function<void()> last;
+  Deadline deadline{};
+  std::optional<Error> cause{};
+  Action last{};
 };
-
-std::optional<Error> Watchdog::Shared::overdue() const {
-  // An exited peer explains a late call, so it is looked for first.
-  if (auto error = actions.async_error()) return error;
-  if (Clock::now() < deadline) return std::nullopt;
-  return Error{Errc::timeout, "a call did not return in time"};
-}
 
 void Watchdog::Shared::run() {
   std::unique_lock lock(mutex);
   while (state != State::ending) {
     changed.wait_for(lock, watchdog_interval);
     if (state != State::armed) continue;
-    cause = overdue();
+    // An exited peer explains a late call, so it is looked for first.
+    cause = async_error();
+    if (!cause && Clock::now() >= deadline) cause = Error{Errc::timeout, "a call did not return in time"};
     if (!cause) continue;
-    last = actions.abort;
+    last = abort;
     state = State::ending;
   }
   lock.unlock();
@@ -57,11 +50,10 @@ void Watchdog::Shared::run() {
   changed.notify_all();
 }
 
-Watchdog::Watchdog(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
-
-Result<std::unique_ptr<Watchdog>> Watchdog::start(Actions actions) {
-  std::unique_ptr<Watchdog> made(new Watchdog(std::make_shared<Shared>(std::move(actions))));
-  auto thread = start_thread_signals_blocked("nccl-watchdog", [shared = made->shared_] { shared->run(); });
+Result<std::unique_ptr<Watchdog>> Watchdog::start(AsyncError async_error, Action abort) {
+  const std::shared_ptr<Shared> shared(new Shared{std::move(async_error), std::move(abort)});
+  std::unique_ptr<Watchdog> made(new Watchdog(shared));
+  auto thread = start_thread_signals_blocked("nccl-watchdog", [shared] { shared->run(); });
   if (!thread) return tl::unexpected(thread.error());
   made->thread_ = std::move(*thread);
   return made;
@@ -72,7 +64,7 @@ Watchdog::~Watchdog() {
   std::unique_lock lock(shared_->mutex);
   const bool is_stuck = shared_->state == State::ending;
   if (shared_->state == State::idle) shared_->state = State::ending;
-  shared_->actions = {};
+  shared_->async_error = nullptr;
   shared_->changed.notify_all();
   lock.unlock();
   if (is_stuck) thread_.detach();
@@ -97,7 +89,7 @@ std::optional<Error> Watchdog::disarm() {
   return std::nullopt;
 }
 
-bool Watchdog::end(std::function<void()> last, Milliseconds limit) {
+bool Watchdog::end(Action last, Milliseconds limit) {
   assert_owner();
   std::unique_lock lock(shared_->mutex);
   assert(shared_->state != State::armed);

@@ -13,19 +13,16 @@ namespace ddrun::collectives {
 /// A thread that ends the owner's calls of a library that have no time limit of their own: at the call's deadline or on
 /// an asynchronous error it aborts. It polls, so arm() and disarm() cost some ten nanoseconds each.
 ///
-/// The owner's thread, which called start(), calls everything here; the two actions run on the watchdog's thread. A
+/// The owner's thread, which called start(), calls everything here; the actions run on the watchdog's thread. A
 /// last action that does not return is left behind with its thread, so it holds what it uses by shared_ptr.
 class Watchdog {
  public:
-  struct Actions {
-    /// Called only between arm() and disarm(), never while the owner is in either. Must not block.
-    std::function<std::optional<Error>()> async_error;
-    /// Called at most once; then nothing more is.
-    std::function<void()> abort;
-  };
+  using AsyncError = std::function<std::optional<Error>()>;
+  using Action = std::function<void()>;
 
-  /// Fails with `unavailable` if there can be no thread.
-  [[nodiscard]] static Result<std::unique_ptr<Watchdog>> start(Actions actions);
+  /// `async_error` is called only between arm() and disarm(), never while the owner is in either; it must not block.
+  /// `abort` is called at most once, last. Fails with `unavailable` if there can be no thread.
+  [[nodiscard]] static Result<std::unique_ptr<Watchdog>> start(AsyncError async_error, Action abort);
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
   ~Watchdog();
@@ -37,7 +34,7 @@ class Watchdog {
 
   /// Runs `last` on the watchdog's thread, or waits for an abort that has begun. False if it has not returned within
   /// `limit`; it is then left behind.
-  [[nodiscard]] bool end(std::function<void()> last, Milliseconds limit);
+  [[nodiscard]] bool end(Action last, Milliseconds limit);
 
  private:
   enum class State : unsigned char {
@@ -48,7 +45,7 @@ class Watchdog {
   };
   struct Shared;
 
-  explicit Watchdog(std::shared_ptr<Shared> shared);
+  explicit Watchdog(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
   void assert_owner() const;
 
   std::shared_ptr<Shared> shared_;
