@@ -47,7 +47,7 @@ if(CMAKE_BUILD_TYPE STREQUAL "Debug")
   set(architectures 90)
 endif()
 set(DDRUN_CUDA_ARCHITECTURES "${architectures}" CACHE STRING
-  "GPUs they are for: all-major (what nvcc knows), or some such as 80;90;100; later ones compile what is for the last")
+  "GPUs they are for: all-major (what nvcc knows), or some such as 80;90;100, of which those unknown to nvcc are left out; later ones compile what is for the last")
 if(NOT DDRUN_CUDA_ARCHITECTURES MATCHES "^(all|all-major|[0-9]+[a-z]?(;[0-9]+[a-z]?)*)$")
   message(FATAL_ERROR "DDRUN_CUDA_ARCHITECTURES is '${DDRUN_CUDA_ARCHITECTURES}': choose all-major, all, or numbers such as 80;90")
 endif()

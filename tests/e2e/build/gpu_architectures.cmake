@@ -1,0 +1,28 @@
+# cmake -DSOURCE_DIR=… -DSCRATCH=… -P gpu_architectures.cmake: of the preset's architectures nvcc gets those that it
+# knows, with a script in place of nvcc.
+cmake_minimum_required(VERSION 3.25)
+file(READ "${SOURCE_DIR}/CMakePresets.json" presets)
+string(REGEX MATCH "\"DDRUN_CUDA_ARCHITECTURES\": \"([0-9;]+)\"" matched "${presets}")
+set(of_preset "${CMAKE_MATCH_1}")
+
+function(expect lists wanted architectures)
+  file(WRITE "${SCRATCH}/bin/nvcc" "#!/bin/sh\n[ \"$1\" != --list-gpu-code ] || printf '${lists}'\n")
+  file(CHMOD "${SCRATCH}/bin/nvcc" PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
+  set(DDRUN_WITH_CUDA AUTO)
+  set(DDRUN_NVCC "${SCRATCH}/bin/nvcc")
+  set(CMAKE_BINARY_DIR "${SCRATCH}")
+  set(DDRUN_CUDA_ARCHITECTURES "${architectures}")
+  include("${SOURCE_DIR}/scripts/cmake/DdrunGpuKernels.cmake")
+  ddrun_nvcc_flags(flags)
+  list(FILTER flags INCLUDE REGEX "code=|-arch=")
+  list(TRANSFORM flags REPLACE ".*code=" "")
+  if(NOT flags STREQUAL wanted)
+    message(FATAL_ERROR "of ${architectures} nvcc gets '${flags}', not '${wanted}', where it lists ${lists}")
+  endif()
+endfunction()
+
+expect("sm_75\\nsm_80\\nsm_90\\nsm_100\\nsm_120\\nsm_121\\n" "sm_75;sm_80;sm_90;sm_100;sm_120;compute_120" "${of_preset}")
+expect("sm_50\\nsm_70\\nsm_75\\nsm_80\\nsm_90\\n" "sm_70;sm_75;sm_80;sm_90;compute_90" "${of_preset}")
+expect("sm_90\\nsm_100\\n" "sm_90a;compute_90a" "90a")
+expect("" "sm_80;sm_90;compute_90" "80;90")
+expect("sm_100\\n" "-arch=all-major" "all-major")
