@@ -34,13 +34,15 @@ check_programs() {
 # gpu_tests DIR   with the programs of a build that lie in DIR, up to so many bytes as DDRUN_GPU_BYTES says. It needs no
 # commands but those of bash and coreutils: a GPU node may have no others.
 gpu_tests() {
-  local launcher=("$1/ddrun" --standalone) worker=$1/ddrun-allreduce last=${DDRUN_GPU_BYTES:-64M} why status=0 tool
+  local launcher=("$1/ddrun" --standalone) worker=$1/ddrun-allreduce last=${DDRUN_GPU_BYTES:-64M} said status=0 tool
   local everything=(--backend=nccl --collective all -d all -o all -b 1000 -e "$last" -f 256 -n 3)
-  why=$("$worker" --backend=nccl -e 8 -n 1 2>&1 >/dev/null) || status=$?
+  said=$("$worker" --backend=nccl -e 8 -n 1 2>&1) || status=$?
   if [ "$status" -eq 77 ]; then
-    count skip "GPU" "$why"
+    count skip "GPU" "${said##*$'\n'}"
     return
   fi
+  local without_kernels=$'checked through host memory \\(([^\n]*)\\)'
+  [[ ! $said =~ $without_kernels ]] || count skip "GPU: our own kernels" "${BASH_REMATCH[1]}"
   # The programs see only the GPUs of CUDA_VISIBLE_DEVICES, which a scheduler may have set; nvidia-smi counts all.
   local listed='nccl +yes .* ([0-9]+) GPUs?; NCCL ([0-9]+)\.([0-9]+)\.' visible=${CUDA_VISIBLE_DEVICES:-0}
   [[ $("$worker" --list) =~ $listed ]] || die "$worker --list does not say how many GPUs and which NCCL there are"
