@@ -10,6 +10,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <string>
+
+#include "ddrun/base/proc.hpp"
 
 // From the linker: the start of the program in memory.
 extern "C" const ElfW(Ehdr) __ehdr_start;
@@ -26,6 +29,8 @@ bool keeps_replaced_programs(long file_system) {
 void drop_startup_pages() {
   struct statfs program {};
   if (::statfs("/proc/self/exe", &program) != 0 || !keeps_replaced_programs(program.f_type)) return;
+  // A debugger's breakpoints are in copies of such pages.
+  if (read_small_file("/proc/self/status").value_or("").find("TracerPid:\t0\n") == std::string::npos) return;
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto base = reinterpret_cast<std::uintptr_t>(&__ehdr_start);
   const auto* const segments = reinterpret_cast<const ElfW(Phdr)*>(base + __ehdr_start.e_phoff);

@@ -118,7 +118,7 @@ class LocalRendezvous final : public Rendezvous {
   void abandon(const std::string& why) override { abort({AbortKind::cannot_go_on, exit_codes::launcher_failed, why}); }
   void set_paused(bool paused) override;
   void async_close(std::function<void()> done) override {
-    first_client_.close();
+    stop_awaiting();
     alarm_.cancel();
     done();
   }
@@ -146,6 +146,10 @@ class LocalRendezvous final : public Rendezvous {
   void on(const EventLine& event) { listener_.event(event.json); }
   /// Until a worker connects, the store has no thread: most programs without PyTorch need none.
   Result<void> await_first_client();
+  void stop_awaiting() {
+    boost::system::error_code ignored;
+    first_client_.close(ignored);
+  }
   /// Starts with an empty key space and without old connections.
   Result<void> renew_store();
 
@@ -207,7 +211,7 @@ Result<void> LocalRendezvous::await_first_client() {
   first_client_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
                            [this](const boost::system::error_code& cancelled) {
                              if (cancelled) return;
-                             first_client_.close();
+                             stop_awaiting();
                              if (auto served = store_->serve(); !served) abandon(served.error().message);
                            });
   return {};

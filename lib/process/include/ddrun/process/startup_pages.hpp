@@ -12,7 +12,8 @@ constexpr Milliseconds settle_time{200};
 [[nodiscard]] bool keeps_replaced_programs(long file_system);
 
 /// Gives back the pages of the program's file that this process has mapped, most of which only the start needs. Pages
-/// that are used again come from the page cache. Does nothing where keeps_replaced_programs() is false.
+/// that are used again come from the page cache. Does nothing where keeps_replaced_programs() is false, or in a
+/// debugger.
 void drop_startup_pages();
 
 }  // namespace ddrun::process
