@@ -12,8 +12,10 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "../../unit/collectives/naive.hpp"
 #include "stream.hpp"
@@ -308,7 +310,13 @@ FAKE Status ncclCommDestroy(Comm comm) {
 }
 FAKE Status ncclCommAbort(Comm comm) {
   while (wanted("abort", "") == "hang") pause();
-  // Work that is still on a stream asks whether it is aborted, so the rest is left behind.
+  // Work that is still on a stream asks whether it is aborted, so the rest is left behind: reachable, which is no leak.
+  static std::mutex mutex;
+  static auto* const left_behind = new std::vector<Comm>;
+  {
+    const std::lock_guard lock(mutex);
+    left_behind->push_back(comm);
+  }
   comm->aborted = true;
   if (comm->launcher.joinable()) comm->launcher.join();
   wait_for_graphs(*comm);
