@@ -153,7 +153,9 @@ for number in range(20):
     clear_output(wait=number % 2)
     print('number', number)""")
         self.assertEqual(shown, "[1] number 19\n")
-        self.assertEqual(self.shown("%%ddrun --rank 0,2\nfrom IPython.display import clear_output\nprint('x')\nif rank == 2: clear_output()"), "[0,2] x\n")
+        shown = self.shown("%%ddrun --rank 0,2\nfrom IPython.display import clear_output\nprint('x')\nif rank == 2: clear_output()")
+        # On a busy machine the second line may come too late to be folded.
+        self.assertIn(shown, ("[0,2] x\n", "[0] x\n[2] x\n", "[2] x\n[0] x\n"))
 
     def test_what_cannot_be_displayed(self):
         """Is one line, or the traceback of __repr__, and ends nothing."""
