@@ -228,7 +228,8 @@ int main(int argc, char** argv) {
   const auto arguments = [&](int max_count) {
     return std::vector<std::string>(argv + std::min(argc, 1), argv + std::min(argc, max_count));
   };
-  if (const Command* const command = find_command(arguments(3)); command != nullptr || ask_for_text(arguments(3))) {
+  const std::vector<std::string> first_words = arguments(3);
+  if (const Command* const command = find_command(first_words); command != nullptr || ask_for_text(first_words)) {
     ::_exit(run_main(exit_codes::launcher_failed, [&] { return command_main(command, arguments(argc)); }));
   }
   const std::string started_as = argc > 0 ? argv[0] : "";

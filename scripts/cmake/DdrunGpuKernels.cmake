@@ -19,7 +19,7 @@ function(ddrun_nvcc_flags result)
   set(${result} ${flags} PARENT_SCOPE)
 endfunction()
 
-# Those of DDRUN_CUDA_ARCHITECTURES that nvcc knows: 13 has no 70, and 12.4 no 100. All, if it knows none or lists none.
+# Those of DDRUN_CUDA_ARCHITECTURES that nvcc supports: 13 has no 70, and 12.4 no 100. All, if it supports or lists none.
 function(ddrun_nvcc_architectures result)
   execute_process(COMMAND "${DDRUN_NVCC}" --list-gpu-code OUTPUT_VARIABLE known ERROR_QUIET)
   set(architectures "")

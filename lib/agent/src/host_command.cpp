@@ -61,7 +61,7 @@ void HostCommand::on_child_exit(const process::ChildEnd& end) {
 
 void HostCommand::check_gone() {
   if (!is_running() || child_ || exited_) return;
-  if (launcher_.has_processes()) stop(SIGTERM);
+  if (process::has_workers()) stop(SIGTERM);
   else finish();
 }
 

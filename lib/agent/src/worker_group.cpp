@@ -19,7 +19,6 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/process/descriptor_limit.hpp"
 #include "ddrun/process/guard.hpp"
-#include "ddrun/process/process_tree.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"
 
 namespace ddrun::agent {

@@ -23,6 +23,7 @@
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/logs/output.hpp"
 #include "ddrun/process/child_watcher.hpp"
+#include "ddrun/process/process_tree.hpp"
 #include "ddrun/process/spawner.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"
@@ -139,7 +140,7 @@ class WorkerGroup {
   /// Whether a process group of an ended worker has members.
   [[nodiscard]] bool any_group_alive();
   /// Whether a worker has not been reaped or a descendant is left.
-  [[nodiscard]] bool anyone_left() const { return spawner_.has_processes(); }
+  [[nodiscard]] bool anyone_left() const { return process::has_workers(); }
 
   /// Closes the workers' stdin pipes, at the end of an attempt.
   void close_inputs() { stdin_feed_.stop(); }

@@ -376,7 +376,7 @@ def serve():
 
 def rehearse():
     """Runs an empty program and an operation of torch, so that a waiting worker has pages of its own that each start writes
-    to, and torch knows the CPU. An assignment that comes later then takes a third of the time."""
+    to, and torch has read the CPU's features. An assignment that comes later then takes a third of the time."""
     ours, theirs = socket.socketpair()
     data = b"\0".join([b"-1", b"1", b"/dev/null", *(b"=".join(item) for item in os.environb.items())])
     if len(data) < 100_000:  # the socket takes it at once

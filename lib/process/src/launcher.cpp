@@ -438,6 +438,4 @@ Result<Spawned> Launcher::spawn(const SpawnPlan& plan) {
   return tl::unexpected(executed.error());
 }
 
-bool Launcher::has_processes() const { return has_workers(); }
-
 }  // namespace ddrun::process

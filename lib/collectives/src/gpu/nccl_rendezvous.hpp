@@ -9,7 +9,7 @@
 
 namespace ddrun::collectives {
 
-// What the ranks tell each other through the store before NCCL connects them. On the thread of Group::store only.
+// What the ranks exchange through the store before NCCL connects them. On the thread of Group::store only.
 
 /// Number of ranks per NCCL id; with more, the bootstrap queues them. Unlimited if the library supports only one id.
 [[nodiscard]] int ranks_per_nccl_id(const nccl::Library& library);
@@ -25,7 +25,7 @@ class FailureBoard {
  public:
   explicit FailureBoard(const Group& group);
   void report(const Error& error);
-  /// What another rank has reported. Asks the store a few times per second, however often it is called.
+  /// What another rank has reported. Reads the store a few times per second, however often it is called.
   [[nodiscard]] std::optional<Error> failure();
 
  private:

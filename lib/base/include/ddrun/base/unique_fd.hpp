@@ -37,8 +37,8 @@ struct Pipe {
 /// without descriptors.
 [[nodiscard]] Result<Pipe> make_pipe(int flags = 0);
 
-/// Lets a pipe of the usual size hold this many bytes. False if it may not, if `fd` is no pipe, or if someone has
-/// chosen another size for it.
+/// Lets a pipe of the usual size hold this many bytes. False if that is denied, if `fd` is no pipe, or if it
+/// has another size, which a user may have set.
 bool enlarge_pipe(int fd, std::size_t bytes) noexcept;
 
 /// A close-on-exec duplicate of `fd`, numbered `lowest` or above.

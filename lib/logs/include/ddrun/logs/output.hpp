@@ -41,7 +41,7 @@ struct OutputOptions {
   /// Called with the path of a private directory just before it is made, so that a process which outlives this one can
   /// remove it. If it fails, prepare() fails with its error.
   std::function<Result<void>(const std::string& path)> announce_private_directory;
-  /// Called when output has come, for the first time since trim().
+  /// Called when a stream is read for the first time since trim(), which frees what that needs.
   std::function<void()> on_first_output{};
 };
 

@@ -56,7 +56,6 @@ class PreloadSpawner final : public process::Spawner {
   void abandon(int slot) override;
   void release_standby() override;
   [[nodiscard]] bool has_pidfd() const override { return launcher_.has_pidfd(); }
-  [[nodiscard]] bool has_processes() const override { return launcher_.has_processes(); }
 
   /// From the start of the server until all modules were imported.
   [[nodiscard]] Milliseconds import_time() const { return import_time_; }

@@ -45,8 +45,6 @@ class Launcher final : public Spawner {
   Result<Spawned> spawn(const SpawnPlan& plan);
 
   [[nodiscard]] bool has_pidfd() const override { return has_pidfd_; }
-  /// As a subreaper adopts orphans: true while this process has any child other than a helper.
-  [[nodiscard]] bool has_processes() const override;
 
  private:
   struct Slot;

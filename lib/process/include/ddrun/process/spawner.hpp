@@ -65,8 +65,6 @@ class Spawner {
 
   /// Whether started processes come with a pidfd, if one is wanted.
   [[nodiscard]] virtual bool has_pidfd() const = 0;
-  /// True while a started process or a descendant of one exists, zombies included.
-  [[nodiscard]] virtual bool has_processes() const = 0;
 };
 
 }  // namespace ddrun::process
