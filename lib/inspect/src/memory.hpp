@@ -1,0 +1,66 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "ddrun/base/result.hpp"
+#include "ddrun/base/unique_fd.hpp"
+
+namespace ddrun::inspect {
+
+/// Memory of a process that goes on running while it is read: nothing in it can be relied upon. Not for several
+/// threads.
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  /// False, and `to` is undefined, unless all of it could be read. May block on a page fault.
+  [[nodiscard]] virtual bool read(std::uint64_t address, void* to, std::size_t size) const = 0;
+
+  template <class T>
+  [[nodiscard]] std::optional<T> get(std::uint64_t address) const {
+    T value{};
+    if (!read(address, &value, sizeof value)) return std::nullopt;
+    return value;
+  }
+  [[nodiscard]] std::optional<std::uint64_t> pointer(std::uint64_t address) const {
+    return get<std::uint64_t>(address);
+  }
+};
+
+/// /proc/PID/mem: needs the right to trace the process, and no ptrace(2).
+class ProcessMemory : public Memory {
+ public:
+  /// Fails with `unavailable`.
+  [[nodiscard]] static Result<ProcessMemory> open(pid_t pid);
+  [[nodiscard]] bool read(std::uint64_t address, void* to, std::size_t size) const override;
+
+ private:
+  explicit ProcessMemory(UniqueFd file) : file_(std::move(file)) {}
+  UniqueFd file_;
+};
+
+/// Keeps the pages that were read. For what does not change while the process runs: code and its tables.
+class CachedMemory : public Memory {
+ public:
+  /// `memory` is borrowed.
+  explicit CachedMemory(const Memory& memory) : memory_(memory) {}
+  [[nodiscard]] bool read(std::uint64_t address, void* to, std::size_t size) const override;
+
+ private:
+  static constexpr std::size_t page_size = 4096;
+  using Page = std::array<std::byte, page_size>;
+  [[nodiscard]] const Page* page(std::uint64_t address) const;
+
+  const Memory& memory_;
+  mutable std::unordered_map<std::uint64_t, std::optional<Page>> pages_;
+};
+
+}  // namespace ddrun::inspect
