@@ -4,17 +4,20 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <termios.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <deque>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "ddrun/agent/job_result.hpp"
+#include "ddrun/agent/job_socket_path.hpp"
 #include "ddrun/base/alarm.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
@@ -33,6 +36,7 @@
 #include "job_commands.hpp"
 #include "job_preload.hpp"
 #include "job_record.hpp"
+#include "job_socket.hpp"
 #include "network_interface.hpp"
 #include "takedown.hpp"
 #include "watchdog.hpp"
@@ -184,6 +188,11 @@ class Agent {
   /// Once, before the first workers. One machine does it for all: that of node rank 0, which is the coordinator's
   /// unless ranks were given or the coordinator has no workers.
   void announce_logs(const RankAssignment& ranks);
+  /// Once, after the first workers were started: a start does not wait for it.
+  void open_socket();
+  void answer(const JobRequest& request, const JobSocket::Reply& reply);
+  /// `workers`: rank and pid, not empty.
+  void answer_stacks(const std::vector<std::pair<int, pid_t>>& workers, bool as_json, const JobSocket::Reply& reply);
   void on_output_closed();
 
   Job& job_;
@@ -203,6 +212,7 @@ class Agent {
   Takedown takedown_;
   JobCommands commands_;
   EventLog event_log_;
+  JobSocket socket_;
   std::optional<Watchdog> watchdog_;  ///< only with TORCHELASTIC_ENABLE_FILE_TIMER
   Alarm time_limit_;
   Alarm skew_;
@@ -221,6 +231,7 @@ class Agent {
   std::set<pid_t> stopped_readers_;  ///< process groups stopped because they read in the background
   bool folded_ = false;
   bool announced_logs_ = false;
+  bool opened_socket_ = false;
 };
 
 Agent::Agent(Job& job)
@@ -244,6 +255,7 @@ Agent::Agent(Job& job)
       commands_(job, output_, watcher_, job_cgroup_),
       event_log_(spec_.event_log_handler, spec_.role, prepared_.hostname,
                  spec_.rendezvous.standalone ? "c10d" : spec_.rendezvous.backend),
+      socket_(io_.get_executor(), [this](const auto& request, const auto& reply) { answer(request, reply); }),
       time_limit_(io_.get_executor()),
       skew_(io_.get_executor()),
       background_poll_(io_.get_executor()),
@@ -537,10 +549,51 @@ void Agent::spawn_workers(int attempt) {
   } else {
     if (suspended_) group_.signal({SIGSTOP});  // workers started since
     if (preload_) preload_->on_workers_started();
+    open_socket();
     trim_delay_ = process::settle_time;
     trim_memory_later();
     dispatch(event::Spawned{});
   }
+}
+
+void Agent::open_socket() {
+  if (std::exchange(opened_socket_, true)) return;
+  const std::string runtime_dir(prepared_.parent.get("XDG_RUNTIME_DIR").value_or(""));
+  socket_.open(job_socket_folders(::geteuid(), runtime_dir), job_.context.shared->started_pid);
+}
+
+void Agent::answer(const JobRequest& request, const JobSocket::Reply& reply) {
+  std::vector<int> ranks;
+  std::vector<std::pair<int, pid_t>> asked;
+  for (const Worker& worker : group_.workers()) {
+    if (worker.end.pid == 0 || worker.ended) continue;
+    ranks.push_back(worker.end.rank);
+    if (request.includes(worker.end.rank)) asked.emplace_back(worker.end.rank, worker.end.pid);
+  }
+  if (request.question == JobRequest::Question::job) {
+    const auto age = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - record_.started_at());
+    return reply(reply_line({{"pid", job_.context.shared->started_pid.load()},
+                             {"run_id", member_.run_id()},
+                             {"program", spec_.program.name},
+                             {"ranks", ranks},
+                             {"started", ::time(nullptr) - age.count()}}));
+  }
+  if (ranks.empty()) return reply(error_reply("no worker of this job runs on this machine at present; ask again"));
+  if (asked.empty()) {
+    return reply(error_reply(concat("no such rank runs on this machine; give some of ", name_ranks(ranks))));
+  }
+  answer_stacks(asked, request.as_json, reply);
+}
+
+void Agent::answer_stacks(const std::vector<std::pair<int, pid_t>>& workers, bool as_json,
+                          const JobSocket::Reply& reply) {
+  std::string text;
+  auto stacks = nlohmann::json::object();
+  for (const auto& [rank, pid] : workers) {
+    text += concat("rank ", rank, " (pid ", pid, ")\n");
+    stacks[std::to_string(rank)] = {{"pid", pid}};
+  }
+  reply(as_json ? reply_line({{"stacks", stacks}}) : reply_line({{"text", text}}));
 }
 
 void Agent::trim_memory_later() {
@@ -661,6 +714,7 @@ JobResult Agent::run() {
   if (folded_) say_text(job_.hooks.fold.begins);
   dispatch(event::Start{});
   io_.run();
+  socket_.close();
   if (machine_.state() != State::finished)
     record_.fail(concat("ddrun has no event to wait for, and the job is ", name(machine_.state()),
                         ": a system call that it needs is denied (seccomp, SELinux)"));

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/result.hpp"
+#include "ddrun/base/unique_fd.hpp"
+
+// Where a running job has its Unix socket: FOLDER/PID.sock, with the PID of the ddrun that the user started. A job in
+// another PID namespace that shares the folder may have the same PID; its name is PID-2.sock, and so on.
+
+namespace ddrun::agent {
+
+inline constexpr std::string_view job_socket_suffix = ".sock";
+
+/// The folders for the jobs of a user, in the order in which a job tries them: RUNTIME_DIR/ddrun if `runtime_dir`
+/// (XDG_RUNTIME_DIR) is the absolute path of a directory of this user (sudo may pass on another user's), and
+/// /tmp/ddrun-UID. TMPDIR is not used: the asker may have another.
+[[nodiscard]] std::vector<std::string> job_socket_folders(uid_t uid, std::string_view runtime_dir);
+
+/// Fails with `not_found`, or with `unavailable` unless it is a directory, no symbolic link, of this owner, to which
+/// others have no rights. Does not block.
+[[nodiscard]] Result<void> check_job_socket_folder(const std::string& folder, uid_t owner);
+
+/// A connection, non-blocking and close-on-exec. Blocks until the deadline at most, while too many clients wait. Fails
+/// with `timeout`, with `connection_lost` if the job has ended, or with `unavailable`. Removes the file of a job that
+/// has ended, unless it is so new that its job may be about to listen.
+[[nodiscard]] Result<UniqueFd> connect_to_job(const std::string& path, Deadline deadline);
+
+}  // namespace ddrun::agent

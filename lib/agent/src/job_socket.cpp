@@ -1,0 +1,294 @@
+#include "job_socket.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/error.hpp>
+#include <boost/asio/read_until.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "ddrun/agent/job_socket_path.hpp"
+#include "ddrun/base/io_context.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+
+namespace ddrun::agent {
+
+namespace {
+
+using boost::asio::posix::stream_descriptor;
+using nlohmann::json;
+
+/// Between bind() and listen() a live job's socket refuses connections too.
+constexpr std::time_t min_stale_seconds = 2;
+/// Sockets with one PID, from several PID namespaces.
+constexpr int max_same_pid = 9;
+
+bool same_file(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
+
+std::optional<sockaddr_un> socket_address(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) return std::nullopt;
+  path.copy(address.sun_path, path.size());
+  return address;
+}
+
+/// "0-3,7"
+Result<std::vector<std::pair<int, int>>> parse_ranks(std::string_view text) {
+  constexpr int highest = std::numeric_limits<int>::max();
+  std::vector<std::pair<int, int>> ranges;
+  for (const std::string& part : split(text, ',')) {
+    const std::size_t dash = part.find('-');
+    const auto first = parse_integer(part.substr(0, dash), 0, highest);
+    const auto last = dash == std::string::npos ? first : parse_integer(part.substr(dash + 1), 0, highest);
+    if (!first || !last || *first > *last) return fail(Errc::invalid_argument, "\"ranks\" is no list such as 0-3,7");
+    ranges.emplace_back(static_cast<int>(*first), static_cast<int>(*last));
+  }
+  return ranges;
+}
+
+bool is_trusted(int connection) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return ::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+         (peer.uid == ::geteuid() || peer.uid == 0);
+}
+
+bool is_transient(int err) { return err == EAGAIN || err == EINTR; }
+
+}  // namespace
+
+std::vector<std::string> job_socket_folders(uid_t uid, std::string_view runtime_dir) {
+  std::vector<std::string> folders{concat("/tmp/ddrun-", uid)};
+  struct stat info {};
+  const bool usable = runtime_dir.starts_with('/') && ::stat(std::string(runtime_dir).c_str(), &info) == 0;
+  if (usable && info.st_uid == uid) folders.insert(folders.begin(), concat(runtime_dir, "/ddrun"));
+  return folders;
+}
+
+Result<void> check_job_socket_folder(const std::string& folder, uid_t owner) {
+  struct stat info {};
+  if (::lstat(folder.c_str(), &info) != 0) {
+    return fail_errno(errno == ENOENT ? Errc::not_found : Errc::unavailable, folder, errno);
+  }
+  if (!S_ISDIR(info.st_mode)) return fail(Errc::unavailable, concat(folder, " is not a directory"));
+  if (info.st_uid != owner) return fail(Errc::unavailable, concat(folder, " belongs to another user"));
+  if ((info.st_mode & 077U) != 0) return fail(Errc::unavailable, concat(folder, " is open to others (chmod 700)"));
+  return {};
+}
+
+Result<UniqueFd> connect_to_job(const std::string& path, Deadline deadline) {
+  const auto address = socket_address(path);
+  if (!address) return fail(Errc::unavailable, concat(path, ": the path is too long for a socket"));
+  struct stat before {
+  }, after{};
+  if (::lstat(path.c_str(), &before) != 0) return fail_errno(Errc::connection_lost, path, errno);
+  UniqueFd connection(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  while (::connect(connection.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0) {
+    const int err = errno;
+    if (err == ECONNREFUSED && std::time(nullptr) - before.st_ctime >= min_stale_seconds &&
+        ::lstat(path.c_str(), &after) == 0 && same_file(before, after)) {
+      ::unlink(path.c_str());
+    }
+    if (err == ECONNREFUSED || err == ENOENT) return fail_errno(Errc::connection_lost, path, err);
+    if (!is_transient(err)) return fail_errno(Errc::unavailable, path, err);
+    if (Clock::now() >= deadline) return fail_errno(Errc::timeout, path, ETIMEDOUT);
+    // The queue is full; poll(2) cannot wait for it.
+    constexpr int retry_interval = 10;
+    (void)::poll(nullptr, 0, retry_interval);
+  }
+  return connection;
+}
+
+Result<JobRequest> JobRequest::parse(std::string_view line) {
+  const auto wrong = [](std::string_view what) { return fail(Errc::invalid_argument, std::string(what)); };
+  const json object = json::parse(line, nullptr, false);
+  if (!object.is_object()) return wrong("a request is one JSON object in a line");
+  // Null: absent.
+  const auto text = [&](const char* key) -> std::optional<std::string> {
+    const auto found = object.find(key);
+    if (found == object.end()) return "";
+    return found->is_string() ? std::optional(found->get<std::string>()) : std::nullopt;
+  };
+  JobRequest request;
+  const auto question = text("question");
+  if (question == "stacks") request.question = Question::stacks;
+  else if (question != "job") return wrong("\"question\" is \"job\" or \"stacks\"");
+  const auto format = text("format");
+  if (!format || (!format->empty() && format != "text" && format != "json")) {
+    return wrong("\"format\" is \"text\" or \"json\"");
+  }
+  request.as_json = format == "json";
+  if (object.contains("ranks")) {
+    auto ranks = parse_ranks(text("ranks").value_or(""));
+    if (!ranks) return tl::unexpected(ranks.error());
+    request.ranks = std::move(*ranks);
+  }
+  return request;
+}
+
+bool JobRequest::includes(int rank) const {
+  return ranks.empty() || std::any_of(ranks.begin(), ranks.end(),
+                                      [&](const auto& range) { return range.first <= rank && rank <= range.second; });
+}
+
+std::string reply_line(const json& reply) { return reply.dump(-1, ' ', false, json::error_handler_t::replace); }
+std::string error_reply(std::string_view message) { return reply_line({{"error", message}}); }
+
+/// One connection: reads a request, waits for its answer, writes it and disconnects.
+class JobSocket::Client : public std::enable_shared_from_this<Client> {
+ public:
+  Client(JobSocket& owner, const boost::asio::any_io_executor& executor)
+      : owner_(owner), socket_(executor), timer_(executor) {}
+
+  /// False without room in the event loop.
+  [[nodiscard]] bool start(UniqueFd connection) {
+    if (assign_descriptor(socket_, std::move(connection)) != 0) return false;
+    start_timer();
+    boost::asio::async_read_until(socket_, boost::asio::dynamic_buffer(text_, max_request_bytes), '\n',
+                                  [self = shared_from_this()](const boost::system::error_code& ec, std::size_t size) {
+                                    if (self->socket_.is_open()) self->on_read(ec, size);
+                                  });
+    return true;
+  }
+
+  void close() {
+    if (!socket_.is_open()) return;
+    boost::system::error_code ignored;
+    socket_.close(ignored);
+    timer_.cancel();
+    owner_.remove(shared_from_this());
+  }
+
+ private:
+  void start_timer() {
+    timer_.expires_after(client_timeout);
+    timer_.async_wait([self = shared_from_this()](const boost::system::error_code& ec) {
+      // A completion that was queued before the timer was set again is stale.
+      if (!ec && Clock::now() >= self->timer_.expiry()) self->close();
+    });
+  }
+
+  void on_read(const boost::system::error_code& ec, std::size_t size) {
+    if (ec == boost::asio::error::not_found) {
+      return reply(error_reply(concat("a request has at most ", max_request_bytes, " bytes")));
+    }
+    if (ec) return close();
+    timer_.expires_at(Clock::time_point::max());
+    const auto request = JobRequest::parse(std::string_view(text_).substr(0, size - 1));
+    if (!request) return reply(error_reply(request.error().message));
+    owner_.answer_(*request, [weak = weak_from_this()](std::string line) {
+      if (const auto self = weak.lock()) self->reply(std::move(line));
+    });
+  }
+
+  void reply(std::string line) {
+    if (!socket_.is_open() || std::exchange(replied_, true)) return;
+    text_ = std::move(line);
+    text_ += '\n';
+    start_timer();
+    boost::asio::async_write(
+        socket_, boost::asio::buffer(text_),
+        [self = shared_from_this()](const boost::system::error_code&, std::size_t) { self->close(); });
+  }
+
+  JobSocket& owner_;
+  stream_descriptor socket_;
+  boost::asio::steady_timer timer_;
+  std::string text_;  ///< the request, then the reply
+  bool replied_ = false;
+};
+
+JobSocket::JobSocket(boost::asio::any_io_executor executor, Answer answer)
+    : socket_(executor), answer_(std::move(answer)), retry_(executor) {}
+
+void JobSocket::open(const std::vector<std::string>& folders, pid_t pid) {
+  for (const std::string& folder : folders) {
+    const auto opened = open_in(folder, pid);
+    if (opened) return accept_later();
+    say(Level::info, concat("no socket for 'ddrun stacks' in ", folder, ": ", opened.error().message));
+  }
+}
+
+Result<void> JobSocket::open_in(const std::string& folder, pid_t pid) {
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    return fail_errno(Errc::unavailable, "cannot create the folder", errno);
+  }
+  if (auto safe = check_job_socket_folder(folder, ::geteuid()); !safe) return safe;
+  UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  // The mode of the file that bind() creates, without a change of the umask, which all threads share.
+  (void)::fchmod(listener.get(), 0600);
+  std::string path;
+  int err = EADDRINUSE;
+  for (int number = 1; number <= max_same_pid && err == EADDRINUSE; ++number) {
+    path = concat(folder, "/", pid, number == 1 ? "" : concat("-", number), job_socket_suffix);
+    const auto address = socket_address(path);
+    if (!address) return fail(Errc::unavailable, "the path is too long for a socket");
+    const auto bind = [&] {
+      return ::bind(listener.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) == 0 ? 0 : errno;
+    };
+    err = bind();
+    // If that is the socket of a dead job, this removes it.
+    if (err == EADDRINUSE && !connect_to_job(path, Clock::now())) err = bind();
+  }
+  if (err == 0 && (::lstat(path.c_str(), &file_) != 0 || ::listen(listener.get(), max_clients) != 0)) err = errno;
+  if (err == 0) err = assign_descriptor(socket_, std::move(listener));
+  if (err != 0) return fail_errno(Errc::unavailable, "cannot listen", err);
+  path_ = path;
+  return {};
+}
+
+void JobSocket::close() {
+  if (path_.empty()) return;
+  struct stat present {};
+  if (::lstat(path_.c_str(), &present) == 0 && same_file(present, file_)) ::unlink(path_.c_str());
+  path_.clear();
+  boost::system::error_code ignored;
+  socket_.close(ignored);
+  retry_.cancel();
+  while (!clients_.empty()) (*clients_.begin())->close();
+}
+
+void JobSocket::accept_later() {
+  if (path_.empty() || waiting_ || clients_.size() >= max_clients) return;
+  waiting_ = true;
+  socket_.async_wait(stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
+    waiting_ = false;
+    if (!ec) accept_pending();
+  });
+}
+
+void JobSocket::accept_pending() {
+  while (!path_.empty() && clients_.size() < max_clients) {
+    UniqueFd connection(::accept4(socket_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!connection && !is_transient(errno) && errno != ECONNABORTED) {
+      // The pending connection would wake this loop again and again.
+      return retry_.set(Clock::now() + std::chrono::seconds(1), [this] { accept_later(); });
+    }
+    if (!connection) break;
+    if (!is_trusted(connection.get())) continue;
+    const auto client = std::make_shared<Client>(*this, socket_.get_executor());
+    if (client->start(std::move(connection))) clients_.insert(client);
+  }
+  accept_later();
+}
+
+void JobSocket::remove(const std::shared_ptr<Client>& client) {
+  clients_.erase(client);
+  accept_later();
+}
+
+}  // namespace ddrun::agent

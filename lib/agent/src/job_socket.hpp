@@ -1,0 +1,82 @@
+#pragma once
+
+#include <sys/stat.h>
+#include <sys/types.h>
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ddrun/base/alarm.hpp"
+#include "ddrun/base/result.hpp"
+
+namespace ddrun::agent {
+
+/// A request to a running job, one JSON object in a line, the only one of its connection: {"question":"job"}, or
+/// {"question":"stacks","ranks":"0-3,7","format":"json"}, where "ranks" and "format" may be absent.
+struct JobRequest {
+  enum class Question { job, stacks };
+  Question question = Question::job;
+  std::vector<std::pair<int, int>> ranks;  ///< first and last of each range; empty: all
+  bool as_json = false;
+
+  /// Fails with `invalid_argument`.
+  [[nodiscard]] static Result<JobRequest> parse(std::string_view line);
+  [[nodiscard]] bool includes(int rank) const;
+};
+
+/// A reply as one line without its newline; invalid UTF-8 is replaced.
+[[nodiscard]] std::string reply_line(const nlohmann::json& reply);
+/// {"error":"…"}
+[[nodiscard]] std::string error_reply(std::string_view message);
+
+/// The Unix socket on which this user, or root, can ask a running job. Costs no wake-up without a client. A client that
+/// sends no complete request or does not read its reply within client_timeout is disconnected. Use on the executor's
+/// thread only; must outlive the event loop. SIGPIPE has to be ignored.
+class JobSocket {
+ public:
+  static constexpr std::size_t max_clients = 8;  ///< further ones wait in the kernel's queue
+  static constexpr std::size_t max_request_bytes = 4096;
+  static constexpr std::chrono::seconds client_timeout{5};
+
+  /// Takes one line, without its newline. May be called at any later time, and not at all; without effect if the client
+  /// has disconnected.
+  using Reply = std::function<void(std::string line)>;
+  using Answer = std::function<void(const JobRequest& request, Reply reply)>;
+
+  JobSocket(boost::asio::any_io_executor executor, Answer answer);
+  ~JobSocket() { close(); }
+
+  /// Listens in the first of `folders` that can be used, which it creates if need be, as job_socket_path.hpp describes.
+  /// `pid`: of the ddrun that the user started. Logs why a folder cannot be used; the job needs none.
+  void open(const std::vector<std::string>& folders, pid_t pid);
+  /// Disconnects all clients and removes the file, if it is still this socket's.
+  void close();
+
+ private:
+  class Client;
+
+  Result<void> open_in(const std::string& folder, pid_t pid);
+  void accept_later();
+  void accept_pending();
+  void remove(const std::shared_ptr<Client>& client);
+
+  boost::asio::posix::stream_descriptor socket_;
+  Answer answer_;
+  Alarm retry_;  ///< after a lack of descriptors
+  std::set<std::shared_ptr<Client>> clients_;
+  bool waiting_ = false;  ///< for a client
+  std::string path_;      ///< empty: closed
+  struct stat file_ {};
+};
+
+}  // namespace ddrun::agent
