@@ -1,5 +1,7 @@
 #include "commands.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <exception>
@@ -8,6 +10,7 @@
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
 #include "ddrun/cli/values.hpp"
 
 namespace ddrun {
@@ -46,13 +49,14 @@ Parsed parse_version(std::span<const std::string> rest, const cli::ParseContext&
 
 Parsed parse_help(std::span<const std::string> rest, const cli::ParseContext& context);
 
-constexpr std::array<Command, 8> commands{{
+constexpr std::array<Command, 9> commands{{
     {"completion", parse_completion},
     {"config", parse_config},
     {"env", parse_env, run_env},
     {"help", parse_help},
     {"rendezvous", parse_rendezvous, run_rendezvous},
     {"secret", parse_secret, run_secret},
+    {"stacks", parse_stacks, run_stacks},
     {"store", parse_store, run_store},
     {"version", parse_version},
 }};
@@ -109,6 +113,12 @@ Result<std::uint16_t> parse_port(std::string_view text, int lowest) {
 int say_failure(const Error& error, std::optional<int> code) {
   say_error(error.message);
   return code.value_or(agent::exit_code(error.code));
+}
+
+int print_to_stdout(const std::string& text) {
+  if (write_all(STDOUT_FILENO, text.data(), text.size())) return 0;
+  say_error("cannot write to the standard output");
+  return exit_codes::launcher_failed;
 }
 
 cli::PrintAndExit wrong_usage(std::string_view name, std::string_view message) {

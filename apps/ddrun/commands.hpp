@@ -71,13 +71,20 @@ struct SecretNew {
   bool print = false;  ///< print it instead of writing a file
 };
 
+/// `ddrun stacks`: where the ranks of a running job are.
+struct StacksRequest {
+  std::string job;    ///< PID or run id; empty: the only job of this user
+  std::string ranks;  ///< "0-3,7"; empty: all
+  bool json = false;
+};
+
 /// `ddrun env`: show the detected job. The program in `launch` may be empty.
 struct ShowEnv {
   cli::Launch launch;
 };
 
-using Parsed =
-    std::variant<cli::Launch, cli::PrintAndExit, StoreServe, StoreRequest, RendezvousServe, SecretNew, ShowEnv>;
+using Parsed = std::variant<cli::Launch, cli::PrintAndExit, StoreServe, StoreRequest, RendezvousServe, SecretNew,
+                            StacksRequest, ShowEnv>;
 
 struct Command {
   std::string_view name;
@@ -99,6 +106,9 @@ struct Command {
 /// Prints the error; returns `code`, or the exit code for such an error before the start of workers.
 int say_failure(const Error& error, std::optional<int> code = std::nullopt);
 
+/// Returns 0, or launcher_failed after an error message on a full disk or closed pipe.
+int print_to_stdout(const std::string& text);
+
 /// "ddrun: error: … (see 'ddrun NAME --help')"
 [[nodiscard]] cli::PrintAndExit wrong_usage(std::string_view name, std::string_view message);
 [[nodiscard]] Result<std::uint16_t> parse_port(std::string_view text, int lowest);
@@ -115,10 +125,12 @@ inline constexpr argv::Option help_option{"help", "h", "", "Print this help", tr
 Parsed parse_env(std::span<const std::string> rest, const cli::ParseContext& context);
 Parsed parse_rendezvous(std::span<const std::string> rest, const cli::ParseContext& context);
 Parsed parse_secret(std::span<const std::string> rest, const cli::ParseContext& context);
+Parsed parse_stacks(std::span<const std::string> rest, const cli::ParseContext& context);
 Parsed parse_store(std::span<const std::string> rest, const cli::ParseContext& context);
 int run_env(const Parsed& parsed);
 int run_rendezvous(const Parsed& parsed);
 int run_secret(const Parsed& parsed);
+int run_stacks(const Parsed& parsed);
 int run_store(const Parsed& parsed);
 
 /// Whether `ddrun env WORD ...` runs env(1) as the workers' program: WORD is an assignment, a program, or an option

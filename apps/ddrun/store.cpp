@@ -188,14 +188,8 @@ std::string shown(std::string_view bytes) {
   return text;
 }
 
-int print(const std::string& text) {
-  if (write_all(STDOUT_FILENO, text.data(), text.size())) return 0;
-  say_error("cannot write to the standard output");
-  return exit_codes::launcher_failed;
-}
-
 int print(const StoreRequest& command, const std::string& value) {
-  return print(command.raw ? value : shown(value) + "\n");
+  return print_to_stdout(command.raw ? value : shown(value) + "\n");
 }
 
 Result<std::string> read_stdin() {
@@ -237,7 +231,7 @@ int run_request(const StoreRequest& command, store::TcpClient& client) {
     }
     case Operation::add: {
       const auto sum = client.add(command.keys[0], command.delta, deadline);
-      return sum ? print(concat(*sum, '\n')) : report_error(sum.error());
+      return sum ? print_to_stdout(concat(*sum, '\n')) : report_error(sum.error());
     }
     case Operation::wait: {
       const auto waited = client.wait(command.keys, deadline);
@@ -253,7 +247,7 @@ int run_request(const StoreRequest& command, store::TcpClient& client) {
         key.remove_prefix(command.prefix.size());
         text += (command.raw ? std::string(key) : shown(key)) + "\n";
       }
-      return print(text);
+      return print_to_stdout(text);
     }
     case Operation::del: {
       int code = 0;

@@ -40,7 +40,7 @@ def options():
     """All that our programs name in their help, without dashes in front and with dashes between words."""
     known = set()
     for args in ([DDRUN, "--help"], [DDRUN, "store", "--help"], [DDRUN, "store", "get", "--help"], [DDRUN, "rendezvous", "-h"],
-                 [DDRUN, "secret", "--help"], [ALLREDUCE, "--help"], [ETCD, "--help"]):
+                 [DDRUN, "secret", "--help"], [DDRUN, "stacks", "--help"], [ALLREDUCE, "--help"], [ETCD, "--help"]):
         text = run(args).out
         known |= {name.replace("_", "-") for name in re.findall(r"--([a-z][a-z0-9_-]*[a-z0-9])", text)}
     return known
@@ -134,7 +134,7 @@ class Words(unittest.TestCase):
                 words = line.split()
                 if re.search(r"…|[][|<>$]|\b[A-Z]{3,}\b", line) or words[0] in ("agent", "relay"):
                     continue
-                if words[0] in ("store", "rendezvous", "secret", "env", "version", "completion", "config"):
+                if words[0] in ("store", "rendezvous", "secret", "stacks", "env", "version", "completion", "config"):
                     continue  # below
                 tried += 1
                 words = [word for word in words if not re.fullmatch(r"--dry-run|--help|--hostfile=hosts", word)]
@@ -203,7 +203,7 @@ class Words(unittest.TestCase):
         self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
         for form in forms:
             first = form.split()[0]
-            if first in ("agent", "relay", "rendezvous", "store"):
+            if first in ("agent", "relay", "rendezvous", "stacks", "store"):
                 continue
             lines = [""]
             for word in form.replace("\\|", "|").split():

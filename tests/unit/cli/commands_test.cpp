@@ -5,7 +5,8 @@ using namespace ddrun::cli;
 using namespace ddrun::cli::test;
 
 TEST_CASE("a program may have the name of a subcommand") {
-  for (const std::string word : {"config", "completion", "env", "help", "rendezvous", "secret", "store", "version"}) {
+  for (const std::string word :
+       {"config", "completion", "env", "help", "rendezvous", "secret", "stacks", "store", "version"}) {
     CHECK(launched({"--", word}).spec.program.name == word);
     CHECK(launched({"./" + word}).spec.program.name == "./" + word);
     CHECK(launched({"-v", word}).spec.program.name == word);
@@ -77,6 +78,25 @@ TEST_CASE("wrong arguments of the store give one line with a hint") {
   }
 }
 
+TEST_CASE("stacks takes a job and ranks and neither is needed") {
+  const auto asked = [](const Args& args) {
+    Parsed parsed = run(args);
+    REQUIRE(std::holds_alternative<StacksRequest>(parsed));
+    return std::get<StacksRequest>(std::move(parsed));
+  };
+  const auto plain = asked({"stacks"});
+  CHECK(plain.job.empty());
+  CHECK(plain.ranks.empty());
+  CHECK_FALSE(plain.json);
+  const auto full = asked({"stacks", "--rank=7,0-3,2", "4711", "--json"});
+  CHECK(full.job == "4711");
+  CHECK(full.ranks == "0-3,7");
+  CHECK(full.json);
+  CHECK(contains(refused({"stacks", "--rank=x"}), "--rank: 'x' is not a rank"));
+  CHECK(contains(refused({"stacks", "--rank="}), "--rank: "));
+  CHECK(contains(refused({"stacks", "--ranks=0"}), "did you mean '--rank'?"));
+}
+
 TEST_CASE("env takes the options of a launch and needs no program") {
   const auto shown = [](const Args& args, const Args& variables = {}) {
     Parsed parsed = run(args, variables);
@@ -128,6 +148,7 @@ TEST_CASE("each subcommand rejects unknown arguments") {
                            {"config", "FOO=1", "./p"},
                            {"secret", "FOO=1"},
                            {"secret", "new", "./p"},
+                           {"stacks", "4711", "./p"},
                            {"completion", "FOO=1", "./p"},
                            {"rendezvous", "FOO=1", "./p"},
                            {"help", "FOO=1"},
@@ -139,7 +160,7 @@ TEST_CASE("each subcommand rejects unknown arguments") {
 
 TEST_CASE("help is a subcommand and an option of each subcommand") {
   CHECK(answered({"help"}) == answered({"--help"}));
-  for (const std::string word : {"config", "completion", "env", "rendezvous", "secret", "store", "version"}) {
+  for (const std::string word : {"config", "completion", "env", "rendezvous", "secret", "stacks", "store", "version"}) {
     CAPTURE(word);
     const std::string help = answered({"help", word});
     CHECK(contains(help, "ddrun " + word));

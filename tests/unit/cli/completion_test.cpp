@@ -111,7 +111,7 @@ TEST_CASE("bash completes subcommands") {
   CHECK(bash_offers({"config", "show", "--nproc"}) == Args{"--nproc-per-node"});
   CHECK(bash_offers({"config", "show", "--js"}) == Args{"--json"});
   CHECK(bash_offers({"config", "show", "--json", "--nproc"}) == Args{"--nproc-per-node"});
-  CHECK(bash_offers({"help", "st"}) == Args{"store"});
+  CHECK(bash_offers({"help", "st"}) == Args{"stacks", "store"});
   CHECK(bash_offers({"completion", "z"}) == Args{"zsh"});
   CHECK(bash_offers({"version", "-"}) == Args{"--json"});
   CHECK(bash_offers({"store", "g"}) == Args{"get"});
@@ -165,6 +165,7 @@ TEST_CASE("fish completes options values and subcommands") {
   CHECK(contains(offered("ddrun completion z"), "zsh"));
   CHECK(contains(offered("ddrun store g"), "get"));
   CHECK(contains(offered("ddrun secret n"), "new"));
+  CHECK(contains(offered("ddrun stacks --ra"), "--rank="));
   CHECK(contains(offered("ddrun env --js"), "--json"));
   CHECK(contains(offered("ddrun config show --js"), "--json"));
   CHECK(contains(offered("ddrun help st"), "store"));

@@ -1,0 +1,228 @@
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "commands.hpp"
+#include "ddrun/agent/job_socket_path.hpp"
+#include "ddrun/base/environment.hpp"
+#include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
+#include "ddrun/cli/values.hpp"
+
+// `ddrun stacks`: asks a running job of this machine, through its socket, where its ranks are.
+
+namespace ddrun {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr std::chrono::seconds total_timeout{10};
+constexpr std::size_t max_reply_bytes = 256U << 20U;
+constexpr int not_running = 1;
+
+constexpr argv::Option stacks_options[] = {
+    {"rank", "", "RANKS", "Only these ranks: 0-3,7 (default: all)"}, {"json", "", "", "Print JSON"}, help_option};
+
+std::string stacks_help() {
+  return concat(R"(Usage: ddrun stacks [JOB] [--rank=RANKS] [--json]
+
+Prints where the ranks of a running job are: for each worker on this machine,
+what its threads execute. JOB is the PID of ddrun or the job's run id; it is not
+needed if one job of yours runs on this machine. The job is not disturbed.
+)",
+                argv::describe(stacks_options), R"(
+Exit status: 0; 1 no worker with such a rank runs; 2 wrong usage, or several
+jobs to choose from; 125 there was no job, or it did not answer. A program
+called stacks: ddrun -- stacks
+
+Examples:
+  ddrun stacks
+  ddrun stacks 4711 --rank=0
+)");
+}
+
+struct Job {
+  std::string name;  ///< the file's name without its suffix: the PID, or PID-2
+  std::string path;
+  json facts;         ///< the reply to {"question":"job"}; empty: none
+  std::string error;  ///< why there was none
+
+  [[nodiscard]] std::string text(const char* key) const {
+    const auto found = facts.find(key);
+    return found != facts.end() && found->is_string() ? found->get<std::string>() : "";
+  }
+};
+
+std::string pid_of(const std::string& name) { return name.substr(0, name.find('-')); }
+
+/// The jobs in the folders of this user. Root may also ask a job of the user who owns the process `wanted`.
+std::vector<Job> find_jobs(const std::string& wanted) {
+  const uid_t self = ::geteuid();
+  std::vector<std::pair<std::string, uid_t>> folders;
+  const auto add = [&](uid_t owner, const std::string& runtime_dir) {
+    for (auto& folder : agent::job_socket_folders(owner, runtime_dir)) folders.emplace_back(std::move(folder), owner);
+  };
+  add(self, std::string(variable("XDG_RUNTIME_DIR").value_or("")));
+  struct stat info {};
+  if (self == 0 && parse_integer(wanted, 1, INT32_MAX) && ::stat(concat("/proc/", wanted).c_str(), &info) == 0 &&
+      info.st_uid != self) {
+    add(info.st_uid, concat("/run/user/", info.st_uid));
+  }
+  std::vector<Job> jobs;
+  for (const auto& [folder, owner] : folders) {
+    if (!agent::check_job_socket_folder(folder, owner)) continue;
+    std::error_code ignored;
+    for (std::filesystem::directory_iterator file(folder, ignored), end; file != end; file.increment(ignored)) {
+      if (file->path().extension() != agent::job_socket_suffix) continue;
+      jobs.push_back({file->path().stem().string(), file->path().string(), {}, {}});
+    }
+  }
+  std::sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) { return a.name < b.name; });
+  return jobs;
+}
+
+/// Fails as connect_to_job() does, or with `timeout` or `protocol`.
+Result<json> ask(const std::string& path, const json& request, Deadline deadline) {
+  const auto connection = agent::connect_to_job(path, deadline);
+  if (!connection) return tl::unexpected(connection.error());
+  // The socket's buffer is empty and has room for it.
+  const std::string line = request.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+  (void)::send(connection->get(), line.data(), line.size(), MSG_NOSIGNAL);
+  std::string reply;
+  std::vector<char> buffer(1U << 16U);
+  while (!reply.ends_with('\n') && reply.size() < max_reply_bytes) {
+    const ssize_t got = ::recv(connection->get(), buffer.data(), buffer.size(), 0);
+    if (got > 0) reply.append(buffer.data(), static_cast<std::size_t>(got));
+    else if (got == 0 || (errno != EAGAIN && errno != EINTR)) break;
+    if (got > 0) continue;
+    pollfd readable{connection->get(), POLLIN, 0};
+    if (::poll(&readable, 1, poll_timeout(deadline)) == 0) return fail(Errc::timeout, "it does not answer");
+  }
+  json object = json::parse(reply, nullptr, false);
+  if (!object.is_object()) return fail(Errc::protocol, "it ended, or broke off its answer");
+  return object;
+}
+
+/// The jobs that are meant by `wanted` (empty: all), with their facts.
+std::vector<Job> select_jobs(std::vector<Job> jobs, const std::string& wanted, Deadline deadline) {
+  const auto is_named = [&](const Job& job) { return job.name == wanted || pid_of(job.name) == wanted; };
+  const bool by_pid = std::any_of(jobs.begin(), jobs.end(), is_named);
+  std::vector<Job> selected;
+  auto left = static_cast<long>(jobs.size());
+  for (Job& job : jobs) {
+    const auto share = (deadline - Clock::now()) / left--;
+    if (by_pid && !is_named(job)) continue;
+    auto facts = ask(job.path, {{"question", "job"}}, Clock::now() + share);
+    if (facts) job.facts = std::move(*facts);
+    else if (facts.error().code == Errc::connection_lost) continue;
+    else job.error = facts.error().message;
+    if (wanted.empty() || by_pid || job.text("run_id") == wanted) selected.push_back(std::move(job));
+  }
+  return selected;
+}
+
+/// "4711  run id  program  2 min 5 s"
+std::string describe(const Job& job) {
+  if (!job.error.empty()) return concat(job.name, ": ", job.error);
+  const auto started = job.facts.find("started");
+  const std::int64_t age =
+      started != job.facts.end() && started->is_number_integer() ? ::time(nullptr) - started->get<std::int64_t>() : 0;
+  return concat(job.name, "  ", job.text("run_id"), "  ", job.text("program"), "  ",
+                format_duration(std::chrono::seconds(std::max<std::int64_t>(age, 1))));
+}
+
+std::string describe(const std::vector<Job>& jobs) {
+  std::string text;
+  for (const Job& job : jobs) text += concat("\n", describe(job));
+  return text;
+}
+
+int say_no_job(const StacksRequest& command, bool was_there, const std::vector<Job>& others) {
+  if (was_there) say_error(concat("the job with PID ", command.job, " has ended"));
+  else if (others.empty())
+    say_error(
+        "no job of yours runs on this machine; ask on the machine where its workers run, as the user who started it");
+  else
+    say_error(concat("no job of yours has the PID of ddrun or the run id '", command.job,
+                     "'; give one of:", describe(others)));
+  return exit_codes::launcher_failed;
+}
+
+/// Text of another process, line by line as plain_line() has it.
+std::string plain_text(const std::string& text) {
+  std::string plain;
+  for (const std::string& line : split(text, '\n')) plain += plain_line(line) + "\n";
+  if (text.ends_with('\n')) plain.pop_back();
+  return plain;
+}
+
+}  // namespace
+
+Parsed parse_stacks(std::span<const std::string> rest, const cli::ParseContext& /*context*/) {
+  const auto typed = read_arguments("stacks", stacks_options, stacks_help, rest);
+  if (!typed) return typed.error();
+  if (typed->positionals.size() > 1) {
+    return wrong_usage("stacks",
+                       "usage: ddrun stacks [JOB] [--rank=RANKS] [--json]; for a program called stacks write: "
+                       "ddrun -- stacks");
+  }
+  StacksRequest request;
+  if (!typed->positionals.empty()) request.job = typed->positionals.front();
+  request.json = typed->has("json");
+  std::set<int> ranks;
+  const auto read =
+      typed->read("rank", ranks, [](const auto& text) { return cli::parse_number_set(text, INT32_MAX, "a rank"); });
+  if (!read) return wrong_usage("stacks", read.error().message);
+  request.ranks = fold_ranks({ranks.begin(), ranks.end()});
+  return request;
+}
+
+int run_stacks(const Parsed& parsed) {
+  const auto& command = std::get<StacksRequest>(parsed);
+  const Deadline deadline = Clock::now() + total_timeout;
+  const std::vector<Job> found = find_jobs(command.job);
+  const std::vector<Job> jobs = select_jobs(found, command.job, deadline);
+  if (jobs.empty()) {
+    const bool was_there = !command.job.empty() && std::any_of(found.begin(), found.end(), [&](const Job& job) {
+      return pid_of(job.name) == command.job;
+    });
+    return say_no_job(command, was_there, command.job.empty() ? jobs : select_jobs(found, "", deadline));
+  }
+  if (jobs.size() > 1) {
+    say_error(concat("several jobs of yours run on this machine; give one of:", describe(jobs)));
+    return exit_codes::usage;
+  }
+  const Job& job = jobs.front();
+  json request{{"question", "stacks"}, {"format", command.json ? "json" : "text"}};
+  if (!command.ranks.empty()) request["ranks"] = command.ranks;
+  const auto reply =
+      job.error.empty() ? ask(job.path, request, deadline) : tl::unexpected(Error{Errc::timeout, job.error});
+  if (!reply) {
+    say_error(concat("no answer from the job with PID ", job.name, ": ", reply.error().message,
+                     reply.error().code == Errc::timeout ? "; SIGCONT continues a process that was stopped" : ""));
+    return exit_codes::launcher_failed;
+  }
+  if (const auto error = reply->find("error"); error != reply->end() && error->is_string()) {
+    say_error(error->get<std::string>());
+    return not_running;
+  }
+  const auto answer = reply->find(command.json ? "stacks" : "text");
+  if (answer != reply->end() && command.json) {
+    return print_to_stdout(answer->dump(2, ' ', false, json::error_handler_t::replace) + "\n");
+  }
+  if (answer != reply->end() && answer->is_string()) return print_to_stdout(plain_text(answer->get<std::string>()));
+  say_error(concat("the job with PID ", job.name, " was started by another version of ddrun"));
+  return exit_codes::launcher_failed;
+}
+
+}  // namespace ddrun

@@ -1,0 +1,377 @@
+// `ddrun stacks` and the socket of a running job.
+#include <dirent.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+
+#include "../job.hpp"
+#include "ddrun/base/unique_fd.hpp"
+
+using namespace ddrun::test;
+using ddrun::UniqueFd;
+
+namespace {
+
+constexpr int nobody = 65534;
+
+/// Jobs and questions that see no other jobs of this user: /tmp/ddrun-UID is a folder of this test for them.
+class Machine {
+ public:
+  Machine() {
+    REQUIRE(::mkdir(jobs_.c_str(), 0700) == 0);
+    (void)::mkdir(standard_.c_str(), 0700);
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(isolate() ? 0 : 1);
+    int status = -1;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    if (status != 0) skip("no mount namespace can be made");
+  }
+
+  [[nodiscard]] const std::string& jobs() const { return jobs_; }
+  [[nodiscard]] std::string socket_of(const Run& run) const {
+    return jobs_ + "/" + std::to_string(run.pid()) + ".sock";
+  }
+  [[nodiscard]] std::size_t sockets() const {
+    return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(jobs_), {}));
+  }
+
+  /// `runtime_dir`: XDG_RUNTIME_DIR; empty: as if not set.
+  [[nodiscard]] RunOptions options(const std::string& runtime_dir = {}) const {
+    RunOptions options;
+    options.env = {{"XDG_RUNTIME_DIR", runtime_dir}};
+    options.in_child = [this] {
+      if (!isolate()) ::_exit(99);
+    };
+    return options;
+  }
+  [[nodiscard]] Outcome ask(const Words& words = {}, const std::string& runtime_dir = {}) const {
+    Words argv = command({"stacks"});
+    argv.insert(argv.end(), words.begin(), words.end());
+    return finish(argv, options(runtime_dir));
+  }
+  /// A job of workers that run until a signal.
+  [[nodiscard]] std::unique_ptr<Run> start(const Words& options, Words verbs = {"forever"}) const {
+    auto run = std::make_unique<Run>(job(options, verbs), this->options());
+    REQUIRE(wait_until([&] { return ::access(socket_of(*run).c_str(), F_OK) == 0; }));
+    return run;
+  }
+
+ private:
+  [[nodiscard]] bool isolate() const {
+    const bool separate = ::unshare(CLONE_NEWNS) == 0 || as_own_user();
+    return separate && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+           ::mount(jobs_.c_str(), standard_.c_str(), nullptr, MS_BIND, nullptr) == 0;
+  }
+  [[nodiscard]] static bool as_own_user() {
+    const std::string id = std::to_string(::geteuid());
+    if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+    write_file("/proc/self/uid_map", id + " " + id + " 1");
+    return std::to_string(::geteuid()) == id;
+  }
+
+  TemporaryDirectory dir_;
+  std::string jobs_ = dir_.file("jobs");
+  std::string standard_ = "/tmp/ddrun-" + std::to_string(::geteuid());
+};
+
+void end(Run& run) {
+  run.signal(SIGTERM);
+  const auto outcome = run.wait();
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == -SIGTERM);
+  CHECK(run.all_gone());
+}
+
+UniqueFd connect(const std::string& path) {
+  UniqueFd connection(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  const timeval limit{20, 0};
+  (void)::setsockopt(connection.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  if (::connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) connection.reset();
+  return connection;
+}
+
+/// All that the job sends until it disconnects; "timeout" if it does not.
+std::string receive(const UniqueFd& connection) {
+  std::string text;
+  char buffer[4096];
+  ssize_t got;
+  while ((got = ::recv(connection.get(), buffer, sizeof buffer, 0)) > 0)
+    text.append(buffer, static_cast<std::size_t>(got));
+  return got < 0 && errno == EAGAIN ? "timeout" : text;
+}
+
+std::string answer_to(const std::string& path, const std::string& request) {
+  const UniqueFd connection = connect(path);
+  REQUIRE(connection);
+  (void)::send(connection.get(), request.data(), request.size(), MSG_NOSIGNAL);
+  return receive(connection);
+}
+
+pid_t parent_of(pid_t pid) {
+  const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
+  return ::atoi(stat.substr(stat.rfind(')') + 4).c_str());
+}
+
+/// "rank 0 (pid 4711)": 4711.
+pid_t pid_in(const std::string& text) { return ::atoi(text.substr(text.find("(pid ") + 5).c_str()); }
+
+}  // namespace
+
+TEST_CASE("The only job is asked without a name and any job by PID or run id") {
+  const Machine machine;
+  const auto run = machine.start({"-n", "3", "--rdzv-id=my-run"});
+  const std::string pid = std::to_string(run->pid());
+  for (const Words& words : {Words{}, {pid}, {"my-run"}}) {
+    const auto outcome = machine.ask(words);
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() == 0);
+    CHECK(outcome.err.empty());
+    CHECK(count(outcome.out, "\n") == 3);
+    CHECK(has(outcome.out, "rank 2 (pid "));
+  }
+  const auto some = machine.ask({"--rank=0,2-9"});
+  CHECK(some.code() == 0);
+  CHECK(has(some.out, "rank 0 "));
+  CHECK_FALSE(has(some.out, "rank 1 "));
+  CHECK(has(some.out, "rank 2 "));
+  const auto json = machine.ask({"--json", "--rank=1", pid});
+  CHECK(json.code() == 0);
+  CHECK(json.out.starts_with("{\n  \"1\": {"));
+  const auto absent = machine.ask({"--rank=7"});
+  CHECK(absent.code() == 1);
+  CHECK(has(absent.err, "give some of ranks 0-2"));
+  const auto other = machine.ask({"other-run"});
+  CHECK(other.code() == 125);
+  CHECK(has(other.err, "no job of yours has the PID of ddrun or the run id 'other-run'; give one of:\n"));
+  CHECK(has(other.err, pid + "  my-run  "));
+
+  struct stat info {};
+  REQUIRE(::stat(machine.socket_of(*run).c_str(), &info) == 0);
+  CHECK((info.st_mode & 07777U) == 0600);
+  end(*run);
+  CHECK(machine.sockets() == 0);
+  const auto none = machine.ask();
+  DDRUN_SHOW(none);
+  CHECK(none.code() == 125);
+  CHECK(has(none.err, "no job of yours runs on this machine"));
+}
+
+TEST_CASE("Of several jobs one has to be named") {
+  const Machine machine;
+  const auto one = machine.start({"-n", "1", "--rdzv-id=one"});
+  const auto two = machine.start({"-n", "1", "--rdzv-id=two"});
+  const auto both = machine.ask();
+  DDRUN_SHOW(both);
+  CHECK(both.code() == 2);
+  CHECK(both.out.empty());
+  for (const auto& [run, id] : {std::pair(one.get(), "one"), std::pair(two.get(), "two")}) {
+    CHECK(has(both.err, std::to_string(run->pid()) + "  " + id + "  "));
+    const auto asked = machine.ask({id});
+    CHECK(asked.code() == 0);
+    CHECK(parent_of(parent_of(pid_in(asked.out))) > 0);
+    CHECK(asked.out == machine.ask({std::to_string(run->pid())}).out);
+  }
+  CHECK(machine.ask({"one"}).out != machine.ask({"two"}).out);
+  end(*one);
+  CHECK(machine.ask().code() == 0);
+  end(*two);
+}
+
+TEST_CASE("The socket of a killed job is noticed and removed") {
+  const Machine machine;
+  const auto run = machine.start({"-n", "1"});
+  const std::string pid = std::to_string(run->pid());
+  const pid_t agent = parent_of(pid_in(machine.ask().out));
+  CHECK(run->signal(agent, SIGKILL));  // before it notices that the others are gone, and ends in order
+  for (const pid_t ours : run->living()) (void)run->signal(ours, SIGKILL);
+  (void)run->wait();
+  REQUIRE(run->all_gone());
+  REQUIRE(machine.sockets() == 1);
+  const auto first = machine.ask({pid});
+  DDRUN_SHOW(first);
+  CHECK(first.code() == 125);
+  CHECK(has(first.err, "the job with PID " + pid + " has ended"));
+  // It is removed as soon as it is too old to belong to a job that is about to listen.
+  CHECK(wait_until([&] {
+    CHECK(has(machine.ask().err, "no job of yours"));
+    return machine.sockets() == 0;
+  }));
+}
+
+TEST_CASE("The socket is in XDG_RUNTIME_DIR if that can be used and a reason is logged if not") {
+  const Machine machine;
+  const TemporaryDirectory dir;
+  const auto ends_at = [&](const std::string& runtime_dir) {
+    Run run(job({"-v", "-n", "1"}, {"forever"}), machine.options(runtime_dir));
+    const std::string name = "/" + std::to_string(run.pid()) + ".sock";
+    std::string folder;
+    REQUIRE(wait_until([&] {
+      for (const std::string& place : {runtime_dir + "/ddrun", machine.jobs()}) {
+        if (::access((place + name).c_str(), F_OK) == 0) folder = place;
+      }
+      return !folder.empty();
+    }));
+    const auto asked = machine.ask({std::to_string(run.pid())}, runtime_dir);
+    DDRUN_SHOW(asked);
+    CHECK(asked.code() == 0);
+    const std::string err = run.err();
+    end(run);
+    CHECK(::access((folder + name).c_str(), F_OK) != 0);
+    return std::pair(folder, err);
+  };
+
+  CHECK(ends_at(dir.path()).first == dir.file("ddrun"));
+  struct stat info {};
+  REQUIRE(::stat(dir.file("ddrun").c_str(), &info) == 0);
+  CHECK((info.st_mode & 07777U) == 0700);
+  REQUIRE(::chmod(dir.file("ddrun").c_str(), 0750) == 0);
+  const auto [folder, err] = ends_at(dir.path());
+  CHECK(folder == machine.jobs());
+  CHECK(has(err, "no socket for 'ddrun stacks' in " + dir.file("ddrun") + ": "));
+  CHECK(has(err, "is open to others"));
+  CHECK(ends_at(dir.file("missing")).first == machine.jobs());
+}
+
+TEST_CASE("A job without a socket runs all the same") {
+  const Machine machine;
+  REQUIRE(::chmod(machine.jobs().c_str(), 0755) == 0);
+  const auto outcome = finish(job({"-v", "-n", "2"}, {"exit", "0"}), machine.options());
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(has(outcome.err, "is open to others (chmod 700)"));
+  CHECK(machine.sockets() == 0);
+  CHECK(finish(job({"-n", "2"}, {"exit", "0"}), machine.options()).err.empty());
+}
+
+TEST_CASE("Twenty clients at once are all answered") {
+  const Machine machine;
+  const auto run = machine.start({"-n", "2"});
+  std::vector<std::unique_ptr<Run>> clients;
+  for (int i = 0; i < 20; ++i) clients.push_back(std::make_unique<Run>(command({"stacks"}), machine.options()));
+  for (const auto& client : clients) {
+    const auto outcome = client->wait();
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() == 0);
+    CHECK(count(outcome.out, "rank ") == 2);
+  }
+  end(*run);
+}
+
+TEST_CASE("Wrong requests get an error and silent clients are disconnected") {
+  const Machine machine;
+  const auto run = machine.start({"-n", "1"});
+  const std::string path = machine.socket_of(*run);
+  using std::string_literals::operator""s;
+  for (const std::string& request :
+       {"hello\n"s, "\n"s, "\0\0\n"s, "{}\n"s, "[1]\n"s, std::string(4000, '[') + "\n", std::string(100'000, 'x'),
+        R"({"question":7})"s + "\n", R"({"question":"stacks","ranks":[1]})"s + "\n",
+        R"({"question":"stacks","ranks":"0-99999999999"})"s + "\n", R"({"question":"stacks","format":"xml"})"s + "\n",
+        "{\"question\":\"\xff\xfe\"}\n"s}) {
+    CAPTURE(request.substr(0, 50));
+    CHECK(answer_to(path, request).starts_with("{\"error\":\""));
+  }
+  CHECK(has(answer_to(path, "{\"question\":\"job\"}\nmore"), "\"pid\":" + std::to_string(run->pid())));
+  // A client may leave at any time.
+  for (int i = 0; i < 20; ++i) {
+    const UniqueFd hasty = connect(path);
+    (void)::send(hasty.get(), "{\"question\":\"stacks\"}\n", static_cast<std::size_t>(i), MSG_NOSIGNAL);
+  }
+  // They take all places for five seconds; the next one waits so long.
+  std::array<UniqueFd, 8> silent;
+  for (UniqueFd& client : silent) {
+    client = connect(path);
+    (void)::send(client.get(), "{\"quest", 8, MSG_NOSIGNAL);
+  }
+  const auto asked = machine.ask();
+  DDRUN_SHOW(asked);
+  CHECK(asked.code() == 0);
+  for (const UniqueFd& client : silent) CHECK(receive(client).empty());
+  end(*run);
+}
+
+TEST_CASE("Another user gets no answer") {
+  if (::geteuid() != 0) skip("only root can become another user");
+  const Machine machine;
+  const auto run = machine.start({"-n", "1"});
+  const std::string path = machine.socket_of(*run);
+  const auto as_nobody = [&] {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      if (::setgid(nobody) != 0 || ::setuid(nobody) != 0) ::_exit(9);
+      const UniqueFd connection = connect(path);
+      if (!connection) ::_exit(1);
+      (void)::send(connection.get(), "{\"question\":\"job\"}\n", 19, MSG_NOSIGNAL);
+      ::_exit(receive(connection).empty() ? 2 : 3);
+    }
+    int status = -1;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    return WEXITSTATUS(status);
+  };
+  CHECK(as_nobody() == 1);
+  for (std::string folder = machine.jobs(); folder != "/tmp"; folder = folder.substr(0, folder.rfind('/'))) {
+    if (folder.empty()) break;
+    (void)::chmod(folder.c_str(), 0755);
+  }
+  REQUIRE(::chmod(path.c_str(), 0666) == 0);
+  CHECK(as_nobody() == 2);
+  REQUIRE(::chmod(machine.jobs().c_str(), 0700) == 0);
+  CHECK(machine.ask().code() == 0);
+  end(*run);
+}
+
+TEST_CASE("A suspended job answers and a stopped agent is reported") {
+  const Machine machine;
+  const auto run = machine.start({"-n", "1"});
+  const pid_t worker = pid_in(machine.ask().out);
+  const auto is_stopped = [](pid_t pid) { return has(read_file("/proc/" + std::to_string(pid) + "/stat"), ") T "); };
+  run->signal(SIGTSTP);
+  REQUIRE(wait_until([&] { return is_stopped(run->pid()) && is_stopped(worker); }));
+  CHECK(machine.ask().code() == 0);
+  run->signal(SIGCONT);
+  const pid_t agent = parent_of(worker);
+  REQUIRE(run->signal(agent, SIGSTOP));
+  const auto asked = machine.ask();
+  DDRUN_SHOW(asked);
+  CHECK(asked.code() == 125);
+  CHECK(has(asked.err, "no answer from the job with PID " + std::to_string(run->pid())));
+  REQUIRE(run->signal(agent, SIGCONT));
+  end(*run);
+}
+
+TEST_CASE("Workers do not inherit the socket and a full disk is reported") {
+  const Machine machine;
+  const auto run =
+      machine.start({"-n", "1", "--max-restarts=1"}, {"attempt", "0", "exit", "3", ";", "print", "up", "forever"});
+  REQUIRE(run->wait_for_out("up\n"));
+  const std::string fds = "/proc/" + std::to_string(pid_in(machine.ask().out)) + "/fd";
+  int descriptors = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(fds)) {
+    ++descriptors;
+    CHECK_FALSE(has(std::filesystem::read_symlink(entry.path()).string(), "socket:"));
+  }
+  CHECK(descriptors >= 3);
+  auto options = machine.options();
+  options.in_child = [inner = options.in_child] {
+    inner();
+    (void)::dup2(::open("/dev/full", O_WRONLY), STDOUT_FILENO);
+  };
+  const auto full = finish(command({"stacks"}), options);
+  CHECK(full.code() == 125);
+  CHECK(has(full.err, "cannot write to the standard output"));
+  end(*run);
+}
