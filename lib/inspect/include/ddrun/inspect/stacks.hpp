@@ -2,13 +2,15 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-// What a process does right now. Values only; who makes them is in reader.hpp.
+// What the ranks of a job do right now. Values only; they are read by stack_reader.hpp and shown by stack_page.hpp.
+// All text in them comes from the processes and is not to be trusted.
 
 namespace ddrun::inspect {
 
@@ -36,10 +38,30 @@ struct NativeFrame {
 struct ThreadStack {
   pid_t tid = 0;
   std::string name;
-  char state = '?';                 ///< as in /proc/PID/stat
-  std::string waits_in;             ///< the system call and what it is about: "read /mnt/x"; empty: it computes
+  char state = '?';                 ///< as in /proc/PID/stat: R S D T t Z
+  std::string doing;                ///< "computes", "sleeps", "reads /mnt/x", "receives from 10.0.0.2:4711"
+  bool on_socket = false;           ///< it waits for a peer: on a socket, or for events of sockets
   std::vector<PythonFrame> python;  ///< innermost first
   std::vector<NativeFrame> native;  ///< innermost first
+};
+
+/// One rank of this machine.
+struct RankStacks {
+  int rank = 0;
+  pid_t pid = 0;                     ///< of its worker
+  pid_t child = 0;                   ///< read instead, as the worker only waits for this process; 0: none
+  std::string program;               ///< name of the process that was read
+  double cpu = 0;                    ///< CPUs in use while the page was made
+  std::vector<ThreadStack> threads;  ///< the main thread first; empty: the process has ended
+  std::size_t threads_left_out = 0;  ///< above the limit
+  std::string note;                  ///< what is missing, and why; empty: nothing
+};
+
+/// All ranks of this machine at one moment.
+struct StackPage {
+  std::string why;  ///< after "where the ranks are": "at the limit set with --timeout"
+  std::chrono::system_clock::time_point at;
+  std::vector<RankStacks> ranks;  ///< in order of rank
 };
 
 }  // namespace ddrun::inspect

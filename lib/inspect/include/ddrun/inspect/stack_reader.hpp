@@ -1,0 +1,49 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <boost/asio/any_io_executor.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ddrun/inspect/stacks.hpp"
+
+namespace ddrun::inspect {
+
+/// Reads the stacks of a job's ranks on threads of its own, because memory of a process, its files and a disk may
+/// block. No thread exists between readings. Processes are neither stopped nor signalled, and no other process is
+/// started: the caller is their ancestor, which Yama's scope 1 asks for.
+///
+/// Only for the thread of the executor. The executor's context must outlive the process's other threads: one that is
+/// blocked is given up, not joined.
+class StackReader {
+ public:
+  struct Target {
+    int rank = 0;
+    pid_t pid = 0;  ///< must not have been reaped when async_read() is called
+  };
+  struct Request {
+    std::string why;  ///< StackPage::why
+    std::vector<Target> targets;
+    std::string file_prefix;  ///< "logs/attempt_0/stacks-": the page is written to stacks-1.txt; empty: to no file
+  };
+  struct Answer {
+    StackPage page;
+    std::string file;        ///< its path; empty: none was written
+    std::string file_error;  ///< why not
+  };
+  explicit StackReader(boost::asio::any_io_executor executor);
+
+  /// Calls `done`, never from within, when all is read, written and named; with what there is, and a note in what is
+  /// not, after 2.5 s at most.
+  void async_read(Request request, std::function<void(Answer)> done);
+
+ private:
+  struct Reading;
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace ddrun::inspect

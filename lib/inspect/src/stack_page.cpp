@@ -1,0 +1,330 @@
+#include "ddrun/inspect/stack_page.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+
+namespace ddrun::inspect {
+
+namespace {
+
+constexpr std::size_t max_shown_groups = 10;
+constexpr std::size_t max_shown_frames = 20;
+/// Of a Python program, whose interpreter's frames say nothing.
+constexpr std::size_t max_native_names = 6;
+constexpr std::size_t function_columns = 28;
+constexpr std::size_t max_columns = 160;
+
+/// Parts of paths and beginnings of functions whose frames wait for other ranks.
+constexpr std::array<std::string_view, 4> communication_files{"torch/distributed/", "/mpi4py/", "/horovod/",
+                                                              "/ray/util/collective/"};
+constexpr std::array<std::string_view, 15> communication_functions{
+    "gloo::",          "c10d::", "nccl", "rccl", "MPI_", "PMPI_", "ompi_",
+    "MPIR_",           "MPID",   "ucp_", "uct_", "ibv_", "fi_cq", "cudaStreamSynchronize",
+    "ddrun::allreduce"};
+
+bool communicates(const ThreadStack& thread) {
+  const auto in_library = [](const PythonFrame& frame) {
+    return std::any_of(communication_files.begin(), communication_files.end(),
+                       [&](std::string_view part) { return frame.file.find(part) != std::string::npos; });
+  };
+  const auto in_function = [](const NativeFrame& frame) {
+    return std::any_of(communication_functions.begin(), communication_functions.end(),
+                       [&](std::string_view name) { return frame.function.starts_with(name); });
+  };
+  return std::any_of(thread.python.begin(), thread.python.end(), in_library) ||
+         std::any_of(thread.native.begin(), thread.native.end(), in_function);
+}
+
+Stance stance_of(const RankStacks& rank, bool sockets_count) {
+  if (rank.threads.empty()) return Stance::unknown;
+  const ThreadStack& main = rank.threads.front();
+  switch (main.state) {
+    case 'Z':
+    case 'X': return Stance::unknown;
+    case 'T':
+    case 't':
+    case 'D': return Stance::halted;
+    default: break;
+  }
+  if (communicates(main) || (sockets_count && main.on_socket)) return Stance::waits;
+  return main.python.empty() && main.native.empty() && !rank.note.empty() ? Stance::unknown : Stance::apart;
+}
+
+/// The same for ranks that are at the same place.
+std::string place_key(const RankStacks& rank) {
+  if (rank.threads.empty()) return rank.note;
+  const ThreadStack& main = rank.threads.front();
+  std::string key;
+  for (const PythonFrame& frame : main.python) key += concat(frame.function, "\n", frame.file, "\n", frame.line, "\n");
+  if (!main.python.empty()) return key;
+  for (const NativeFrame& frame : main.native) {
+    key += concat(frame.module ? frame.module->path : "", "\n",
+                  frame.function.empty() ? concat(frame.address) : frame.function, "\n");
+  }
+  return main.native.empty() ? main.doing : key;
+}
+
+std::string_view file_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+bool is_library(const PythonFrame& frame) {
+  return frame.file.find("-packages/") != std::string::npos || frame.file.find("/lib/python") != std::string::npos ||
+         frame.file.starts_with("<frozen ");
+}
+
+/// Without the folder of installed packages, of the standard library, or of the job.
+std::string_view short_path(std::string_view path, std::string_view directory) {
+  for (const std::string_view mark : {"site-packages/", "dist-packages/"}) {
+    if (const std::size_t at = path.find(mark); at != std::string_view::npos) return path.substr(at + mark.size());
+  }
+  if (const std::size_t at = path.find("/lib/python3."); at != std::string_view::npos) {
+    return path.substr(path.find('/', at + 5) + 1);
+  }
+  if (!directory.empty() && path.starts_with(directory) && path.substr(directory.size()).starts_with('/')) {
+    path.remove_prefix(directory.size() + 1);
+  }
+  return path;
+}
+
+std::string line_of(const PythonFrame& frame, std::string_view directory) {
+  std::string function = plain_line(frame.function);
+  function.resize(std::max(function.size(), function_columns), ' ');
+  std::string line = concat(function, " ", short_path(frame.file, directory), ":", frame.line);
+  for (const auto& [name, value] : frame.numbers) line += concat("  ", name, "=", value);
+  return line;
+}
+
+std::string line_of(const NativeFrame& frame) {
+  std::array<char, 20> address{};
+  std::snprintf(address.data(), address.size(), "0x%llx", static_cast<unsigned long long>(frame.address));
+  if (!frame.module) return address.data();
+  const std::string place = concat(file_name(frame.module->path), "+", address.data());
+  if (frame.function.empty()) return place;
+  std::string function = frame.function;
+  function.resize(std::max(function.size(), function_columns), ' ');
+  return concat(function, " ", file_name(frame.module->path));
+}
+
+/// "clock_nanosleep < time_sleep": up to the interpreter, whose functions are left out.
+std::string native_names(const ThreadStack& thread) {
+  std::vector<std::string> names;
+  for (const NativeFrame& frame : thread.native) {
+    const std::string_view name = frame.function;
+    const bool interpreter = name.starts_with("_Py") || name.starts_with("Py") ||
+                             name.find("vectorcall") != std::string_view::npos || name.starts_with("cfunction_") ||
+                             name.starts_with("method_");
+    if (interpreter && !names.empty()) break;
+    if (name.empty() || interpreter) continue;
+    names.emplace_back(name);
+    if (names.size() == max_native_names) break;
+  }
+  return join(names, " < ");
+}
+
+class Text {
+ public:
+  void line(std::size_t indent, std::string_view text) {
+    text_ += concat(std::string(indent, ' '), cut_line(plain_line(text), max_columns), "\n");
+  }
+  [[nodiscard]] std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+/// At most `limit` lines: runs of library frames become one line, then the middle is left out.
+template <class Frame, class LineOf>
+void add_frames(Text& text, const std::vector<Frame>& frames, std::size_t limit, LineOf line) {
+  const std::size_t outer = frames.size() > limit ? limit / 3 : 0;
+  const std::size_t inner = frames.size() > limit ? limit - outer - 1 : frames.size();
+  for (std::size_t i = 0; i < frames.size(); ++i) {
+    if (i == inner) text.line(4, concat("... ", frames.size() - inner - outer, " frames"));
+    if (i < inner || i >= frames.size() - outer) text.line(4, line(frames[i]));
+  }
+}
+
+std::string describe(const ThreadStack& thread, Stance stance) {
+  if (stance != Stance::waits || thread.on_socket) return thread.doing;
+  return concat("waits for other ranks", thread.state == 'R' ? " and computes" : "");
+}
+
+std::string cpu_text(const std::vector<const RankStacks*>& ranks) {
+  double sum = 0;
+  for (const RankStacks* rank : ranks) sum += rank->cpu;
+  return concat(std::lround(100 * sum / static_cast<double>(ranks.size())), " % CPU", ranks.size() > 1 ? " each" : "");
+}
+
+std::vector<int> numbers_of(const std::vector<const RankStacks*>& ranks) {
+  std::vector<int> numbers;
+  for (const RankStacks* rank : ranks) numbers.push_back(rank->rank);
+  return numbers;
+}
+
+/// The main thread of the first rank, with those numbers that all ranks have.
+ThreadStack common_stack(const StackGroup& group) {
+  ThreadStack common = group.ranks.front()->threads.front();
+  for (const RankStacks* rank : group.ranks) {
+    const ThreadStack& main = rank->threads.front();
+    for (std::size_t i = 0; i < common.python.size(); ++i) {
+      std::erase_if(common.python[i].numbers, [&](const auto& number) {
+        const auto& others = main.python[i].numbers;
+        return std::find(others.begin(), others.end(), number) == others.end();
+      });
+    }
+  }
+  return common;
+}
+
+void add_group(Text& text, const StackGroup& group, std::size_t limit, const std::string& directory) {
+  const RankStacks& first = *group.ranks.front();
+  std::string who = name_ranks(numbers_of(group.ranks));
+  if (group.ranks.size() == 1) {
+    who +=
+        concat(" (pid ", first.pid, first.child != 0 ? concat(", child ", first.child, " ", first.program) : "", ")");
+  }
+  if (first.threads.empty()) return text.line(2, concat(who, ": ", first.note.empty() ? "has ended" : first.note));
+  const ThreadStack main = common_stack(group);
+  text.line(2, concat(who, ": ", describe(main, group.stance), ", ", cpu_text(group.ranks)));
+  add_frames(text, main.python, limit, [&](const PythonFrame& frame) { return line_of(frame, directory); });
+  if (main.python.empty()) {
+    add_frames(text, main.native, limit, [](const NativeFrame& frame) { return line_of(frame); });
+  } else if (const std::string names = native_names(main); !names.empty()) {
+    text.line(4, concat("native: ", names));
+  }
+  if (!first.note.empty()) text.line(4, concat("(", first.note, ")"));
+}
+
+std::string headline(const StackPage& page) {
+  return concat("where the ranks of this machine are", page.why.empty() ? "" : ", ", page.why, ":\n");
+}
+
+nlohmann::json python_json(const std::vector<PythonFrame>& frames) {
+  auto list = nlohmann::json::array();
+  for (const PythonFrame& frame : frames) {
+    auto numbers = nlohmann::json::object();
+    for (const auto& [name, value] : frame.numbers) numbers[name] = value;
+    list.push_back({{"function", frame.function}, {"file", frame.file}, {"line", frame.line}, {"numbers", numbers}});
+  }
+  return list;
+}
+
+nlohmann::json native_json(const std::vector<NativeFrame>& frames) {
+  auto list = nlohmann::json::array();
+  for (const NativeFrame& frame : frames) {
+    list.push_back({{"function", frame.function.empty() ? nlohmann::json(nullptr) : nlohmann::json(frame.function)},
+                    {"module", frame.module ? nlohmann::json(frame.module->path) : nlohmann::json(nullptr)},
+                    {"address", frame.address}});
+  }
+  return list;
+}
+
+}  // namespace
+
+std::vector<StackGroup> group_ranks(const StackPage& page) {
+  const bool library_used = std::any_of(page.ranks.begin(), page.ranks.end(),
+                                        [](const RankStacks& rank) { return stance_of(rank, false) == Stance::waits; });
+  std::map<std::pair<Stance, std::string>, StackGroup> by_place;
+  for (const RankStacks& rank : page.ranks) {
+    const Stance stance = stance_of(rank, !library_used);
+    StackGroup& group = by_place[{stance, place_key(rank)}];
+    group.stance = stance;
+    group.ranks.push_back(&rank);
+  }
+  std::vector<StackGroup> groups;
+  for (auto& [key, group] : by_place) groups.push_back(std::move(group));
+  std::sort(groups.begin(), groups.end(), [](const StackGroup& a, const StackGroup& b) {
+    return std::tuple(a.stance, a.ranks.size(), a.ranks.front()->rank) <
+           std::tuple(b.stance, b.ranks.size(), b.ranks.front()->rank);
+  });
+  return groups;
+}
+
+HeldUp find_culprits(const StackPage& page, std::size_t world) {
+  const auto groups = group_ranks(page);
+  if (groups.empty()) return {};
+  const StackGroup& first = groups.front();
+  std::size_t elsewhere = 0;
+  for (const StackGroup& group : groups) elsewhere += group.stance < Stance::waits ? group.ranks.size() : 0;
+  const bool smallest = groups.size() > 1 && first.stance == Stance::waits && groups[1].stance == Stance::waits &&
+                        first.ranks.size() < groups[1].ranks.size();
+  if (!smallest && (elsewhere == 0 || 2 * elsewhere > world)) return {};
+  const ThreadStack& main = first.ranks.front()->threads.front();
+  const auto own = std::find_if_not(main.python.begin(), main.python.end(), is_library);
+  std::string place;
+  if (const auto frame = own != main.python.end() ? own : main.python.begin(); frame != main.python.end()) {
+    place = concat(frame->function, " (", file_name(frame->file), ":", frame->line, "), ");
+  } else if (const std::string names = native_names(main); !names.empty()) {
+    place = names + ", ";
+  }
+  return {numbers_of(first.ranks), plain_line(place + main.doing)};
+}
+
+std::string short_text(const StackPage& page, const std::string& directory) {
+  Text text;
+  const auto groups = group_ranks(page);
+  for (std::size_t i = 0; i < std::min(groups.size(), max_shown_groups); ++i)
+    add_group(text, groups[i], max_shown_frames, directory);
+  if (groups.size() > max_shown_groups)
+    text.line(2, concat("and ", groups.size() - max_shown_groups, " more groups of ranks"));
+  return headline(page) + text.take();
+}
+
+std::string full_text(const StackPage& page) {
+  Text text;
+  constexpr std::size_t no_limit = 1'000'000;
+  for (const StackGroup& group : group_ranks(page)) add_group(text, group, no_limit, {});
+  for (const RankStacks& rank : page.ranks) {
+    text.line(0, "");
+    text.line(0, concat("rank ", rank.rank, " (pid ", rank.child != 0 ? rank.child : rank.pid, " ", rank.program, "), ",
+                        counted(static_cast<long long>(rank.threads.size()), "thread"),
+                        rank.threads_left_out > 0 ? concat(" and ", rank.threads_left_out, " more") : "",
+                        rank.note.empty() ? "" : ": " + rank.note));
+    for (const ThreadStack& thread : rank.threads) {
+      text.line(2, concat("thread ", thread.tid, " (", thread.name, "): ", thread.doing));
+      add_frames(text, thread.python, no_limit, [](const PythonFrame& frame) { return line_of(frame, {}); });
+      add_frames(text, thread.native, no_limit, [](const NativeFrame& frame) { return "native: " + line_of(frame); });
+    }
+  }
+  return headline(page) + text.take();
+}
+
+std::string json_text(const StackPage& page) {
+  using Json = nlohmann::json;
+  constexpr std::array<const char*, 4> stances{"halted", "apart", "waits", "unknown"};
+  Json json{{"schema_version", 1}, {"why", page.why}, {"groups", Json::array()}, {"ranks", Json::array()}};
+  json["time_us"] = std::chrono::duration_cast<std::chrono::microseconds>(page.at.time_since_epoch()).count();
+  for (const StackGroup& group : group_ranks(page)) {
+    json["groups"].push_back(
+        {{"ranks", numbers_of(group.ranks)}, {"stance", stances[static_cast<std::size_t>(group.stance)]}});
+  }
+  for (const RankStacks& rank : page.ranks) {
+    Json threads = Json::array();
+    for (const ThreadStack& thread : rank.threads) {
+      threads.push_back({{"tid", thread.tid},
+                         {"name", thread.name},
+                         {"state", std::string(1, thread.state)},
+                         {"doing", thread.doing},
+                         {"python", python_json(thread.python)},
+                         {"native", native_json(thread.native)}});
+    }
+    json["ranks"].push_back({{"rank", rank.rank},
+                             {"pid", rank.pid},
+                             {"child", rank.child != 0 ? Json(rank.child) : Json(nullptr)},
+                             {"program", rank.program},
+                             {"cpu", std::round(rank.cpu * 1000) / 1000},
+                             {"note", rank.note.empty() ? Json(nullptr) : Json(rank.note)},
+                             {"threads_left_out", rank.threads_left_out},
+                             {"threads", std::move(threads)}});
+  }
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace ddrun::inspect

@@ -1,0 +1,178 @@
+#include "symbols.hpp"
+
+#include <cxxabi.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
+
+namespace ddrun::inspect {
+
+namespace {
+
+constexpr unsigned max_sections = 4096;
+constexpr std::size_t max_symbol = 2048;
+constexpr std::size_t max_function_name = 100;
+constexpr std::size_t symbols_at_once = 4096;
+
+/// The file of `module` if it is the one that is mapped.
+UniqueFd open_module(const Module& module) {
+  for (const std::string& path : {module.path, concat("/proc/", module.pid, "/root", module.path)}) {
+    UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+    struct stat info {};
+    if (file && ::fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode) && info.st_ino == module.inode &&
+        info.st_dev == module.device) {
+      return file;
+    }
+  }
+  return {};
+}
+
+bool read_file_at(int file, std::uint64_t offset, void* to, std::size_t size) {
+  return ::pread(file, to, size, static_cast<off_t>(offset)) == static_cast<ssize_t>(size);
+}
+
+/// An address that is asked for, and the innermost symbol around it.
+struct Wanted {
+  std::uint64_t address = 0;
+  std::uint64_t symbol = 0;
+  std::uint64_t name_offset = 0;  ///< in the file; 0: no symbol
+};
+
+void search_table(int file, const Elf64_Shdr& table, const Elf64_Shdr& names, std::vector<Wanted>& wanted) {
+  std::vector<Elf64_Sym> symbols(symbols_at_once);
+  const std::uint64_t count = table.sh_size / sizeof(Elf64_Sym);
+  for (std::uint64_t first = 0; first < count; first += symbols.size()) {
+    symbols.resize(std::min<std::uint64_t>(symbols_at_once, count - first));
+    if (!read_file_at(file, table.sh_offset + first * sizeof(Elf64_Sym), symbols.data(),
+                      symbols.size() * sizeof(Elf64_Sym))) {
+      return;
+    }
+    for (const Elf64_Sym& symbol : symbols) {
+      const unsigned type = ELF64_ST_TYPE(symbol.st_info);
+      if ((type != STT_FUNC && type != STT_GNU_IFUNC) || symbol.st_shndx == SHN_UNDEF) continue;
+      if (symbol.st_value > wanted.back().address || symbol.st_value + symbol.st_size <= wanted.front().address)
+        continue;
+      auto one = std::lower_bound(wanted.begin(), wanted.end(), symbol.st_value,
+                                  [](const Wanted& a, std::uint64_t value) { return a.address < value; });
+      for (; one != wanted.end() && one->address - symbol.st_value < symbol.st_size; ++one) {
+        if (one->name_offset != 0 && symbol.st_value <= one->symbol) continue;
+        one->symbol = symbol.st_value;
+        one->name_offset = names.sh_offset + symbol.st_name;
+      }
+    }
+  }
+}
+
+void search_file(int file, std::vector<Wanted>& wanted) {
+  Elf64_Ehdr header{};
+  if (!read_file_at(file, 0, &header, sizeof header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
+      header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shentsize != sizeof(Elf64_Shdr) ||
+      header.e_shnum > max_sections) {
+    return;
+  }
+  std::vector<Elf64_Shdr> sections(header.e_shnum);
+  if (!read_file_at(file, header.e_shoff, sections.data(), sections.size() * sizeof(Elf64_Shdr))) return;
+  for (const Elf64_Shdr& section : sections) {
+    const bool is_table = section.sh_type == SHT_SYMTAB || section.sh_type == SHT_DYNSYM;
+    if (is_table && section.sh_link < sections.size()) search_table(file, section, sections[section.sh_link], wanted);
+  }
+}
+
+std::string read_name(int file, std::uint64_t offset) {
+  std::string name(max_symbol, '\0');
+  const ssize_t size = ::pread(file, name.data(), name.size(), static_cast<off_t>(offset));
+  const std::size_t end = name.find('\0');
+  return size > 0 && end < static_cast<std::size_t>(size) ? name.substr(0, end) : std::string();
+}
+
+/// Calls `use(at, depth)` for each character; depth counts the brackets <>, {} and [] around it. False from `use` ends.
+template <class Use>
+void walk(const std::string& name, Use use) {
+  int depth = 0;
+  for (std::size_t at = 0; at < name.size(); ++at) {
+    constexpr std::string_view word = "operator";
+    if (name.compare(at, word.size(), word) == 0) {  // operator<, operator(), operator->
+      at += word.size();
+      while (at < name.size() && std::string_view("<>()[]-=!+*/&|^~%,").find(name[at]) != std::string_view::npos &&
+             (name[at] != '(' || name.compare(at, 2, "()") == 0)) {
+        ++at;
+      }
+      if (at >= name.size()) return;
+    }
+    constexpr std::string_view anonymous = "(anonymous namespace)";
+    if (name.compare(at, anonymous.size(), anonymous) == 0) {
+      at += anonymous.size() - 1;
+      continue;
+    }
+    const char c = name[at];
+    if (c == '>' || c == '}' || c == ']') --depth;
+    if (!use(at, depth)) return;
+    if (c == '<' || c == '{' || c == '[') ++depth;
+  }
+}
+
+}  // namespace
+
+std::string function_name(const std::string& symbol) {
+  std::string name = symbol.substr(0, symbol.find('@'));
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> demangled(
+      name.starts_with("_Z") || name.starts_with("_R") ? abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status)
+                                                       : nullptr,
+      std::free);
+  if (!demangled) return name;
+  name = demangled.get();
+  std::size_t begin = 0;  // behind the result type, which functions made from templates have
+  std::size_t end = name.size();
+  walk(name, [&](std::size_t at, int depth) {
+    if (depth == 0 && name[at] == ' ') begin = at + 1;
+    if (depth == 0 && name[at] == '(') end = at;
+    return end == name.size();
+  });
+  name = name.substr(begin, end - begin);
+  if (name.size() <= max_function_name) return name;
+  std::string brief;
+  walk(name, [&](std::size_t at, int depth) {
+    if (depth == 0) brief += name[at] == '>' ? "…>" : std::string(1, name[at]);
+    return true;
+  });
+  return brief;
+}
+
+void name_functions(const std::vector<NativeFrame*>& frames) {
+  std::map<std::pair<dev_t, ino_t>, std::vector<NativeFrame*>> by_file;
+  for (NativeFrame* frame : frames) {
+    if (frame->module && frame->module->inode != 0)
+      by_file[{frame->module->device, frame->module->inode}].push_back(frame);
+  }
+  for (auto& [id, of_file] : by_file) {
+    const UniqueFd file = open_module(*of_file.front()->module);
+    if (!file) continue;
+    std::sort(of_file.begin(), of_file.end(),
+              [](const NativeFrame* a, const NativeFrame* b) { return a->address < b->address; });
+    std::vector<Wanted> wanted;
+    for (const NativeFrame* frame : of_file) {
+      if (wanted.empty() || wanted.back().address != frame->address) wanted.push_back({frame->address});
+    }
+    search_file(file.get(), wanted);
+    auto found = wanted.begin();
+    for (NativeFrame* frame : of_file) {
+      while (found->address != frame->address) ++found;
+      if (found->name_offset != 0) frame->function = function_name(read_name(file.get(), found->name_offset));
+    }
+  }
+}
+
+}  // namespace ddrun::inspect

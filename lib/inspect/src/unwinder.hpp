@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "ddrun/inspect/stacks.hpp"
+#include "mappings.hpp"
+#include "memory.hpp"
+#include "registers.hpp"
+
+namespace ddrun::inspect {
+
+/// A file with code in a process, and its search table of frame descriptions (.eh_frame_hdr, Linux Standard Base,
+/// section 10.6.2).
+struct CodeImage {
+  std::shared_ptr<const Module> module;
+  std::uint64_t bias = 0;    ///< address in memory minus address in the file
+  std::uint64_t header = 0;  ///< of the table, in memory
+  std::uint64_t table = 0;   ///< its first entry; 0: there is no table
+  std::uint64_t entries = 0;
+};
+
+/// The files with code of one process; each is read once, when an address in it is asked for.
+class CodeImages {
+ public:
+  /// Both are borrowed; `tables` should be cached.
+  CodeImages(const Memory& tables, const std::vector<Mapping>& mappings) : tables_(tables), mappings_(mappings) {}
+  /// Null: no file has code there.
+  [[nodiscard]] const CodeImage* find(std::uint64_t address);
+  [[nodiscard]] const Memory& tables() const { return tables_; }
+
+ private:
+  const Memory& tables_;
+  const std::vector<Mapping>& mappings_;
+  std::map<std::uint64_t, CodeImage> images_;  ///< by base address
+};
+
+/// Frames of a thread, innermost first and without names, from its call frame information (DWARF 5, section 6.4, as the
+/// LSB has it in .eh_frame). Ends at the outermost function, at code without such information, and after 128 frames. A
+/// thread that runs meanwhile may give frames that were never together.
+[[nodiscard]] std::vector<NativeFrame> unwind(const Memory& stack, CodeImages& images, Registers registers,
+                                              const Architecture& architecture = native_architecture);
+
+/// A part of a process's stack as it was at one time; the rest is read when it is asked for.
+class StackSnapshot : public Memory {
+ public:
+  /// Up to 128 KiB from `stack_pointer` on. `live` is borrowed.
+  StackSnapshot(const Memory& live, std::uint64_t stack_pointer);
+  /// `bytes`: what lies at `begin`.
+  StackSnapshot(const Memory& live, std::uint64_t begin, std::vector<std::byte> bytes)
+      : live_(live), begin_(begin), bytes_(std::move(bytes)) {}
+  [[nodiscard]] bool read(std::uint64_t address, void* to, std::size_t size) const override;
+
+ private:
+  const Memory& live_;
+  std::uint64_t begin_;
+  std::vector<std::byte> bytes_;
+};
+
+}  // namespace ddrun::inspect
