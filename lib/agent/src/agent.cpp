@@ -21,6 +21,7 @@
 #include "ddrun/base/alarm.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/inspect/stack_page.hpp"
 #include "ddrun/logs/output.hpp"
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/job_cgroup.hpp"
@@ -38,6 +39,7 @@
 #include "job_record.hpp"
 #include "job_socket.hpp"
 #include "network_interface.hpp"
+#include "stack_pages.hpp"
 #include "takedown.hpp"
 #include "watchdog.hpp"
 #include "worker_group.hpp"
@@ -133,11 +135,18 @@ class Agent {
 
   void dispatch(const Event& event);
   void run_actions();
+  /// For an event that cannot wait: the actions that wait for stacks go on with it.
+  void give_up_stacks() {
+    if (!stacks_.is_reading()) return;
+    stacks_.give_up();
+    running_actions_ = false;
+  }
   void carry_out(const action::SpawnWorkers& spawn);
   void carry_out(const action::CancelSpawn&) {
     commands_.stop(SIGTERM);
     if (preload_) preload_->cancel();
   }
+  void carry_out(const action::ReadStacks& read);
   void carry_out(const action::SignalGroup& signal) {
     close_evidence();
     takedown_.signal(signal.signal);
@@ -191,8 +200,6 @@ class Agent {
   /// Once, after the first workers were started: a start does not wait for it.
   void open_socket();
   void answer(const JobRequest& request, const JobSocket::Reply& reply);
-  /// `workers`: rank and pid, not empty.
-  void answer_stacks(const std::vector<std::pair<int, pid_t>>& workers, bool as_json, const JobSocket::Reply& reply);
   void on_output_closed();
 
   Job& job_;
@@ -211,6 +218,7 @@ class Agent {
   GroupMachine machine_;
   Takedown takedown_;
   JobCommands commands_;
+  StackPages stacks_;
   EventLog event_log_;
   JobSocket socket_;
   std::optional<Watchdog> watchdog_;  ///< only with TORCHELASTIC_ENABLE_FILE_TIMER
@@ -253,6 +261,7 @@ Agent::Agent(Job& job)
       takedown_(io_.get_executor(), group_, watcher_, machine_, job_cgroup_,
                 [this](const Event& event) { dispatch(event); }),
       commands_(job, output_, watcher_, job_cgroup_),
+      stacks_(io_.get_executor(), job, group_, output_),
       event_log_(spec_.event_log_handler, spec_.role, prepared_.hostname,
                  spec_.rendezvous.standalone ? "c10d" : spec_.rendezvous.backend),
       socket_(io_.get_executor(), [this](const auto& request, const auto& reply) { answer(request, reply); }),
@@ -333,6 +342,7 @@ void Agent::on_signal_message(const process::SignalMessage& message) {
   } else if (state == State::stopping && (signal == SIGINT || signal == SIGQUIT)) {
     say(Level::notice, concat(what, ": killing what the workers have left"));
   }
+  if (message.at_once) give_up_stacks();
   dispatch(ending);
 }
 
@@ -382,6 +392,7 @@ void Agent::on_parent_lost(const char* process, pid_t pid) {
   if (suspended_) set_suspended(false);
   bound_console_wait();
   if (commands_.is_running()) commands_.stop(SIGTERM);
+  give_up_stacks();
   dispatch(event::ParentLost{concat("ddrun's own ", process, " (pid ", pid, ") was killed; the job was stopped")});
 }
 
@@ -422,7 +433,9 @@ void Agent::on_child_exit(const process::ChildEnd& end) {
   }
   event_log_.worker_ended(ended);
   if (machine_.verdict() == Verdict::launcher_failed) record_.correct_late_exit(ended);
-  dispatch(event::WorkerEnded{worker->local_rank, ended.status});
+  const bool fails = machine_.state() == State::running && !ended.success;
+  dispatch(event::WorkerEnded{worker->local_rank, ended.status,
+                              fails ? record_.describe_hang(*worker, group_, output_) : ""});
   takedown_.on_child_exit();
 }
 
@@ -437,12 +450,12 @@ void Agent::dispatch(const Event& event) {
 
 void Agent::run_actions() {
   running_actions_ = true;
-  while (!actions_.empty()) {
+  while (!actions_.empty() && !stacks_.is_reading()) {
     const Action action = std::move(actions_.front());
     actions_.pop_front();
     std::visit([this](const auto& what) { carry_out(what); }, action);
   }
-  running_actions_ = false;
+  running_actions_ = stacks_.is_reading();
 }
 
 Result<void> Agent::start_workers(int attempt) {
@@ -564,11 +577,10 @@ void Agent::open_socket() {
 
 void Agent::answer(const JobRequest& request, const JobSocket::Reply& reply) {
   std::vector<int> ranks;
-  std::vector<std::pair<int, pid_t>> asked;
-  for (const Worker& worker : group_.workers()) {
-    if (worker.end.pid == 0 || worker.ended) continue;
-    ranks.push_back(worker.end.rank);
-    if (request.includes(worker.end.rank)) asked.emplace_back(worker.end.rank, worker.end.pid);
+  std::vector<inspect::StackReader::Target> asked;
+  for (const auto& running : stacks_.running_ranks()) {
+    ranks.push_back(running.rank);
+    if (request.includes(running.rank)) asked.push_back(running);
   }
   if (request.question == JobRequest::Question::job) {
     const auto age = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - record_.started_at());
@@ -582,18 +594,10 @@ void Agent::answer(const JobRequest& request, const JobSocket::Reply& reply) {
   if (asked.empty()) {
     return reply(error_reply(concat("no such rank runs on this machine; give some of ", name_ranks(ranks))));
   }
-  answer_stacks(asked, request.as_json, reply);
-}
-
-void Agent::answer_stacks(const std::vector<std::pair<int, pid_t>>& workers, bool as_json,
-                          const JobSocket::Reply& reply) {
-  std::string text;
-  auto stacks = nlohmann::json::object();
-  for (const auto& [rank, pid] : workers) {
-    text += concat("rank ", rank, " (pid ", pid, ")\n");
-    stacks[std::to_string(rank)] = {{"pid", pid}};
-  }
-  reply(as_json ? reply_line({{"stacks", stacks}}) : reply_line({{"text", text}}));
+  stacks_.async_read(std::move(asked), [this, as_json = request.as_json, reply](const inspect::StackPage& page) {
+    reply(as_json ? concat(R"({"stacks":)", inspect::json_text(page), "}")
+                  : reply_line({{"text", inspect::short_text(page, prepared_.directory)}}));
+  });
 }
 
 void Agent::trim_memory_later() {
@@ -613,6 +617,14 @@ void Agent::on_before_exit(int attempt, const ExitStatus& status) {
   before_done_ = true;
   if (preload_) return prepare_spawn(attempt);
   resume_spawn(attempt);
+}
+
+void Agent::carry_out(const action::ReadStacks& read) {
+  close_evidence();
+  stacks_.async_show(read.why, [this, finds_cause = read.finds_cause](const inspect::StackPage& page) {
+    if (finds_cause) record_.find_culprits(page, group_, output_);
+    run_actions();
+  });
 }
 
 void Agent::close_evidence() {

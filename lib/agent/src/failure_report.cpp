@@ -226,13 +226,16 @@ std::chrono::nanoseconds time_until(const WorkerEnd& worker, const Evidence& evi
 /// A worker that failed before another ended: the cause, then the first end, which gives the exit status.
 void add_failed_before(Lines& lines, const std::string& host, const WorkerEnd& cause, const Evidence& evidence,
                        const WorkerEnd& first, bool in_full = true) {
-  lines.error(concat("rank ", cause.rank, " failed first, after ", format_duration(time_until(cause, evidence)), " (",
-                     place(host, cause), ")"));
-  if (in_full) add_cause(lines, cause);
+  const bool held_up = evidence.kind == EvidenceKind::stack;
+  const std::string what =
+      held_up ? cause.why : concat("failed first, after ", format_duration(time_until(cause, evidence)));
+  lines.error(concat("rank ", cause.rank, " ", what, " (", place(host, cause), ")"));
+  if (in_full && !held_up) add_cause(lines, cause);
   else if (!cause.stderr_log.empty()) lines.block("log", {concat(host, ":", cause.stderr_log)});
   const std::string reason = short_reason(first);
-  lines.block("status", {concat(ending(first), " after ", format_duration(first.ran), ", before rank ", cause.rank,
-                                " did", reason.empty() ? "" : ": ", reason)});
+  lines.block("status", {concat(ending(first), " after ", format_duration(first.ran),
+                                held_up ? std::string() : concat(", before rank ", cause.rank, " did"),
+                                reason.empty() ? "" : ": ", reason)});
 }
 
 /// One line per earlier attempt; consecutive attempts that ended alike share one.
@@ -256,7 +259,10 @@ void add_earlier(Lines& lines, const JobResult& result) {
       const WorkerEnd& cause = attempt.workers.at(*attempt.cause);
       reason = short_reason(cause);
       log = cause.stderr_log;
-      if (attempt.cause != attempt.first_failure) reason = concat("rank ", cause.rank, " failed first: ", reason);
+      const bool held_up = attempt.cause_evidence.kind == EvidenceKind::stack;
+      if (attempt.cause != attempt.first_failure) {
+        reason = concat("rank ", cause.rank, held_up ? " " : " failed first: ", reason);
+      }
     }
     const auto ran = known ? attempt.workers.at(*attempt.first_failure).ran : attempt.ran;
     if (!reason.empty()) reason = ": " + reason;

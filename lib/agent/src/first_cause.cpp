@@ -160,6 +160,14 @@ std::vector<std::string> reason_lines(const WorkerEnd& worker) {
   return lines;
 }
 
+bool says_timeout(const WorkerEnd& worker) {
+  const auto lines = reason_lines(worker);
+  return std::any_of(lines.begin(), lines.end(), [](const std::string& line) {
+    // "Timed out", "timed out", "TimeoutError", "operation timeout"
+    return line.find("imed out") != std::string::npos || line.find("imeout") != std::string::npos;
+  });
+}
+
 std::string short_reason(const WorkerEnd& worker) {
   if (!worker.why.empty()) return plain_line(worker.why);
   const auto lines = reason_lines(worker);

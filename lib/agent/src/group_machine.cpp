@@ -56,6 +56,7 @@ constexpr auto table = [] {
   constexpr unsigned kill = actions<KillGroup, CheckGone>;
   constexpr unsigned stop = actions<SignalGroup, StartGrace> | kill;
   constexpr unsigned cancel = actions<CancelSpawn>;
+  constexpr unsigned stacks = actions<ReadStacks>;
   constexpr unsigned close = actions<Abandon, CloseOutput>;
   return std::array{
       on<Start>(idle, {State::rendezvous}, actions<Join>),
@@ -79,15 +80,16 @@ constexpr auto table = [] {
       on<EndingSignal>(starting, {starting}, cancel | actions<SendLeave>),
       on<ParentLost, StopOrdered, VerdictReceived, CoordinatorLost>(starting, {starting}, cancel),
 
-      on<WorkerEnded>(running, {running, stopping, killing}, stop | actions<SendFailed, SendSucceeded, StartSkew>),
-      on<SkewExpired>(running, {running, stopping, killing}, stop | actions<SendAbort>),
-      on<JobTimeout>(running, {stopping, killing}, stop | actions<SendAbort>),
-      on<EndingSignal>(running, {stopping, killing}, stop | actions<SendLeave>),
+      on<WorkerEnded>(running, {running, stopping, killing},
+                      stop | stacks | actions<SendFailed, SendSucceeded, StartSkew>),
+      on<SkewExpired>(running, {running, stopping, killing}, stop | stacks | actions<SendAbort>),
+      on<JobTimeout>(running, {stopping, killing}, stop | stacks | actions<SendAbort>),
+      on<EndingSignal>(running, {stopping, killing}, stop | stacks | actions<SendLeave>),
       on<ParentLost, StopOrdered, VerdictReceived, CoordinatorLost>(running, {stopping, killing}, stop),
 
       on<GroupGone>(stopping, {closing}, close),
       on<StopOrdered>(stopping, {stopping, killing}, kill),
-      on<GraceExpired>(stopping, {killing}, kill),
+      on<GraceExpired>(stopping, {killing}, kill | stacks),
       on<JobTimeout>(stopping, {stopping}, actions<SendAbort>),
       on<EndingSignal>(stopping, {stopping, killing}, kill | actions<SendLeave, SignalGroup>),
       on<WorkerEnded, ParentLost, VerdictReceived, CoordinatorLost>(stopping, {stopping}),
@@ -216,14 +218,18 @@ GroupMachine::Decision GroupMachine::handle(const event::WorkerEnded& ended) {
   }
   if (first_failure_ || job_is_ending_) return stay();
   first_failure_ = ended.local_rank;
-  return after({action::SendFailed{ended.local_rank, ended.status}}, take_down(SIGTERM));
+  Decision decision = take_down(SIGTERM);
+  if (!ended.hang.empty()) decision = after_stacks({"after " + ended.hang, true}, std::move(decision));
+  return after({action::SendFailed{ended.local_rank, ended.status}}, std::move(decision));
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::GroupGone&) {
   return after(pending_abandon(), {State::closing, {action::CloseOutput{}}});
 }
 
-GroupMachine::Decision GroupMachine::handle(const event::GraceExpired&) { return kill(); }
+GroupMachine::Decision GroupMachine::handle(const event::GraceExpired&) {
+  return after_stacks({concat("when the grace time of ", format_duration(rules_.stop.grace), " ended")}, kill());
+}
 
 GroupMachine::Decision GroupMachine::handle(const event::KillExpired& expired) {
   Actions actions;
@@ -256,12 +262,18 @@ GroupMachine::Decision GroupMachine::end_job(Verdict verdict, int signal_for_wor
   return state_ == State::starting || state_ == State::running ? take_down(signal_for_workers) : stay();
 }
 
+GroupMachine::Decision GroupMachine::after_stacks(action::ReadStacks stacks, Decision rest) const {
+  const bool workers_run = !running_.empty() && (state_ == State::running || state_ == State::stopping);
+  if (!workers_run || rest.next == state_) return rest;
+  return after({std::move(stacks)}, std::move(rest));
+}
+
 GroupMachine::Decision GroupMachine::handle(const event::JobTimeout&) {
   if (job_is_ending_ || job_succeeded()) return stay();
   return after({action::SendAbort{
                    {rendezvous::AbortKind::time_is_up, exit_codes::timed_out,
                     concat("the job ran for ", format_duration(rules_.job_limit), ", the limit set with --timeout")}}},
-               end_job(Verdict::timed_out, SIGTERM));
+               after_stacks({"at the limit set with --timeout"}, end_job(Verdict::timed_out, SIGTERM)));
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::EndingSignal& ending) {
@@ -278,6 +290,7 @@ GroupMachine::Decision GroupMachine::handle_first_signal(const event::EndingSign
   if (verdict_ == Verdict::timed_out || verdict_ == Verdict::launcher_failed) return stay();
   if (!rules_.runs_coordinator()) awaits_verdict_ = false;
   Decision decision = end_job(Verdict::stopped_by_signal, ending.signal);
+  if (ending.signal == SIGQUIT) decision = after_stacks({"at SIGQUIT"}, std::move(decision));
   if (state_ == State::stopping) decision = kills_leftovers ? kill() : stay({action::SignalGroup{ending.signal}});
   return after({action::SendLeave{{ending.signal, ending.sender}}}, std::move(decision));
 }
@@ -314,7 +327,7 @@ GroupMachine::Decision GroupMachine::handle(const event::SkewExpired&) {
                     fold_ranks({running_.begin(), running_.end()}), " still ran ", format_duration(*rules_.exit_skew),
                     " after the first worker had ended well (--exit-skew)");
   return after({action::SendAbort{{rendezvous::AbortKind::skewed, exit_codes::timed_out, message_}}},
-               end_job(Verdict::timed_out, SIGTERM));
+               after_stacks({"at the end of --exit-skew"}, end_job(Verdict::timed_out, SIGTERM)));
 }
 
 // ---- events from the coordinator

@@ -49,6 +49,7 @@ struct SpawnFailed {
 struct WorkerEnded {
   int local_rank = 0;
   ExitStatus status;
+  std::string hang{};  ///< "rank 0 timed out": its last words say that it waited in vain for others; else empty
 };
 struct GroupGone {};  ///< no worker and no descendant of a worker is left
 struct GraceExpired {};
@@ -92,8 +93,12 @@ namespace action {
 struct SpawnWorkers {
   int attempt = 0;
 };
-struct CancelSpawn {};  ///< no worker of this attempt is needed any more: ends --before
-struct SignalGroup {    ///< to each worker's process group, then SIGCONT for stopped ones
+struct CancelSpawn {};       ///< no worker of this attempt is needed any more: ends --before
+struct ReadStacks {          ///< and show where the ranks are; the actions after it wait, for a bounded time
+  std::string why;           ///< "at the limit set with --timeout"
+  bool finds_cause = false;  ///< a worker timed out: the rank that is elsewhere is the cause
+};
+struct SignalGroup {  ///< to each worker's process group, then SIGCONT for stopped ones
   int signal = 0;
 };
 struct StartGrace {
@@ -125,9 +130,9 @@ struct Abandon {  ///< no more messages: for the others this node is lost
 };
 }  // namespace action
 
-using Action = std::variant<action::SpawnWorkers, action::CancelSpawn, action::SignalGroup, action::StartGrace,
-                            action::KillGroup, action::CheckGone, action::CloseOutput, action::StartSkew,
-                            action::Finish, action::Join, action::SendFailed, action::SendSucceeded,
+using Action = std::variant<action::SpawnWorkers, action::CancelSpawn, action::ReadStacks, action::SignalGroup,
+                            action::StartGrace, action::KillGroup, action::CheckGone, action::CloseOutput,
+                            action::StartSkew, action::Finish, action::Join, action::SendFailed, action::SendSucceeded,
                             action::SendStopped, action::SendLeave, action::SendAbort, action::Abandon>;
 
 /// A row of the machine's table: events that can come in a state, the states that may follow, and the actions that may
@@ -222,6 +227,8 @@ class GroupMachine {
   /// The Abandon that was delayed until no worker is left.
   Actions pending_abandon();
   Decision end_job(Verdict verdict, int signal_for_workers);
+  /// ReadStacks before the rest if workers run.
+  [[nodiscard]] Decision after_stacks(action::ReadStacks stacks, Decision rest) const;
   /// Now, or while spawning once that is over.
   Decision take_down(int signal);
   [[nodiscard]] Decision stop_group(int signal) const;

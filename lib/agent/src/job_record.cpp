@@ -39,6 +39,7 @@ JobRecord::JobRecord(const LaunchSpec& spec) : spec_(spec) {
 
 void JobRecord::begin_attempt(int workers) {
   stop_begun_at_.reset();
+  culprits_ = {};
   death_reasons_.begin_attempt(workers);
 }
 
@@ -88,6 +89,50 @@ void JobRecord::read_evidence(Worker& worker, const logs::Output& output) {
   if (!end.stopped_by_ddrun || end.last_words || end.error) {
     for (std::size_t i = tail.size() - kept; i < tail.size(); ++i) end.stderr_tail.push_back(tail[i].text);
   }
+}
+
+WorkerEnd JobRecord::present_end(const Worker& worker, const logs::Output& output) {
+  WorkerEnd end = worker.end;
+  const std::string error_file = output.error_file(worker.local_rank);
+  if (!error_file.empty()) end.error = read_error_file(error_file);
+  const auto tail = output.stderr_tail(worker.local_rank, searched_lines);
+  end.last_words = find_last_words(tail);
+  if (!tail.empty()) end.stderr_tail = {tail.back().text};
+  return end;
+}
+
+std::string JobRecord::describe_hang(const Worker& worker, WorkerGroup& group, logs::Output& output) const {
+  output.drain_all();
+  output.read_file_tails();
+  const WorkerEnd end = present_end(worker, output);
+  if (says_timeout(end)) return concat("rank ", end.rank, " timed out");
+  if (end.last_words && end.last_words->blames_peer) {
+    for (const Worker& other : group.workers()) {
+      if (says_timeout(present_end(other, output))) return concat("rank ", other.end.rank, " timed out");
+    }
+  }
+  const auto* const signaled = std::get_if<Signaled>(&end.status);
+  const bool aborted = signaled != nullptr && signaled->signal == SIGABRT && !end.error && !end.last_words;
+  return aborted ? concat("rank ", end.rank, " aborted") : std::string();
+}
+
+void JobRecord::find_culprits(inspect::StackPage page, WorkerGroup& group, logs::Output& output) {
+  output.drain_all();
+  for (const Worker& worker : group.workers()) {
+    if (!says_timeout(present_end(worker, output))) continue;
+    std::erase_if(page.ranks, [&](const inspect::RankStacks& rank) { return rank.rank == worker.end.rank; });
+  }
+  culprits_ = inspect::find_culprits(page, group.workers().size());
+}
+
+void JobRecord::apply_culprits(AttemptResult& attempt) const {
+  if (culprits_.ranks.empty() || !attempt.first_failure) return;
+  const auto culprit = std::find_if(attempt.workers.begin(), attempt.workers.end(),
+                                    [&](const WorkerEnd& worker) { return worker.rank == culprits_.ranks.front(); });
+  if (culprit == attempt.workers.end() || !culprit->stopped_by_ddrun) return;
+  culprit->why = concat("held up the others: ", culprits_.place);
+  attempt.cause = static_cast<std::size_t>(culprit - attempt.workers.begin());
+  attempt.cause_evidence = {EvidenceKind::stack, *stop_begun_at_};
 }
 
 std::string JobRecord::describe_python(const WorkerEnd& end, const Preparation& prepared) const {
@@ -141,6 +186,7 @@ void JobRecord::add_attempt(const GroupMachine& machine, WorkerGroup& group, con
   }
   timers_.clear();
   find_first_cause(attempt, stop_begun_at_.value_or(std::chrono::system_clock::now()));
+  apply_culprits(attempt);
   result_.attempts.push_back(std::move(attempt));
   trim_attempts();
 }
@@ -178,7 +224,9 @@ std::string JobRecord::describe_last_failure() const {
   const WorkerEnd& cause = attempt.workers[attempt.cause.value_or(*attempt.first_failure)];
   std::string reason = short_reason(cause);
   if (&cause != &first) {
-    reason = concat(" (rank ", cause.rank, " failed first", reason.empty() ? "" : ": " + reason, ")");
+    const bool held_up = attempt.cause_evidence.kind == EvidenceKind::stack;
+    reason = concat(" (rank ", cause.rank, held_up ? " " : " failed first", held_up || reason.empty() ? "" : ": ",
+                    reason, ")");
   } else if (!reason.empty()) {
     reason = ": " + reason;
   }

@@ -7,6 +7,7 @@
 
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/duration.hpp"
+#include "ddrun/inspect/stack_page.hpp"
 #include "ddrun/logs/output.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 #include "ddrun/spec/launch_spec.hpp"
@@ -38,6 +39,14 @@ class JobRecord {
   /// the kernel's counters if a worker was killed.
   void add_attempt(const GroupMachine& machine, WorkerGroup& group, const logs::Output& output,
                    const Preparation& prepared, Clock::time_point attempt_started_at);
+
+  /// "rank 0 timed out" if this worker, which has just ended badly, or, when it has only lost a peer, another one says
+  /// that it waited in vain for others; "rank 0 aborted" if it gives no reason. Else empty. Reads output of all, and
+  /// error files.
+  [[nodiscard]] std::string describe_hang(const Worker& worker, WorkerGroup& group, logs::Output& output) const;
+  /// `page`: where the others were then. Of those that have not timed out as well, the one that is elsewhere is the
+  /// cause of the attempt.
+  void find_culprits(inspect::StackPage page, WorkerGroup& group, logs::Output& output);
 
   /// Corrects the entry of a worker that ended after its attempt was recorded.
   void correct_late_exit(const WorkerEnd& end);
@@ -76,6 +85,10 @@ class JobRecord {
     bool of_child = false;
     std::chrono::system_clock::time_point at;
   };
+  /// With its error file and its last words so far.
+  [[nodiscard]] static WorkerEnd present_end(const Worker& worker, const logs::Output& output);
+  /// Makes the culprit the cause, if ddrun has stopped it.
+  void apply_culprits(AttemptResult& attempt) const;
   void read_evidence(Worker& worker, const logs::Output& output);
   [[nodiscard]] std::string describe_python(const WorkerEnd& end, const Preparation& prepared) const;
   [[nodiscard]] std::string explain_exit(const WorkerEnd& end, const Preparation& prepared);
@@ -94,6 +107,7 @@ class JobRecord {
   DeathReasons death_reasons_;
   std::map<pid_t, Timer> timers_;  ///< by the worker's pid
   std::optional<std::chrono::system_clock::time_point> stop_begun_at_;
+  inspect::HeldUp culprits_;  ///< of the present attempt
   bool missing_report_warned_ = false;
 };
 

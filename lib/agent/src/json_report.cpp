@@ -38,6 +38,7 @@ const char* name(EvidenceKind kind) {
     case EvidenceKind::end: return "end";
     case EvidenceKind::error_file: return "error_file";
     case EvidenceKind::last_words: return "last_words";
+    case EvidenceKind::stack: return "stack";
   }
   return "";
 }
@@ -129,6 +130,7 @@ std::string json_report(const JobResult& result) {
   json["console_bytes_lost"] = result.console_bytes_lost;
   json["console_error"] = text_or_null(result.console_error);
   json["output_complete"] = result.output_complete();
+  json["stacks"] = result.stack_files;
   json["before"] = command_json(result.before);
   json["after"] = command_json(result.after);
   json["preload"] = result.preload ? preload_json(*result.preload) : Json(nullptr);

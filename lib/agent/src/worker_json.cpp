@@ -191,6 +191,7 @@ void add_evidence(Json& cause, const Evidence& evidence, const WorkerEnd& of) {
 void add_failed_before(Json& worker, const WorkerEnd& failed_first, const Evidence& evidence) {
   Json before = worker_json(failed_first);
   before["failed_after_s"] = seconds(evidence.at - failed_first.started);
+  before["held_up"] = evidence.kind == EvidenceKind::stack;
   worker["failed_first"] = std::move(before);
 }
 
@@ -203,6 +204,8 @@ std::optional<FailedBefore> failed_before_from_json(const std::string& text) {
   worker->stopped_by_ddrun = true;  // it did not end by itself
   const std::chrono::duration<double> after(number_of(before, "failed_after_s", 0.0));
   Evidence evidence;
+  if (const auto held_up = before.find("held_up"); held_up != before.end() && *held_up == true)
+    evidence.kind = EvidenceKind::stack;
   evidence.at = worker->started + std::chrono::duration_cast<std::chrono::system_clock::duration>(after);
   return FailedBefore{std::move(*worker), evidence, text_at(before, "host"), number_of(before, "node_rank", -1)};
 }

@@ -43,6 +43,8 @@ until [ -e now ]; do sleep 0.01; done
 echo 'RuntimeError: [gloo] Connection closed by peer' >&2
 exit 1
 """
+# Rank 0 gives up waiting for rank 1.
+TIMES_OUT = "[ $RANK = 1 ] && exec sleep 60; echo 'RuntimeError: Timed out waiting 6000ms for recv' >&2; exit 1"
 RUNS = "until [ -e end ]; do sleep 0.02; done"
 
 
@@ -105,6 +107,7 @@ def one_machine(jobs):
     (jobs.folder / "hello.py").write_text("print('hello')\n")
     jobs.start("success", "-n2", "--preload=json", "--before=true", "--after=kill -9 $$", "hello.py").wait()
     jobs.start("failures", "-n2", "--max-restarts=3", "--same-cause=0", "--log-dir=logs", "-r3", "sh", "-c", ATTEMPTS).wait()
+    jobs.start("hang", "-n2", "--log-dir=logs", "sh", "-c", TIMES_OUT).wait()
     jobs.start("late", "--timeout=0.2", "sleep", "60").wait()
     jobs.start("missing", "no-such-program").wait()
     jobs.start("before", "--before=false", "true").wait()

@@ -147,7 +147,7 @@ TEST_CASE("a lost coordinator is the end") {
 TEST_CASE("an end of the job on this node ends it on all nodes") {
   SECTION("the time limit") {
     Walk walk = running();
-    CHECK(walk.on(event::JobTimeout{}) == "send abort 124, " + stop_with_term);
+    CHECK(walk.on(event::JobTimeout{}) == "send abort 124, stacks, " + stop_with_term);
     CHECK(gone(walk) == "send stopped");
     CHECK(walk.on(event::RoundBegins{1}).empty());
     CHECK(walk.on(event::VerdictReceived{}) == "finish");
@@ -179,7 +179,7 @@ TEST_CASE("without its guard an agent abandons the job") {
     Walk walk = running();
     // Other nodes take the end of its connection for the end of its workers, so it comes after that.
     CHECK(walk.on(event::ParentLost{"guard"}) == stop_with_term);
-    CHECK(walk.on(event::GraceExpired{}) == "kill, check");
+    CHECK(walk.on(event::GraceExpired{}) == "stacks, kill, check");
     CHECK(walk.on(event::GroupGone{}) == "abandon, close");
     CHECK(walk.on(event::OutputClosed{}) == "send stopped, finish");
   }
@@ -199,7 +199,7 @@ TEST_CASE("the first success starts the timer of --exit-skew") {
     walk.on(event::RoundBegins{0});
     walk.on(event::Spawned{});
     CHECK(walk.ended(0, Exited{0}) == "skew 5000");
-    CHECK(walk.on(event::SkewExpired{}) == "send abort 124, " + stop_with_term);
+    CHECK(walk.on(event::SkewExpired{}) == "send abort 124, stacks, " + stop_with_term);
     CHECK(walk.machine.message() == "local rank 1 still ran 5.0 s after the first worker had ended well (--exit-skew)");
   }
   SECTION("on one node") {
@@ -209,7 +209,7 @@ TEST_CASE("the first success starts the timer of --exit-skew") {
     walk.on(event::Spawned{});
     CHECK(walk.ended(2, Exited{0}) == "skew 5000");
     CHECK(walk.ended(0, Exited{0}).empty());
-    CHECK(walk.on(event::SkewExpired{}) == "send abort 124, " + stop_with_term);
+    CHECK(walk.on(event::SkewExpired{}) == "send abort 124, stacks, " + stop_with_term);
     CHECK(gone(walk) == "send stopped");
     CHECK(walk.machine.verdict() == Verdict::timed_out);
     CHECK(walk.machine.message() == "rank 1 still ran 5.0 s after the first worker had ended well (--exit-skew)");

@@ -241,7 +241,7 @@ TEST_CASE("the time limit, or a lost parent, ends the job in each state") {
   SECTION("idle") { CHECK(walk.on(what) == "finish"); }
   SECTION("running") {
     walk.run();
-    CHECK(walk.on(what) == stop_with_term);
+    CHECK(walk.on(what) == (time_is_up ? "stacks, " : "") + stop_with_term);
     end(walk);
   }
   SECTION("stopping before a restart") {
@@ -348,5 +348,25 @@ TEST_CASE("an exit code may forbid the restart") {
   SECTION("nor a signal of the same number") {
     walk.ended(0, Signaled{SIGKILL, false});
     CHECK(walk.will_restart());
+  }
+}
+
+TEST_CASE("stacks are read before a stop that a hang suggests, while workers run") {
+  Walk walk;
+  walk.run();
+  SECTION("SIGQUIT") { CHECK(walk.signal(SIGQUIT) == "stacks, signal 3, grace 30000, check"); }
+  SECTION("another signal") { CHECK(walk.signal(SIGINT) == "signal 2, grace 30000, check"); }
+  SECTION("a worker that waited in vain") {
+    CHECK(walk.on(event::WorkerEnded{1, Exited{1}, "rank 1 timed out"}) == "stacks, " + stop_with_term);
+    CHECK(walk.ended(0, Exited{1}).empty());
+    CHECK(walk.on(event::GraceExpired{}) == "kill, check");
+  }
+  SECTION("the last one that waited in vain") {
+    walk.ended(0, Exited{0});
+    CHECK(walk.on(event::WorkerEnded{1, Exited{1}, "rank 1 timed out"}) == stop_with_term);
+  }
+  SECTION("the end of the grace time") {
+    walk.ended(0, Exited{1});
+    CHECK(walk.on(event::GraceExpired{}) == "stacks, kill, check");
   }
 }

@@ -26,6 +26,7 @@ inline std::string describe(const std::vector<agent::Action>& actions) {
       return "spawn " + std::to_string(spawn.attempt);
     }
     std::string operator()(const agent::action::CancelSpawn&) const { return "cancel spawn"; }
+    std::string operator()(const agent::action::ReadStacks&) const { return "stacks"; }
     std::string operator()(const agent::action::SignalGroup& sent) const {
       return "signal " + std::to_string(sent.signal);
     }

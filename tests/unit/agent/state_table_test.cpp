@@ -120,7 +120,7 @@ constexpr Done table[] = {
 
     {State::running, "WorkerEnded well", State::running, "skew 500"},
     {State::running, "WorkerEnded badly", State::stopping, "send failed 1, signal 15, grace 30000, check"},
-    {State::running, "JobTimeout", State::stopping, "send abort 124, signal 15, grace 30000, check"},
+    {State::running, "JobTimeout", State::stopping, "send abort 124, stacks, signal 15, grace 30000, check"},
     {State::running, "EndingSignal", State::stopping, "send leave 2, signal 2, grace 30000, check"},
     {State::running, "ParentLost", State::stopping, stop_with_term},
     {State::running, "StopOrdered", State::stopping, "signal 2, grace 30000, check"},
@@ -129,7 +129,7 @@ constexpr Done table[] = {
     {State::running, "CoordinatorLost", State::stopping, stop_with_term},
 
     {State::stopping, "GroupGone", State::closing, "close"},
-    {State::stopping, "GraceExpired", State::killing, "kill, check"},
+    {State::stopping, "GraceExpired", State::killing, "stacks, kill, check"},
     {State::stopping, "StopOrdered at once", State::killing, "kill, check"},
     {State::stopping, "JobTimeout", State::stopping, "send abort 124"},
     {State::stopping, "EndingSignal", State::stopping, "send leave 2, signal 2"},

@@ -103,6 +103,26 @@ TEST_CASE("the first failure comes first, then the worker that gives the exit st
             rest + "  workers: ranks 0-2 stopped by ddrun\n");
 }
 
+TEST_CASE("a rank that held up the others comes before the one that timed out") {
+  JobResult result = failed_job(3, 0, Exited{1});
+  AttemptResult& attempt = result.attempts.back();
+  attempt.cause = 2;
+  attempt.cause_evidence = {EvidenceKind::stack, {}};
+  attempt.workers[2].why = "held up the others: load_batch (train.py:7), sleeps";
+  attempt.workers[0].stderr_tail = {"RuntimeError: Timed out waiting 6000ms for recv operation to complete"};
+  const std::string report =
+      "ddrun: error: rank 2 held up the others: load_batch (train.py:7), sleeps (pid 4702 on node7)\n"
+      "  status:  rank 0 exited with code 1 after 12.3 s: RuntimeError: Timed out waiting 6000ms for recv operation to "
+      "complete\n"
+      "  others:  ranks 1,2 stopped by ddrun\n";
+  CHECK(failure_report(result, false) == report);
+  result.attempts.insert(result.attempts.begin(), result.attempts.back());
+  CHECK(failure_report(result, false) ==
+        report +
+            "  earlier: attempt 0: rank 0 exited with code 1 after 12.3 s: rank 2 held up the others: load_batch "
+            "(train.py:7), sleeps\n");
+}
+
 TEST_CASE("earlier attempts have their reason and their log") {
   JobResult result = failed_job(2, 1, Exited{1});
   result.attempts = {attempt(0, 2, 1, Exited{1}), attempt(1, 2, 1, Exited{1}), attempt(2, 2, 1, Exited{1}),

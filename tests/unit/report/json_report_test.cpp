@@ -95,6 +95,7 @@ TEST_CASE("the report has every fact of the result under its key") {
   "console_bytes_lost": 0,
   "console_error": null,
   "output_complete": true,
+  "stacks": [],
   "before": null,
   "after": null,
   "preload": null,

@@ -71,7 +71,12 @@ struct WorkerEnd {
 };
 
 /// Source of the evidence that a worker failed.
-enum class EvidenceKind { end, error_file, last_words };
+enum class EvidenceKind {
+  end,
+  error_file,
+  last_words,
+  stack,  ///< it was elsewhere when another rank had timed out
+};
 
 struct Evidence {
   EvidenceKind kind = EvidenceKind::end;
@@ -146,6 +151,7 @@ struct JobResult {
   std::chrono::milliseconds timeout{0};  ///< for timed_out
   std::chrono::system_clock::time_point started;
   std::chrono::nanoseconds ran{0};
+  std::vector<std::string> stack_files;  ///< pages of all threads of this machine's ranks, in order
   std::optional<CommandEnd> before;
   std::optional<CommandEnd> after;
   std::optional<PreloadResult> preload;
