@@ -147,17 +147,13 @@ class FrameReader {
   }
 
  private:
-  struct Local {
-    std::size_t index = 0;
-    std::uint64_t name = 0;
-  };
   struct Code {
     std::string function;
     std::string file;
     int first_line = 0;
     std::uint64_t instructions = 0;
     std::vector<unsigned char> lines;
-    std::vector<Local> locals;
+    std::vector<std::pair<std::size_t, std::uint64_t>> locals;  ///< index and name
   };
 
   /// 0 if it cannot be read.
@@ -179,25 +175,32 @@ class FrameReader {
     return frames;
   }
 
-  /// False: the chain does not end as it should, and `frames` are those before that.
+  /// False: a frame had gone while the chain was read. The others are in `frames`.
   bool walk(std::uint64_t address, std::vector<PythonFrame>& frames) {
     frames.clear();
+    bool is_whole = true;
     Struct frame;
     for (unsigned i = 0; address != 0 && i < max_steps && frames.size() < max_frames; ++i) {
       if (!frame.read(memory_, address, at_.frame_previous, at_.frame_code, at_.frame_instruction, at_.frame_owner)) {
         return false;
       }
       if (frame.get<std::uint8_t>(at_.frame_owner) < first_internal_owner) {
+        // Without code: the function has just returned, and its caller follows.
         const Code* const code = read_code(frame.get(at_.frame_code) & ~tag_bits);
-        if (code == nullptr || !memory_.take(code->lines.size() + code->function.size() + code->file.size())) {
-          return false;
-        }
-        const std::uint64_t offset = frame.get(at_.frame_instruction) - code->instructions;
-        frames.push_back({code->function, code->file, line_at(code->lines, code->first_line, offset), {}});
-        add_numbers(*code, address + at_.frame_locals, frames.back());
+        is_whole = is_whole && code != nullptr;
+        if (code != nullptr && !add_frame(*code, frame, address, frames)) return false;
       }
       address = frame.get(at_.frame_previous);
     }
+    return is_whole;
+  }
+
+  bool add_frame(const Code& code, const Struct& frame, std::uint64_t address, std::vector<PythonFrame>& frames) const {
+    // What it costs here: a copy of the names and the search for the line.
+    if (!memory_.take(sizeof(PythonFrame) + code.lines.size() + code.function.size() + code.file.size())) return false;
+    const std::uint64_t offset = frame.get(at_.frame_instruction) - code.instructions;
+    frames.push_back({code.function, code.file, line_at(code.lines, code.first_line, offset), {}});
+    add_numbers(code, address + at_.frame_locals, frames.back());
     return true;
   }
 
@@ -219,7 +222,7 @@ class FrameReader {
       std::array<std::uint64_t, max_locals> names{};
       memory_.read(object.get(at_.code_names) + at_.tuple_items, names.data(), kinds.size() * sizeof names[0]);
       for (std::size_t i = 0; i < kinds.size(); ++i) {
-        if ((kinds[i] & kind_mask) == kind_local) code.locals.push_back({i, names[i]});
+        if ((kinds[i] & kind_mask) == kind_local) code.locals.emplace_back(i, names[i]);
       }
     }
     return found->second ? &*found->second : nullptr;
@@ -227,7 +230,7 @@ class FrameReader {
 
   [[nodiscard]] std::vector<unsigned char> bytes(std::uint64_t address, std::size_t limit) const {
     std::vector<unsigned char> data(std::min<std::uint64_t>(pointer(address + at_.bytes_size), limit));
-    if (!memory_.read(address + at_.bytes_data, data.data(), data.size())) data.clear();
+    if (!data.empty() && !memory_.read(address + at_.bytes_data, data.data(), data.size())) data.clear();
     return data;
   }
 
@@ -253,11 +256,11 @@ class FrameReader {
 
   void add_numbers(const Code& code, std::uint64_t locals, PythonFrame& frame) const {
     std::array<std::uint64_t, max_locals> values{};
-    const std::size_t count = code.locals.empty() ? 0 : code.locals.back().index + 1;
+    const std::size_t count = code.locals.empty() ? 0 : code.locals.back().first + 1;
     if (!memory_.read(locals, values.data(), count * sizeof values[0])) return;
-    for (const Local& local : code.locals) {
-      const auto value = number(values[local.index]);
-      std::string name = value ? text(local.name) : std::string();
+    for (const auto& [index, name_address] : code.locals) {
+      const auto value = number(values[index]);
+      std::string name = value ? text(name_address) : std::string();
       if (name.empty() || name[0] == '_' || name[0] == '.') continue;
       frame.numbers.emplace_back(std::move(name), *value);
       if (frame.numbers.size() == max_numbers) return;

@@ -237,6 +237,18 @@ TEST_CASE("a circle of frames ends") {
   CHECK(std::ranges::count_if(threads, [](const auto& thread) { return thread.second.size() == 512; }) == 1);
 }
 
+TEST_CASE("a function that returned while it was read does not hide its callers") {
+  RecordedMemory memory(read_file(DDRUN_RECORDED "/python3.14"));
+  const Located at = locate(memory);
+  memory.write(at.frame + at.layout.at.frame_code, std::uint64_t{0});
+  const auto reader = PythonReader::find(memory, memory.mappings());
+  REQUIRE(reader);
+  const Threads threads = reader->read(memory);
+  CHECK(thread_in(threads, "announce").empty());
+  CHECK(std::ranges::count_if(threads, [](const auto& thread) { return thread.second[0].function == "Thread.run"; }) ==
+        1);
+}
+
 TEST_CASE("a thread that has left a frame while it was read is read once more") {
   const RecordedMemory memory(read_file(DDRUN_RECORDED "/python3.13"));
   const auto reader = PythonReader::find(memory, memory.mappings());

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mappings.hpp"
@@ -45,30 +45,44 @@ class RecordedMemory : public Memory {
     }
   }
   bool read(std::uint64_t address, void* to, std::size_t size) const override {
-    const std::string* const range = range_of(address, size);
-    if (range != nullptr) std::memcpy(to, range->data() + offset_, size);
-    return size == 0 || range != nullptr;
+    const auto [range, offset] = range_of(address, size);
+    if (range != ranges_.end()) std::memcpy(to, range->second.data() + offset, size);
+    return size == 0 || range != ranges_.end();
   }
-  /// Changes what is at an address that can be read.
-  void write(std::uint64_t address, std::uint64_t value) {
-    if (auto* const range = const_cast<std::string*>(range_of(address, sizeof value)); range != nullptr) {
-      std::memcpy(range->data() + offset_, &value, sizeof value);
+  /// Changes what is at an address; nothing if that is not recorded.
+  template <class T>
+  void write(std::uint64_t address, T value) {
+    const auto [range, offset] = range_of(address, sizeof value);
+    if (range != ranges_.end()) std::memcpy(ranges_[range->first].data() + offset, &value, sizeof value);
+  }
+  /// The address of the recorded byte with this number, modulo their count.
+  [[nodiscard]] std::uint64_t address_at(std::size_t number) const {
+    std::size_t count = 0;
+    for (const auto& [start, bytes] : ranges_) count += bytes.size();
+    if (count == 0) return 0;
+    number %= count;
+    for (const auto& [start, bytes] : ranges_) {
+      if (number < bytes.size()) return start + number;
+      number -= bytes.size();
     }
+    return 0;
   }
   [[nodiscard]] const std::vector<Mapping>& mappings() const { return mappings_; }
 
  private:
-  const std::string* range_of(std::uint64_t address, std::size_t size) const {
-    auto after = ranges_.upper_bound(address);
-    if (after == ranges_.begin()) return nullptr;
-    const auto& [start, bytes] = *--after;
-    offset_ = address - start;
-    return offset_ <= bytes.size() && size <= bytes.size() - offset_ ? &bytes : nullptr;
+  using Ranges = std::map<std::uint64_t, std::string>;
+  /// The range that holds these bytes, and where in it they begin.
+  [[nodiscard]] std::pair<Ranges::const_iterator, std::uint64_t> range_of(std::uint64_t address,
+                                                                          std::size_t size) const {
+    auto range = ranges_.upper_bound(address);
+    if (range == ranges_.begin()) return {ranges_.end(), 0};
+    const std::uint64_t offset = address - (--range)->first;
+    const std::size_t length = range->second.size();
+    return {offset <= length && size <= length - offset ? range : ranges_.end(), offset};
   }
 
   std::vector<Mapping> mappings_;
-  std::map<std::uint64_t, std::string> ranges_;
-  mutable std::uint64_t offset_ = 0;
+  Ranges ranges_;
 };
 
 }  // namespace ddrun::inspect
