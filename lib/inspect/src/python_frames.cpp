@@ -136,6 +136,7 @@ class FrameReader {
         std::vector<PythonFrame>& all = threads[static_cast<pid_t>(tid)];
         // The newest interpreter comes first.
         std::move(frames.begin(), frames.end(), std::back_inserter(all));
+        all.resize(std::min(all.size(), max_frames));
       }
       interpreter = pointer(interpreter + at_.interpreter_next);
     }

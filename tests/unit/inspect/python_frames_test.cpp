@@ -237,6 +237,17 @@ TEST_CASE("a circle of frames ends") {
   CHECK(std::ranges::count_if(threads, [](const auto& thread) { return thread.second.size() == 512; }) == 1);
 }
 
+TEST_CASE("a circle of threads ends") {
+  RecordedMemory memory(read_file(DDRUN_RECORDED "/python3.13"));
+  const Located at = locate(memory);
+  memory.write(at.thread + at.layout.at.thread_next, at.thread);
+  const auto reader = PythonReader::find(memory, memory.mappings());
+  REQUIRE(reader);
+  const Threads threads = reader->read(memory);
+  REQUIRE(threads.size() == 1);
+  CHECK(threads.begin()->second.size() == 512);
+}
+
 TEST_CASE("a function that returned while it was read does not hide its callers") {
   RecordedMemory memory(read_file(DDRUN_RECORDED "/python3.14"));
   const Located at = locate(memory);
