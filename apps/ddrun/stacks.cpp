@@ -93,7 +93,11 @@ std::vector<Job> find_jobs(const std::string& wanted) {
 
 /// Fails as connect_to_job() does, or with `timeout` or `protocol`.
 Result<json> ask(const std::string& path, const json& request, Deadline deadline) {
+  const auto no_answer = [] {
+    return fail(Errc::timeout, "it does not answer; SIGCONT continues one that was stopped");
+  };
   const auto connection = agent::connect_to_job(path, deadline);
+  if (!connection && connection.error().code == Errc::timeout) return no_answer();
   if (!connection) return tl::unexpected(connection.error());
   // The socket's buffer is empty and has room for it.
   const std::string line = request.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
@@ -106,7 +110,7 @@ Result<json> ask(const std::string& path, const json& request, Deadline deadline
     else if (got == 0 || (errno != EAGAIN && errno != EINTR)) break;
     if (got > 0) continue;
     pollfd readable{connection->get(), POLLIN, 0};
-    if (::poll(&readable, 1, poll_timeout(deadline)) == 0) return fail(Errc::timeout, "it does not answer");
+    if (::poll(&readable, 1, poll_timeout(deadline)) == 0) return no_answer();
   }
   json object = json::parse(reply, nullptr, false);
   if (!object.is_object()) return fail(Errc::protocol, "it ended, or broke off its answer");
@@ -208,8 +212,7 @@ int run_stacks(const Parsed& parsed) {
   const auto reply =
       job.error.empty() ? ask(job.path, request, deadline) : tl::unexpected(Error{Errc::timeout, job.error});
   if (!reply) {
-    say_error(concat("no answer from the job with PID ", job.name, ": ", reply.error().message,
-                     reply.error().code == Errc::timeout ? "; SIGCONT continues a process that was stopped" : ""));
+    say_error(concat("no answer from the job with PID ", job.name, ": ", reply.error().message));
     return exit_codes::launcher_failed;
   }
   if (const auto error = reply->find("error"); error != reply->end() && error->is_string()) {

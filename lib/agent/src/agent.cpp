@@ -54,6 +54,8 @@ namespace asio = boost::asio;
 constexpr std::chrono::seconds console_stall_limit{1};
 /// A job that writes a line each second has its memory trimmed at most this often.
 constexpr Milliseconds max_trim_delay{60'000};
+/// From the start of the first workers. A shorter job does not pay for a new file, some 4 % of its time on ext4.
+constexpr Milliseconds socket_delay{100};
 
 std::string describe_sender(pid_t sender) {
   if (sender <= 0) return {};
@@ -197,8 +199,8 @@ class Agent {
   /// Once, before the first workers. One machine does it for all: that of node rank 0, which is the coordinator's
   /// unless ranks were given or the coordinator has no workers.
   void announce_logs(const RankAssignment& ranks);
-  /// Once, after the first workers were started: a start does not wait for it.
-  void open_socket();
+  /// Called for each attempt; only the first counts.
+  void open_socket_later();
   void answer(const JobRequest& request, const JobSocket::Reply& reply);
   void on_output_closed();
 
@@ -221,6 +223,7 @@ class Agent {
   StackPages stacks_;
   EventLog event_log_;
   JobSocket socket_;
+  Alarm socket_timer_;
   std::optional<Watchdog> watchdog_;  ///< only with TORCHELASTIC_ENABLE_FILE_TIMER
   Alarm time_limit_;
   Alarm skew_;
@@ -239,7 +242,7 @@ class Agent {
   std::set<pid_t> stopped_readers_;  ///< process groups stopped because they read in the background
   bool folded_ = false;
   bool announced_logs_ = false;
-  bool opened_socket_ = false;
+  bool socket_wanted_ = false;
 };
 
 Agent::Agent(Job& job)
@@ -265,6 +268,7 @@ Agent::Agent(Job& job)
       event_log_(spec_.event_log_handler, spec_.role, prepared_.hostname,
                  spec_.rendezvous.standalone ? "c10d" : spec_.rendezvous.backend),
       socket_(io_.get_executor(), [this](const auto& request, const auto& reply) { answer(request, reply); }),
+      socket_timer_(io_.get_executor()),
       time_limit_(io_.get_executor()),
       skew_(io_.get_executor()),
       background_poll_(io_.get_executor()),
@@ -562,17 +566,19 @@ void Agent::spawn_workers(int attempt) {
   } else {
     if (suspended_) group_.signal({SIGSTOP});  // workers started since
     if (preload_) preload_->on_workers_started();
-    open_socket();
+    open_socket_later();
     trim_delay_ = process::settle_time;
     trim_memory_later();
     dispatch(event::Spawned{});
   }
 }
 
-void Agent::open_socket() {
-  if (std::exchange(opened_socket_, true)) return;
-  const std::string runtime_dir(prepared_.parent.get("XDG_RUNTIME_DIR").value_or(""));
-  socket_.open(job_socket_folders(::geteuid(), runtime_dir), job_.context.shared->started_pid);
+void Agent::open_socket_later() {
+  if (std::exchange(socket_wanted_, true)) return;
+  socket_timer_.set(Clock::now() + socket_delay, [this] {
+    const std::string runtime_dir(prepared_.parent.get("XDG_RUNTIME_DIR").value_or(""));
+    socket_.open(job_socket_folders(::geteuid(), runtime_dir), job_.context.shared->started_pid);
+  });
 }
 
 void Agent::answer(const JobRequest& request, const JobSocket::Reply& reply) {
