@@ -26,6 +26,10 @@ PICTURES = {  # train.py, and what a row shows when the screen is taken; None: t
     "progress": ("import os, time\nfrom tqdm import tqdm\n\nrank = int(os.environ['RANK'])\n"
                  "for step in tqdm(range(40), desc=f'rank{rank}'):\n    time.sleep(0.05 * (1 + rank * 0.2))\n",
                  r"rank3: +[4-9]\d%"),
+    "hang": ('import datetime, os, sys, time\nimport torch, torch.distributed as dist\n\ndef load_batch(step):\n'
+             '    if os.environ["RANK"] == "2" and step == 3:\n        time.sleep(1000)  # a file server that does not answer\n\n'
+             'sys.tracebacklimit = 0\ndist.init_process_group("gloo", timeout=datetime.timedelta(seconds=5))\nfor step in range(100):\n'
+             '    load_batch(step)\n    dist.all_reduce(torch.ones(1))\n', None),
 }
 COLOURS = ("text", "window", "frame", "title", "red", "green", "brown", "blue", "magenta", "cyan")
 LIGHT = "#1f2328 #f6f8fa #d1d9e0 #59636e #cf222e #116329 #7d4e00 #0969da #8250df #1b7c83".split()

@@ -10,9 +10,9 @@ train.py and other programs that stand for the reader's own lie there (tests/e2e
 scripts/ of this tree. Hosts that ssh is asked for are this machine.
 
 In what is printed (stdout and stderr together), `...` and `…` stand for any text in a line, and for any lines if they
-stand alone. `after 12.3 s`, `pid 4703`, `on node7`, ports of 127.0.0.1, points in time and random letters in the names
-of folders stand for others of their kind, several blanks for any number of them. A command in a console block has to
-succeed unless the next one is `echo $?`.
+stand alone. `after 12.3 s`, `pid 4703`, `0 % CPU`, `on node7`, ports of 127.0.0.1, points in time and random letters in
+the names of folders stand for others of their kind, several blanks for any number of them. A command in a console block
+has to succeed unless the next one is `echo $?`.
 
 Comments on the lines above a block, which a reader does not see, change how it is run:
 
@@ -138,6 +138,7 @@ WILDCARDS = [(re.compile(shown), meant) for shown, meant in (
     (r"\.\.\.|…", r".*"),
     (r"\b\d+(?:\.\d+)? s\b", r"\d+(?:\.\d+)? (?:ms|s)"),
     (r"\bpid \d+", r"pid \d+"),
+    (r"\b\d+ % CPU", r"\d+ % CPU"),
     (r"\bon node\d\b", r"on [\w.-]+"),
     (r"\[node\d:", r"\[[\w.-]+:"),
     (r"127\.0\.0\.1:\d+", r"127\.0\.0\.1:\d+"),

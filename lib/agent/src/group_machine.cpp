@@ -273,7 +273,8 @@ GroupMachine::Decision GroupMachine::handle(const event::JobTimeout&) {
   return after({action::SendAbort{
                    {rendezvous::AbortKind::time_is_up, exit_codes::timed_out,
                     concat("the job ran for ", format_duration(rules_.job_limit), ", the limit set with --timeout")}}},
-               after_stacks({"at the limit set with --timeout"}, end_job(Verdict::timed_out, SIGTERM)));
+               after_stacks({concat("after ", format_duration(rules_.job_limit), " (--timeout)")},
+                            end_job(Verdict::timed_out, SIGTERM)));
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::EndingSignal& ending) {

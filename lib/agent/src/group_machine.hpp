@@ -95,7 +95,7 @@ struct SpawnWorkers {
 };
 struct CancelSpawn {};       ///< no worker of this attempt is needed any more: ends --before
 struct ReadStacks {          ///< and show where the ranks are; the actions after it wait, for a bounded time
-  std::string why;           ///< "at the limit set with --timeout"
+  std::string why;           ///< "after 6.0 s (--timeout)"
   bool finds_cause = false;  ///< a worker timed out: the rank that is elsewhere is the cause
 };
 struct SignalGroup {  ///< to each worker's process group, then SIGCONT for stopped ones

@@ -21,7 +21,9 @@ constexpr std::size_t max_shown_frames = 20;
 /// Of a Python program, whose interpreter's frames say nothing.
 constexpr std::size_t max_native_names = 6;
 constexpr std::size_t function_columns = 28;
-constexpr std::size_t max_columns = 160;
+/// Of a line on the console, and in a file.
+constexpr std::size_t console_columns = 100;
+constexpr std::size_t file_columns = 400;
 
 /// Parts of paths and beginnings of functions whose frames wait for other ranks.
 constexpr std::array<std::string_view, 4> communication_files{"torch/distributed/", "/mpi4py/", "/horovod/",
@@ -131,16 +133,18 @@ std::string native_names(const ThreadStack& thread) {
 
 class Text {
  public:
+  explicit Text(std::size_t columns) : columns_(columns) {}
   void line(std::size_t indent, std::string_view text) {
-    text_ += concat(std::string(indent, ' '), cut_line(plain_line(text), max_columns), "\n");
+    text_ += concat(std::string(indent, ' '), cut_line(plain_line(text), columns_ - indent), "\n");
   }
   [[nodiscard]] std::string take() { return std::move(text_); }
 
  private:
+  std::size_t columns_;
   std::string text_;
 };
 
-/// At most `limit` lines: runs of library frames become one line, then the middle is left out.
+/// At most `limit` lines: the middle is left out.
 template <class Frame, class LineOf>
 void add_frames(Text& text, const std::vector<Frame>& frames, std::size_t limit, LineOf line) {
   const std::size_t outer = frames.size() > limit ? limit / 3 : 0;
@@ -268,7 +272,7 @@ HeldUp find_culprits(const StackPage& page, std::size_t world) {
 }
 
 std::string short_text(const StackPage& page, const std::string& directory) {
-  Text text;
+  Text text(console_columns);
   const auto groups = group_ranks(page);
   for (std::size_t i = 0; i < std::min(groups.size(), max_shown_groups); ++i)
     add_group(text, groups[i], max_shown_frames, directory);
@@ -278,7 +282,7 @@ std::string short_text(const StackPage& page, const std::string& directory) {
 }
 
 std::string full_text(const StackPage& page) {
-  Text text;
+  Text text(file_columns);
   constexpr std::size_t no_limit = 1'000'000;
   for (const StackGroup& group : group_ranks(page)) add_group(text, group, no_limit, {});
   for (const RankStacks& rank : page.ranks) {

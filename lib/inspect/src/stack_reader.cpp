@@ -26,7 +26,8 @@ namespace {
 constexpr std::size_t max_reading_threads = 4;
 constexpr Milliseconds read_time{1500};
 constexpr Milliseconds naming_time{1000};
-constexpr int max_files = 1000;
+/// A job that is restarted again and again does not fill a disk.
+constexpr int max_files = 10;
 
 double to_seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 

@@ -109,8 +109,11 @@ class Round {
     // Killed between making it and telling the other two of it, the agent leaves an empty directory. (A signal kills it
     // as long as there is nothing to stop in order.)
     const bool known_gap = phase_ == Phase::starting;
-    if (problem.empty() && !known_gap && !std::filesystem::is_empty(temporary.path()))
-      problem = "left a directory behind";
+    for (const auto& entry : std::filesystem::directory_iterator(temporary.path())) {
+      // Stacks of workers that outlived the grace time are for the user.
+      const bool is_page = entry.path().filename().string().starts_with("ddrun-stacks-");
+      if (problem.empty() && !known_gap && !is_page) problem = "left behind " + entry.path().string();
+    }
     return problem;
   }
 

@@ -170,10 +170,12 @@ class Words(unittest.TestCase):
     def test_pictures(self):
         """README's terminals, drawn by scripts/picture: text in both themes, with the words that the picture is there for."""
         shown = re.findall(r"^!\[[^]]+\]\((docs/pictures/[^)]+)\)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
-        self.assertEqual(shown, ["docs/pictures/failure.svg", "docs/pictures/progress.svg"])
+        self.assertEqual(shown, ["docs/pictures/failure.svg", "docs/pictures/progress.svg", "docs/pictures/hang.svg"])
         words = {"failure": {"torchrun": [r"Root Cause \(first observed failure\):", "To enable traceback see"],
                              "ddrun": [r"\[0-3\]\s+FileNotFoundError", r"rank \d exited with code 1"]},
-                 "progress": {"torchrun": [r"rank\d: +\d+%\|"], "ddrun": [rf"rank{rank}: +\d+%\|" for rank in range(4)]}}
+                 "progress": {"torchrun": [r"rank\d: +\d+%\|"], "ddrun": [rf"rank{rank}: +\d+%\|" for rank in range(4)]},
+                 "hang": {"torchrun": [r"Root Cause \(first observed failure\):"],
+                          "ddrun": [r"rank 2 \(pid \d+\): sleeps", r"load_batch +train.py:6", "rank 2 held up the others"]}}
         for name in shown:
             path = ROOT / name
             with self.subTest(name):

@@ -214,7 +214,7 @@ class Stops(Job):
         report = self.folder / "report.json"
         result = self.start_stuck("--timeout=4s", f"--report={report}", HANG, "call").wait()
         self.assertEqual(result.code, 124)
-        file = self.check(result, "at the limit set with --timeout")
+        file = self.check(result, "after 4.0 s (--timeout)")
         self.assertEqual(json.loads(report.read_text())["stacks"], [str(file)])
         self.assertEqual(file.parent, self.folder)
 

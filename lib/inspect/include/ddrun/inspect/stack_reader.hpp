@@ -27,7 +27,8 @@ class StackReader {
   struct Request {
     std::string why;  ///< StackPage::why
     std::vector<Target> targets;
-    std::string file_prefix;  ///< "logs/attempt_0/stacks-": the page is written to stacks-1.txt; empty: to no file
+    std::string
+        file_prefix;  ///< "logs/attempt_0/stacks-": the page is written to stacks-1.txt, up to 10; empty: to no file
   };
   struct Answer {
     StackPage page;

@@ -59,7 +59,7 @@ struct RankStacks {
 
 /// All ranks of this machine at one moment.
 struct StackPage {
-  std::string why;  ///< after "where the ranks are": "at the limit set with --timeout"
+  std::string why;  ///< after "where the ranks are": "after 6.0 s (--timeout)"
   std::chrono::system_clock::time_point at;
   std::vector<RankStacks> ranks;  ///< in order of rank
 };
