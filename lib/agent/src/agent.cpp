@@ -600,10 +600,11 @@ void Agent::answer(const JobRequest& request, const JobSocket::Reply& reply) {
   if (asked.empty()) {
     return reply(error_reply(concat("no such rank runs on this machine; give some of ", name_ranks(ranks))));
   }
-  stacks_.async_read(std::move(asked), [this, as_json = request.as_json, reply](const inspect::StackPage& page) {
-    reply(as_json ? concat(R"({"stacks":)", inspect::json_text(page), "}")
-                  : reply_line({{"text", inspect::short_text(page, prepared_.directory)}}));
-  });
+  stacks_.async_read(std::move(asked), request.as_json,
+                     [this, as_json = request.as_json, reply](const inspect::StackPage& page) {
+                       reply(as_json ? concat(R"({"stacks":)", inspect::json_text(page), "}")
+                                     : reply_line({{"text", inspect::short_text(page, prepared_.directory)}}));
+                     });
 }
 
 void Agent::trim_memory_later() {

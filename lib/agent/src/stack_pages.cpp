@@ -18,8 +18,9 @@ StackPages::Targets StackPages::running_ranks() const {
   return targets;
 }
 
-void StackPages::async_read(Targets ranks, std::function<void(const inspect::StackPage&)> done) {
-  reader_.async_read({"", std::move(ranks), ""}, [done = std::move(done)](const auto& answer) { done(answer.page); });
+void StackPages::async_read(Targets ranks, bool all_threads, std::function<void(const inspect::StackPage&)> done) {
+  reader_.async_read({"", std::move(ranks), all_threads, ""},
+                     [done = std::move(done)](const auto& answer) { done(answer.page); });
 }
 
 void StackPages::async_show(const std::string& why, std::function<void(const inspect::StackPage&)> done) {
@@ -29,7 +30,7 @@ void StackPages::async_show(const std::string& why, std::function<void(const ins
   const std::string prefix = has_logs ? output_.attempt_dir() + "/stacks-"
                                       : concat(variable("TMPDIR").value_or("/tmp"), "/ddrun-stacks-",
                                                job_.context.shared->started_pid.load(), "-");
-  reader_.async_read({why, running_ranks(), prefix},
+  reader_.async_read({why, running_ranks(), true, prefix},
                      [this, number = last_, done = std::move(done)](const auto& answer) {
                        std::string text = inspect::short_text(answer.page, job_.prepared.directory);
                        text += concat("  all threads: ", answer.file.empty() ? answer.file_error : answer.file);

@@ -29,7 +29,7 @@ class StackPages {
   using Targets = std::vector<inspect::StackReader::Target>;
   [[nodiscard]] Targets running_ranks() const;
   /// Reads without showing anything.
-  void async_read(Targets ranks, std::function<void(const inspect::StackPage&)> done);
+  void async_read(Targets ranks, bool all_threads, std::function<void(const inspect::StackPage&)> done);
 
  private:
   Job& job_;

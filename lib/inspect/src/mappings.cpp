@@ -46,7 +46,7 @@ std::vector<Mapping> parse_mappings(std::string_view text, pid_t pid) {
       continue;
     }
     const std::size_t path = line.find_first_not_of(' ');
-    if (path == std::string_view::npos) continue;
+    if (path == std::string_view::npos || (!mapping.executable && mapping.offset != 0)) continue;
     line.remove_prefix(path);
     if (!mappings.empty() && mappings.back().module->path == line) mapping.module = mappings.back().module;
     else

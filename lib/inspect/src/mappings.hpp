@@ -20,7 +20,8 @@ struct Mapping {
   std::shared_ptr<const Module> module;  ///< the same object for all mappings of a file that follow each other
 };
 
-/// The mappings that have a name, in ascending order; lines that are none are left out. `pid` is for the modules.
+/// The mappings that have a name and hold code or the beginning of a file, in ascending order; lines that are none are
+/// left out. `pid` is for the modules.
 [[nodiscard]] std::vector<Mapping> parse_mappings(std::string_view text, pid_t pid);
 
 /// Those of a process; empty if it is gone. May block on the process's memory lock.

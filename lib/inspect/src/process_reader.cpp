@@ -110,6 +110,21 @@ pid_t id_in_own_namespace(pid_t pid, pid_t tid) {
   return ids.empty() ? tid : ids.back();
 }
 
+/// Start time and size of memory, from /proc/PID/stat; empty if the process is gone.
+std::string cache_key(pid_t pid) {
+  const std::string stat = read_small_file(concat("/proc/", pid, "/stat")).value_or("");
+  constexpr std::size_t start_time = 20;  // words after the name
+  const auto words = split(std::string_view(stat).substr(std::min(stat.size(), stat.rfind(')') + 1)), ' ');
+  return words.size() > start_time + 1 ? words[start_time] + " " + words[start_time + 1] : std::string();
+}
+
+void update(ProcessCache& cache, pid_t pid, const Memory& tables) {
+  std::string key = cache_key(pid);
+  if (!key.empty() && key == cache.key) return;
+  cache = {std::move(key), read_mappings(pid), std::nullopt};
+  cache.python = PythonReader::find(tables, cache.mappings);
+}
+
 }  // namespace
 
 RankStacks read_facts(int rank, pid_t pid) {
@@ -131,13 +146,13 @@ RankStacks read_facts(int rank, pid_t pid) {
   return stacks;
 }
 
-void read_stacks(RankStacks& stacks, Deadline deadline) {
+void read_stacks(RankStacks& stacks, ProcessCache& cache, bool all_threads, Deadline deadline) {
   if (stacks.threads.empty()) return;
   const pid_t pid = process_of(stacks);
   const auto memory = ProcessMemory::open(pid);
   const bool ends = stacks.threads[0].state == 'Z' || stacks.threads[0].state == 'X';
   if (!memory && !ends) stacks.note = concat("no stack: ", memory.error().message);
-  std::vector<pid_t> ids = threads_of(pid);
+  std::vector<pid_t> ids = all_threads ? threads_of(pid) : std::vector{pid};
   if (ids.size() > max_read_threads) {
     stacks.threads_left_out = ids.size() - max_read_threads;
     ids.resize(max_read_threads);
@@ -152,18 +167,18 @@ void read_stacks(RankStacks& stacks, Deadline deadline) {
   }
   if (threads.empty()) return;
   if (memory) {
-    const auto mappings = read_mappings(pid);
     const CachedMemory tables(*memory);
-    if (const auto python = PythonReader::find(tables, mappings)) {
-      stacks.note = python->unsupported_reason();
-      auto frames = python->read(*memory);
+    update(cache, pid, tables);
+    if (cache.python) {
+      stacks.note = cache.python->unsupported_reason();
+      auto frames = cache.python->read(*memory);
       const bool own_ids = frames.empty() || frames.count(pid) != 0;
       for (ThreadStack& thread : threads) {
         const auto found = frames.find(own_ids ? thread.tid : id_in_own_namespace(pid, thread.tid));
         if (found != frames.end()) thread.python = std::move(found->second);
       }
     }
-    CodeImages images(tables, mappings);
+    CodeImages images(tables, cache.mappings);
     for (std::size_t i = 0; i < threads.size() && Clock::now() < deadline; ++i) {
       if (const auto registers = parse_syscall_registers(lines[i])) {
         const StackSnapshot stack(*memory, stack_pointer_of(*registers));

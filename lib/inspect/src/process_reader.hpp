@@ -3,9 +3,14 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/inspect/stacks.hpp"
+#include "mappings.hpp"
+#include "python_frames.hpp"
 
 namespace ddrun::inspect {
 
@@ -13,10 +18,17 @@ namespace ddrun::inspect {
 /// A worker that only waits for a child, as a shell or a launcher does, is replaced by that child.
 [[nodiscard]] RankStacks read_facts(int rank, pid_t pid);
 
+/// What stays true of a process while it maps no memory: reading it costs more than all else.
+struct ProcessCache {
+  std::string key;  ///< start time and size of its memory
+  std::vector<Mapping> mappings;
+  std::optional<PythonReader> python;
+};
+
 /// Completes what read_facts() returned with all threads and their frames; native functions have no names yet. Stops
 /// and signals nothing, and needs the right to trace the process, but not ptrace(2). Blocks while a page of the process
-/// is read from a disk. Beyond `deadline` no further thread is unwound.
-void read_stacks(RankStacks& stacks, Deadline deadline);
+/// is read from a disk. Beyond `deadline` no further thread is unwound, and without `all_threads` only the main one.
+void read_stacks(RankStacks& stacks, ProcessCache& cache, bool all_threads, Deadline deadline);
 
 /// CPU time of all threads of the process that was read; 0 if it is gone. The kernel adds what runs at its ticks, each
 /// 1 to 10 ms.

@@ -31,14 +31,14 @@ constexpr int max_files = 10;
 
 double to_seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
-void name_functions_of(StackPage& page) {
+void name_functions_of(StackPage& page, NameCache& names) {
   std::vector<NativeFrame*> frames;
   for (RankStacks& rank : page.ranks) {
     for (ThreadStack& thread : rank.threads) {
       for (NativeFrame& frame : thread.native) frames.push_back(&frame);
     }
   }
-  name_functions(frames);
+  name_functions(frames, names);
 }
 
 /// Nothing runs if there can be no thread: the reading's time limit then ends it.
@@ -94,7 +94,7 @@ struct StackReader::State : std::enable_shared_from_this<State> {
   };
 
   void read(Request request, std::function<void(Answer)> done);
-  void start_reading_threads(std::uint64_t id, const std::vector<Target>& targets);
+  void start_reading_threads(std::uint64_t id, const Request& request);
   /// Ends the stage after this time, if it is not over then.
   void set_limit(std::uint64_t id, Reading& reading, Milliseconds time);
   void name(std::uint64_t id, Reading& reading);
@@ -103,6 +103,9 @@ struct StackReader::State : std::enable_shared_from_this<State> {
   boost::asio::any_io_executor executor;
   std::map<std::uint64_t, std::unique_ptr<Reading>> readings;
   std::uint64_t last_id = 0;
+  // Of the last reading; while a thread has them, another reading does without.
+  std::map<pid_t, ProcessCache> processes;
+  NameCache names;
 };
 
 void StackReader::State::read(Request request, std::function<void(Answer)> done) {
@@ -123,14 +126,20 @@ void StackReader::State::read(Request request, std::function<void(Answer)> done)
     rank.note = concat("no stack: not read within ", format_duration(read_time));
   }
   set_limit(id, reading, read_time);
-  if (!request.targets.empty()) start_reading_threads(id, request.targets);
+  if (!request.targets.empty()) start_reading_threads(id, request);
 }
 
-void StackReader::State::start_reading_threads(std::uint64_t id, const std::vector<Target>& targets) {
-  const std::size_t count = std::min(targets.size(), max_reading_threads);
+void StackReader::State::start_reading_threads(std::uint64_t id, const Request& request) {
+  const std::size_t count = std::min(request.targets.size(), max_reading_threads);
   const Post post{executor, weak_from_this(), id};
+  std::map<pid_t, ProcessCache> last = std::exchange(processes, {});
   for (std::size_t first = 0; first < count; ++first) {
-    start_thread([post, targets, first, count, id, deadline = Clock::now() + read_time] {
+    std::map<pid_t, ProcessCache> known;
+    for (std::size_t i = first; i < request.targets.size(); i += count) {
+      known.insert(last.extract(request.targets[i].pid));
+    }
+    start_thread([post, targets = request.targets, all_threads = request.all_threads, first, count, id,
+                  known = std::move(known), deadline = Clock::now() + read_time]() mutable {
       std::vector<std::pair<std::size_t, RankStacks>> ranks;
       // Facts of all first: to read these never blocks.
       for (std::size_t i = first; i < targets.size(); i += count) {
@@ -142,8 +151,10 @@ void StackReader::State::start_reading_threads(std::uint64_t id, const std::vect
         });
       }
       for (auto& [i, rank] : ranks) {
-        read_stacks(rank, deadline);
-        post([id, i = i, rank = std::move(rank)](State& state, Reading& to) mutable {
+        ProcessCache& cache = known[rank.pid];
+        read_stacks(rank, cache, all_threads, deadline);
+        post([id, i = i, rank = std::move(rank), cache = std::move(cache)](State& state, Reading& to) mutable {
+          state.processes[rank.pid] = std::move(cache);
           to.answer.page.ranks[i] = std::move(rank);
           if (--to.missing == 0) state.name(id, to);
         });
@@ -168,8 +179,9 @@ void StackReader::State::name(std::uint64_t id, Reading& reading) {
   if (std::exchange(reading.stage, Reading::Stage::naming) == Reading::Stage::naming) return;
   set_limit(id, reading, naming_time);
   const Post post{executor, weak_from_this(), id};
-  start_thread([post, id, page = reading.answer.page, prefix = reading.file_prefix, began = reading.began]() mutable {
-    name_functions_of(page);
+  start_thread([post, id, page = reading.answer.page, prefix = reading.file_prefix, began = reading.began,
+                known = std::exchange(names, {})]() mutable {
+    name_functions_of(page, known);
     // Until here `cpu` is the CPU time of the process at the beginning.
     const double elapsed = to_seconds(Clock::now() - began);
     for (RankStacks& rank : page.ranks) {
@@ -178,7 +190,8 @@ void StackReader::State::name(std::uint64_t id, Reading& reading) {
     Answer answer;
     if (!prefix.empty()) answer.file = write_new_file(prefix, full_text(page), answer.file_error);
     answer.page = std::move(page);
-    post([id, answer = std::move(answer)](State& state, Reading& to) mutable {
+    post([id, answer = std::move(answer), known = std::move(known)](State& state, Reading& to) mutable {
+      state.names = std::move(known);
       to.answer = std::move(answer);
       state.finish(id);
     });

@@ -25,6 +25,7 @@ constexpr unsigned max_sections = 4096;
 constexpr std::size_t max_symbol = 2048;
 constexpr std::size_t max_function_name = 100;
 constexpr std::size_t symbols_at_once = 4096;
+constexpr std::size_t max_cached_names = 10'000;
 
 /// The file of `module` if it is the one that is mapped.
 UniqueFd open_module(const Module& module) {
@@ -151,11 +152,15 @@ std::string function_name(const std::string& symbol) {
   return brief;
 }
 
-void name_functions(const std::vector<NativeFrame*>& frames) {
-  std::map<std::pair<dev_t, ino_t>, std::vector<NativeFrame*>> by_file;
-  for (NativeFrame* frame : frames) {
-    if (frame->module && frame->module->inode != 0)
-      by_file[{frame->module->device, frame->module->inode}].push_back(frame);
+void name_functions(const std::vector<NativeFrame*>& frames, NameCache& cache) {
+  const auto key_of = [](const NativeFrame& frame) {
+    return std::tuple(frame.module->device, frame.module->inode, frame.address);
+  };
+  std::map<std::pair<dev_t, ino_t>, std::vector<const NativeFrame*>> by_file;
+  if (cache.size() > max_cached_names) cache.clear();
+  for (const NativeFrame* frame : frames) {
+    if (!frame->module || frame->module->inode == 0 || !cache.try_emplace(key_of(*frame)).second) continue;
+    by_file[{frame->module->device, frame->module->inode}].push_back(frame);
   }
   for (auto& [id, of_file] : by_file) {
     const UniqueFd file = open_module(*of_file.front()->module);
@@ -163,15 +168,15 @@ void name_functions(const std::vector<NativeFrame*>& frames) {
     std::sort(of_file.begin(), of_file.end(),
               [](const NativeFrame* a, const NativeFrame* b) { return a->address < b->address; });
     std::vector<Wanted> wanted;
-    for (const NativeFrame* frame : of_file) {
-      if (wanted.empty() || wanted.back().address != frame->address) wanted.push_back({frame->address});
-    }
+    for (const NativeFrame* frame : of_file) wanted.push_back({frame->address});
     search_file(file.get(), wanted);
-    auto found = wanted.begin();
-    for (NativeFrame* frame : of_file) {
-      while (found->address != frame->address) ++found;
-      if (found->name_offset != 0) frame->function = function_name(read_name(file.get(), found->name_offset));
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (wanted[i].name_offset == 0) continue;
+      cache[key_of(*of_file[i])] = function_name(read_name(file.get(), wanted[i].name_offset));
     }
+  }
+  for (NativeFrame* frame : frames) {
+    if (frame->module && frame->module->inode != 0) frame->function = cache[key_of(*frame)];
   }
 }
 
