@@ -62,7 +62,7 @@ package_packages() { echo rpm python3 python3-venv; }
 aarch64_packages() { echo g++-aarch64-linux-gnu qemu-user-static; } # the emulator runs what the build has to run
 lint_packages() { echo clang-format clang-tidy clang shellcheck git; }
 pytorch_packages() { echo python3-venv; }
-rival_packages() { echo mpich libmpich-dev openmpi-bin libopenmpi-dev libgloo-dev iperf3 parallel redis-server time; }
+rival_packages() { echo mpich libmpich-dev openmpi-bin libopenmpi-dev libgloo-dev iperf3 parallel redis-server time gdb; }
 
 missing_packages() {
   local package

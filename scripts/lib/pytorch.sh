@@ -45,6 +45,7 @@ install_pytorch() {
 install_frameworks() { _install_more frameworks "Lightning, Ray, JupyterLab and others" "${framework_requirements[@]}"; }
 install_terminal() { _install_more terminal "a terminal's emulation and progress bars" pyte==0.8.2 tqdm==4.70.1; }
 install_torchrun_etcd() { _install_more etcd "torchrun's client of etcd" python-etcd==0.4.5; }
+install_py_spy() { _install_more py-spy "a reader of Python stacks to compare with" py-spy==0.4.3; }
 
 # _install_more NAME WHAT REQUIREMENT…   unless it has been done
 _install_more() {

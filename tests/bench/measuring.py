@@ -113,11 +113,13 @@ class Bench:
             return self.repeats
         return quick if self.quick else usual
 
-    def run(self, command, lines=0, limit=60.0, environment=None):
-        """Runs a command under bench_timed; gives back its result."""
+    def run(self, command, lines=0, limit=60.0, environment=None, output=None):
+        """Runs a command under bench_timed; gives back its result. `output` is the file for its stdout."""
         timed = [self.timed, "--limit", str(limit)]
         if lines:
             timed += ["--lines", str(lines)]
+        if output:
+            timed += ["--output", output]
         with open(os.path.join(self.scratch, "stderr"), "w+b") as errors:
             done = subprocess.run(timed + command, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL,
                                   env=environment or self.environment, cwd=self.scratch, timeout=limit + 120)

@@ -12,6 +12,7 @@ import time
 import coordinating
 import failing_over
 import gpu_reducing
+import inspecting
 import launching
 import networking
 import notebooks
@@ -37,6 +38,8 @@ BENCHMARKS = {
     "preload-restart": preloading.preload_restart,
     "preload-memory": preloading.preload_memory,
     "preload-leak": preloading.preload_leak,
+    "stacks": inspecting.stacks,
+    "stacks-pause": inspecting.stacks_pause,
     "ddp-run": training.ddp_run,
     "notebook": notebooks.notebook,
     "store-get": storing.store_get,

@@ -1,9 +1,9 @@
 // Runs one command and prints its time as one line of JSON. Python would add more to a time of two milliseconds than
 // ddrun's share of it.
 //
-//   bench_timed [--lines N] [--limit SECONDS] COMMAND…
+//   bench_timed [--lines N] [--limit SECONDS] [--output FILE] COMMAND…
 //
-// Without --lines: the time until the command has ended; its stdout goes to /dev/null.
+// Without --lines: the time until the command has ended; its stdout goes to FILE, or to /dev/null.
 // With --lines: the time until N lines that end in '~' have come out of it, stdout and stderr together. Then it gets
 // SIGTERM. Otherwise it inherits stderr. At the limit, and once the command has ended, remaining descendants are
 // killed.
@@ -101,14 +101,16 @@ void on_alarm(int) {}
 int main(int argc, char** argv) {
   long lines = 0;
   double limit_seconds = 60;
+  const char* output = nullptr;
   int at = 1;
   for (; at + 1 < argc && argv[at][0] == '-'; at += 2) {
     if (strcmp(argv[at], "--lines") == 0) lines = atol(argv[at + 1]);
     else if (strcmp(argv[at], "--limit") == 0) limit_seconds = atof(argv[at + 1]);
+    else if (strcmp(argv[at], "--output") == 0) output = argv[at + 1];
     else break;
   }
   if (at >= argc || argv[at][0] == '-') {
-    fprintf(stderr, "usage: bench_timed [--lines N] [--limit SECONDS] COMMAND...\n");
+    fprintf(stderr, "usage: bench_timed [--lines N] [--limit SECONDS] [--output FILE] COMMAND...\n");
     return 2;
   }
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -116,11 +118,13 @@ int main(int argc, char** argv) {
   if (lines > 0 && ::pipe2(pipe_ends, O_CLOEXEC) != 0) die("pipe");
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   if (null < 0) die("/dev/null");
+  const int to = output ? ::open(output, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600) : null;
+  if (to < 0) die(output);
 
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
   posix_spawn_file_actions_adddup2(&files, null, 0);
-  posix_spawn_file_actions_adddup2(&files, lines > 0 ? pipe_ends[1] : null, 1);
+  posix_spawn_file_actions_adddup2(&files, lines > 0 ? pipe_ends[1] : to, 1);
   if (lines > 0) posix_spawn_file_actions_adddup2(&files, pipe_ends[1], 2);
   struct sigaction action {};
   action.sa_handler = on_alarm;
