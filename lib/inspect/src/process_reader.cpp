@@ -83,9 +83,8 @@ std::optional<ThreadFacts> read_thread(pid_t pid, pid_t tid, const Memory* memor
     case 'X': facts.thread.doing = "has ended"; break;
     case 'D': {
       const std::string place = read_small_file(concat("/proc/", pid, "/wchan")).value_or("");
-      const std::string call_text = call && call->number >= 0 ? activity.text + ", in" : "is in";
-      facts.thread.doing =
-          concat(call_text, " uninterruptible sleep (state D", place.empty() || place == "0" ? "" : ", " + place, ")");
+      facts.thread.doing = concat("is in uninterruptible sleep (state D", place.empty() || place == "0" ? "" : ", ",
+                                  place == "0" ? "" : place, ")", call && call->number >= 0 ? ": " + activity.text : "");
       break;
     }
     default: facts.thread.doing = activity.text;
