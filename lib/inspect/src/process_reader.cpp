@@ -83,8 +83,9 @@ std::optional<ThreadFacts> read_thread(pid_t pid, pid_t tid, const Memory* memor
     case 'X': facts.thread.doing = "has ended"; break;
     case 'D': {
       const std::string place = read_small_file(concat("/proc/", pid, "/wchan")).value_or("");
-      facts.thread.doing = concat("is in uninterruptible sleep (state D", place.empty() || place == "0" ? "" : ", ",
-                                  place == "0" ? "" : place, ")", call && call->number >= 0 ? ": " + activity.text : "");
+      facts.thread.doing =
+          concat("is in uninterruptible sleep (state D", place.empty() || place == "0" ? "" : ", ",
+                 place == "0" ? "" : place, ")", call && call->number >= 0 ? ": " + activity.text : "");
       break;
     }
     default: facts.thread.doing = activity.text;

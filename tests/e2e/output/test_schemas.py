@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The schemas in docs/schemas: what jobs write with --report and --events fits them, and these jobs write each event,
+"""The schemas in docs/schemas: what jobs write with --report and --events, and `ddrun stacks --json`, fits them, and these jobs write each event,
 verdict, kind of evidence and object that the schemas describe."""
 import concurrent.futures
 import json
@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -44,7 +45,14 @@ echo 'RuntimeError: [gloo] Connection closed by peer' >&2
 exit 1
 """
 # Rank 0 gives up waiting for rank 1.
-TIMES_OUT = "[ $RANK = 1 ] && exec sleep 60; echo 'RuntimeError: Timed out waiting 6000ms for recv' >&2; exit 1"
+TIMES_OUT = """[ $RANK = 1 ] && { touch waits; exec sleep 60; }
+until [ -e waits ]; do sleep 0.05; done
+echo 'RuntimeError: Timed out waiting 6000ms for recv' >&2; exit 1"""
+# A worker that waits for its child, and one in Python.
+ASKED = """[ $RANK = 1 ] || { sleep 60; true; }
+exec python3 -c 'import time
+def train(step): time.sleep(60)
+train(3)'"""
 RUNS = "until [ -e end ]; do sleep 0.02; done"
 
 
@@ -81,6 +89,9 @@ class Jobs:
                           env={"DDRUN_SECRET": "a secret for tests only, and long", "XDG_CONFIG_HOME": str(self.folder)})
         self.running.append(running)
         return running
+
+    def stacks(self):
+        return [json.loads(file.read_text()) for file in self.folder.glob("*.stacks")]
 
     def events(self, name="*"):
         return [json.loads(line) for file in self.folder.glob(f"{name}.events")
@@ -150,6 +161,18 @@ def a_lease(jobs):
     agents[other].wait()
 
 
+def asked(jobs):
+    job = jobs.start("asked", "-n2", "sh", "-c", ASKED)
+
+    def sleeps():
+        answer = subprocess.run([DDRUN, "stacks", str(job.process.pid), "--json"], capture_output=True, text=True).stdout
+        (jobs.folder / "asked.stacks").write_text(answer)
+        return answer.count('"sleeps"') == 2 and '"train"' in answer
+    wait_until(sleeps)
+    job.process.terminate()
+    job.wait()
+
+
 class Schemas(unittest.TestCase):
     maxDiff = None
 
@@ -158,9 +181,9 @@ class Schemas(unittest.TestCase):
         if jsonschema is None:
             raise unittest.SkipTest("python3-jsonschema not installed: run scripts/setup --tests")
         cls.schemas = {name: json.loads((ROOT / f"docs/schemas/{name}.schema.json").read_text(encoding="utf-8"))
-                       for name in ("report", "events")}
-        cls.written = {"report": [], "events": []}
-        plays = (one_machine, several_machines, a_lease)
+                       for name in ("report", "events", "stacks")}
+        cls.written = {"report": [], "events": [], "stacks": []}
+        plays = (one_machine, several_machines, a_lease, asked)
         with concurrent.futures.ThreadPoolExecutor(len(plays)) as pool:
             jobs = [Jobs() for _ in plays]
             for each in jobs:
@@ -170,6 +193,7 @@ class Schemas(unittest.TestCase):
         for each in jobs:
             cls.written["report"] += each.reports()
             cls.written["events"] += each.events()
+            cls.written["stacks"] += each.stacks()
 
     def test_what_is_written_fits(self):
         for name, schema in self.schemas.items():
@@ -215,7 +239,7 @@ class Schemas(unittest.TestCase):
 
     def test_each_key_has_a_value_somewhere(self):
         # Losses of output, a full /dev/shm, a missing module: other tests cause them.
-        elsewhere = {"log_error", "console_error", "shm", "python"}
+        elsewhere = {"log_error", "console_error", "shm", "python", "note"}
         for name, schema in self.schemas.items():
             keys = {key for place in [schema, *schema["$defs"].values()] for key in place.get("properties", {})}
             empty = {key for key in keys if all(value is None for value in values(self.written[name], key))}
