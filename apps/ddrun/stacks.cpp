@@ -221,7 +221,7 @@ int run_stacks(const Parsed& parsed) {
   }
   const auto answer = reply->find(command.json ? "stacks" : "text");
   if (answer != reply->end() && command.json) {
-    return print_to_stdout(answer->dump(2, ' ', false, json::error_handler_t::replace) + "\n");
+    return print_to_stdout(answer->dump(2, ' ', true, json::error_handler_t::replace) + "\n");
   }
   if (answer != reply->end() && answer->is_string()) return print_to_stdout(plain_text(answer->get<std::string>()));
   say_error(concat("the job with PID ", job.name, " was started by another version of ddrun"));

@@ -602,6 +602,7 @@ void Agent::answer(const JobRequest& request, const JobSocket::Reply& reply) {
   }
   stacks_.async_read(std::move(asked), request.as_json,
                      [this, as_json = request.as_json, reply](const inspect::StackPage& page) {
+                       trim_memory_later();
                        reply(as_json ? concat(R"({"stacks":)", inspect::json_text(page), "}")
                                      : reply_line({{"text", inspect::short_text(page, prepared_.directory)}}));
                      });

@@ -22,16 +22,6 @@ std::uint32_t gnu_hash_of(std::string_view name) {
   return hash;
 }
 
-std::uint32_t hash_of(std::string_view name) {
-  std::uint32_t hash = 0;
-  for (const char c : name) {
-    hash = (hash << 4U) + static_cast<unsigned char>(c);
-    const std::uint32_t high = hash & 0xf0000000U;
-    hash = (hash ^ (high >> 24U)) & ~high;
-  }
-  return hash;
-}
-
 }  // namespace
 
 std::optional<ElfImage> ElfImage::read(const Memory& memory, std::uint64_t base) {
@@ -66,18 +56,12 @@ void ElfImage::read_dynamic(std::uint64_t address, std::uint64_t size) {
     const std::uint64_t at = entry->d_un.d_ptr < bias_ ? entry->d_un.d_ptr + bias_ : entry->d_un.d_ptr;
     if (entry->d_tag == DT_SYMTAB) symbols_ = at;
     if (entry->d_tag == DT_STRTAB) strings_ = at;
-    if (entry->d_tag == DT_HASH) hash_ = at;
     if (entry->d_tag == DT_GNU_HASH) gnu_hash_ = at;
   }
 }
 
 std::uint64_t ElfImage::symbol(std::string_view name) const {
-  if (symbols_ == 0 || strings_ == 0 || name.size() > max_name) return 0;
-  if (gnu_hash_ != 0) return find_by_gnu_hash(name);
-  return hash_ != 0 ? find_by_hash(name) : 0;
-}
-
-std::uint64_t ElfImage::find_by_gnu_hash(std::string_view name) const {
+  if (symbols_ == 0 || strings_ == 0 || gnu_hash_ == 0 || name.size() > max_name) return 0;
   const auto header = memory_->get<std::array<std::uint32_t, 4>>(gnu_hash_);
   if (!header || (*header)[0] == 0) return 0;
   const auto [buckets, first_symbol, bloom_words, bloom_shift] = *header;
@@ -93,18 +77,6 @@ std::uint64_t ElfImage::find_by_gnu_hash(std::string_view name) const {
       if (const std::uint64_t value = value_if_named(index, name); value != 0) return value;
     }
     if ((*link & 1U) != 0) return 0;
-  }
-  return 0;
-}
-
-std::uint64_t ElfImage::find_by_hash(std::string_view name) const {
-  const auto buckets = memory_->get<std::uint32_t>(hash_);
-  if (!buckets || *buckets == 0) return 0;
-  const std::uint64_t bucket_table = hash_ + 8;
-  auto index = memory_->get<std::uint32_t>(bucket_table + std::uint64_t{hash_of(name) % *buckets} * 4);
-  for (unsigned i = 0; index && *index != 0 && i < max_chain; ++i) {
-    if (const std::uint64_t value = value_if_named(*index, name); value != 0) return value;
-    index = memory_->get<std::uint32_t>(bucket_table + (std::uint64_t{*buckets} + *index) * 4);
   }
   return 0;
 }

@@ -8,9 +8,8 @@
 
 namespace ddrun::inspect {
 
-/// The tables of a 64-bit ELF file as they are mapped in a process (generic ABI, chapter 5; gABI hash table and GNU
-/// hash table). Read from memory, so that a file that was deleted, replaced or lies in another mount namespace is no
-/// different.
+/// The tables of a 64-bit ELF file as they are mapped in a process (generic ABI, chapter 5, with GNU's hash table).
+/// Read from memory, so that a file that was deleted, replaced or lies in another mount namespace is no different.
 class ElfImage {
  public:
   /// `base`: where the file begins in memory. `memory` is borrowed and should be cached.
@@ -26,8 +25,6 @@ class ElfImage {
  private:
   explicit ElfImage(const Memory& memory) : memory_(&memory) {}
   void read_dynamic(std::uint64_t address, std::uint64_t size);
-  [[nodiscard]] std::uint64_t find_by_gnu_hash(std::string_view name) const;
-  [[nodiscard]] std::uint64_t find_by_hash(std::string_view name) const;
   /// The value of the symbol with this index if it is defined and has this name; else 0.
   [[nodiscard]] std::uint64_t value_if_named(std::uint64_t index, std::string_view name) const;
 
@@ -37,7 +34,6 @@ class ElfImage {
   // Of the dynamic section, in memory; 0: none.
   std::uint64_t symbols_ = 0;
   std::uint64_t strings_ = 0;
-  std::uint64_t hash_ = 0;
   std::uint64_t gnu_hash_ = 0;
 };
 

@@ -23,7 +23,9 @@ namespace ddrun::inspect {
 
 namespace {
 
-constexpr std::size_t max_reading_threads = 4;
+constexpr std::size_t max_reading_threads = 4;  ///< of one reading
+/// Of all readings, with those that are blocked for good.
+constexpr int max_threads_at_once = 40;
 constexpr Milliseconds read_time{1500};
 constexpr Milliseconds naming_time{1000};
 /// A job that is restarted again and again does not fill a disk.
@@ -39,11 +41,6 @@ void name_functions_of(StackPage& page, NameCache& names) {
     }
   }
   name_functions(frames, names);
-}
-
-/// Nothing runs if there can be no thread: the reading's time limit then ends it.
-void start_thread(std::function<void()> run) {
-  if (auto thread = start_thread_signals_blocked("ddrun stacks", std::move(run))) thread->detach();
 }
 
 /// Writes a new file; its path, or an empty one and `error`.
@@ -93,6 +90,8 @@ struct StackReader::State : std::enable_shared_from_this<State> {
     }
   };
 
+  /// Nothing runs if there can be no thread: the reading's time limit then ends it.
+  void start_thread(std::function<void()> run);
   void read(Request request, std::function<void(Answer)> done);
   void start_reading_threads(std::uint64_t id, const Request& request);
   /// Ends the stage after this time, if it is not over then.
@@ -103,10 +102,25 @@ struct StackReader::State : std::enable_shared_from_this<State> {
   boost::asio::any_io_executor executor;
   std::map<std::uint64_t, std::unique_ptr<Reading>> readings;
   std::uint64_t last_id = 0;
+  int running_threads = 0;
   // Of the last reading; while a thread has them, another reading does without.
   std::map<pid_t, ProcessCache> processes;
   NameCache names;
 };
+
+void StackReader::State::start_thread(std::function<void()> run) {
+  if (running_threads == max_threads_at_once) return;
+  const auto until_end = [run = std::move(run), to = executor, weak = weak_from_this()] {
+    run();
+    boost::asio::post(to, [weak] {
+      if (const auto alive = weak.lock()) --alive->running_threads;
+    });
+  };
+  auto thread = start_thread_signals_blocked("ddrun stacks", until_end);
+  if (!thread) return;
+  ++running_threads;
+  thread->detach();
+}
 
 void StackReader::State::read(Request request, std::function<void(Answer)> done) {
   const std::uint64_t id = ++last_id;
@@ -178,6 +192,7 @@ void StackReader::State::set_limit(std::uint64_t id, Reading& reading, Milliseco
 void StackReader::State::name(std::uint64_t id, Reading& reading) {
   if (std::exchange(reading.stage, Reading::Stage::naming) == Reading::Stage::naming) return;
   set_limit(id, reading, naming_time);
+  if (!reading.file_prefix.empty()) reading.answer.file_error = "not written within " + format_duration(naming_time);
   const Post post{executor, weak_from_this(), id};
   start_thread([post, id, page = reading.answer.page, prefix = reading.file_prefix, began = reading.began,
                 known = std::exchange(names, {})]() mutable {
