@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Jobs that hang: in each `ddrun stacks`, and what ddrun shows by itself, begin with the rank that the others wait for,
 and with its line. A kind of hang in a program is a scene; those of PyTorch need its environment (scripts/setup
---pytorch), and all of them but two run with DDRUN_HANGS=full."""
+--pytorch), and DDRUN_TORCH_HANGS says how many are tried."""
 import json
 import os
 import pathlib
@@ -111,6 +111,10 @@ class Hangs(Job):
             if kind in ("python", "call"):
                 self.assertIn("ranks 0,1,3: receives from 127.0.0.1:", page)
 
+    def test_preload(self):
+        page = self.scene([*PYTHON["call"], "step=3"], "--preload=json", HANG, "call")
+        self.assertNotIn("--preload", page)
+
     def test_cpp(self):
         for kind, words in CPP.items():
             if kind == "python" and not may_sample():
@@ -139,9 +143,9 @@ class Hangs(Job):
 
     @unittest.skipUnless(TORCH.exists(), "there is no PyTorch (scripts/setup --pytorch)")
     def test_torch(self):
-        for kind, words in PYTHON.items():
-            if kind not in ("call", "order") and os.environ.get("DDRUN_HANGS") != "full":
-                continue
+        kinds = sorted(PYTHON, key=lambda kind: kind not in ("call", "order"))
+        for kind in kinds[:int(os.environ.get("DDRUN_TORCH_HANGS", len(kinds)))]:
+            words = PYTHON[kind]
             page = self.scene([*words, "train_step", "step=3"], "--no-python", TORCH, HANG, kind, "torch")
             self.assertIn("waits for other ranks", page)
             self.assertIn("torch/distributed/", page)
@@ -151,7 +155,7 @@ class Kills(Job):
     """Workers are killed while they are read, DDRUN_STACK_KILLS times."""
 
     def test_kills(self):
-        kills = int(os.environ.get("DDRUN_STACK_KILLS", "60"))
+        kills = int(os.environ.get("DDRUN_STACK_KILLS", "1000"))
         report = self.folder / "report.json"
         work = self.folder / "work.py"
         work.write_text("import threading\ndef work(step):\n  while True: step = (lambda n: n + 1)(step)\n"
