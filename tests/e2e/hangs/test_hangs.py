@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Jobs that hang: in each `ddrun stacks`, and what ddrun shows by itself, begin with the rank that the others wait for,
 and with its line. A kind of hang in a program is a scene; those of PyTorch need its environment (scripts/setup
---pytorch), and DDRUN_TORCH_HANGS says how many are tried."""
+--pytorch), and DDRUN_TEST_TORCH_HANGS says how many are tried."""
 import json
 import os
 import pathlib
@@ -93,9 +93,9 @@ class Job(unittest.TestCase):
 
     def scene(self, words, *command, **options):
         with self.subTest(command=command[-2:]):
+            (self.folder / "hub").unlink(missing_ok=True)
             running = self.start_stuck(*command, **options)
             page = self.shows(running, words)
-            (self.folder / "hub").unlink(missing_ok=True)
             self.end(running)
             return page
 
@@ -144,7 +144,7 @@ class Hangs(Job):
     @unittest.skipUnless(TORCH.exists(), "there is no PyTorch (scripts/setup --pytorch)")
     def test_torch(self):
         kinds = sorted(PYTHON, key=lambda kind: kind not in ("call", "order"))
-        for kind in kinds[:int(os.environ.get("DDRUN_TORCH_HANGS", len(kinds)))]:
+        for kind in kinds[:int(os.environ.get("DDRUN_TEST_TORCH_HANGS", len(kinds)))]:
             words = PYTHON[kind]
             page = self.scene([*words, "train_step", "step=3"], "--no-python", TORCH, HANG, kind, "torch")
             self.assertIn("waits for other ranks", page)
@@ -152,10 +152,10 @@ class Hangs(Job):
 
 
 class Kills(Job):
-    """Workers are killed while they are read, DDRUN_STACK_KILLS times."""
+    """Workers are killed while they are read, DDRUN_TEST_STACK_KILLS times."""
 
     def test_kills(self):
-        kills = int(os.environ.get("DDRUN_STACK_KILLS", "1000"))
+        kills = int(os.environ.get("DDRUN_TEST_STACK_KILLS", "1000"))
         report = self.folder / "report.json"
         work = self.folder / "work.py"
         work.write_text("import threading\ndef work(step):\n  while True: step = (lambda n: n + 1)(step)\n"
