@@ -584,9 +584,9 @@ void Agent::open_socket_later() {
 void Agent::answer(const JobRequest& request, const JobSocket::Reply& reply) {
   std::vector<int> ranks;
   std::vector<inspect::StackReader::Target> asked;
-  for (const auto& running : stacks_.running_ranks()) {
-    ranks.push_back(running.rank);
-    if (request.includes(running.rank)) asked.push_back(running);
+  for (const auto& target : stacks_.targets()) {
+    if (target.pid != 0) ranks.push_back(target.rank);
+    if (request.includes(target.rank)) asked.push_back(target);
   }
   if (request.question == JobRequest::Question::job) {
     const auto age = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - record_.started_at());

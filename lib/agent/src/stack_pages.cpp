@@ -10,10 +10,10 @@
 
 namespace ddrun::agent {
 
-StackPages::Targets StackPages::running_ranks() const {
+StackPages::Targets StackPages::targets() const {
   Targets targets;
   for (const Worker& worker : group_.workers()) {
-    if (worker.child) targets.push_back({worker.end.rank, worker.end.pid});
+    if (worker.end.pid != 0) targets.push_back({worker.end.rank, worker.child ? worker.end.pid : 0});
   }
   return targets;
 }
@@ -30,7 +30,7 @@ void StackPages::async_show(const std::string& why, std::function<void(const ins
   const std::string prefix = has_logs ? output_.attempt_dir() + "/stacks-"
                                       : concat(variable("TMPDIR").value_or("/tmp"), "/ddrun-stacks-",
                                                job_.context.shared->started_pid.load(), "-");
-  reader_.async_read({why, running_ranks(), true, prefix},
+  reader_.async_read({why, targets(), true, prefix},
                      [this, number = last_, done = std::move(done)](const auto& answer) {
                        std::string text = inspect::short_text(answer.page, job_.prepared.directory);
                        text += concat("  all threads: ", answer.file.empty() ? answer.file_error : answer.file);

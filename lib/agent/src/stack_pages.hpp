@@ -27,7 +27,8 @@ class StackPages {
   void give_up() { awaited_ = 0; }
 
   using Targets = std::vector<inspect::StackReader::Target>;
-  [[nodiscard]] Targets running_ranks() const;
+  /// All workers that were started.
+  [[nodiscard]] Targets targets() const;
   /// Reads without showing anything.
   void async_read(Targets ranks, bool all_threads, std::function<void(const inspect::StackPage&)> done);
 

@@ -131,7 +131,7 @@ RankStacks read_facts(int rank, pid_t pid) {
   RankStacks stacks;
   stacks.rank = rank;
   stacks.pid = pid;
-  for (int depth = 0; depth <= max_launchers; ++depth) {
+  for (int depth = 0; pid != 0 && depth <= max_launchers; ++depth) {
     const pid_t process = process_of(stacks);
     auto facts = read_thread(process, process, nullptr);
     if (!facts) break;

@@ -190,7 +190,7 @@ ThreadStack common_stack(const StackGroup& group) {
 void add_group(Text& text, const StackGroup& group, std::size_t limit, const std::string& directory) {
   const RankStacks& first = *group.ranks.front();
   std::string who = name_ranks(numbers_of(group.ranks));
-  if (group.ranks.size() == 1) {
+  if (group.ranks.size() == 1 && first.pid != 0) {
     who +=
         concat(" (pid ", first.pid, first.child != 0 ? concat(", child ", first.child, " ", first.program) : "", ")");
   }

@@ -48,7 +48,7 @@ class CodeImages {
 /// A part of a process's stack as it was at one time; the rest is read when it is asked for.
 class StackSnapshot : public Memory {
  public:
-  /// Up to 128 KiB from `stack_pointer` on. `live` is borrowed.
+  /// Up to 32 KiB from `stack_pointer` on. `live` is borrowed.
   StackSnapshot(const Memory& live, std::uint64_t stack_pointer);
   /// `bytes`: what lies at `begin`.
   StackSnapshot(const Memory& live, std::uint64_t begin, std::vector<std::byte> bytes)

@@ -111,6 +111,11 @@ class Hangs(Job):
             if kind in ("python", "call"):
                 self.assertIn("ranks 0,1,3: receives from 127.0.0.1:", page)
 
+    def test_a_rank_that_has_ended(self):
+        running = self.start("sh", "-c", "[ $RANK = 0 ] || exec sleep 1000", ranks=2)
+        wait_until(lambda: "  rank 0: has ended\n" in self.ask(running).stdout)
+        self.end(running)
+
     def test_preload(self):
         page = self.scene([*PYTHON["call"], "step=3"], "--preload=json", HANG, "call")
         self.assertNotIn("--preload", page)

@@ -22,7 +22,7 @@ class StackReader {
  public:
   struct Target {
     int rank = 0;
-    pid_t pid = 0;  ///< must not have been reaped when async_read() is called
+    pid_t pid = 0;  ///< must not have been reaped when async_read() is called; 0: has ended
   };
   struct Request {
     std::string why;  ///< StackPage::why

@@ -48,7 +48,7 @@ struct ThreadStack {
 /// One rank of this machine.
 struct RankStacks {
   int rank = 0;
-  pid_t pid = 0;                     ///< of its worker
+  pid_t pid = 0;                     ///< of its worker; 0: has ended
   pid_t child = 0;                   ///< read instead, as the worker only waits for this process; 0: none
   std::string program;               ///< name of the process that was read
   double cpu = 0;                    ///< CPUs in use while the page was made
