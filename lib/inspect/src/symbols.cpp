@@ -26,6 +26,7 @@ constexpr std::size_t max_symbol = 2048;
 constexpr std::size_t max_function_name = 100;
 constexpr std::size_t symbols_at_once = 4096;
 constexpr std::size_t max_cached_names = 10'000;
+constexpr std::uint64_t max_offset = std::uint64_t{1} << 62U;  ///< in a file; sums with lengths in it do not wrap
 
 /// The file of `module` if it is the one that is mapped.
 UniqueFd open_module(const Module& module) {
@@ -63,6 +64,7 @@ void search_table(int file, const Elf64_Shdr& table, const Elf64_Shdr& names, st
     for (const Elf64_Sym& symbol : symbols) {
       const unsigned type = ELF64_ST_TYPE(symbol.st_info);
       if ((type != STT_FUNC && type != STT_GNU_IFUNC) || symbol.st_shndx == SHN_UNDEF) continue;
+      if (symbol.st_name >= names.sh_size || names.sh_offset > max_offset) continue;
       if (symbol.st_value > wanted.back().address || symbol.st_value + symbol.st_size <= wanted.front().address)
         continue;
       auto one = std::lower_bound(wanted.begin(), wanted.end(), symbol.st_value,
@@ -98,30 +100,80 @@ std::string read_name(int file, std::uint64_t offset) {
   return size > 0 && end < static_cast<std::size_t>(size) ? name.substr(0, end) : std::string();
 }
 
-/// Calls `use(at, depth)` for each character; depth counts the brackets <>, {} and [] around it. False from `use` ends.
-template <class Use>
-void walk(const std::string& name, Use use) {
+bool is_identifier(char c) { return c == '_' || (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z'); }
+
+/// The length of "operator<<" and the like at the beginning of `text`; 0: none begins there.
+std::size_t operator_length(std::string_view text) {
+  constexpr std::string_view word = "operator";
+  if (!text.starts_with(word)) return 0;
+  // The longer ones first.
+  for (const std::string_view sign :
+       {"->*", "<=>", "<<=", ">>=", "()", "[]", "->", "<<", ">>", "<=", ">=", "==", "!=", "&&",
+        "||",  "++",  "--",  "+=",  "-=", "*=", "/=", "%=", "^=", "&=", "|=", "<",  ">",  "+",
+        "-",   "*",   "/",   "%",   "^",  "&",  "|",  "!",  "=",  "~",  ",",  " "}) {
+    if (text.substr(word.size()).starts_with(sign)) return word.size() + sign.size();
+  }
+  return 0;
+}
+
+/// Where the group in parentheses ends that begins at `begin`.
+std::size_t end_of_group(std::string_view text, std::size_t begin) {
   int depth = 0;
-  for (std::size_t at = 0; at < name.size(); ++at) {
-    constexpr std::string_view word = "operator";
-    if (name.compare(at, word.size(), word) == 0) {  // operator<, operator(), operator->
-      at += word.size();
-      while (at < name.size() && std::string_view("<>()[]-=!+*/&|^~%,").find(name[at]) != std::string_view::npos &&
-             (name[at] != '(' || name.compare(at, 2, "()") == 0)) {
-        ++at;
-      }
-      if (at >= name.size()) return;
-    }
-    constexpr std::string_view anonymous = "(anonymous namespace)";
-    if (name.compare(at, anonymous.size(), anonymous) == 0) {
-      at += anonymous.size() - 1;
+  for (std::size_t at = begin; at < text.size(); ++at) {
+    if (text[at] == '(') ++depth;
+    if (text[at] == ')' && --depth == 0) return at + 1;
+  }
+  return text.size();
+}
+
+/// A demangled name without result types and parameters; `whole` decides about template arguments.
+std::string without_types(std::string_view full, bool whole) {
+  constexpr std::string_view anonymous = "(anonymous namespace)";
+  std::string name;
+  int depth = 0;               // of brackets
+  int angles = 0;              // of <> alone
+  bool in_conversion = false;  // "operator unsigned int": these blanks are part of the name
+  for (std::size_t at = 0; at < full.size(); ++at) {
+    const std::string_view rest = full.substr(at);
+    const char c = full[at];
+    const bool begins_word = at == 0 || !is_identifier(full[at - 1]);
+    std::size_t token = begins_word ? operator_length(rest) : 0;
+    if (token > 0 && depth == 0) in_conversion = rest[token - 1] == ' ';
+    if (rest.starts_with(anonymous)) token = anonymous.size();
+    if (token > 0) {
+      if (whole || angles == 0) name += rest.substr(0, token);
+      at += token - 1;
+      if (full.substr(at + 1).starts_with(" <")) ++at;  // operator< <int>
       continue;
     }
-    const char c = name[at];
-    if (c == '>' || c == '}' || c == ']') --depth;
-    if (!use(at, depth)) return;
+    if (c == '(' && depth == 0) {
+      const bool is_pointer = rest.starts_with("(*") || rest.starts_with("(&");
+      if (name.empty() && is_pointer) {  // void (*name(parameters))(parameters)
+        ++at;
+        continue;
+      }
+      at = end_of_group(full, at) - 1;
+      if (name.empty() || name == "decltype") continue;
+      for (const std::string_view qualifier : {" const", " volatile", " &&", " &"}) {
+        if (full.substr(at + 1).starts_with(qualifier)) at += qualifier.size();
+      }
+      if (!full.substr(at + 1).starts_with("::")) break;
+      in_conversion = false;
+      continue;
+    }
+    if (c == ' ' && depth == 0 && !in_conversion) {
+      name.clear();
+      continue;
+    }
+    const bool is_arrow = c == '>' && at > 0 && full[at - 1] == '-';
+    const bool closes = (c == '>' && !is_arrow) || c == '}' || c == ']';
+    if (closes) --depth;
+    if (c == '>' && !is_arrow && --angles == 0 && !whole) name += "…";
+    if (whole || angles == 0) name += c;
+    if (c == '<') ++angles;
     if (c == '<' || c == '{' || c == '[') ++depth;
   }
+  return name;
 }
 
 }  // namespace
@@ -134,22 +186,9 @@ std::string function_name(const std::string& symbol) {
                                                        : nullptr,
       std::free);
   if (!demangled) return name;
-  name = demangled.get();
-  std::size_t begin = 0;  // behind the result type, which functions made from templates have
-  std::size_t end = name.size();
-  walk(name, [&](std::size_t at, int depth) {
-    if (depth == 0 && name[at] == ' ') begin = at + 1;
-    if (depth == 0 && name[at] == '(') end = at;
-    return end == name.size();
-  });
-  name = name.substr(begin, end - begin);
-  if (name.size() <= max_function_name) return name;
-  std::string brief;
-  walk(name, [&](std::size_t at, int depth) {
-    if (depth == 0) brief += name[at] == '>' ? "…>" : std::string(1, name[at]);
-    return true;
-  });
-  return brief;
+  name = without_types(demangled.get(), true);
+  if (name.size() > max_function_name) name = without_types(demangled.get(), false);
+  return name.empty() ? demangled.get() : name;
 }
 
 void name_functions(const std::vector<NativeFrame*>& frames, NameCache& cache) {
