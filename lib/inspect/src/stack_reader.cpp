@@ -139,8 +139,9 @@ void StackReader::State::read(Request request, std::function<void(Answer)> done)
     rank.pid = target.pid;
     rank.note = concat("no stack: not read within ", format_duration(read_time));
   }
+  if (request.targets.empty()) return name(id, reading);
   set_limit(id, reading, read_time);
-  if (!request.targets.empty()) start_reading_threads(id, request);
+  start_reading_threads(id, request);
 }
 
 void StackReader::State::start_reading_threads(std::uint64_t id, const Request& request) {

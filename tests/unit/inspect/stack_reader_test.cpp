@@ -1,0 +1,121 @@
+#include "ddrun/inspect/stack_reader.hpp"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "ddrun/base/proc.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/test/catch.hpp"
+#include "ddrun/test/files.hpp"
+#include "ddrun/test/processes.hpp"
+
+using namespace ddrun;
+using namespace ddrun::inspect;
+
+namespace {
+
+/// Reads, on this thread's io_context.
+StackReader::Answer read(StackReader::Request request) {
+  // Lives on: threads that are given up use its executor.
+  static boost::asio::io_context context;
+  context.restart();
+  StackReader reader(context.get_executor());
+  std::optional<StackReader::Answer> answer;
+  std::thread::id called_on;
+  reader.async_read(std::move(request), [&](StackReader::Answer read) {
+    answer = std::move(read);
+    called_on = std::this_thread::get_id();
+  });
+  CHECK(!answer);
+  context.run_for(std::chrono::seconds(20));
+  REQUIRE(answer);
+  CHECK(called_on == std::this_thread::get_id());
+  return std::move(*answer);
+}
+
+}  // namespace
+
+TEST_CASE("stacks of several ranks are read in order of rank, and written to the next file") {
+  const test::TemporaryDirectory folder;
+  const test::Run first({"sleep", "1000"});
+  const test::Run second({"sleep", "1000"});
+  for (const int number : {1, 2}) {
+    const auto answer = read({"for a test", {{1, second.pid()}, {0, first.pid()}}, folder.file("stacks-")});
+    CHECK(answer.file_error.empty());
+    CHECK(answer.file == folder.file(concat("stacks-", number, ".txt")));
+    CHECK(test::read_file(answer.file).find("for a test") != std::string::npos);
+    REQUIRE(answer.page.ranks.size() == 2);
+    CHECK(answer.page.ranks[0].pid == first.pid());
+    CHECK(answer.page.ranks[1].pid == second.pid());
+    for (const RankStacks& rank : answer.page.ranks) {
+      CAPTURE(rank.note);
+      CHECK(rank.threads.size() == 1);
+    }
+  }
+}
+
+TEST_CASE("a process that has ended is said to have, and others are still read") {
+  const pid_t ended = ::fork();
+  if (ended == 0) ::_exit(0);
+  REQUIRE(ended > 0);
+  siginfo_t info{};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(ended), &info, WEXITED | WNOWAIT) == 0);
+  const test::Run living({"sleep", "1000"});
+  auto answer = read({"", {{0, ended}, {1, living.pid()}}, ""});
+  REQUIRE(answer.page.ranks.size() == 2);
+  REQUIRE(answer.page.ranks[0].threads.size() == 1);
+  CHECK(answer.page.ranks[0].threads[0].doing == "has ended");
+  CHECK(answer.page.ranks[1].threads.size() == 1);
+  CHECK(answer.file.empty());
+  CHECK(answer.file_error.empty());
+
+  ::waitpid(ended, nullptr, 0);
+  answer = read({"", {{0, ended}, {1, living.pid()}}, ""});
+  CHECK(answer.page.ranks[0].threads.empty());
+  CHECK(answer.page.ranks[1].threads.size() == 1);
+}
+
+TEST_CASE("without a rank to read the page is empty") { CHECK(read({"", {}, ""}).page.ranks.empty()); }
+
+TEST_CASE("a page that cannot be written says why") {
+  const test::TemporaryDirectory folder;
+  const auto answer = read({"", {{0, ::getpid()}}, folder.file("missing/stacks-")});
+  CHECK(answer.file.empty());
+  CHECK(answer.file_error.find("missing/stacks-1.txt: No such file or directory") != std::string::npos);
+  CHECK(answer.page.ranks.size() == 1);
+}
+
+TEST_CASE("the number of pages in a directory is limited") {
+  const test::TemporaryDirectory folder;
+  for (int number = 1; number <= 1000; ++number) test::write_file(folder.file(concat("stacks-", number, ".txt")), "");
+  const auto answer = read({"", {{0, ::getpid()}}, folder.file("stacks-")});
+  CHECK(answer.file.empty());
+  CHECK(answer.file_error.find("too many") != std::string::npos);
+}
+
+TEST_CASE("a reader that is destroyed meanwhile calls nothing") {
+  static boost::asio::io_context context;
+  auto reader = std::make_unique<StackReader>(context.get_executor());
+  bool called = false;
+  reader->async_read({"", {{0, ::getpid()}}, ""}, [&](const StackReader::Answer&) { called = true; });
+  reader.reset();
+  context.run();  // until its timer is cancelled
+  const bool ended = test::wait_until([] {
+    const auto line = read_small_file("/proc/self/stat").value_or("");
+    const std::string_view rest = std::string_view(line).substr(line.rfind(')') + 1);
+    std::size_t at = 0;  // field 20 is the number of threads
+    for (int field = 2; field < 20; ++field) at = rest.find(' ', at) + 1;
+    return rest.substr(at).starts_with("1 ");
+  });
+  CHECK(ended);
+  context.restart();
+  context.run();
+  CHECK(!called);
+}
