@@ -19,7 +19,7 @@ StackPages::Targets StackPages::targets() const {
 }
 
 void StackPages::async_read(Targets ranks, bool all_threads, std::function<void(const inspect::StackPage&)> done) {
-  reader_.async_read({"", std::move(ranks), all_threads, ""},
+  reader_.async_read({"", std::move(ranks), "", all_threads},
                      [done = std::move(done)](const auto& answer) { done(answer.page); });
 }
 
@@ -30,16 +30,15 @@ void StackPages::async_show(const std::string& why, std::function<void(const ins
   const std::string prefix = has_logs ? output_.attempt_dir() + "/stacks-"
                                       : concat(variable("TMPDIR").value_or("/tmp"), "/ddrun-stacks-",
                                                job_.context.shared->started_pid.load(), "-");
-  reader_.async_read({why, targets(), true, prefix},
-                     [this, number = last_, done = std::move(done)](const auto& answer) {
-                       std::string text = inspect::short_text(answer.page, job_.prepared.directory);
-                       text += concat("  all threads: ", answer.file.empty() ? answer.file_error : answer.file);
-                       say(Level::notice, text);
-                       if (!answer.file.empty()) job_.record.result().stack_files.push_back(answer.file);
-                       if (awaited_ != number) return;
-                       awaited_ = 0;
-                       done(answer.page);
-                     });
+  reader_.async_read({why, targets(), prefix}, [this, number = last_, done = std::move(done)](const auto& answer) {
+    std::string text = inspect::short_text(answer.page, job_.prepared.directory);
+    text += concat("  all threads: ", answer.file.empty() ? answer.file_error : answer.file);
+    say(Level::notice, text);
+    if (!answer.file.empty()) job_.record.result().stack_files.push_back(answer.file);
+    if (awaited_ != number) return;
+    awaited_ = 0;
+    done(answer.page);
+  });
 }
 
 }  // namespace ddrun::agent

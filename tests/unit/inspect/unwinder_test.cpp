@@ -52,7 +52,8 @@ std::vector<NativeFrame> frames_of(pid_t pid, pid_t thread) {
   auto frames = unwind(*memory, images, *registers);
   std::vector<NativeFrame*> to_name;
   for (NativeFrame& frame : frames) to_name.push_back(&frame);
-  name_functions(to_name);
+  NameCache known;
+  name_functions(to_name, known);
   return frames;
 }
 
@@ -209,7 +210,8 @@ TEST_CASE("a thread that computes is found in its function") {
     auto frames = unwind(stack, images, sample->registers);
     std::vector<NativeFrame*> to_name;
     for (NativeFrame& frame : frames) to_name.push_back(&frame);
-    name_functions(to_name);
+    NameCache known;
+    name_functions(to_name, known);
     names = names_of(frames);
     return names.starts_with("native::block\n");  // earlier it may be in the loader
   });

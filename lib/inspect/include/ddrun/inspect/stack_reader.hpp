@@ -27,9 +27,9 @@ class StackReader {
   struct Request {
     std::string why;  ///< StackPage::why
     std::vector<Target> targets;
+    /// "logs/attempt_0/stacks-": the page is written to stacks-1.txt, up to 10; empty: to no file.
+    std::string file_prefix;
     bool all_threads = true;  ///< else the main thread of each rank
-    std::string
-        file_prefix;  ///< "logs/attempt_0/stacks-": the page is written to stacks-1.txt, up to 10; empty: to no file
   };
   struct Answer {
     StackPage page;
