@@ -1,14 +1,15 @@
 // Threads of real programs, built in several ways, that are blocked in system calls or compute.
 #include "unwinder.hpp"
 
-#include <dirent.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "ddrun/test/files.hpp"
 #include "ddrun/test/processes.hpp"
 #include "ddrun/test/soon.hpp"
+#include "recorded_memory.hpp"
 #include "running_thread.hpp"
 #include "symbols.hpp"
 
@@ -235,4 +237,39 @@ TEST_CASE("a thread that sleeps is not found computing") {
   }
   CHECK(sample.error().code == Errc::timeout);
   CHECK(call_of(run->pid(), run->pid()).starts_with("0 "));
+}
+
+TEST_CASE("frames of a program for aarch64, whose return addresses may be signed") {
+  const std::string record = GENERATE(as<std::string>(), "aarch64", "aarch64-pac-ret");
+  CAPTURE(record);
+  const std::string file = test::read_file(concat(DDRUN_RECORDED "/", record));
+  const RecordedMemory memory(file);
+  const auto saved = memory.get<std::array<std::uint64_t, 33>>(0x1000);
+  REQUIRE(saved);
+  Registers registers;
+  for (const std::size_t number : {19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 31, 32}) {
+    registers[number] = (*saved)[number];
+  }
+  std::string expected = "record_self ";  // it keeps its return address in a register
+  SECTION("with the register that holds it") {
+    registers[30] = (*saved)[30];
+    expected += "recurse recurse recurse run leave _start ";
+  }
+  SECTION("without it, as in a system call") {}
+  CodeImages images(memory, memory.mappings());
+  std::string names;
+  for (const NativeFrame& frame : unwind(memory, images, registers, aarch64)) {
+    std::istringstream lines(file.substr(0, file.find("\n\n")));
+    std::string line;
+    while (std::getline(lines, line)) {
+      std::istringstream words(line);
+      std::string word;
+      std::string name;
+      std::uint64_t begin = 0;
+      std::uint64_t size = 0;
+      if (words >> word >> name >> std::hex >> begin >> size && word == "function" && frame.address - begin < size)
+        names += concat(name, ' ');
+    }
+  }
+  CHECK(names == expected);
 }
