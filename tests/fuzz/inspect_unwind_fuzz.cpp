@@ -117,7 +117,8 @@ void read_symbols(Input& input) {
     frame.module = module;
     to_name.push_back(&frame);
   }
-  name_functions(to_name);
+  NameCache known;
+  name_functions(to_name, known);
 }
 
 }  // namespace
