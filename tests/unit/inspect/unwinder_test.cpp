@@ -223,7 +223,7 @@ TEST_CASE("a thread that computes is found in its function") {
   }
   CAPTURE(names);
   CHECK(found);
-  CHECK(has_in_order(names, outer));
+  CHECK(has_in_order(names, {outer.begin(), outer.end() - 1}));  // _start is not found in each sample
 }
 
 TEST_CASE("a thread that sleeps is not found computing") {
