@@ -188,6 +188,9 @@ void read_stacks(RankStacks& stacks, ProcessCache& cache, bool all_threads, Dead
         if (sample) {
           const StackSnapshot stack(*memory, stack_pointer_of(sample->registers), std::move(sample->stack));
           threads[i].native = unwind(stack, images, sample->registers);
+          // The kernel's copy of a stack may be cut short in its middle.
+          auto frames = unwind(*memory, images, sample->registers);
+          if (frames.size() > threads[i].native.size()) threads[i].native = std::move(frames);
         } else if (threads[i].python.empty() && stacks.note.empty()) {
           stacks.note = sample.error().message;
         }
