@@ -14,7 +14,7 @@
 
 namespace native {
 
-std::atomic<bool> goes_on{true};
+volatile bool goes_on = true;  // else the compiler may leave the loop out
 int pipe_ends[2];
 
 /// Keeps a call before it from becoming a jump.
@@ -54,7 +54,7 @@ NOINLINE void block(const std::string& kind) {
     ::raise(SIGUSR1);
   }
   if (kind == "recursion") recurse(1000);
-  while (kind == "spin" && goes_on.load(std::memory_order_relaxed)) {
+  while (kind == "spin" && goes_on) {
   }
   no_tail_call();
 }

@@ -100,8 +100,13 @@ std::unique_ptr<test::Run> start_blocked(const std::string& program, const std::
   return run;
 }
 
-const std::vector<std::string> outer{"native::block", "main::{lambda(int)#1}::operator()",
-                                     "native::call<main::{lambda(int)#1}>", "main", "_start"};
+#ifdef __clang__
+const std::string lambda = "main::$_0";
+#else
+const std::string lambda = "main::{lambda(int)#1}";
+#endif
+const std::vector<std::string> outer{"native::block", lambda + "::operator()", "native::call<" + lambda + ">", "main",
+                                     "_start"};
 
 std::vector<std::string> below(std::vector<std::string> inner) {
   inner.insert(inner.end(), outer.begin(), outer.end());
