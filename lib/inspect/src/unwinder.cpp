@@ -342,14 +342,61 @@ std::optional<std::uint64_t> evaluate(Cursor code, const Registers& registers, c
   return code.failed() || stack.empty() ? std::nullopt : std::optional(stack.back());
 }
 
+/// Whether the instruction before `back` calls `function`: directly, by a stub of the PLT, or by its slot (-fno-plt).
+bool is_call_of(const Memory& code, const Memory& data, std::uint64_t back, std::uint64_t function) {
+  constexpr std::uint16_t call_slot = 0x15ff;
+  constexpr std::uint16_t jump_slot = 0x25ff;
+  constexpr std::uint8_t call = 0xe8;
+  constexpr std::uint32_t landing_pad = 0xfa1e0ff3;  // endbr64
+  constexpr std::uint8_t bound_prefix = 0xf2;
+  const auto relative = [&](std::uint64_t after) {
+    const auto distance = code.get<std::int32_t>(after - 4);
+    return distance ? std::optional(after + static_cast<std::uint64_t>(std::int64_t{*distance})) : std::nullopt;
+  };
+  const auto in_slot = [&](std::uint64_t after) {
+    const auto slot = relative(after);
+    return slot ? data.pointer(*slot) : std::nullopt;
+  };
+  if (code.get<std::uint16_t>(back - 6) == call_slot) return in_slot(back) == function;
+  auto target = relative(back);
+  if (!target || code.get<std::uint8_t>(back - 5) != call) return false;
+  if (*target == function) return true;
+  if (code.get<std::uint32_t>(*target) == landing_pad) *target += sizeof landing_pad;
+  if (code.get<std::uint8_t>(*target) == bound_prefix) ++*target;
+  return code.get<std::uint16_t>(*target) == jump_slot && in_slot(*target + 6) == function;
+}
+
+/// Of a thread that waits the stack pointer is known, not the frame pointer: code that was compiled with frame pointers
+/// (-O0, the C library of some distributions) would be the last frame. In the saved pair of frame pointer and return
+/// address, which lies where the former points, the latter follows a call of this function.
+std::optional<std::uint64_t> find_frame_pointer(const Description& of, const Row& row, const Memory& stack,
+                                                CodeImages& images, const Registers& registers) {
+  constexpr std::size_t frame_pointer = 6;
+  constexpr std::int64_t pair_size = 16;
+  constexpr std::uint64_t max_frame_size = 16384;
+  if (row.cfa_register != frame_pointer || row.cfa_offset != pair_size) return std::nullopt;
+  const std::uint64_t begin = (registers[x86_64.stack_pointer].value_or(0) + 7) & ~std::uint64_t{7};
+  for (std::uint64_t at = begin; at < begin + max_frame_size; at += 8) {
+    const auto back = stack.pointer(at + 8);
+    if (!back) return std::nullopt;
+    if (images.find(*back - 1) != nullptr && is_call_of(images.tables(), stack, *back, of.begin)) return at;
+  }
+  return std::nullopt;
+}
+
 /// From the registers in a function to those in its caller. False: there is none that can be found.
-bool step(const Description& of, const Memory& stack, const Architecture& architecture, Registers& registers) {
+bool step(const Description& of, const Memory& stack, CodeImages& images, const Architecture& architecture,
+          Registers& registers) {
   using Kind = Rule::Kind;
   Row row;
   constexpr std::uint64_t whole = ~std::uint64_t{0};
   if (!run_instructions(of.initial, of, whole, row, row)) return false;
   const Row initial = row;
   if (!run_instructions(of.instructions, of, *registers[architecture.program_counter], row, initial)) return false;
+  const bool has_register = row.cfa_register < registers.size() && registers[row.cfa_register];
+  if (!row.cfa_expression && !has_register && &architecture == &x86_64) {
+    if (const auto found = find_frame_pointer(of, row, stack, images, registers)) registers[row.cfa_register] = found;
+  }
   std::optional<std::uint64_t> cfa;
   if (row.cfa_expression) cfa = evaluate(*row.cfa_expression, registers, stack, {});
   else if (row.cfa_register < registers.size() && registers[row.cfa_register])
@@ -450,7 +497,7 @@ std::vector<NativeFrame> unwind(const Memory& stack, CodeImages& images, Registe
     frames.push_back({image->module, pc - image->bias, {}});
     description = {};
     if (image->table == 0 || !read_description(images.tables(), *image, pc, description) ||
-        !step(description, stack, architecture, registers)) {
+        !step(description, stack, images, architecture, registers)) {
       break;
     }
     is_exact = description.is_signal_frame;

@@ -128,7 +128,8 @@ bool can_read_programs() {
 
 TEST_CASE("frames of a blocked thread go on to the start of the program") {
   if (!can_read_programs()) return;
-  for (const std::string program : {DDRUN_NATIVE_STACKS, DDRUN_NATIVE_STACKS_STATIC}) {
+  for (const std::string program :
+       {DDRUN_NATIVE_STACKS, DDRUN_NATIVE_STACKS_STATIC, DDRUN_NATIVE_STACKS_FRAME_POINTERS}) {
     if (program.empty()) {
       WARN("skipped: no static C library to link with");
       continue;
