@@ -437,7 +437,7 @@ void Agent::on_child_exit(const process::ChildEnd& end) {
   }
   event_log_.worker_ended(ended);
   if (machine_.verdict() == Verdict::launcher_failed) record_.correct_late_exit(ended);
-  const bool fails = machine_.state() == State::running && !ended.success;
+  const bool fails = machine_.state() == State::running && !ended.success && group_.alive_count() > 0;
   dispatch(event::WorkerEnded{worker->local_rank, ended.status,
                               fails ? record_.describe_hang(*worker, group_, output_) : ""});
   takedown_.on_child_exit();

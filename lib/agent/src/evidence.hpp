@@ -37,7 +37,8 @@ void drop_survived(WorkerEnd& worker, std::chrono::system_clock::time_point last
 /// one that reports no peer's failure; else its last line on stderr. Plain text; may be empty.
 [[nodiscard]] std::vector<std::string> reason_lines(const WorkerEnd& worker);
 
-/// Whether they say that it waited in vain: "Timed out waiting …", "TimeoutError", NCCL's watchdog.
+/// Whether they say that it waited for other ranks in vain: "Timed out waiting …", "TimeoutError", NCCL's watchdog; not
+/// for a connection.
 [[nodiscard]] bool says_timeout(const WorkerEnd& worker);
 
 /// The same in one line, or the kernel's reason (WorkerEnd::why).

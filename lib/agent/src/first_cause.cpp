@@ -161,10 +161,13 @@ std::vector<std::string> reason_lines(const WorkerEnd& worker) {
 }
 
 bool says_timeout(const WorkerEnd& worker) {
+  const auto has = [](const std::string& line, std::string_view part) { return line.find(part) != std::string::npos; };
   const auto lines = reason_lines(worker);
-  return std::any_of(lines.begin(), lines.end(), [](const std::string& line) {
+  return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) {
+    // "Connection timed out", "trying to connect": no rank is waited for, the network or the store is.
+    if (has(line, "onnection timed out") || has(line, "to connect")) return false;
     // "Timed out", "timed out", "TimeoutError", "operation timeout"
-    return line.find("imed out") != std::string::npos || line.find("imeout") != std::string::npos;
+    return has(line, "imed out") || has(line, "imeout");
   });
 }
 

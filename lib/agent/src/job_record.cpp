@@ -122,7 +122,8 @@ void JobRecord::find_culprits(inspect::StackPage page, WorkerGroup& group, logs:
     if (!says_timeout(present_end(worker, output))) continue;
     std::erase_if(page.ranks, [&](const inspect::RankStacks& rank) { return rank.rank == worker.end.rank; });
   }
-  culprits_ = inspect::find_culprits(page, group.workers().size());
+  // With several machines it may be a rank of another one.
+  if (!spec_.rendezvous.several_machines()) culprits_ = inspect::find_culprits(page, group.workers().size());
 }
 
 void JobRecord::apply_culprits(AttemptResult& attempt) const {

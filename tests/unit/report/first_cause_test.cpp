@@ -218,3 +218,18 @@ TEST_CASE("the key of a cause has nothing that differs between two failures of i
   silent.error = error(1s, "boom");
   CHECK(cause_key(silent) == "boom");
 }
+
+TEST_CASE("a rank that waited for others in vain says so") {
+  const auto says = [](const std::string& line) {
+    WorkerEnd worker;
+    worker.stderr_tail = {line};
+    return says_timeout(worker);
+  };
+  CHECK(says("RuntimeError: [gloo/unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation to complete"));
+  CHECK(says("[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4) ran for 600009 ms"));
+  CHECK(says("TimeoutError: timed out"));
+  CHECK_FALSE(says("worker: cannot reach the store at 10.0.0.1, port 29500: Connection timed out"));
+  CHECK_FALSE(says("The client socket has timed out after 60000ms while trying to connect to (10.0.0.1, 29500)."));
+  CHECK_FALSE(says("ValueError: no data"));
+  CHECK_FALSE(says(""));
+}
