@@ -160,10 +160,10 @@ TEST_CASE("A signal that comes while the report is written loses neither report 
   const TemporaryDirectory dir;
   const std::string report = dir.file("report");
   REQUIRE(::mkfifo(report.c_str(), 0600) == 0);
-  Run run(job({"--report=" + report}, {"print", "over", "exit", "3"}));
-  // It is not read until the signal is pending.
-  REQUIRE(run.wait_for_out("over\n"));
-  REQUIRE(wait_until([&] { return descendants_of(run.pid()).size() == 2; }));
+  const std::string events = dir.file("events");
+  Run run(job({"--report=" + report, "--events=" + events}, {"print", "over", "exit", "3"}));
+  // It is not read until the signal is pending, which comes when the job's end is known.
+  REQUIRE(wait_until([&] { return has(read_file(events), "\"verdict\""); }));
   run.signal(SIGTERM);
   const std::string text = read_file(report);
   const auto outcome = run.wait();
