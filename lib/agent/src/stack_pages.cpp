@@ -25,7 +25,7 @@ void StackPages::async_read(Targets ranks, bool all_threads, std::function<void(
 
 void StackPages::async_show(const std::string& why, std::function<void(const inspect::StackPage&)> done) {
   awaited_ = ++last_;
-  // Without log files the page of a hang is worth a file of its own.
+  // Without log files the page is a temporary file, which stays.
   const bool has_logs = !output_.run_dir().empty();
   const std::string prefix = has_logs ? output_.attempt_dir() + "/stacks-"
                                       : concat(variable("TMPDIR").value_or("/tmp"), "/ddrun-stacks-",

@@ -250,11 +250,15 @@ class Stops(Job):
 
     def test_timed_out_rank_is_not_the_cause(self):
         report = self.folder / "report.json"
-        times_out = ("import os, sys, time\n"
+        # Rank 0 gives up when rank 1 sleeps.
+        times_out = ("import os, time\n"
                      "def load_batch(): time.sleep(1000)\n"
-                     "if os.environ['RANK'] == '1': load_batch()\n"
-                     "while not os.path.exists('/proc/%s/stat' % os.getppid()): pass\n"
-                     "time.sleep(1)\n"
+                     "place = os.environ['HANG_FOLDER'] + '/rank1'\n"
+                     "if os.environ['RANK'] == '1':\n"
+                     "    os.symlink('/proc/%s/stat' % os.getpid(), place)\n"
+                     "    load_batch()\n"
+                     "while not os.path.exists(place) or ') S ' not in open(place).read():\n"
+                     "    time.sleep(0.01)\n"
                      "raise RuntimeError('Timed out waiting 6000ms for recv operation to complete')\n")
         (self.folder / "job.py").write_text(times_out)
         result = self.start(f"--report={report}", self.folder / "job.py", ranks=2).wait()
