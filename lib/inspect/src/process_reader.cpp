@@ -54,10 +54,9 @@ std::vector<pid_t> threads_of(pid_t pid) {
   return threads;
 }
 
-/// A thread's state and system call; `line` gets the text of the latter.
 struct ThreadFacts {
   ThreadStack thread;
-  std::string line;
+  std::optional<SystemCall> call;
   bool awaits_child = false;
 };
 
@@ -71,9 +70,8 @@ std::optional<ThreadFacts> read_thread(pid_t pid, pid_t tid, const Memory* memor
   facts.thread.tid = tid;
   facts.thread.name = stat->substr(name_begin + 1, name_end - name_begin - 1);
   facts.thread.state = (*stat)[name_end + 2];
-  facts.line = read_small_file(task + "/syscall").value_or("");
-  const auto call = parse_system_call(facts.line);
-  const Activity activity = call ? describe_system_call(*call, pid, memory) : Activity{"computes"};
+  facts.call = parse_system_call(read_small_file(task + "/syscall").value_or(""));
+  const Activity activity = facts.call ? describe_system_call(*facts.call, pid, memory) : Activity{"computes"};
   facts.thread.on_socket = activity.on_socket;
   facts.awaits_child = activity.awaits_child;
   switch (facts.thread.state) {
@@ -85,16 +83,12 @@ std::optional<ThreadFacts> read_thread(pid_t pid, pid_t tid, const Memory* memor
       const std::string place = read_small_file(concat("/proc/", pid, "/wchan")).value_or("");
       facts.thread.doing =
           concat("is in uninterruptible sleep (state D", place.empty() || place == "0" ? "" : ", ",
-                 place == "0" ? "" : place, ")", call && call->number >= 0 ? ": " + activity.text : "");
+                 place == "0" ? "" : place, ")", facts.call && facts.call->number >= 0 ? ": " + activity.text : "");
       break;
     }
     default: facts.thread.doing = activity.text;
   }
   return facts;
-}
-
-std::uint64_t stack_pointer_of(const Registers& registers) {
-  return registers[native_architecture.stack_pointer].value_or(0);
 }
 
 pid_t process_of(const RankStacks& stacks) { return stacks.child != 0 ? stacks.child : stacks.pid; }
@@ -158,12 +152,12 @@ void read_stacks(RankStacks& stacks, ProcessCache& cache, bool all_threads, Dead
     ids.resize(max_read_threads);
   }
   std::vector<ThreadStack> threads;
-  std::vector<std::string> lines;
+  std::vector<std::optional<SystemCall>> calls;
   for (const pid_t id : ids) {
     auto facts = read_thread(pid, id, memory ? &*memory : nullptr);
     if (!facts) continue;
     threads.push_back(std::move(facts->thread));
-    lines.push_back(std::move(facts->line));
+    calls.push_back(facts->call);
   }
   if (threads.empty()) return;
   if (memory) {
@@ -180,13 +174,14 @@ void read_stacks(RankStacks& stacks, ProcessCache& cache, bool all_threads, Dead
     }
     CodeImages images(tables, cache.mappings);
     for (std::size_t i = 0; i < threads.size() && Clock::now() < deadline; ++i) {
-      if (const auto registers = parse_syscall_registers(lines[i])) {
-        const StackSnapshot stack(*memory, stack_pointer_of(*registers));
-        threads[i].native = unwind(stack, images, *registers);
+      if (calls[i]) {
+        const StackSnapshot stack(*memory, calls[i]->stack_pointer);
+        threads[i].native = unwind(stack, images, make_registers(calls[i]->stack_pointer, calls[i]->program_counter));
       } else if (i == 0 && threads[i].state == 'R') {
         auto sample = sample_running_thread(pid, std::min(deadline, Clock::now() + sample_time));
         if (sample) {
-          const StackSnapshot stack(*memory, stack_pointer_of(sample->registers), std::move(sample->stack));
+          const std::uint64_t stack_pointer = sample->registers[native_architecture.stack_pointer].value_or(0);
+          const StackSnapshot stack(*memory, stack_pointer, std::move(sample->stack));
           threads[i].native = unwind(stack, images, sample->registers);
           // The kernel's copy of a stack may be cut short in its middle.
           auto frames = unwind(*memory, images, sample->registers);

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <string_view>
 
 namespace ddrun::inspect {
 
@@ -29,9 +28,13 @@ inline constexpr const Architecture& native_architecture = x86_64;
 /// Of a thread in one of its frames; those without a value are not known.
 using Registers = std::array<std::optional<std::uint64_t>, 33>;
 
-/// Stack pointer and program counter of a thread in a system call, the last two fields of /proc/PID/task/TID/syscall.
-/// Nothing for "running".
-[[nodiscard]] std::optional<Registers> parse_syscall_registers(std::string_view line,
-                                                               const Architecture& architecture = native_architecture);
+/// Of a thread of which no more is known.
+[[nodiscard]] inline Registers make_registers(std::uint64_t stack_pointer, std::uint64_t program_counter,
+                                              const Architecture& architecture = native_architecture) {
+  Registers registers;
+  registers[architecture.stack_pointer] = stack_pointer;
+  registers[architecture.program_counter] = program_counter;
+  return registers;
+}
 
 }  // namespace ddrun::inspect

@@ -133,12 +133,16 @@ std::optional<int> only_polled(const SystemCall& call, const Memory* memory) {
 
 std::optional<SystemCall> parse_system_call(std::string_view line) {
   const std::vector<std::string> words = split(line, ' ');
+  SystemCall call;
+  const std::size_t whole = 3 + call.arguments.size();
+  constexpr std::size_t without_arguments = 3;  // "-1 SP PC"
   const auto number = number_in<long>(words[0], 10);
-  if (!number) return std::nullopt;
-  SystemCall call{*number, {}};
-  for (std::size_t i = 0; i < call.arguments.size() && i + 1 < words.size() && words.size() == 9; ++i) {
-    call.arguments[i] = number_in<std::uint64_t>(words[i + 1], 16).value_or(0);
-  }
+  if (!number || (words.size() != whole && words.size() != without_arguments)) return std::nullopt;
+  call.number = *number;
+  const auto word = [&](std::size_t at) { return number_in<std::uint64_t>(words[at], 16).value_or(0); };
+  for (std::size_t i = 0; i < call.arguments.size() && words.size() == whole; ++i) call.arguments[i] = word(i + 1);
+  call.stack_pointer = word(words.size() - 2);
+  call.program_counter = word(words.size() - 1);
   return call;
 }
 

@@ -16,6 +16,8 @@ namespace ddrun::inspect {
 struct SystemCall {
   long number = -1;  ///< -1: none, the thread is blocked in the kernel for another reason
   std::array<std::uint64_t, 6> arguments{};
+  std::uint64_t stack_pointer = 0;
+  std::uint64_t program_counter = 0;
 };
 
 /// Nothing for "running", and for text that is no such line.

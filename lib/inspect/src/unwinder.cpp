@@ -1,7 +1,6 @@
 #include "unwinder.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <span>
 #include <string_view>
@@ -436,22 +435,6 @@ bool step(const Description& of, const Memory& stack, CodeImages& images, const 
 }
 
 }  // namespace
-
-std::optional<Registers> parse_syscall_registers(std::string_view line, const Architecture& architecture) {
-  Registers registers;
-  for (const std::size_t number : {architecture.program_counter, architecture.stack_pointer}) {
-    const std::size_t blank = line.rfind(' ');
-    if (blank == std::string_view::npos) return std::nullopt;
-    std::string_view word = line.substr(blank + 1);
-    if (word.starts_with("0x")) word.remove_prefix(2);
-    std::uint64_t value = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value, 16);
-    if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
-    registers[number] = value;
-    line = line.substr(0, blank);
-  }
-  return registers;
-}
 
 const CodeImage* CodeImages::find(std::uint64_t address) {
   const Mapping* const mapping = find_mapping(mappings_, address);

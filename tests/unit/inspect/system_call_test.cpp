@@ -16,9 +16,12 @@ TEST_CASE("a line of /proc/PID/syscall") {
   REQUIRE(call);
   CHECK(call->number == 7);
   CHECK(call->arguments == std::array<std::uint64_t, 6>{0x7ffd1, 1, 0xffffffff, 0, 0, 8});
+  CHECK(call->stack_pointer == 0x7ffd0);
+  CHECK(call->program_counter == 0x7f12);
   CHECK_FALSE(parse_system_call("running"));
   CHECK_FALSE(parse_system_call(""));
   CHECK(parse_system_call("-1 0x7ffd0 0x7f12")->number == -1);
+  CHECK(parse_system_call("-1 0x7ffd0 0x7f12")->program_counter == 0x7f12);
 }
 
 TEST_CASE("a system call in words") {

@@ -22,6 +22,7 @@
 #include "recorded_memory.hpp"
 #include "running_thread.hpp"
 #include "symbols.hpp"
+#include "system_call.hpp"
 
 using namespace ddrun;
 using namespace ddrun::inspect;
@@ -49,9 +50,9 @@ std::vector<NativeFrame> frames_of(pid_t pid, pid_t thread) {
   const CachedMemory tables(*memory);
   const auto mappings = read_mappings(pid);
   CodeImages images(tables, mappings);
-  const auto registers = parse_syscall_registers(call_of(pid, thread));
-  REQUIRE(registers);
-  auto frames = unwind(*memory, images, *registers);
+  const auto call = parse_system_call(call_of(pid, thread));
+  REQUIRE(call);
+  auto frames = unwind(*memory, images, make_registers(call->stack_pointer, call->program_counter));
   std::vector<NativeFrame*> to_name;
   for (NativeFrame& frame : frames) to_name.push_back(&frame);
   NameCache known;
