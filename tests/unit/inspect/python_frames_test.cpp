@@ -136,6 +136,12 @@ struct Located {
   std::uint64_t frame = 0;
 };
 
+Threads read_threads(const RecordedMemory& memory) {
+  const auto reader = PythonReader::find(memory, memory.mappings());
+  REQUIRE(reader);
+  return reader->read(memory);
+}
+
 Located locate(const RecordedMemory& memory) {
   Located at;
   for (const Mapping& mapping : memory.mappings()) {
@@ -230,9 +236,7 @@ TEST_CASE("a circle of frames ends") {
   RecordedMemory memory(read_file(DDRUN_RECORDED "/python3.13"));
   const Located at = locate(memory);
   memory.write(at.frame + at.layout.at.frame_previous, at.frame);
-  const auto reader = PythonReader::find(memory, memory.mappings());
-  REQUIRE(reader);
-  const Threads threads = reader->read(memory);
+  const Threads threads = read_threads(memory);
   CHECK(threads.size() == 3);
   CHECK(std::ranges::count_if(threads, [](const auto& thread) { return thread.second.size() == 512; }) == 1);
 }
@@ -241,9 +245,7 @@ TEST_CASE("a circle of threads ends") {
   RecordedMemory memory(read_file(DDRUN_RECORDED "/python3.13"));
   const Located at = locate(memory);
   memory.write(at.thread + at.layout.at.thread_next, at.thread);
-  const auto reader = PythonReader::find(memory, memory.mappings());
-  REQUIRE(reader);
-  const Threads threads = reader->read(memory);
+  const Threads threads = read_threads(memory);
   REQUIRE(threads.size() == 1);
   CHECK(threads.begin()->second.size() == 512);
 }
@@ -252,9 +254,7 @@ TEST_CASE("a function that returned while it was read does not hide its callers"
   RecordedMemory memory(read_file(DDRUN_RECORDED "/python3.14"));
   const Located at = locate(memory);
   memory.write(at.frame + at.layout.at.frame_code, std::uint64_t{0});
-  const auto reader = PythonReader::find(memory, memory.mappings());
-  REQUIRE(reader);
-  const Threads threads = reader->read(memory);
+  const Threads threads = read_threads(memory);
   CHECK(thread_in(threads, "announce").empty());
   CHECK(std::ranges::count_if(threads, [](const auto& thread) { return thread.second[0].function == "Thread.run"; }) ==
         1);
