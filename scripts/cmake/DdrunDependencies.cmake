@@ -27,10 +27,10 @@ elseif(DDRUN_WITH_GLOO STREQUAL "AUTO" AND DDRUN_LINK STREQUAL "dynamic" AND NOT
   endif()
 endif()
 
-# Of OpenSSL SHA-256, and TLS for ddrun-etcd, from the static libraries: a shared one would cost every start of ddrun more than all
-# that it does itself.
+# Of OpenSSL SHA-256, from the static library: a shared one would cost every start of ddrun more than all that it does
+# itself.
 set(OPENSSL_USE_STATIC_LIBS TRUE)
-find_package(OpenSSL 3.0 REQUIRED COMPONENTS SSL Crypto)
+find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto)
 # Certificates may come compressed, which CMake does not know of: Debian 13's libcrypto.a needs two more libraries.
 file(STRINGS "${OPENSSL_CRYPTO_LIBRARY}" uses_zstd REGEX "ZSTD_compress" LIMIT_COUNT 1)
 if(uses_zstd)

@@ -16,12 +16,12 @@ foreach(shell IN ITEMS bash zsh fish)
 endforeach()
 add_custom_target(ddrun_completions ALL DEPENDS ${completion_files})
 # All that is installed.
-add_custom_target(ddrun_programs DEPENDS ddrun_completions ddrun_program ddrun_allreduce_program ddrun_etcd_program ddrun_store)
+add_custom_target(ddrun_programs DEPENDS ddrun_completions ddrun_program ddrun_allreduce_program ddrun_store)
 if(TARGET ddrun_allreduce_static_program)
   add_dependencies(ddrun_programs ddrun_allreduce_static_program)
 endif()
 # bash looks for a file of each program's name.
-foreach(program IN ITEMS ddrun ddrun-allreduce ddrun-etcd)
+foreach(program IN ITEMS ddrun ddrun-allreduce)
   install(FILES "${completion_dir}/ddrun.bash" RENAME ${program} COMPONENT programs
     DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")
 endforeach()
@@ -30,7 +30,7 @@ install(FILES "${completion_dir}/ddrun.zsh" RENAME _ddrun COMPONENT programs
 install(FILES "${completion_dir}/ddrun.fish" COMPONENT programs
   DESTINATION "${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d")
 
-install(FILES docs/ddrun.1 docs/ddrun-allreduce.1 docs/ddrun-etcd.1 COMPONENT programs DESTINATION "${CMAKE_INSTALL_MANDIR}/man1")
+install(FILES docs/ddrun.1 docs/ddrun-allreduce.1 COMPONENT programs DESTINATION "${CMAKE_INSTALL_MANDIR}/man1")
 # In the folders of the source tree, so that links between pages, and to what they name, lead somewhere.
 install(FILES README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE NOTICE COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 install(DIRECTORY docs COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}" FILES_MATCHING
@@ -48,6 +48,7 @@ install(DIRECTORY configs COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR
 foreach(module IN ITEMS lease rendezvous store)
   install(FILES lib/${module}/PROTOCOL.md COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}/lib/${module}")
 endforeach()
+install(FILES lib/lease/src/etcd.sh COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}/lib/lease/src")
 install(PROGRAMS scripts/each-host COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}/scripts")
 
 # find_package(ddrun) and ddrun::store for programs in C++ (docs/store.md). Of ddrun::base only those headers that

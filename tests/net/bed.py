@@ -27,6 +27,7 @@ from cases import wait_until  # noqa: E402
 
 SCRIPT = HERE / "hosts.sh"
 PREFIX = "ddrun-net-"
+LEASE = "# A job's lease in etcd" # first line of lib/lease/src/etcd.sh, part of its shells' command lines
 
 
 def obstacle():
@@ -45,7 +46,7 @@ def obstacle():
 @dataclasses.dataclass
 class Seen:
     """A process in a host. `pid` is what this machine calls it, `inner` what the host does; `role` is its part in a job:
-    guard, sweeper, agent, worker, or lease, which asks etcd; relay is what ssh has started."""
+    guard, sweeper, agent, worker, or lease (the program and all that it starts); relay is what ssh has started."""
     pid: int
     inner: int
     parent: int
@@ -352,11 +353,15 @@ class Host:
             if everything or not own:
                 found[int(entry)] = Seen(int(entry), int(inner[0]), int(status["PPid"]), status["State"][0],
                                          status["Name"], args)
+        def ancestry(seen):
+            while seen:
+                yield seen
+                seen = found.get(seen.parent)
         for seen in found.values():
             parent = found.get(seen.parent)
             if seen.name == "job-sweeper":
                 seen.role = "sweeper"
-            elif seen.name == "ddrun-etcd":
+            elif any(LEASE in one.args for one in ancestry(seen)):
                 seen.role = "lease"
             elif seen.name == "ddrun":
                 seen.role = "agent" if parent and parent.name == "job-sweeper" else "guard"

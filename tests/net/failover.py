@@ -63,7 +63,7 @@ class FailoverTest(JobTest):
     def leader(self):
         """The machine of the coordinator, as etcd knows it."""
         addresses = self.etcd.value(f"/ddrun/job{self.number}/leader")
-        return next((host for host in self.agents if f"{host.address}:" in addresses), None)
+        return next((host for host in self.agents if f"{host.address}%3A" in addresses), None)
 
     # What workers have said.
 

@@ -62,7 +62,7 @@ class NetTest(unittest.TestCase):
         self.assertAlmostEqual(float(shown.out) - time.time(), seconds, delta=20, msg=f"the clock of {host}")
         def apart():
             return all(host.has_clock_apart(seen.pid) or not os.path.exists(f"/proc/{seen.pid}/exe")
-                       for seen in host.processes() if seen.name in ("ddrun", "job-sweeper", "ddrun-etcd"))
+                       for seen in host.processes() if seen.name in ("ddrun", "job-sweeper"))
         # One that is just becoming its program has nothing mapped yet.
         wait_until(apart, 10, f"the clock of {host} in all of ddrun there")
 

@@ -192,7 +192,7 @@ std::string bash_completion() {
                    "'; printf '%s' '", subcommand.later_args, "' ;;\n");
   }
   text += concat("    esac\n}\n", bash_walk);
-  return text + "\ncomplete -F _ddrun ddrun\ncomplete -F _ddrun_by_help ddrun-allreduce ddrun-etcd\n";
+  return text + "\ncomplete -F _ddrun ddrun\ncomplete -F _ddrun_by_help ddrun-allreduce\n";
 }
 
 // ---- fish
@@ -299,7 +299,7 @@ std::string zsh_specification(const Option& option) {
 }
 
 std::string zsh_completion() {
-  std::string text = concat(R"(#compdef ddrun ddrun-allreduce ddrun-etcd
+  std::string text = concat(R"(#compdef ddrun ddrun-allreduce
 # zsh completion for ddrun; made by: ddrun completion zsh
 
 _ddrun_program() {
@@ -343,7 +343,7 @@ _ddrun() {
 if [ "$funcstack[1]" = _ddrun ]; then
   _ddrun "$@"
 else
-  compdef _ddrun ddrun ddrun-allreduce ddrun-etcd
+  compdef _ddrun ddrun ddrun-allreduce
 fi
 )";
   return text;

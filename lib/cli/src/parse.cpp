@@ -89,6 +89,10 @@ class LaunchReader {
       return usage_error("no program given: ddrun [options] [--] program [args...] (see 'ddrun --help')");
     }
     merge_env_files();
+    RendezvousSpec& rendezvous = parsed_.spec.rendezvous;
+    if (rendezvous.is_etcd() && rendezvous.endpoint.empty()) {
+      rendezvous.endpoint = environment_.get("ETCDCTL_ENDPOINTS").value_or("");
+    }
     Launch launch;
     launch.json = json;
     if (parsed_.spec.log.color == When::automatic && environment_.get("NO_COLOR")) parsed_.spec.log.color = When::never;

@@ -1,7 +1,5 @@
 #include "leadership.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
@@ -10,8 +8,8 @@
 #include <vector>
 
 #include "ddrun/base/event_thread.hpp"
-#include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/lease/etcd.hpp"
 #include "ddrun/lease/program_lease.hpp"
 
 namespace ddrun::rendezvous {
@@ -20,25 +18,9 @@ namespace asio = boost::asio;
 
 namespace {
 
-constexpr const char* etcd_program = "ddrun-etcd";
-
-/// Next to this program, else in PATH.
-std::string etcd_program_path() {
-  const std::string own = own_program();
-  const std::string beside = concat(own.substr(0, own.rfind('/') + 1), etcd_program);
-  return ::access(beside.c_str(), X_OK) == 0 ? beside : etcd_program;
-}
-
 std::vector<std::string> etcd_command(const RendezvousSpec& spec) {
-  std::vector<std::string> argv{etcd_program_path(), concat("--endpoints=", spec.endpoint),
-                                concat("--candidates=", std::max(spec.max_nodes, spec.agents_expected))};
-  if (spec.conf_value("protocol") == "https") argv.emplace_back("--tls");
-  for (const char* key : {"cacert", "cert", "key"}) {
-    if (const auto value = spec.conf_value(key).value_or(""); !value.empty()) {
-      argv.push_back(concat("--", key, "=", value));
-    }
-  }
-  return argv;
+  const auto conf = [&](const std::string& key) { return spec.conf_value(key).value_or(""); };
+  return lease::etcd_command({spec.endpoint, conf("protocol") == "https", conf("cacert"), conf("cert"), conf("key")});
 }
 
 lease::ProgramOptions lease_program(const RendezvousSpec& spec, std::function<void(pid_t)> on_program) {
@@ -65,6 +47,9 @@ Leadership::Leadership(asio::any_io_executor executor) : executor_(std::move(exe
 Result<std::unique_ptr<Leadership>> Leadership::make(asio::any_io_executor executor, const RendezvousSpec& spec,
                                                      std::function<void(pid_t)> on_program,
                                                      lease::Callbacks callbacks) {
+  if (spec.is_etcd()) {
+    if (auto there = lease::check_etcdctl(); !there) return tl::unexpected(there.error());
+  }
   std::unique_ptr<Leadership> made(new Leadership(std::move(executor)));
   made->callbacks_ = std::make_shared<const lease::Callbacks>(made->track_state(std::move(callbacks)));
   // Posts to the owner's thread, unless the owner is destroyed by then.

@@ -221,6 +221,8 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
                                             "DDRUN_JOB_TAG",
                                             "DDRUN_SECRET",
                                             "DDRUN_ETCD_USER",
+                                            "ETCDCTL_USER",
+                                            "ETCDCTL_PASSWORD",
                                             "DDRUN_STARTED_BY_SRUN",
                                             "DDRUN_BEFORE",
                                             "DDRUN_AFTER",

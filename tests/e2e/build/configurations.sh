@@ -37,7 +37,7 @@ quickstart_options=()
 configure quick "${quickstart_options[@]}" || { cat "$dir/quick.txt"; fail "the quickstart's build cannot be configured"; }
 steps=$(ninja -C "$dir/quick" -n | grep -c 'Building CXX object')
 [ "$steps" -le 50 ] || fail "the quickstart compiles $steps files"
-for program in ddrun ddrun-allreduce ddrun-etcd; do
+for program in ddrun ddrun-allreduce; do
   ninja -C "$dir/quick" -n | grep "Linking CXX executable bin/$program\$" >/dev/null || fail "the quickstart does not build $program"
 done
 for setting in CMAKE_BUILD_TYPE CMAKE_CXX_FLAGS DDRUN_LINK DDRUN_WORKER_LINK DDRUN_SPLIT_DEBUG DDRUN_UNITY; do

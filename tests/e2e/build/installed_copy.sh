@@ -9,8 +9,8 @@ fail() { echo "FAILED: $*"; exit 1; }
 
 "$cmake" --install "$build" --prefix "$prefix" >"$prefix.log" 2>&1 || { cat "$prefix.log"; rm -f "$prefix.log"; fail "install"; }
 rm -f "$prefix.log"
-for file in bin/ddrun bin/ddrun-allreduce bin/ddrun-etcd share/man/man1/ddrun.1 share/man/man1/ddrun-allreduce.1 share/man/man1/ddrun-etcd.1 \
-  share/bash-completion/completions/ddrun share/bash-completion/completions/ddrun-allreduce share/bash-completion/completions/ddrun-etcd share/zsh/site-functions/_ddrun share/fish/vendor_completions.d/ddrun.fish \
+for file in bin/ddrun bin/ddrun-allreduce share/man/man1/ddrun.1 share/man/man1/ddrun-allreduce.1 \
+  share/bash-completion/completions/ddrun share/bash-completion/completions/ddrun-allreduce share/zsh/site-functions/_ddrun share/fish/vendor_completions.d/ddrun.fish \
   share/doc/ddrun/README.md share/doc/ddrun/CHANGELOG.md share/doc/ddrun/docs/coming-from-torchrun.md share/doc/ddrun/docs/schemas/{report,events}.schema.json \
   share/doc/ddrun/{LICENSE,NOTICE,copyright} share/doc/ddrun/docs/licenses/Apache-2.0.txt share/doc/libddrun-dev/copyright \
   share/doc/ddrun/configs/cpu-smoke.toml share/doc/ddrun/scripts/each-host; do
@@ -35,8 +35,6 @@ cd /
 PATH=$prefix/bin:$PATH ddrun --nproc-per-node=2 ddrun-allreduce -b 8 -e 4K -n 2 >"$prefix/out" 2>&1 ||
   { cat "$prefix/out"; fail "the installed programs do not run a job"; }
 
-"$prefix/bin/ddrun-etcd" --endpoints=127.0.0.1 </dev/null || fail "the installed ddrun-etcd does not run"
-
 # The shells read the completions.
 bash -n "$prefix/share/bash-completion/completions/ddrun" || fail "bash cannot read its completions"
 if command -v zsh >/dev/null; then
@@ -54,7 +52,7 @@ shows() { # OPTION FILE REGEX: what readelf says of the file
   grep -q "$3" <<<"$text"
 }
 build_id() { readelf --notes --wide "$1" | sed -n 's/.*Build ID: *//p'; }
-for program in ddrun ddrun-allreduce ddrun-etcd; do
+for program in ddrun ddrun-allreduce; do
   file=$prefix/bin/$program
   shows --file-header "$file" 'Type: *DYN' || fail "$program is not position-independent"
   how=$link
@@ -80,7 +78,7 @@ for program in ddrun ddrun-allreduce ddrun-etcd; do
   shows --section-headers "$file" '\.gnu_debuglink' || fail "$program does not name its symbols"
 done
 # The same sources in another folder make the same programs (reproducible.sh builds them).
-for program in ddrun ddrun-allreduce ddrun-etcd; do
+for program in ddrun ddrun-allreduce; do
   ! strings -a "$prefix/bin/$program" | grep -F "${build%/build/*}/" || fail "$program names the folder it was built in"
 done
-python3 "$here/hardened.py" "$prefix"/bin/{ddrun,ddrun-allreduce,ddrun-etcd} || fail "a program is not hardened"
+python3 "$here/hardened.py" "$prefix"/bin/{ddrun,ddrun-allreduce} || fail "a program is not hardened"

@@ -19,7 +19,6 @@ from running import DDRUN, run  # noqa: E402
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *ROOT.glob("docs/*.md"),
                 *ROOT.glob("lib/**/*.md")])
 ALLREDUCE = str(pathlib.Path(DDRUN).parent / "ddrun-allreduce")
-ETCD = str(pathlib.Path(DDRUN).parent / "ddrun-etcd")
 
 # Options in the text of pages that belong to other programs, where the program does not stand beside them.
 FOREIGN = {
@@ -40,7 +39,7 @@ def options():
     """All that our programs name in their help, without dashes in front and with dashes between words."""
     known = set()
     for args in ([DDRUN, "--help"], [DDRUN, "store", "--help"], [DDRUN, "store", "get", "--help"], [DDRUN, "rendezvous", "-h"],
-                 [DDRUN, "secret", "--help"], [DDRUN, "stacks", "--help"], [ALLREDUCE, "--help"], [ETCD, "--help"]):
+                 [DDRUN, "secret", "--help"], [DDRUN, "stacks", "--help"], [ALLREDUCE, "--help"]):
         text = run(args).out
         known |= {name.replace("_", "-") for name in re.findall(r"--([a-z][a-z0-9_-]*[a-z0-9])", text)}
     return known
@@ -116,7 +115,7 @@ class Words(unittest.TestCase):
                     if OTHER_PROGRAMS.search(before):
                         continue
                     with self.subTest(page=str(title), text=span):
-                        self.fail(f"--{name} is no option of ddrun, ddrun-allreduce, ddrun-etcd or a program that stands before it")
+                        self.fail(f"--{name} is no option of ddrun, ddrun-allreduce or a program that stands before it")
 
     def test_files_that_are_named_exist(self):
         for page in PAGES:

@@ -202,7 +202,7 @@ TEST_CASE("Equal lines are folded into a pipe too if asked, with a warning where
   CHECK(count(equal({"-n", "3"}).out, "equal") == 3);
 }
 
-TEST_CASE("A progress bar has a row on a terminal; elsewhere its last state is shown") {
+TEST_CASE("A progress bar has a row on a terminal, and elsewhere its last state is shown") {
   const Words bar{"/bin/sh", "-c", "for i in 1 2 3; do printf \"\\r$i%%\"; sleep 0.1; done; printf '\\rdone\\n'"};
   const auto with = [&](const std::string& progress) {
     Words words = command({"-n", "2", "--progress=" + progress});

@@ -34,7 +34,7 @@ mkdir "$dir/deb" "$dir/rpm"
 dpkg-deb --extract "$packages/ddrun_${version}_$debian.deb" "$dir/deb"
 rpm2archive - <"$packages/ddrun-$version-1.$rpm.rpm" | tar -xz -C "$dir/rpm"
 for root in "$tree" "$dir/deb/usr" "$dir/rpm/usr"; do
-  for program in ddrun ddrun-allreduce ddrun-etcd; do
+  for program in ddrun ddrun-allreduce; do
     header=$(readelf --file-header "$root/bin/$program")
     grep -q "Machine: *$machine\$" <<<"$header" || fail "$root/bin/$program is of another architecture"
     [ -s "$root/share/man/man1/$program.1" ] || fail "$root lacks the page of $program"

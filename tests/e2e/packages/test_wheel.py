@@ -63,7 +63,7 @@ class Wheel(unittest.TestCase):
         self.assertIn(f": {why}\n", self.run_ok(expected, "--dry-run", "which.py", **variables))
 
     def test_contents(self):
-        """Native programs in bin/, manual pages, completions, licences; no etcd, no scripts, no dependency but extras."""
+        """Native programs in bin/, manual pages, completions, licences; no scripts, no dependency but extras."""
         arch = platform.machine()
         tags = "manylinux2014_{0}.manylinux_2_17_{0}.musllinux_1_1_{0}".format(arch)
         self.assertEqual(WHEEL.name, f"ddrun-{VERSION}-py3-none-{tags}.whl")
@@ -77,7 +77,6 @@ class Wheel(unittest.TestCase):
         for end in ("man1/ddrun.1", "man1/ddrun-allreduce.1", "completions/ddrun", "_ddrun", "ddrun.fish", "py.typed",
                     "licenses/LICENSE", "licenses/NOTICE"):
             self.assertTrue([name for name in names if name.endswith(end)], end)
-        self.assertEqual([name for name in names if "ddrun-etcd" in name], [])
         self.assertNotIn("_scripts]", entry_points)
         self.assertIn("\nLicense-Expression: BSD-3-Clause\n", metadata)
         required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist:")]

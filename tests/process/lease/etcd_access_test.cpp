@@ -12,45 +12,24 @@ using namespace std::chrono_literals;
 
 namespace {
 
-etcd::EtcdOptions of(const std::vector<std::string>& endpoints) {
-  etcd::EtcdOptions etcd;
-  etcd.endpoints = endpoints;
-  return etcd;
-}
-
-/// The only message it reports.
-std::string refusal(const MakeLease& make) {
+/// Of a candidate that ends at once: the sentence on the program's stderr.
+std::string refusal(const lease::EtcdOptions& etcd, const std::string& user = {}) {
   Candidates candidates;
-  Candidate& one = candidates.add("one", make);
+  Candidate& one = candidates.add("one", by_etcd(etcd, {"job", ttl}, user));
   one.lease->campaign("one:1");
   REQUIRE(candidates.run_until([&] { return one.unusable.has_value(); }));
-  candidates.run_for(300ms);
   CAPTURE(one.log);
-  // A slow response may have been reported before.
-  CHECK(std::count_if(one.log.begin(), one.log.end(),
-                      [](const std::string& line) { return line.starts_with("unusable"); }) == 1);
-  CHECK(one.log.back().starts_with("unusable"));
+  CHECK(one.log.size() == 1);
+  CHECK_THAT(*one.unusable, Catch::Matchers::StartsWith("the lease's program does not work: "));
   const std::string ended = " exited with code 1: ";
   const auto at = one.unusable->find(ended);
   REQUIRE(at != std::string::npos);
-  CHECK_THAT(*one.unusable, Catch::Matchers::StartsWith("the lease's program does not work: "));
   return one.unusable->substr(at + ended.size());
 }
-std::string refusal(const etcd::EtcdOptions& etcd) { return refusal(by_etcd(etcd)); }
 
-/// The error of invalid options; for those of the program, the program's own.
-std::string option_error(const MakeLease& make) {
-  boost::asio::io_context io;
-  const auto made = make(io.get_executor(), {});
-  if (made) return refusal(make);
-  REQUIRE_FALSE(made);
-  CHECK(made.error().code == Errc::invalid_argument);
-  return made.error().message;
-}
-
-void check_works(const etcd::EtcdOptions& etcd) {
+void check_works(const lease::EtcdOptions& etcd, const std::string& user = {}) {
   Candidates candidates;
-  Candidate& one = candidates.add("one", by_etcd(etcd));
+  Candidate& one = candidates.add("one", by_etcd(etcd, {"job", ttl}, user));
   one.lease->campaign("one:1");
   REQUIRE(candidates.run_until([&] { return one.is_leader(); }));
   std::optional<Result<void>> resigned;
@@ -97,143 +76,72 @@ TEST_CASE("TLS: with certificates on both sides, and each invalid one is reporte
   authority.sign("agent", "DNS:agent.example");
   const EtcdCluster cluster(
       EtcdCluster::Options{1, authority.file("ca.pem"), authority.file("server.pem"), authority.file("server.key")});
-  auto etcd = of(cluster.endpoints());
-  {
-    Candidates candidates;
-    Candidate& one = candidates.add("one", by_etcd(etcd));
-    REQUIRE(candidates.run_until([&] { return one.has_logged("status: "); }));
-    CHECK_THAT(one.log[0], test::contains("https"));
-  }
-  etcd.tls = true;
-  CHECK_THAT(refusal(etcd), test::contains("its certificate is not trusted: "));
-  etcd.cacert = authority.file("ca.pem");
-  etcd.cert = authority.file("agent.pem");
-  etcd.key = authority.file("agent.key");
+  const lease::EtcdOptions etcd{cluster.endpoints(), true, authority.file("ca.pem"), authority.file("agent.pem"),
+                                authority.file("agent.key")};
   check_works(etcd);
+
   auto wrong = etcd;
   wrong.cacert = strangers.file("ca.pem");
-  CHECK_THAT(refusal(wrong), test::contains("its certificate is not trusted: "));
+  CHECK_THAT(refusal(wrong), test::contains("certificate signed by unknown authority"));
   // A host name that is not in the certificate.
   wrong = etcd;
-  const auto port = split(etcd.endpoints[0], ':')[1];
-  wrong.endpoints = {"localhost:" + port};
-  CHECK_THAT(refusal(wrong), test::contains("its certificate is for another host"));
-
-  // Invalid files are reported at once.
+  wrong.endpoints.replace(0, sizeof "127.0.0.1" - 1, "localhost");
+  CHECK_THAT(refusal(wrong), test::contains("certificate is"));
   wrong = etcd;
   wrong.cacert = authority.file("missing.pem");
-  CHECK_THAT(option_error(by_etcd(wrong)), test::contains("cannot use " + wrong.cacert + " as cacert: "));
+  CHECK_THAT(refusal(wrong), test::contains(wrong.cacert));
   wrong = etcd;
   wrong.key = authority.file("ca.key");
-  CHECK_THAT(option_error(by_etcd(wrong)), test::contains("cannot use " + wrong.key + " as key: "));
-  wrong = etcd;
-  wrong.key.clear();
-  CHECK_THAT(option_error(by_etcd(wrong)), test::contains("give both or none"));
-  wrong = etcd;
-  wrong.tls = false;
-  CHECK_THAT(option_error(by_etcd(wrong)), test::contains("certificates are for etcd with TLS"));
+  CHECK_THAT(refusal(wrong), test::contains("private key does not match"));
+
+  // Without a certificate or TLS the connection is closed without a reason.
+  for (const auto& without : {lease::EtcdOptions{cluster.endpoints(), true, etcd.cacert, {}, {}},
+                              lease::EtcdOptions{cluster.endpoints(), false, {}, {}, {}}}) {
+    Candidates candidates;
+    Candidate& one = candidates.add("one", by_etcd(without));
+    CHECK(candidates.run_until([&] { return !one.log.empty(); }));
+    CHECK_THAT(one.log[0], test::contains("etcd"));
+  }
 }
 
 TEST_CASE("users and passwords") {
   const EtcdCluster cluster(1);
-  auto etcd = of(cluster.endpoints());
-  etcd.user = "agent";
-  etcd.password = "right";
+  const lease::EtcdOptions etcd{cluster.endpoints(), false, {}, {}, {}};
   cluster.etcdctl({"user", "add", "root:secret"});
   cluster.etcdctl({"user", "grant-role", "root", "root"});
-  cluster.etcdctl({"user", "add", "agent:right"});
+  cluster.etcdctl({"user", "add", "agent:right \"$'"});
   cluster.etcdctl({"role", "add", "jobs"});
   cluster.etcdctl({"role", "grant-permission", "jobs", "--prefix=true", "readwrite", "/ddrun/"});
   cluster.etcdctl({"user", "grant-role", "agent", "jobs"});
   cluster.etcdctl({"user", "add", "stranger:right"});
   cluster.etcdctl({"auth", "enable"});
-  check_works(etcd);
-  etcd.password = "wrong \"\xff";
-  CHECK(refusal(etcd) == "etcd refuses user 'agent': etcdserver: authentication failed, invalid user ID or password");
-  etcd.user = "stranger";
-  etcd.password = "right";
-  CHECK(refusal(etcd) == "etcd does not let user 'stranger' use keys below /ddrun/: etcdserver: permission denied");
-  etcd.user.clear();
-  CHECK_THAT(refusal(etcd), Catch::Matchers::StartsWith("etcd wants a user and a password"));
+  check_works(etcd, "agent:right \"$'");
+  CHECK(refusal(etcd, "agent:wrong") ==
+        "cannot use etcd: etcdserver: authentication failed, invalid user ID or password");
+  CHECK(refusal(etcd, "stranger:right") == "cannot use etcd: etcdserver: permission denied");
+  CHECK(refusal(etcd) == "cannot use etcd: etcdserver: user name is empty");
+  CHECK(refusal(etcd, "agent") == "the user of etcd needs a password: give NAME:PASSWORD");
 }
 
-TEST_CASE("an expired token is renewed") {
-  EtcdCluster cluster(1);
-  auto etcd = of(cluster.endpoints());
-  etcd.user = "root";
-  etcd.password = "secret";
-  const auto as_root = [&](std::vector<std::string> words) {
-    words.insert(words.begin(), "--user=root:secret");
-    cluster.etcdctl(words);
-  };
-  cluster.etcdctl({"user", "add", "root:secret"});
-  cluster.etcdctl({"user", "grant-role", "root", "root"});
-  cluster.etcdctl({"auth", "enable"});
-  Candidates candidates;
-  Candidate& one = candidates.add("one", by_etcd(etcd));
-  one.lease->campaign("one:1");
-  REQUIRE(candidates.run_until([&] { return one.is_leader(); }));
-  const auto term = one.leader->term;
-  SECTION("it has restarted, and keeps them in memory") {
-    cluster.kill(0);
-    cluster.start(0);
-  }
-  SECTION("its users have changed: \"revision of auth store is old\"") { as_root({"user", "add", "other:secret"}); }
-  SECTION("it has forgotten them: \"invalid auth token\"") {
-    as_root({"auth", "disable"});
-    cluster.etcdctl({"auth", "enable"});
-  }
-  // Detected at the next renewal, or at a new request at the latest.
-  std::optional<Result<void>> resigned;
-  one.lease->resign(one.into(resigned));
-  REQUIRE(candidates.run_until([&] { return resigned.has_value(); }));
-  one.lease->campaign("one:2");
-  REQUIRE(candidates.run_until([&] { return one.is_leader(); }, 60s));
-  CHECK(one.leader->term > term);
-  CHECK_FALSE(one.unusable);
-}
-
-TEST_CASE("an endpoint that is not etcd, or an unsupported version") {
-  // Replies like etcd 2 without API v3, like a web server, or like ssh.
-  struct Peer {
-    const char* answer;
-    const char* error;
-  };
-  const Peer peer = GENERATE(
-      Peer{"HTTP/1.1 404 Not Found\\r\\nContent-Length: 19\\r\\n\\r\\n404 page not found\\n",
-           "does not know etcd's API v3: not an etcd, or one before 3.4"},
-      Peer{"HTTP/1.1 200 OK\\r\\nContent-Length: 15\\r\\n\\r\\n<html>hi</html>", "does not answer as etcd does"},
-      Peer{"HTTP/1.1 403 Forbidden\\r\\nContent-Length: 2\\r\\n\\r\\nno", "answers with HTTP status 403"});
+TEST_CASE("an endpoint that is not etcd is reported, and asked again") {
   const int port = free_port();
-  const Run server({"python3", "-c",
-                    concat(R"(
-import socket
-s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-s.bind(("127.0.0.1", )",
-                           port, R"()); s.listen()
-while True:
-    c, _ = s.accept()
-    c.recv(65536)
-    c.sendall(b")",
-                           peer.answer, R"(")
-    c.close()
-)")});
+  const Run server({"python3", "-m", "http.server", "--bind", "127.0.0.1", std::to_string(port)});
   const auto at = concat("127.0.0.1:", port);
   REQUIRE(wait_until([&] {
     return Run({"bash", "-c", concat("exec 3<>/dev/tcp/127.0.0.1/", port)}).wait().code() == 0;
   }));
-  CHECK(refusal(of({at})) == concat("cannot use etcd: ", at, ": ", peer.error));
+  Candidates candidates;
+  Candidate& one = candidates.add("one", by_etcd({at, false, {}, {}, {}}));
+  one.lease->campaign("one:1");
+  CHECK(candidates.run_until([&] { return one.has_logged(concat("status: etcd cannot be asked: ", at, ": ")); }));
+  candidates.run_for(2 * ttl);
+  CHECK(one.log.size() == 1);
 }
 
-TEST_CASE("invalid options are refused before any request") {
-  const auto refused = [](const std::vector<std::string>& endpoints,
-                          const lease::LeaseOptions& options = {"job", ttl}) {
-    return option_error(by_etcd(of(endpoints), options));
+TEST_CASE("endpoints of etcd get a port and a scheme") {
+  const auto urls = [](const std::string& endpoints, bool tls) {
+    return lease::etcd_command({endpoints, tls, {}, {}, {}})[4];
   };
-  CHECK_THAT(refused({"h"}, {"", ttl}), test::contains("a job's id has 1 to 512 bytes"));
-  CHECK_THAT(refused({"h"}, {"job", 1999ms}), test::contains("2 seconds or more, and whole seconds, not 1.999"));
-  CHECK_THAT(refused({"h"}, {"job", 2500ms}), test::contains("whole seconds"));
-  for (const auto* wrong : {"h:", "h:0", "h:99999", "http://h:2379", "a b", "h\r\nX: y"}) {
-    CHECK_THAT(refused({"h", wrong}), test::contains("is no endpoint of etcd: HOST:PORT"));
-  }
+  CHECK(urls("a,b:1,[::1],::1", false) == "a:2379,b:1,[::1]:2379,[::1]:2379");
+  CHECK(urls("a:1,https://b:1,http://c", true) == "https://a:1,https://b:1,http://c");
 }

@@ -30,10 +30,10 @@ EtcdCluster::EtcdCluster(Options options) : options_(std::move(options)) {
   if (!wait_until_healthy()) throw std::runtime_error("etcd does not come up: " + read_file(directory_.file("0.log")));
 }
 
-std::vector<std::string> EtcdCluster::endpoints() const {
+std::string EtcdCluster::endpoints() const {
   std::vector<std::string> all;
   for (const auto& member : members_) all.push_back(concat("127.0.0.1:", member.client_port));
-  return all;
+  return join(all, ",");
 }
 
 void EtcdCluster::start(std::size_t member) {
@@ -91,7 +91,7 @@ void EtcdCluster::stop(std::size_t member) const {
 void EtcdCluster::resume(std::size_t member) const { members_[member].run->signal(SIGCONT); }
 
 std::string EtcdCluster::etcdctl(const std::vector<std::string>& words, const std::string& user) const {
-  std::vector<std::string> argv{"etcdctl", "--command-timeout=20s", "--endpoints", join(endpoints(), ",")};
+  std::vector<std::string> argv{"etcdctl", "--command-timeout=20s", "--endpoints", endpoints()};
   if (!options_.cert.empty()) {
     for (const auto& word : {std::string("--cacert"), options_.cacert, std::string("--cert"), options_.cert,
                              std::string("--key"), options_.key}) {
@@ -111,7 +111,7 @@ std::string EtcdCluster::etcdctl(const std::vector<std::string>& words, const st
 bool EtcdCluster::wait_until_healthy() const {
   for (std::size_t i = 0; i < members_.size(); ++i) {
     if (!members_[i].run) continue;
-    const auto endpoint = endpoints()[i];
+    const auto endpoint = concat("127.0.0.1:", members_[i].client_port);
     std::vector<std::string> argv{"etcdctl", "--command-timeout=2s", "--dial-timeout=2s", "--endpoints", endpoint};
     if (!options_.cert.empty()) {
       for (const auto& word : {std::string("--cacert"), options_.cacert, std::string("--cert"), options_.cert,

@@ -20,8 +20,8 @@ class EtcdCluster {
   explicit EtcdCluster(Options options);
   explicit EtcdCluster(int members);
 
-  /// HOST:PORT of each member.
-  [[nodiscard]] std::vector<std::string> endpoints() const;
+  /// HOST:PORT,... of the members.
+  [[nodiscard]] std::string endpoints() const;
   [[nodiscard]] std::size_t size() const { return members_.size(); }
 
   void start(std::size_t member);

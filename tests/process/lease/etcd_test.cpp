@@ -1,5 +1,11 @@
 // Leader election by a real etcd of three members, with faults of members and leaders.
 
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <random>
 
@@ -13,9 +19,7 @@ using namespace std::chrono_literals;
 namespace {
 
 MakeLease in(const EtcdCluster& cluster, const std::string& job = "a job/ü%", Milliseconds lives = ttl) {
-  etcd::EtcdOptions etcd;
-  etcd.endpoints = cluster.endpoints();
-  return by_etcd(etcd, {job, lives});
+  return by_etcd({cluster.endpoints(), false, {}, {}, {}}, {job, lives});
 }
 
 std::chrono::milliseconds since(Deadline begin) {
@@ -43,7 +47,7 @@ Candidate& elected(Candidates& candidates) {
 
 }  // namespace
 
-TEST_CASE("one of many is elected, all are notified, and it stays; another job has its own leader") {
+TEST_CASE("one of many is elected, all are notified, and it stays, and another job has its own leader") {
   const EtcdCluster cluster;
   Candidates another;
   Candidate& stranger = another.add("stranger", in(cluster, "another job"));
@@ -52,7 +56,7 @@ TEST_CASE("one of many is elected, all are notified, and it stays; another job h
 
   Candidates candidates;
   Candidate& observer = candidates.add("observer", in(cluster));
-  add(candidates, cluster, 20);
+  add(candidates, cluster, 6);
   Candidate& leader = elected(candidates);
   CHECK(stranger.is_leader());
   CHECK(observer.follows(leader.name()));
@@ -64,7 +68,7 @@ TEST_CASE("one of many is elected, all are notified, and it stays; another job h
   for (const auto& one : candidates.all()) CHECK(one->log.size() == 1);
 }
 
-TEST_CASE("a leader that crashes is followed within its time to live and a second") {
+TEST_CASE("a leader that crashes is followed within its time to live and three seconds") {
   const EtcdCluster cluster;
   Candidates candidates;
   add(candidates, cluster, 6);
@@ -73,7 +77,7 @@ TEST_CASE("a leader that crashes is followed within its time to live and a secon
   const auto begin = Clock::now();
   first.crash();
   REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
-  CHECK(since(begin) <= (ttl + 1s) * slowness);
+  CHECK(since(begin) <= (ttl + 3s) * slowness);
   CHECK(candidates.leader()->leader->term > term);
 }
 
@@ -151,7 +155,7 @@ TEST_CASE("a lease that is taken away is lost at once") {
   const auto term = leader.leader->term;
   REQUIRE(cluster.etcdctl({"del", "/ddrun/a%20job%2F%C3%BC%25/leader"}) == "1\n");
   REQUIRE(candidates.run_until([&] { return leader.has_logged("lost: the lease is lost: "); }));
-  CHECK(leader.has_logged("its key in etcd is gone"));
+  CHECK(leader.has_logged("it is gone"));
   REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
   CHECK(leader.leader->term > term);
 
@@ -197,11 +201,7 @@ TEST_CASE("all of etcd away for longer than a lease lives: the leader steps down
   REQUIRE(candidates.run_until([&] { return first.has_logged("lost: "); }));
   CHECK(since(begin) < ttl + 100ms * slowness);
   CHECK_FALSE(first.is_leader());
-  // Its own clock expires first: on_lost comes before etcd can report.
-  CHECK(candidates.run_until([&] {
-    return first.has_logged("could not be renewed within 1.8 s (etcd ") ||
-           first.has_logged("could not renew it within 1.8 s");
-  }));
+  CHECK(first.has_logged("could not renew it within 1.8 s"));
   candidates.run_for(2 * ttl);
   CHECK(candidates.leader() == nullptr);
   // Reported once, to each.
@@ -212,8 +212,7 @@ TEST_CASE("all of etcd away for longer than a lease lives: the leader steps down
   }
   for (std::size_t i = 0; i < cluster.size(); ++i) cluster.resume(i);
   REQUIRE(candidates.run_until([&] { return candidates.agreed(); }, 60s));
-  // The watch may report the leader before a request of the candidate is answered.
-  CHECK(candidates.run_until([&] { return first.has_logged("status: etcd answers again (127.0.0.1:"); }));
+  CHECK(candidates.run_until([&] { return first.has_logged("status: etcd answers again"); }));
 }
 
 TEST_CASE("members of etcd and leaders are suspended at random: never two lead", "[full]") {
@@ -234,25 +233,6 @@ TEST_CASE("members of etcd and leaders are suspended at random: never two lead",
   for (std::size_t i = 0; i < cluster.size(); ++i) cluster.resume(i);
   for (const auto& one : candidates.all()) one->frozen = false;
   REQUIRE(candidates.run_until([&] { return candidates.agreed(); }, 60s));
-}
-
-TEST_CASE("a watch is resumed though what it missed was compacted away") {
-  EtcdCluster cluster(1);
-  Candidates candidates;
-  Candidate& observer = candidates.add("observer", in(cluster));
-  REQUIRE(candidates.run_until([&] { return cluster.etcdctl({"put", "x", "1"}) == "OK\n"; }));
-  cluster.stop(0);
-  observer.frozen = true;
-  cluster.resume(0);
-  for (int i = 0; i < 20; ++i) REQUIRE(cluster.etcdctl({"put", "x", "1"}) == "OK\n");
-  REQUIRE(cluster.etcdctl({"compact", "15"}) == "compacted revision 15\n");
-  cluster.kill(0);
-  cluster.start(0);
-  REQUIRE(cluster.wait_until_healthy());
-  observer.frozen = false;
-  Candidate& leader = candidates.add("leader", in(cluster));
-  leader.lease->campaign("leader:1");
-  REQUIRE(candidates.run_until([&] { return observer.follows("leader:1"); }));
 }
 
 TEST_CASE("only the leader records the verdict, once, and then there is no leader until it is deleted") {
@@ -329,7 +309,7 @@ TEST_CASE("recording a verdict that is already recorded succeeds if it is the sa
   add(candidates, cluster, 1);
   Candidate& leader = elected(candidates);
   leader.frozen = true;
-  REQUIRE(cluster.etcdctl({"put", "/ddrun/a%20job%2F%C3%BC%25/verdict", same ? "exit 0" : "exit 1"}) == "OK\n");
+  REQUIRE(cluster.etcdctl({"put", "/ddrun/a%20job%2F%C3%BC%25/verdict", same ? "exit%200" : "exit%201"}) == "OK\n");
   std::optional<Result<void>> recorded;
   leader.lease->record_verdict("exit 0", leader.into(recorded));
   leader.frozen = false;
@@ -350,18 +330,114 @@ TEST_CASE("no callback follows after destruction or an unusable etcd") {
   REQUIRE(recorded);
   CHECK(recorded->error().code == Errc::unavailable);
   cluster.resume(0);
-  Candidate& next = elected(candidates);
+  // What was asked of the first job may still be done.
+  Candidates others;
+  Candidate& next = others.add("next", in(cluster, "another job"));
+  next.lease->campaign("next:1");
+  (void)elected(others);
   cluster.stop(0);
   next.lease->resign(next.into(resigned));
   CHECK_FALSE(next.is_leader());
   CAPTURE(next.log);
-  REQUIRE(candidates.run_until([&] { return resigned.has_value(); }));
-  REQUIRE_FALSE(resigned->has_value());
-  CHECK(resigned->error().code == Errc::unavailable);
+  REQUIRE(others.run_until([&] { return resigned.has_value(); }));
   cluster.resume(0);
   const auto logged = next.log.size();
   next.lease->resign([](const Result<void>&) { FAIL("told after it was dropped"); });
   next.crash();
-  candidates.run_for(500ms);
+  others.run_for(500ms);
   CHECK(next.log.size() == logged);
+}
+
+TEST_CASE("the members that are asked are suspended or killed, and then the leader is lost") {
+  EtcdCluster cluster;
+  Candidates candidates;
+  add(candidates, cluster, 3);
+  Candidate& first = elected(candidates);
+  const bool kills = GENERATE(false, true);
+  kills ? cluster.kill(0) : cluster.stop(0);
+  candidates.run_for(2 * ttl);
+  CHECK(candidates.leader() == &first);
+  CHECK(first.log.size() == 1);
+  const auto begin = Clock::now();
+  first.crash();
+  REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
+  CHECK(since(begin) <= (ttl + 3s) * slowness);
+}
+
+TEST_CASE("a tick where nothing has changed starts one etcdctl if it leads, and none if it does not") {
+  const EtcdCluster cluster(1);
+  const TemporaryDirectory directory;
+  const std::string calls = directory.file("calls");
+  directory.file("etcdctl", concat("#!/bin/sh\necho \"$@\" >>", calls, "; PATH=${PATH#*:}; exec etcdctl \"$@\"\n"),
+                 0755);
+  auto argv = lease::etcd_command({cluster.endpoints(), false, {}, {}, {}});
+  argv.insert(argv.begin(), {"env", concat("PATH=", directory.path(), ":", ::getenv("PATH"))});
+  // So many ticks that one without a check would be seen.
+  const auto calls_in_a_while = [&](Candidates& candidates) {
+    candidates.run_for(ttl);
+    write_file(calls, "");
+    candidates.run_for(2 * ttl);
+    return split(read_file(calls), '\n');
+  };
+  Candidates candidates;
+  Candidate& leader = candidates.add("leader", by_program(argv, {"job", ttl}));
+  leader.lease->campaign("leader:1");
+  (void)elected(candidates);
+  auto lines = calls_in_a_while(candidates);
+  lines.pop_back();
+  CHECK(lines.size() >= 4);
+  for (const auto& line : lines) CHECK_THAT(line, test::contains("lease keep-alive --once"));
+  leader.lease->resign({});
+  Candidate& other = candidates.add("other", in(cluster, "job"));
+  other.lease->campaign("other:1");
+  REQUIRE(candidates.run_until([&] { return leader.follows("other:1"); }));
+  CHECK(calls_in_a_while(candidates) == std::vector<std::string>{""});
+}
+
+TEST_CASE("signals to the whole job do not end the program") {
+  const EtcdCluster cluster(1);
+  pid_t program = 0;
+  Candidates candidates;
+  Candidate& one = candidates.add("one", by_program(lease::etcd_command({cluster.endpoints(), false, {}, {}, {}}),
+                                                    {"job", ttl}, [&](pid_t pid) { program = pid; }));
+  one.lease->campaign("one:1");
+  (void)elected(candidates);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2}) REQUIRE(::kill(-program, signal) == 0);
+  candidates.run_for(2 * ttl);
+  CHECK(one.is_leader());
+  CHECK(one.log.size() == 1);
+}
+
+TEST_CASE("a machine whose ddrun is killed with -9 is followed at once, and nothing is left running") {
+  const EtcdCluster cluster;
+  const auto make = in(cluster, "job", 60s);
+  const std::string tag = concat("DDRUN_TEST_KILLED=", ::getpid());
+  struct Child {
+    const pid_t pid = ::fork();
+    ~Child() {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+  };
+  auto first = std::make_unique<Child>();
+  if (first->pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::putenv(const_cast<char*>(tag.c_str()));
+    Candidate candidate("first", make);
+    candidate.lease->campaign("first:1");
+    candidate.io.run();
+    ::_exit(1);
+  }
+  Candidates candidates;
+  Candidate& second = candidates.add("second", make);
+  REQUIRE(candidates.run_until([&] { return second.follows("first:1"); }));
+  second.lease->campaign("second:1");
+  CHECK_FALSE(processes_with(tag).empty());
+  const bool etcd_is_away = GENERATE(false, true);
+  // The open watch reads no input then.
+  for (std::size_t i = 0; etcd_is_away && i < cluster.size(); ++i) cluster.stop(i);
+  first.reset();
+  if (!etcd_is_away) REQUIRE(candidates.run_until([&] { return second.is_leader(); }, 20s));
+  // A request of 60 s / 3 may be on its way.
+  CHECK(wait_until([&] { return processes_with(tag).empty(); }, 60s));
 }

@@ -338,9 +338,11 @@ TEST_CASE("virtual local rank takes the device of HIP where its list is set and 
 TEST_CASE("The secret between agents is not for workers") {
   Case c;
   c.parent.push_back("DDRUN_SECRET=correct horse battery staple");
-  c.parent.push_back("DDRUN_ETCD_USER=ddrun:a password");
+  for (const auto* one : {"DDRUN_ETCD_USER=ddrun:a password", "ETCDCTL_USER=ddrun", "ETCDCTL_PASSWORD=a password"}) {
+    c.parent.emplace_back(one);
+  }
   CHECK(c.values(0).count("DDRUN_SECRET") == 0);
-  CHECK(c.values(0).count("DDRUN_ETCD_USER") == 0);
+  for (const auto* one : {"DDRUN_ETCD_USER", "ETCDCTL_USER", "ETCDCTL_PASSWORD"}) CHECK(c.values(0).count(one) == 0);
   c.spec.env = {{"DDRUN_SECRET", "another one that is long"}};
   CHECK(c.error() ==
         "--env DDRUN_SECRET: workers do not get it; use --secret-file, or set the variable for ddrun itself");

@@ -11,7 +11,7 @@
 #include "ddrun/base/result.hpp"
 
 // Leader election of a job on several machines by a lease in an external engine: through a program (program_lease.hpp;
-// etcd, Kubernetes, Consul), or in etcd directly (lib/etcd). A leader keeps the lease by renewing it; after it expires
+// etcd, Kubernetes, Consul). A leader keeps the lease by renewing it; after it expires
 // another machine may lead.
 //
 // There are never two leaders at one time: a leader counts its time to live from before it sent the renewing request,

@@ -1,0 +1,39 @@
+#include "ddrun/lease/etcd.hpp"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "ddrun/base/address.hpp"
+#include "ddrun/base/text.hpp"
+#include "etcd_source.hpp"
+
+namespace ddrun::lease {
+
+namespace {
+constexpr int default_port = 2379;
+}  // namespace
+
+std::vector<std::string> etcd_command(const EtcdOptions& options) {
+  std::vector<std::string> urls;
+  for (const std::string& endpoint : split(options.endpoints, ',')) {
+    if (endpoint.find("://") != std::string::npos) {
+      urls.push_back(endpoint);
+      continue;
+    }
+    const auto at = split_host_port(endpoint);
+    const std::string with_port = at && !at->port ? host_port_text(at->host, default_port) : endpoint;
+    urls.push_back(concat(options.tls ? "https://" : "", with_port));
+  }
+  return {"sh", "-c", etcd_source, "etcd", join(urls, ","), options.cacert, options.cert, options.key};
+}
+
+Result<void> check_etcdctl() {
+  const char* const path = ::getenv("PATH");
+  for (const std::string& directory : split(path != nullptr ? path : "", ':')) {
+    if (::access(concat(directory.empty() ? "." : directory, "/etcdctl").c_str(), X_OK) == 0) return {};
+  }
+  return fail(Errc::not_found,
+              "--rdzv-backend=etcd needs etcdctl, which is not in PATH; install it (Debian and Ubuntu: etcd-client)");
+}
+
+}  // namespace ddrun::lease
