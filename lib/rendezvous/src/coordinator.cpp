@@ -35,10 +35,7 @@ constexpr std::uint32_t max_workers_per_node = 16'384;
 constexpr std::uint64_t max_term = std::uint64_t{1} << 62U;
 constexpr Milliseconds open_timeout{30'000};
 constexpr Milliseconds verdict_timeout{5'000};
-/// For an agent that answers pings while its main thread is blocked: a notice is sent after the first; OPENED and
-/// STOPPED are waited for until the second.
 constexpr Milliseconds stall_notice_delay{10'000};
-constexpr Milliseconds stall_timeout{300'000};
 /// Of a node's report of its first failure.
 constexpr std::size_t max_cause_bytes = 64UL << 10U;
 /// Of a member's text that is sent to all others, and of a host name.
@@ -179,8 +176,6 @@ class Coordinator::State {
   void on(Member& member, const Abort& message);
   void on(Member& member, const PassSignal& message);
   void note_stall(Member& member, Milliseconds stalled);
-  [[nodiscard]] std::string stall_text(const Member& member) const;
-  [[nodiscard]] bool is_stalled(const Member& member) const;
   void lose_orderly(Member& member, const Abort& message);
   void check_finished();
 
@@ -882,32 +877,13 @@ void Coordinator::State::lose_orderly(Member& member, const Abort& message) {
   }
 }
 
-/// A member whose main thread is blocked by a disk or terminal does not count as lost.
+/// For a member that answers pings while its main thread is blocked.
 void Coordinator::State::note_stall(Member& member, Milliseconds stalled) {
-  if (is_over()) return;
-  if (stalled.count() == 0) {
-    if (!member.stalled_since) return;
-    member.stalled_since.reset();
-    member.stall_reported = false;
-    // It could not act on messages meanwhile.
-    if (stopped_until_) stopped_until_ = std::max(*stopped_until_, now + stop_timeout(job_.settings));
-    return;
-  }
-  member.stalled_since = now - stalled;
-  if (stalled < stall_notice_delay || std::exchange(member.stall_reported, true)) return;
+  if (stalled.count() == 0) member.stall_reported = false;
+  if (is_over() || stalled < stall_notice_delay || std::exchange(member.stall_reported, true)) return;
   out_.notice(concat(describe_with_rank(member),
                      " answers, but its ddrun waits for something, a disk or a terminal, since ",
                      causes::seconds_text(stalled), "; its workers run on"));
-}
-
-std::string Coordinator::State::stall_text(const Member& member) const {
-  return concat("its ddrun answers, but has not come round for ", causes::seconds_text(now - *member.stalled_since),
-                ": it waits for a disk, or a terminal");
-}
-
-/// Stalled, but within stall_timeout.
-bool Coordinator::State::is_stalled(const Member& member) const {
-  return member.stalled_since && now - *member.stalled_since < stall_timeout;
 }
 
 // ---- losing members
@@ -1028,7 +1004,7 @@ void Coordinator::State::fence(const Member& gone, Clock::time_point since, bool
   const bool had_workers = phase_ == Phase::running || (phase_ == Phase::stopping && ending_->had_started);
   if (options_.single_member || !had_workers || !gone.in_round || !gone.notified || gone.stopped) return;
   const JobSettings& job = job_.settings;
-  if (!job.fence && (broken || (since == now && !gone.stalled_since))) return;
+  if (!job.fence && broken) return;
   const Clock::time_point until =
       since + (job.fence ? Clock::duration(*job.fence) : heartbeat_.limit() + job.grace + kill_margin);
   if (until <= now || (fence_until_ && *fence_until_ >= until)) return;
@@ -1361,25 +1337,18 @@ void Coordinator::State::tick() {
                 member->last_heard, false);
   }
   if (over(opened_until_)) {
-    Member* first = members_.find(round_links_.front());
-    if (is_stalled(*first)) opened_until_ = now + open_timeout;
-    else
-      lose_member(*first, first->stalled_since ? stall_text(*first) : "it did not open the store in time", now, false);
+    lose_member(*members_.find(round_links_.front()), "it did not open the store in time", now, false);
   }
   if (over(stopped_until_)) {
     stopped_until_.reset();
     const std::string how =
         concat("its workers were not stopped after ", causes::seconds_text(stop_timeout(job_.settings)));
-    bool any_stalled = false;
     for (const LinkId link : std::vector<LinkId>(round_links_)) {
       Member* member = members_.find(link);
       if (member == nullptr || !member->notified || member->stopped) continue;
-      if (is_stalled(*member)) any_stalled = true;
-      else lose_member(*member, member->stalled_since ? stall_text(*member) : how, now, false);
+      lose_member(*member, how, now, false);
       if (phase_ != Phase::running && phase_ != Phase::stopping) break;
     }
-    const bool still_waits = phase_ == Phase::running || phase_ == Phase::stopping;
-    if (still_waits && !stopped_until_ && any_stalled) stopped_until_ = now + stop_timeout(job_.settings);
   }
   if (over(skew_until_)) {
     std::vector<const Member*> late;

@@ -48,10 +48,8 @@ struct Member {
   bool stopped = false;
 
   Clock::time_point last_heard;
-  std::string broken;  ///< how its connection broke, until the next sign of life
-  /// Since when the agent's main thread has been blocked; unset: not.
-  std::optional<Clock::time_point> stalled_since;
-  bool stall_reported = false;
+  std::string broken;           ///< how its connection broke, until the next sign of life
+  bool stall_reported = false;  ///< its main thread is blocked, and a notice was sent
 
   [[nodiscard]] bool available() const { return !leaving && !excluded; }
   [[nodiscard]] bool finished() const { return succeeded && stopped; }

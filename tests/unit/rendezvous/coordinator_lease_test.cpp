@@ -254,7 +254,7 @@ TEST_CASE("a coordinator whose own agent waits for a disk for too long hands the
   for (const LinkId link : {leader.b, leader.c}) {
     const Refused refused = job.next<Refused>(link);
     CHECK(refused.kind == RefusalKind::lost);  // counted by the next coordinator
-    CHECK(refused.why.find("leads no more: its ddrun answers, but has not come round for ") != std::string::npos);
+    CHECK(refused.why.find("leads no more: its workers were not stopped after ") != std::string::npos);
   }
   CHECK(job.coordinator().stepped_down());
   CHECK_FALSE(job.coordinator().verdict());
