@@ -61,7 +61,7 @@ class Terminals(JobTest):
             return shown.count(text)
         step = self.bed.dir / f"step-{self.number}"
         verbs = ["report", self.reports, "print", "up", "await", step, "print", "more", "await", self.go_file]
-        args = [DDRUN, *self.options(), "--max-restarts=1", "--", WORKER, *verbs]
+        args = [DDRUN, *self.options(), "--max-restarts=1", "--fold=never", "--", WORKER, *verbs]
         jobs = {"h1": self.ddrun(self.bed[1], "--max-restarts=1", verbs=verbs),
                 "h2": self.bed[2].start(["sh", "-c", 'terminal=$1; shift; exec "$@" >"$terminal"', "sh", os.ttyname(theirs), *args],
                                         env={"DDRUN_SECRET": SECRET})}
