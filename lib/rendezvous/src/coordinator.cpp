@@ -997,9 +997,8 @@ void Coordinator::State::count_loss(VerdictMessage cause) {
 }
 
 /// Workers of a lost member may still run. If its agent ended, the kernel closed the connection and the guard killed
-/// the workers; a member that was heard until now has received STOP. A silent one gives up the coordinator within the
-/// heartbeat timeout and stops its workers within their grace; one that is blocked does so from its link thread
-/// (AgentLinkOptions::kill_workers).
+/// the workers. A silent one gives up the coordinator within the heartbeat timeout and stops its workers within their
+/// grace; one that is blocked does so from its link thread (AgentLinkOptions::kill_workers).
 void Coordinator::State::fence(const Member& gone, Clock::time_point since, bool broken) {
   const bool had_workers = phase_ == Phase::running || (phase_ == Phase::stopping && ending_->had_started);
   if (options_.single_member || !had_workers || !gone.in_round || !gone.notified || gone.stopped) return;
