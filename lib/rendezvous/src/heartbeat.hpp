@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ddrun/base/duration.hpp"
-#include "ddrun/rendezvous/coordinator.hpp"
+#include "ddrun/rendezvous/link_id.hpp"
 
 namespace ddrun::rendezvous {
 

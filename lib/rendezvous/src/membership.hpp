@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "ddrun/base/duration.hpp"
-#include "ddrun/rendezvous/coordinator.hpp"
 #include "ddrun/rendezvous/event_text.hpp"
+#include "ddrun/rendezvous/link_id.hpp"
 
 namespace ddrun::rendezvous {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "ddrun/base/duration.hpp"
-#include "ddrun/rendezvous/coordinator.hpp"
+#include "ddrun/rendezvous/link_id.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 
 namespace ddrun::rendezvous {

@@ -8,12 +8,10 @@
 
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/duration.hpp"
+#include "ddrun/rendezvous/link_id.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 
 namespace ddrun::rendezvous {
-
-/// Connection number assigned by the transport; never reused.
-using LinkId = std::uint64_t;
 
 struct CoordinatorOptions {
   std::string host;                      ///< of this machine
@@ -39,12 +37,6 @@ struct CoordinatorOptions {
   /// The Join of the agent in this process, if there is one. Only this agent is the coordinator's own, and its settings
   /// define the job, even if another agent joins first.
   std::optional<Join> own_join;
-};
-
-/// Addresses of a connection, known to the transport.
-struct LinkAddresses {
-  IpAddress peer_address;   ///< remote
-  IpAddress local_address;  ///< local
 };
 
 /// Decides for one job which members form which round, with which ranks, when a round is over and how the job ends
