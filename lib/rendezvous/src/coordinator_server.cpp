@@ -5,14 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <limits>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -70,7 +68,6 @@ class CoordinatorServer::Loop {
   Result<void> start();
   [[nodiscard]] std::uint16_t port() const { return port_; }
   [[nodiscard]] std::vector<std::string> addresses() const { return listener_addresses(listeners_); }
-  [[nodiscard]] bool wait_done(Deadline deadline);
   [[nodiscard]] CoordinatorServerStats stats();
   [[nodiscard]] bool holds_lease() const { return !options_.holds_lease || options_.holds_lease(); }
   /// From other threads: runs `what` with the only job's coordinator before it returns.
@@ -215,10 +212,6 @@ class CoordinatorServer::Loop {
   std::optional<Deadline> done_by_;
   bool done_reported_ = false;
   bool step_down_reported_ = false;
-
-  std::mutex mutex_;  // guards done_
-  bool done_ = false;
-  std::condition_variable is_done_;
 };
 
 // ---- event loop
@@ -245,14 +238,6 @@ CoordinatorServerStats CoordinatorServer::Loop::stats() {
   CoordinatorServerStats stats;
   thread_.call([&] { stats = collect(); });
   return stats;
-}
-
-bool CoordinatorServer::Loop::wait_done(Deadline deadline) {
-  std::unique_lock lock(mutex_);
-  const auto done = [this] { return done_; };
-  if (deadline != Deadline::max()) return is_done_.wait_until(lock, deadline, done);
-  is_done_.wait(lock, done);
-  return true;
 }
 
 CoordinatorServerStats CoordinatorServer::Loop::collect() const {
@@ -401,11 +386,6 @@ void CoordinatorServer::Loop::check_done() {
   });
   if (!all_flushed && now() < *done_by_) return;
   done_reported_ = true;
-  {
-    const std::lock_guard lock(mutex_);
-    done_ = true;
-    is_done_.notify_all();
-  }
   if (options_.on_done) options_.on_done();
 }
 
@@ -826,7 +806,6 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::start(const Coordi
 
 std::uint16_t CoordinatorServer::port() const { return loop_->port(); }
 std::vector<std::string> CoordinatorServer::addresses() const { return loop_->addresses(); }
-bool CoordinatorServer::wait_done(Deadline deadline) const { return loop_->wait_done(deadline); }
 CoordinatorServerStats CoordinatorServer::stats() const { return loop_->stats(); }
 
 void CoordinatorServer::suspend() const {

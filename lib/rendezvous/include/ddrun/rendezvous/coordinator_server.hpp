@@ -87,8 +87,6 @@ class CoordinatorServer {
   [[nodiscard]] std::uint16_t port() const;
   /// Listening addresses: "0.0.0.0:29400", "[::]:29400".
   [[nodiscard]] std::vector<std::string> addresses() const;
-  /// Blocks until the only job has ended and every agent was notified; false at the deadline.
-  [[nodiscard]] bool wait_done(Deadline deadline) const;
   /// Blocks until the server's thread has answered. Any thread but that one.
   [[nodiscard]] CoordinatorServerStats stats() const;
 
