@@ -1,0 +1,200 @@
+#include "stdin_feed.hpp"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "ddrun/base/io_context.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/process/guard.hpp"
+
+namespace ddrun::agent {
+
+namespace {
+
+/// How far the fastest worker may be ahead of the slowest.
+constexpr std::size_t max_backlog_bytes = std::size_t{16} << 20U;
+constexpr std::size_t max_read_bytes = std::size_t{64} << 10U;
+/// Slow ranks are named once the others have waited this long.
+constexpr std::chrono::seconds slow_reader_delay{5};
+
+}  // namespace
+
+StdinFeed::StdinFeed(boost::asio::any_io_executor executor)
+    : executor_(std::move(executor)), readable_(executor_), slowest_timer_(executor_), background_timer_(executor_) {
+  struct stat info {};
+  seekable_ = ::fstat(STDIN_FILENO, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+Result<UniqueFd> StdinFeed::open(int rank) {
+  if (seekable_) {
+    const off_t offset = ::lseek(STDIN_FILENO, 0, SEEK_CUR);
+    UniqueFd own(::open("/proc/self/fd/0", O_RDONLY | O_CLOEXEC));
+    if (own) {
+      ::lseek(own.get(), offset, SEEK_SET);
+      return own;
+    }
+    seekable_ = false;
+  }
+  auto pipe = make_pipe();
+  if (!pipe) return tl::unexpected(pipe.error());
+  // Only ddrun's end: the worker expects to block.
+  ::fcntl(pipe->write.get(), F_SETFL, O_NONBLOCK);
+  if (const int err = assign_descriptor(readers_.emplace_back(executor_, rank).pipe, std::move(pipe->write)); err != 0)
+    return fail_errno(Errc::unavailable, "cannot watch a worker's standard input", err);
+  return std::move(pipe->read);
+}
+
+void StdinFeed::start() {
+  if (readers_.empty()) return;
+  if (!input_ && !at_end_) at_end_ = !open_input();
+  if (at_end_) {
+    stop();
+    return;
+  }
+  wait_for_input();
+}
+
+void StdinFeed::stop() {
+  ++generation_;
+  readers_.clear();
+  backlog_.clear();
+  begin_ = 0;
+  slowest_timer_.cancel();
+  slowest_watched_ = false;
+}
+
+bool StdinFeed::open_input() {
+  // stdin is shared with the user's shell: O_NONBLOCK may be set only on a new open file description. Where that is not
+  // possible (sockets, a terminal of another user) nothing is set.
+  input_ = UniqueFd(::open("/proc/self/fd/0", O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  if (!input_) {
+    auto copy = duplicate(STDIN_FILENO);
+    if (!copy) return false;
+    input_ = std::move(*copy);
+  }
+  // Asio sets O_NONBLOCK on what it waits for, so it gets an epoll set that contains stdin.
+  UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{};
+  event.events = EPOLLIN;
+  // epoll refuses files that are always ready, such as /dev/null.
+  if (!set || ::epoll_ctl(set.get(), EPOLL_CTL_ADD, input_.get(), &event) != 0) return false;
+  return assign_descriptor(readable_, std::move(set)) == 0;
+}
+
+void StdinFeed::wait_for_input() {
+  if (waiting_) return;
+  waiting_ = true;
+  readable_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
+    waiting_ = false;
+    if (ec || readers_.empty()) return;
+    read_input();
+  });
+}
+
+void StdinFeed::read_input() {
+  if (::isatty(input_.get()) != 0 && process::job_is_in_background()) {
+    background_timer_.expires_after(background_interval);
+    background_timer_.async_wait([this, generation = generation_](const boost::system::error_code& ec) {
+      if (!ec && generation == generation_) wait_for_input();
+    });
+    return;
+  }
+  const std::size_t before = backlog_.size();
+  backlog_.resize(before + max_read_bytes);
+  ssize_t n;
+  do {
+    n = ::recv(input_.get(), backlog_.data() + before, max_read_bytes, MSG_DONTWAIT);
+    if (n < 0 && errno == ENOTSOCK) n = ::read(input_.get(), backlog_.data() + before, max_read_bytes);
+  } while (n < 0 && errno == EINTR);
+  const bool nothing = n < 0 && errno == EAGAIN;
+  backlog_.resize(before + (n > 0 ? static_cast<std::size_t>(n) : 0));
+  if (nothing) return wait_for_input();
+  if (n <= 0) return on_input_end();
+  push_all();
+}
+
+/// Closes readers that have all input; the others get the rest first.
+void StdinFeed::on_input_end() {
+  at_end_ = true;
+  boost::system::error_code ec;
+  readable_.close(ec);
+  input_.reset();
+  std::erase_if(readers_, [this](const Reader& reader) { return reader.at == end(); });
+}
+
+void StdinFeed::push_all() {
+  for (auto reader = readers_.begin(); reader != readers_.end();) push(reader++);
+  read_more();
+}
+
+void StdinFeed::push(std::list<Reader>::iterator reader) {
+  while (!reader->waiting && reader->at < end()) {
+    const auto offset = static_cast<std::size_t>(reader->at - begin_);
+    const ssize_t n = ::write(reader->pipe.native_handle(), backlog_.data() + offset, backlog_.size() - offset);
+    if (n >= 0) {
+      reader->at += static_cast<std::uint64_t>(n);
+    } else if (errno == EAGAIN) {
+      reader->waiting = true;
+      reader->pipe.async_wait(boost::asio::posix::stream_descriptor::wait_write,
+                              [this, reader, generation = generation_](const boost::system::error_code& ec) {
+                                if (ec || generation != generation_) return;
+                                reader->waiting = false;
+                                push(reader);
+                                read_more();
+                              });
+    } else if (errno != EINTR) {
+      readers_.erase(reader);  // it reads no more
+      return;
+    }
+  }
+  if (at_end_ && reader->at == end()) readers_.erase(reader);
+}
+
+std::uint64_t StdinFeed::slowest() const {
+  std::uint64_t least = end();
+  for (const Reader& reader : readers_) least = std::min(least, reader.at);
+  return least;
+}
+
+void StdinFeed::read_more() {
+  const auto got_by_all = static_cast<std::size_t>(slowest() - begin_);
+  // Erase only large parts, to move bytes seldom.
+  if (got_by_all == backlog_.size() || got_by_all >= backlog_.size() / 2) {
+    backlog_.erase(0, got_by_all);
+    begin_ += got_by_all;
+  }
+  if (at_end_ || readers_.empty()) return;
+  const bool wanted =
+      std::any_of(readers_.begin(), readers_.end(), [this](const Reader& reader) { return reader.at == end(); });
+  if (!wanted) return;
+  if (end() - slowest() < max_backlog_bytes) wait_for_input();
+  else watch_slowest();
+}
+
+void StdinFeed::watch_slowest() {
+  if (slow_readers_reported_ || std::exchange(slowest_watched_, true)) return;
+  slowest_timer_.expires_after(slow_reader_delay);
+  slowest_timer_.async_wait([this, before = slowest(), generation = generation_](const boost::system::error_code& ec) {
+    if (ec || generation != generation_) return;
+    slowest_watched_ = false;
+    if (slowest() != before || readers_.empty()) return read_more();
+    std::vector<int> ranks;
+    for (const Reader& reader : readers_) {
+      if (reader.at == before) ranks.push_back(reader.rank);
+    }
+    slow_readers_reported_ = true;
+    say(Level::warning, concat(name_ranks(ranks), ranks.size() == 1 ? " does" : " do",
+                               " not read standard input, and the others get no more of it until then (--stdin=all)"));
+  });
+}
+
+}  // namespace ddrun::agent

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdint>
+#include <list>
+#include <string>
+#include <utility>
+
+#include "ddrun/base/result.hpp"
+#include "ddrun/base/unique_fd.hpp"
+
+namespace ddrun::agent {
+
+/// After Ctrl-Z and `bg`, poll interval for reads of the terminal and for its return to this job.
+inline constexpr std::chrono::milliseconds background_interval{100};
+
+/// --stdin=all: copies ddrun's stdin to every worker at its own pace. The fastest may be 16 MiB ahead of the slowest,
+/// then it waits; slow ranks are named. A worker that closes its stdin is dropped. Input is not replayed in the next
+/// attempt.
+class StdinFeed {
+ public:
+  explicit StdinFeed(boost::asio::any_io_executor executor);
+
+  /// The stdin for the worker with this rank: its own open file description of a regular file, else a pipe.
+  Result<UniqueFd> open(int rank);
+  /// Starts or continues to copy, once all workers of the attempt have their stdin.
+  void start();
+  /// Closes the pipes at the end of the attempt.
+  void stop();
+
+ private:
+  struct Reader {
+    Reader(boost::asio::any_io_executor executor, int of_rank) : pipe(std::move(executor)), rank(of_rank) {}
+    boost::asio::posix::stream_descriptor pipe;
+    int rank;
+    std::uint64_t at = 0;  ///< input written to it so far
+    bool waiting = false;  ///< for room in its pipe
+  };
+  bool open_input();
+  void wait_for_input();
+  void read_input();
+  void on_input_end();
+  /// Writes pending input without blocking; may erase the reader.
+  void push(std::list<Reader>::iterator reader);
+  void push_all();
+  /// Drops input that all have got, and reads more if a reader needs it and there is room.
+  void read_more();
+  [[nodiscard]] std::uint64_t slowest() const;
+  void watch_slowest();
+  [[nodiscard]] std::uint64_t end() const { return begin_ + backlog_.size(); }
+
+  boost::asio::any_io_executor executor_;
+  UniqueFd input_;
+  boost::asio::posix::stream_descriptor readable_;  ///< an epoll set with input_ in it
+  bool seekable_ = false;
+  bool at_end_ = false;
+  bool waiting_ = false;
+  std::list<Reader> readers_;
+  std::string backlog_;      ///< input that not all readers have got
+  std::uint64_t begin_ = 0;  ///< its offset
+  boost::asio::steady_timer slowest_timer_;
+  boost::asio::steady_timer background_timer_;
+  bool slowest_watched_ = false;
+  bool slow_readers_reported_ = false;
+  unsigned generation_ = 0;
+};
+
+}  // namespace ddrun::agent
