@@ -137,14 +137,19 @@ int run_store(const Parsed& parsed);
 /// that only env(1) has. Empty: no argument.
 [[nodiscard]] bool starts_env_program(std::string_view name);
 
-/// The job as detected from this machine's environment (env.cpp).
+// Detection of the job from this machine's environment (detect.cpp). Does not block.
+
+/// `started_pid`: the process that was started as ddrun.
+[[nodiscard]] Result<cluster::Detected> detect_environment(const cli::Launch& launch, pid_t started_pid);
+/// Fills in what the user did not set in `launch`; `gpu` and `auto` are limited to the scheduler's allocation.
+[[nodiscard]] Result<cluster::Completion> complete_launch(cli::Launch& launch, const cluster::Detected& detected);
+
 struct DetectedCluster {
   cluster::Detected detected;
   cluster::Completion completion;
 };
 
-/// Detects the job from this process's environment and fills in what the user did not set in `launch`. `started_pid` is
-/// the process that was started as ddrun. Does not block.
+/// Both of the above, for a launch: with remarks, and a time limit before the scheduler's end of the job.
 [[nodiscard]] Result<DetectedCluster> detect_cluster(cli::Launch& launch, pid_t started_pid);
 
 /// Prints a notice if one worker is started by default but more GPUs are visible. `gpu_limit`: GPUs allocated by the
