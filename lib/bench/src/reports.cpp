@@ -9,7 +9,7 @@
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
-#include "ddrun/bench/run.hpp"
+#include "ddrun/bench/errors.hpp"
 
 namespace ddrun::bench {
 

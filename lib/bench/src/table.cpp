@@ -11,7 +11,7 @@
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
-#include "ddrun/bench/run.hpp"
+#include "ddrun/bench/errors.hpp"
 #include "results.hpp"
 
 namespace ddrun::bench {

@@ -1,35 +1,11 @@
 #pragma once
 
-#include <unistd.h>
-
-#include <string_view>
-
 #include "ddrun/base/result.hpp"
-#include "ddrun/base/text.hpp"
-#include "ddrun/base/unique_fd.hpp"
 
 namespace ddrun::bench {
 
 struct Options;
 struct RankEnv;
-
-// Exit statuses (docs/allreduce.md).
-inline constexpr int exit_ok = 0;
-/// A wrong element, a lost rank, too little memory, or failed connections.
-inline constexpr int exit_failed = 1;
-/// Invalid options or environment, or ranks with different options.
-inline constexpr int exit_usage = 2;
-/// Results correct, but a threshold was missed.
-inline constexpr int exit_too_slow = 3;
-inline constexpr int exit_timeout = 4;
-/// The requested back end lacks a device or a library; ctest counts it as skipped.
-inline constexpr int exit_cannot_run_here = 77;
-
-/// Writes one line to stderr with a single write(), so that lines of several ranks do not mix.
-inline void print_error(std::string_view message) {
-  const std::string line = concat("ddrun-allreduce: error: ", message, '\n');
-  write_all(STDERR_FILENO, line.data(), line.size());
-}
 
 /// Connects the ranks, runs the benchmark and writes table and reports. Returns the exit status. Blocks until done.
 /// Error messages are ready to print; `invalid_argument` is a usage error.
