@@ -13,7 +13,8 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.history import HistoryManager
 from IPython.core.interactiveshell import InteractiveShell
 
-from ddrun import _task, _worker
+from ddrun import _task
+
 
 class ValueHook(DisplayHook):
     """Keeps the value of a cell's last expression, which the caller shows."""
@@ -70,7 +71,7 @@ def debug(line):
     """%debug of the last cell, in place of IPython's."""
     if not _task.kept:
         return print("%debug: the last cell of this rank raised no exception", file=sys.stderr)
-    debugger = _worker.rank.debug()
+    debugger = shell().display_pub.rank.debug()
     debugger.reset()
     debugger.interaction(None, _task.kept)
     debugger.set_continue()

@@ -22,7 +22,6 @@ import time
 from ddrun import _connection, _home, _process_group, _task
 from ddrun._connection import NOT_CONNECTED
 
-rank = None  # the Rank of this process
 FIRST_REQUEST = 10**12  # above the numbers of tasks
 
 
@@ -172,7 +171,6 @@ def write_error_file(error):
 
 
 def main():
-    global rank
     names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "DDRUN_ROUND")
     hello = ({name: int(os.environ[name]) for name in names}, socket.gethostname(), os.getpid(),
              getattr(sys.stdout, "encoding", None) or "utf-8")
