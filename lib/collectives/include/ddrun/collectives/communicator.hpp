@@ -172,9 +172,6 @@ class Communicator {
   [[nodiscard]] Result<void> sum(std::span<const float> in, std::span<float> out, Deadline deadline) {
     return all_reduce(std::as_bytes(in), std::as_writable_bytes(out), DataType::float32, ReduceOp::sum, deadline);
   }
-  [[nodiscard]] Result<void> sum_in_place(std::span<float> data, Deadline deadline) {
-    return sum(data, data, deadline);
-  }
 
   /// Returns once every rank has called it.
   [[nodiscard]] Result<void> barrier(Deadline deadline);
