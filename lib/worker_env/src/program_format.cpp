@@ -187,12 +187,6 @@ bool is_accessible(const std::string& file, int mode) {
   return errno == EPERM && ::access(file.c_str(), mode) == 0;
 }
 
-std::string from_directory(std::string_view name, const std::string& cwd) {
-  if (name.starts_with('/')) return std::string(name);
-  if (name.starts_with("./")) name.remove_prefix(2);
-  return concat(cwd, cwd.ends_with('/') ? "" : "/", name);
-}
-
 FileFormat file_format(const std::string& file) {
   const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   char buffer[512];

@@ -7,9 +7,6 @@
 
 namespace ddrun::worker_env {
 
-/// `name` relative to `cwd` as a path; absolute names are unchanged.
-[[nodiscard]] std::string from_directory(std::string_view name, const std::string& cwd);
-
 /// access(2) with the effective IDs.
 [[nodiscard]] bool is_accessible(const std::string& file, int mode);
 

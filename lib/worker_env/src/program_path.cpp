@@ -23,6 +23,13 @@ namespace ddrun::worker_env {
 
 namespace {
 
+/// `name` relative to `cwd` as a path; absolute names are unchanged.
+std::string from_directory(std::string_view name, const std::string& cwd) {
+  if (name.starts_with('/')) return std::string(name);
+  if (name.starts_with("./")) name.remove_prefix(2);
+  return concat(cwd, cwd.ends_with('/') ? "" : "/", name);
+}
+
 // ---- suggestions for a program that is missing or cannot be executed; only existing files are suggested
 
 enum class TargetKind { program, python_script };
