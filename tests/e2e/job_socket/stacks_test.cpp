@@ -26,6 +26,17 @@ namespace {
 
 constexpr int nobody = 65534;
 
+UniqueFd connect(const std::string& path) {
+  UniqueFd connection(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  const timeval limit{20, 0};
+  (void)::setsockopt(connection.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  if (::connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) connection.reset();
+  return connection;
+}
+
 /// Jobs and questions that see no other jobs of this user: /tmp/ddrun-UID is a folder of this test for them.
 class Machine {
  public:
@@ -64,7 +75,7 @@ class Machine {
   /// A job of workers that run until a signal.
   [[nodiscard]] std::unique_ptr<Run> start(const Words& options, Words verbs = {"forever"}) const {
     auto run = std::make_unique<Run>(job(options, verbs), this->options());
-    REQUIRE(wait_until([&] { return ::access(socket_of(*run).c_str(), F_OK) == 0; }));
+    REQUIRE(wait_until([&] { return bool(connect(socket_of(*run))); }));
     return run;
   }
 
@@ -92,17 +103,6 @@ void end(Run& run) {
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == -SIGTERM);
   CHECK(run.all_gone());
-}
-
-UniqueFd connect(const std::string& path) {
-  UniqueFd connection(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  path.copy(address.sun_path, sizeof address.sun_path - 1);
-  const timeval limit{20, 0};
-  (void)::setsockopt(connection.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  if (::connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) connection.reset();
-  return connection;
 }
 
 /// All that the job sends until it disconnects; "timeout" if it does not.
