@@ -4,14 +4,17 @@
 #include <utility>
 
 #include "ddrun/base/text.hpp"
-#include "ddrun/lease/lease.hpp"
 
 namespace ddrun::lease {
 
 namespace {
 
-/// Of a lease, in milliseconds: so that no sum of times overflows.
-constexpr std::uint64_t max_ttl_ms = 10'000'000'000;
+constexpr std::string_view hex_digits = "0123456789ABCDEF";
+constexpr std::string_view empty_text = "%";
+
+bool is_plain(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+}
 
 /// Terms and ticks begin with 1.
 std::optional<std::uint64_t> positive(std::string_view word) {
@@ -52,32 +55,51 @@ std::optional<from_program::Line> from_program::parse(std::string_view text) {
   return std::nullopt;
 }
 
-std::optional<to_program::Line> to_program::parse(std::string_view text) {
-  const auto words = split(text, ' ');
-  const std::string& what = words[0];
-  if (what == "resign" && words.size() == 1) return Resign{};
-  if (what == "job" && words.size() > 1) {
-    const auto version = positive(words[1]);
-    if (version && *version != 1) return Job{*version, {}, {}};
-    if (!version || words.size() != 4) return std::nullopt;
-    const auto ttl = positive(words[2]);
-    auto job = percent_decode(words[3]);
-    if (ttl && *ttl <= max_ttl_ms && job) return Job{*version, Milliseconds(*ttl), std::move(*job)};
+std::string to_program::serialize(const Line& line) {
+  struct {
+    std::string operator()(const Job& job) const {
+      return concat("job 1 ", job.ttl.count(), " ", percent_encode(job.job));
+    }
+    std::string operator()(const Campaign& campaign) const {
+      return concat("campaign ", percent_encode(campaign.address));
+    }
+    std::string operator()(const Tick& tick) const { return concat("tick ", tick.number); }
+    std::string operator()(const Depose& depose) const { return concat("depose ", depose.term); }
+    std::string operator()(const Resign& /*resign*/) const { return "resign"; }
+    std::string operator()(const Verdict& verdict) const { return concat("verdict ", percent_encode(verdict.text)); }
+  } const text;
+  return std::visit(text, line);
+}
+
+std::string percent_encode(std::string_view text) {
+  if (text.empty()) return std::string(empty_text);
+  std::string word;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (is_plain(c)) word += c;
+    else word += {'%', hex_digits[byte / 16], hex_digits[byte % 16]};
   }
-  if (words.size() != 2) return std::nullopt;
-  if (what == "campaign") {
-    if (auto address = percent_decode(words[1])) return Campaign{std::move(*address)};
+  return word;
+}
+
+std::optional<std::string> percent_decode(std::string_view word) {
+  if (word == empty_text) return std::string();
+  std::string text;
+  for (std::size_t i = 0; i < word.size(); ++i) {
+    if (is_plain(word[i])) {
+      text += word[i];
+      continue;
+    }
+    if (word[i] != '%') return std::nullopt;
+    if (i + 2 >= word.size()) return std::nullopt;
+    const auto high = hex_digits.find(word[i + 1]), low = hex_digits.find(word[i + 2]);
+    if (high == std::string_view::npos || low == std::string_view::npos) return std::nullopt;
+    text += static_cast<char>(high * 16 + low);
+    i += 2;
   }
-  if (what == "tick") {
-    if (const auto number = positive(words[1])) return Tick{*number};
-  }
-  if (what == "depose") {
-    if (const auto term = positive(words[1])) return Depose{*term};
-  }
-  if (what == "verdict") {
-    if (auto verdict = percent_decode(words[1]); verdict && !verdict->empty()) return Verdict{std::move(*verdict)};
-  }
-  return std::nullopt;
+  // Rejects escaped plain characters and lower-case digits.
+  if (percent_encode(text) != word) return std::nullopt;
+  return text;
 }
 
 }  // namespace ddrun::lease

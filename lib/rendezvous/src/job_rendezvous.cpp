@@ -19,7 +19,7 @@
 #include "ddrun/rendezvous/coordinator_server.hpp"
 #include "ddrun/rendezvous/find_coordinator.hpp"
 #include "ddrun/rendezvous/hmac.hpp"
-#include "leadership.hpp"
+#include "lease_command.hpp"
 #include "node_ranks.hpp"
 #include "recorded_verdict.hpp"
 #include "round_store.hpp"
@@ -164,7 +164,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   std::string agent_id_ = random_id();
   CoordinatorLocation location_;
   LocalMachine machine_;
-  std::unique_ptr<Leadership> leadership_;  ///< outlives the servers, which use it
+  std::unique_ptr<lease::Lease> lease_;  ///< outlives the servers, which use it
   std::unique_ptr<CoordinatorServer> server_;
   std::unique_ptr<CoordinatorServer> former_server_;  ///< has stepped down, and is still telling its agents
   int servers_ = 0;                                   ///< number of the last one started
@@ -239,22 +239,21 @@ Result<void> JobRendezvous::start_coordinator() {
     });
   };
   options.on_notice = warn_on(executor_);
-  if (leadership_) {
+  if (lease_) {
     options.coordinator.term = term_;
     options.coordinator.has_lease = true;
     options.coordinator.lease_ttl = rendezvous.lease_ttl;
     options.coordinator.suspend_timeout = rendezvous.coordinator_timeout;
-    options.holds_lease = [leadership = leadership_.get()] { return leadership->is_leader(); };
+    options.holds_lease = [lease = lease_.get()] { return lease->is_leader(); };
     // Not on this thread, which may be blocked while all others wait for the verdict.
-    options.on_verdict = [leadership = leadership_.get(),
+    options.on_verdict = [lease = lease_.get(),
                           notify = while_active(&JobRendezvous::recorded)](const VerdictMessage& verdict) {
-      leadership->record_verdict(serialize_verdict(verdict),
-                                 [notify, verdict](const Result<void>& result) { notify(verdict, result); });
+      lease->record_verdict(serialize_verdict(verdict),
+                            [notify, verdict](const Result<void>& result) { notify(verdict, result); });
     };
-    options.is_recorded = [leadership = leadership_.get()] { return leadership->has_recorded(); };
-    options.on_stepped_down = [weak = weak_from_this(), executor = executor_, number = servers_,
-                               leadership = leadership_.get()] {
-      leadership->resign_after(resign_timeout);
+    options.is_recorded = [lease = lease_.get()] { return lease->has_recorded(); };
+    options.on_stepped_down = [weak = weak_from_this(), executor = executor_, number = servers_, lease = lease_.get()] {
+      lease->resign_after(resign_timeout);
       asio::post(executor, [weak, number] {
         if (const auto self = weak.lock()) self->stepped_down(number);
       });
@@ -296,8 +295,8 @@ Join JobRendezvous::join_message() const {
 
 void JobRendezvous::join() {
   const Deadline deadline = Clock::now() + options_.spec->rendezvous.join_timeout;
-  if (!leadership_) return join_by(deadline);
-  if (auto started = leadership_->start(); !started) return post_link_lost(started.error());
+  if (!lease_) return join_by(deadline);
+  if (auto started = lease_->start(); !started) return post_link_lost(started.error());
   search_coordinator(deadline);
 }
 
@@ -309,7 +308,7 @@ void JobRendezvous::join_by(Deadline deadline) {
   options.secret = key_;
   options.secret_file = options_.secret_file;
   options.is_local = server_ != nullptr;
-  options.was_reachable = !rejoin_reason_.empty() && !leadership_;
+  options.was_reachable = !rejoin_reason_.empty() && !lease_;
   options.join = join_message();
   options.kill_workers = options_.kill_workers;
   options.grace = options_.spec->stop.grace;
@@ -328,7 +327,7 @@ void JobRendezvous::join_by(Deadline deadline) {
   };
   callbacks.on_resolved = [ask = while_active(&JobRendezvous::recheck_location),
                            deadline](const std::vector<std::string>& addresses) { ask(addresses, deadline); };
-  if (leadership_ && !server_) callbacks.on_not_listening = while_active(&JobRendezvous::on_coordinator_not_listening);
+  if (lease_ && !server_) callbacks.on_not_listening = while_active(&JobRendezvous::on_coordinator_not_listening);
   auto context = make_io_context();
   if (!context) return post_link_lost(context.error());
   link_ = std::make_unique<AgentLink>(executor_, std::move(*context), std::move(options), std::move(callbacks));
@@ -376,12 +375,12 @@ void JobRendezvous::on(const Welcome& welcome) {
   // Tells the next coordinator that the job is not new.
   if (claim_.term == 0) claim_.term = welcome.term;
   joined_term_ = welcome.term;
-  if (leadership_ && !server_) stop_campaigning();
+  if (lease_ && !server_) stop_campaigning();
 }
 
 void JobRendezvous::on(const Refused& refused) {
   const bool may_rejoin = refused.kind == RefusalKind::lost || refused.kind == RefusalKind::moved;
-  if (may_rejoin && is_member_ && (!server_ || leadership_)) {
+  if (may_rejoin && is_member_ && (!server_ || lease_)) {
     claim_.moved = refused.kind == RefusalKind::moved;
     return rejoin(refused.why, step_down(refused.why));
   }
@@ -477,7 +476,7 @@ void JobRendezvous::stopped(const Stopped& stopped) {
 
 void JobRendezvous::on_link_lost(const LinkLoss& loss) {
   // A member that lost contact with a running coordinator rejoins it, or the next one.
-  if (is_member_ && (leadership_ ? true : loss.unreachable && !server_)) {
+  if (is_member_ && (lease_ ? true : loss.unreachable && !server_)) {
     if (has_workers_) former_link_ = std::move(link_);
     return rejoin(loss.error.message, step_down(loss.error.message));
   }
@@ -505,9 +504,9 @@ void JobRendezvous::rejoin(const std::string& why, int signal) {
   retry_noticed_ = false;
   link_.reset();
   store_->close();
-  if (leadership_) campaign();
+  if (lease_) campaign();
   if (!has_workers_) {
-    listener_.notice(concat(why, leadership_ ? "; looking for the next coordinator" : "; joining again"));
+    listener_.notice(concat(why, lease_ ? "; looking for the next coordinator" : "; joining again"));
     return find_coordinator_again();
   }
   rejoining_ = true;
@@ -518,7 +517,7 @@ void JobRendezvous::find_coordinator_again() {
   // The coordinator that got LEAVE no longer knows this node.
   if (leave_) return post_end(left_verdict(when_not_member()));
   const Deadline deadline = Clock::now() + options_.spec->rendezvous.coordinator_timeout;
-  if (leadership_) search_coordinator(deadline);
+  if (lease_) search_coordinator(deadline);
   else join_by(deadline);
 }
 
@@ -540,17 +539,19 @@ Result<void> JobRendezvous::open_lease() {
     if (const auto self = weak.lock(); self && !self->is_over_) self->listener_.notice(std::string(text));
   };
   callbacks.on_unusable = while_active(&JobRendezvous::on_unusable_lease);
-  auto made = Leadership::make(executor_, rendezvous, options_.on_lease_program, std::move(callbacks));
+  const int candidates = std::max(rendezvous.max_nodes, rendezvous.agents_expected);
+  auto made = lease::Lease::make(executor_, {rendezvous.id, rendezvous.lease_ttl, candidates},
+                                 lease_command(rendezvous, options_.on_lease_program), std::move(callbacks));
   if (!made) return tl::unexpected(made.error());
-  leadership_ = std::move(*made);
+  lease_ = std::move(*made);
   return {};
 }
 
-void JobRendezvous::campaign() { leadership_->campaign(server_ ? addresses_text(*server_) : ""); }
+void JobRendezvous::campaign() { lease_->campaign(server_ ? addresses_text(*server_) : ""); }
 
 /// A member is no candidate: its coordinator, if it lives, gets the lease again as soon as the engine is back.
 void JobRendezvous::stop_campaigning() {
-  if (leadership_->is_candidate()) leadership_->resign(nullptr);
+  if (lease_->is_candidate()) lease_->resign(nullptr);
 }
 
 /// The local coordinator's addresses, as announced in the lease.
@@ -574,21 +575,21 @@ void JobRendezvous::search_coordinator(Deadline until) {
   search_until_ = until;
   if (recorded_) return end_as_recorded();
   if (server_) return join_by(until);
-  if (!leadership_->is_candidate()) campaign();
+  if (!lease_->is_candidate()) campaign();
   search_timer_.expires_at(until);
   search_timer_.async_wait(
       [notify = while_active(&JobRendezvous::on_no_leader_in_time)](const boost::system::error_code& ec) {
         if (!ec) notify();
       });
-  if (const auto& leader = leadership_->leader()) return follow(*leader);
-  const std::string& last_error = leadership_->last_error();
+  if (const auto& leader = lease_->leader()) return follow(*leader);
+  const std::string& last_error = lease_->last_error();
   notice_later(concat("waiting for a coordinator; ", last_error.empty() ? "no machine leads the job yet" : last_error));
 }
 
 /// If there is a link, it reports the reason.
 void JobRendezvous::on_no_leader_in_time() {
   if (!searching_ || link_) return;
-  const std::string& last_error = leadership_->last_error();
+  const std::string& last_error = lease_->last_error();
   const std::string why =
       concat("no machine has taken the lead of the job in time", last_error.empty() ? "" : ": ", last_error);
   on_link_lost({Error{Errc::timeout, why, {}}, false});
@@ -621,7 +622,7 @@ void JobRendezvous::superseded() {
 
 /// A new term for the running coordinator, or the first one.
 void JobRendezvous::lead(Term term) {
-  if (!leadership_->is_candidate()) return leadership_->resign(nullptr);  // too late
+  if (!lease_->is_candidate()) return lease_->resign(nullptr);  // too late
   if (std::exchange(term_, term) == term && server_) return;
   if (server_) return server_->lead(term);
   if (auto started = start_coordinator(); !started) {
@@ -655,7 +656,7 @@ void JobRendezvous::follow(const lease::Leader& leader) {
 /// waits for the members of the last round or the lease's time to live.
 void JobRendezvous::on_coordinator_not_listening() {
   if (!searching_ || !followed_ || followed_->term != joined_term_) return;
-  if (options_.spec->rendezvous.min_nodes > 1) leadership_->depose(followed_->term);
+  if (options_.spec->rendezvous.min_nodes > 1) lease_->depose(followed_->term);
 }
 
 /// The local coordinator, if any, dismisses its agents and ends. Gives the lease back, so that the next leader has a
@@ -665,7 +666,7 @@ int JobRendezvous::step_down(const std::string& why) {
   if (!server_) return 0;
   server_->step_down(why);
   former_server_ = std::move(server_);
-  leadership_->resign(nullptr);
+  lease_->resign(nullptr);
   return SIGKILL;
 }
 
@@ -682,15 +683,15 @@ void JobRendezvous::stepped_down(int server) {
 
 void JobRendezvous::record(const VerdictMessage& verdict) {
   if (!server_) return;
-  leadership_->record_verdict(serialize_verdict(verdict), [notify = while_active(&JobRendezvous::recorded), verdict](
-                                                              const Result<void>& result) { notify(verdict, result); });
+  lease_->record_verdict(serialize_verdict(verdict), [notify = while_active(&JobRendezvous::recorded), verdict](
+                                                         const Result<void>& result) { notify(verdict, result); });
 }
 
 /// The verdict is sent only once no other coordinator can run the job again.
 void JobRendezvous::recorded(const VerdictMessage& verdict, const Result<void>& result) {
   if (!server_) return;
   if (result) return server_->recorded();
-  if (!leadership_->is_leader()) return;  // repeated once it leads again
+  if (!lease_->is_leader()) return;  // repeated once it leads again
   record_timer_.expires_after(record_retry_interval);
   record_timer_.async_wait(
       [notify = while_active(&JobRendezvous::record), verdict](const boost::system::error_code& ec) {
@@ -701,7 +702,7 @@ void JobRendezvous::recorded(const VerdictMessage& verdict, const Result<void>& 
 void JobRendezvous::on_recorded_verdict(const std::string& text) {
   recorded_ = parse_verdict(text);
   if (!recorded_) return;
-  if (server_ && !leadership_->is_leader()) return server_->step_down("the job has ended meanwhile");
+  if (server_ && !lease_->is_leader()) return server_->step_down("the job has ended meanwhile");
   if (searching_) end_as_recorded();
 }
 
@@ -726,8 +727,8 @@ void JobRendezvous::on_unusable_lease(const Error& error) {
 }
 
 void JobRendezvous::resign() {
-  if (!leadership_) return;
-  leadership_->resign([weak = weak_from_this()](const Result<void>&) {
+  if (!lease_) return;
+  lease_->resign([weak = weak_from_this()](const Result<void>&) {
     const auto self = weak.lock();
     if (!self) return;
     self->resigned_ = true;
@@ -773,7 +774,7 @@ void JobRendezvous::abandon(const std::string& /*why*/) {
   former_link_.reset();
   former_server_.reset();
   server_.reset();
-  leadership_.reset();
+  lease_.reset();
 }
 
 void JobRendezvous::async_close(std::function<void()> done) {
@@ -812,7 +813,7 @@ void JobRendezvous::job_done(int server) {
 
 void JobRendezvous::try_finish_close() {
   if (!close_done_ || !link_closed_ || (server_ && !job_done_)) return;
-  if (term_ != 0 && leadership_ && !resigned_) {
+  if (term_ != 0 && lease_ && !resigned_) {
     if (!std::exchange(resigning_, true)) {
       resign();
       close_timer_.expires_after(resign_timeout);
@@ -826,7 +827,7 @@ void JobRendezvous::try_finish_close() {
     self->former_link_.reset();
     self->former_server_.reset();
     self->server_.reset();
-    self->leadership_.reset();
+    self->lease_.reset();
     self->store_.reset();
     if (auto done = std::exchange(self->close_done_, {})) done();
   });

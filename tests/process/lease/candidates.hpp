@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ddrun/base/text.hpp"
-#include "ddrun/lease/program_lease.hpp"
+#include "ddrun/lease/lease.hpp"
 #include "ddrun/test/catch.hpp"
 
 namespace ddrun::test {
@@ -24,17 +24,17 @@ inline constexpr int slowness = 1;
 #endif
 
 using MakeLease =
-    std::function<Result<std::shared_ptr<lease::Lease>>(const boost::asio::any_io_executor&, lease::Callbacks)>;
+    std::function<Result<std::unique_ptr<lease::Lease>>(const boost::asio::any_io_executor&, lease::Callbacks)>;
 
 inline MakeLease by_program(std::vector<std::string> argv, lease::LeaseOptions options = {"a job/ü%", ttl},
                             std::function<void(pid_t)> on_start = {}) {
   return [program = lease::ProgramOptions{std::move(argv), {}, std::move(on_start)}, options = std::move(options)](
              const boost::asio::any_io_executor& executor, lease::Callbacks callbacks) {
-    return lease::make_program_lease(executor, options, program, std::move(callbacks));
+    return lease::Lease::make(executor, options, program, std::move(callbacks), lease::RunOn::executor);
   };
 }
 
-/// A machine with a lease, its event loop, which can be suspended separately, and a log of its callbacks.
+/// A machine with a lease, their event loop, which can be suspended separately, and a log of its callbacks.
 class Candidate {
  public:
   Candidate(std::string name, const MakeLease& make) : name_(std::move(name)) {
@@ -62,8 +62,8 @@ class Candidate {
     };
     auto made = make(io.get_executor(), std::move(callbacks));
     if (!made) throw std::runtime_error(made.error().message);
-    lease = *made;
-    lease->start();
+    lease = std::move(*made);
+    (void)lease->start();
   }
 
   [[nodiscard]] const std::string& name() const { return name_; }
@@ -84,7 +84,7 @@ class Candidate {
 
   boost::asio::io_context io{1};
   bool frozen = false;  ///< its loop does not run
-  std::shared_ptr<lease::Lease> lease;
+  std::unique_ptr<lease::Lease> lease;
   std::optional<lease::Leader> leader;
   std::optional<std::string> verdict, unusable;
   std::vector<std::string> log;

@@ -1,11 +1,7 @@
-// Lines of the protocol, percent-encoding, and the fence.
+// Lines of the protocol, and percent-encoding.
 
-#include "ddrun/lease/fence.hpp"
-#include "ddrun/lease/lease.hpp"
 #include "ddrun/lease/program_lines.hpp"
 #include "ddrun/test/catch.hpp"
-
-#include <boost/asio/io_context.hpp>
 
 using namespace ddrun;
 using namespace ddrun::lease;
@@ -64,77 +60,12 @@ TEST_CASE("lines of a program") {
 }
 
 TEST_CASE("lines from ddrun") {
-  const auto job = to_program::parse("job 1 5000 a%20job");
-  REQUIRE(job);
-  CHECK(std::get<to_program::Job>(*job).version == 1);
-  CHECK(std::get<to_program::Job>(*job).ttl == 5s);
-  CHECK(std::get<to_program::Job>(*job).job == "a job");
-  // The rest of a line of an unknown version is ignored.
-  CHECK(std::get<to_program::Job>(to_program::parse("job 2 and more of it").value()).version == 2);
-  CHECK(std::get<to_program::Campaign>(to_program::parse("campaign n0%3A1").value()).address == "n0:1");
-  CHECK(std::get<to_program::Campaign>(to_program::parse("campaign %").value()).address.empty());
-  CHECK(std::get<to_program::Tick>(to_program::parse("tick 18446744073709551615").value()).number ==
-        18446744073709551615U);
-  CHECK(std::get<to_program::Depose>(to_program::parse("depose 7").value()).term == 7);
-  CHECK(std::holds_alternative<to_program::Resign>(to_program::parse("resign").value()));
-  CHECK(std::get<to_program::Verdict>(to_program::parse("verdict exit%200").value()).text == "exit 0");
-  for (const auto* wrong : {"",
-                            " ",
-                            "job",
-                            "job 0 5000 a",
-                            "job 1",
-                            "job 1 5000",
-                            "job 1 0 a",
-                            "job 1 -5 a",
-                            "job 1 99999999999 a",
-                            "job 1 5000 a b",
-                            "job 1 5000 %a",
-                            "campaign",
-                            "campaign a b",
-                            "campaign a%",
-                            "tick",
-                            "tick 0",
-                            "tick x",
-                            "tick 1 ",
-                            "depose",
-                            "depose 0",
-                            "depose x",
-                            "depose 1 2",
-                            "resign now",
-                            "verdict",
-                            "verdict %",
-                            "done 1",
-                            "Tick 1"}) {
-    CAPTURE(wrong);
-    CHECK_FALSE(to_program::parse(wrong));
-  }
-}
-
-TEST_CASE("a fence is held from the sending of a request, less a margin, and reports its expiry") {
-  boost::asio::io_context io;
-  int over = 0;
-  auto fence = std::move(*Fence::make(io.get_executor(), [&] { ++over; }));
-  CHECK_FALSE(fence->is_held());
-  const auto begin = FenceClock::now();
-  fence->renewed(begin, 200ms);
-  CHECK(fence->is_held());
-  CHECK(fence->remaining() <= 180ms);
-  // An earlier request shortens nothing.
-  fence->renewed(begin - 1s, 200ms);
-  CHECK(fence->is_held());
-  while (over == 0) io.run_one();
-  CHECK(FenceClock::now() - begin >= 180ms);
-  CHECK_FALSE(fence->is_held());
-  CHECK(fence->remaining() == 0ms);
-
-  // Expires even if the event loop has not run.
-  fence->renewed(FenceClock::now() - 1s, 1s);
-  CHECK_FALSE(fence->is_held());
-  fence->renewed(FenceClock::now(), 1s);
-  CHECK(fence->is_held());
-  fence->drop();
-  CHECK_FALSE(fence->is_held());
-  fence.reset();
-  io.run();
-  CHECK(over <= 2);
+  using namespace to_program;
+  CHECK(serialize(Job{5s, "a job"}) == "job 1 5000 a%20job");
+  CHECK(serialize(Campaign{"n0:1"}) == "campaign n0%3A1");
+  CHECK(serialize(Campaign{""}) == "campaign %");
+  CHECK(serialize(Tick{18446744073709551615U}) == "tick 18446744073709551615");
+  CHECK(serialize(Depose{7}) == "depose 7");
+  CHECK(serialize(Resign{}) == "resign");
+  CHECK(serialize(to_program::Verdict{"exit 0\n"}) == "verdict exit%200%0A");
 }

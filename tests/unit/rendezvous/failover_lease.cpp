@@ -3,62 +3,104 @@
 #include <algorithm>
 #include <utility>
 
-#include "ddrun/lease/fence.hpp"
+#include "ddrun/base/text.hpp"
+#include "simulation_invariants.hpp"
 
 namespace ddrun::test {
 
 namespace {
 
 using std::chrono::milliseconds;
+namespace from_program = lease::from_program;
 
-constexpr std::size_t tick_window = 7;
-constexpr milliseconds done_timeout{1'000};
-constexpr milliseconds record_interval{300};
-constexpr Milliseconds max_tick_interval{1'000};
+/// Of the program for the engine.
+constexpr milliseconds response_timeout{1'000};
 
 }  // namespace
 
 SimulatedLease::SimulatedLease(Place place, lease::Callbacks callbacks)
-    : place_(std::move(place)), callbacks_(std::move(callbacks)) {}
+    : place_(std::move(place)),
+      callbacks_(std::move(callbacks)),
+      candidate_({"job", place_.scenario.ttl, place_.scenario.agents}, "program",
+                 static_cast<std::uint32_t>(place_.random.below(1'000'000))),
+      slow_since_(place_.timeline.now()),
+      local_then_(std::chrono::hours(1)) {}
 
-template <class Action>
-void SimulatedLease::later(Clock::duration time, Action action) {
-  place_.timeline.in(time, [weak = weak_from_this(), action = std::move(action)] {
+// ---- the owner
+
+void SimulatedLease::resign(std::function<void()> done) {
+  if (!done) return step(lease::event::WantResign{});
+  calls_[++last_call_] = [done = std::move(done)](bool /*given_back*/) { done(); };
+  step(lease::event::WantResign{last_call_});
+}
+
+void SimulatedLease::record_verdict(const std::string& text, std::function<void(bool)> done) {
+  calls_[++last_call_] = std::move(done);
+  step(lease::event::Record{text, last_call_});
+}
+
+void SimulatedLease::close(bool gives_back) {
+  if (std::exchange(closed_, true)) return;
+  if (gives_back) request([this] { place_.engine.resign(place_.id); });
+}
+
+void SimulatedLease::step(const lease::Event& event) {
+  if (closed_) return;
+  const bool led = candidate_.state() == lease::CandidateState::leading;
+  const auto actions = candidate_.step(event, local_now());
+  if (!led && candidate_.state() == lease::CandidateState::leading) place_.on_lead();
+  for (const auto& action : actions) carry_out(action);
+  arm_timer();
+}
+
+void SimulatedLease::carry_out(const lease::Action& action) {
+  const auto post = [&](std::function<void()> what) {
+    place_.on_owners_thread([weak = weak_from_this(), what = std::move(what)] {
+      if (const auto self = weak.lock(); self && !self->closed_) what();
+    });
+  };
+  if (const auto* kill = std::get_if<lease::action::Kill>(&action)) throw Violation(concat("kills its ", kill->why));
+  if (const auto* write = std::get_if<lease::action::Write>(&action)) {
+    std::visit([this](const auto& line) { on(line); }, write->line);
+  }
+  if (const auto* what = std::get_if<lease::Tell>(&action)) post([this, what = *what] { callbacks_.report(what); });
+  if (const auto* call = std::get_if<lease::action::Complete>(&action)) {
+    post([done = calls_.extract(call->id).mapped(), right = call->result.has_value()] { done(right); });
+  }
+}
+
+// ---- its clock
+
+lease::FenceClock::time_point SimulatedLease::local_now() const {
+  return local_then_ +
+         std::chrono::duration_cast<lease::FenceClock::duration>((place_.timeline.now() - slow_since_) / slowness_);
+}
+
+void SimulatedLease::slow_down(double factor) {
+  if (factor <= slowness_) return;
+  local_then_ = local_now();
+  slow_since_ = place_.timeline.now();
+  slowness_ = factor;
+}
+
+void SimulatedLease::arm_timer() {
+  const auto next = candidate_.next_deadline();
+  if (!next || (armed_ && *armed_ <= *next)) return;
+  armed_ = next;
+  const auto time = std::chrono::duration_cast<Clock::duration>((*next - local_now()) * slowness_);
+  place_.timeline.in(std::max(time, Clock::duration{0}) + Clock::duration{1}, [weak = weak_from_this(), at = *next] {
     const auto self = weak.lock();
-    if (!self || self->closed_) return;
-    self->place_.on_thread([weak, action] {
-      if (const auto alive = weak.lock(); alive && !alive->closed_) action();
+    if (!self || self->armed_ != at) return;
+    self->place_.on_thread([weak] {
+      const auto alive = weak.lock();
+      if (!alive) return;
+      alive->armed_.reset();
+      alive->step(lease::event::TimeIsUp{});
     });
   });
 }
 
-void SimulatedLease::start() {
-  later(place_.random.time({}, milliseconds(20)), [this] { tick(); });
-}
-
-void SimulatedLease::tick() {
-  const Milliseconds between = std::min(place_.scenario.ttl / 4, max_tick_interval);
-  later(place_.random.time(between / 2, between * 3 / 2), [this] { tick(); });
-  if (awaited_tick_ == 0) tick_now();
-}
-
-void SimulatedLease::tick_now() {
-  awaited_tick_ = ++last_tick_;
-  ticks_.push_back({last_tick_, place_.timeline.now()});
-  if (ticks_.size() > tick_window) ticks_.pop_front();
-  later(done_timeout, [this, number = last_tick_] {
-    if (awaited_tick_ == number) awaited_tick_ = 0;
-  });
-  request([this, number = last_tick_, campaigns = candidate_, given_up = previous_term_, address = address_] {
-    // The program has read it, even if the engine has not.
-    if (place_.engine.state().term <= given_up) place_.engine.resign(place_.id);
-    const Engine::State state = place_.engine.tick(place_.id, campaigns, address);
-    respond([this, number, state] {
-      if (awaited_tick_ == number) awaited_tick_ = 0;
-      on_state(state, number);
-    });
-  });
-}
+// ---- the program
 
 Clock::duration SimulatedLease::draw_latency() {
   const FailoverScenario& scenario = place_.scenario;
@@ -69,154 +111,87 @@ Clock::duration SimulatedLease::draw_latency() {
 /// The engine acts on it even if this process is suspended, or ends, meanwhile.
 void SimulatedLease::request(std::function<void()> at_engine) {
   if (place_.random.chance(place_.scenario.lost_requests)) return;
-  last_ask_ = std::max(last_ask_, place_.timeline.now() + draw_latency());
-  place_.timeline.at(last_ask_, [self = shared_from_this(), at_engine = std::move(at_engine)] {
+  last_request_ = std::max(last_request_, place_.timeline.now() + draw_latency());
+  place_.timeline.at(last_request_, [self = shared_from_this(), at_engine = std::move(at_engine)] {
     if (self->place_.engine.is_available() && self->place_.reaches_engine()) at_engine();
   });
 }
 
 void SimulatedLease::respond(std::function<void()> on_response) {
   if (place_.random.chance(place_.scenario.lost_requests)) return;
-  last_answer_ = std::max(last_answer_, place_.timeline.now() + draw_latency());
-  later(last_answer_ - place_.timeline.now(), [this, on_response = std::move(on_response)] {
-    if (place_.reaches_engine()) on_response();
+  last_response_ = std::max(last_response_, place_.timeline.now() + draw_latency());
+  place_.timeline.at(last_response_, [self = shared_from_this(), on_response = std::move(on_response)] {
+    if (!self->closed_ && self->place_.reaches_engine()) on_response();
   });
 }
 
+std::function<bool()> SimulatedLease::answer_once(std::function<void()> after_timeout) {
+  const auto answered = std::make_shared<bool>(false);
+  place_.timeline.in(response_timeout, [weak = weak_from_this(), answered, after_timeout = std::move(after_timeout)] {
+    if (const auto self = weak.lock(); self && !std::exchange(*answered, true)) after_timeout();
+  });
+  return [answered] { return !std::exchange(*answered, true); };
+}
+
+void SimulatedLease::on(const lease::to_program::Tick& tick) {
+  last_tick_ = tick.number;
+  const auto is_first = answer_once([this, tick] { print(from_program::Done{tick.number}); });
+  request([this, tick, is_first, campaigning = campaigning_, resigns = resigns_read_] {
+    // The engine may not have got the request of an earlier `resign`.
+    if (resigns_done_ < resigns) place_.engine.resign(place_.id);
+    resigns_done_ = std::max(resigns_done_, resigns);
+    const Engine::State state = place_.engine.tick(place_.id, campaigning.has_value(), campaigning.value_or(""));
+    respond([this, tick, is_first, state] {
+      print_state(state, tick.number);
+      if (is_first()) print(from_program::Done{tick.number});
+    });
+  });
+}
+
+void SimulatedLease::on(const lease::to_program::Depose& depose) {
+  request([this, term = depose.term] { place_.engine.depose(place_.id, term); });
+}
+
+void SimulatedLease::on(const lease::to_program::Resign& /*resign*/) {
+  campaigning_.reset();
+  const auto is_first = answer_once([this] { print(from_program::Resigned{}); });
+  request([this, is_first, resigns = ++resigns_read_] {
+    if (resigns_done_ < resigns) place_.engine.resign(place_.id);
+    resigns_done_ = std::max(resigns_done_, resigns);
+    respond([this, is_first] {
+      if (is_first()) print(from_program::Resigned{});
+    });
+  });
+}
+
+void SimulatedLease::on(const lease::to_program::Verdict& verdict) {
+  const auto is_first = answer_once([this] { print(from_program::Refused{"no answer"}); });
+  request([this, is_first, text = verdict.text] {
+    const bool recorded = place_.engine.record(place_.id, text);
+    respond([this, is_first, recorded] {
+      if (!is_first()) return;
+      if (recorded) print(from_program::Recorded{});
+      else print(from_program::Refused{"no"});
+    });
+  });
+}
+
+/// It watches the engine.
 void SimulatedLease::changed() {
   if (closed_ || !place_.engine.is_available() || !place_.reaches_engine()) return;
-  respond([this, state = place_.engine.state()] { on_state(state, std::nullopt); });
+  respond([this, state = place_.engine.state()] { print_state(state, std::nullopt); });
 }
 
-void SimulatedLease::on_state(const Engine::State& state, std::optional<std::uint64_t> tick) {
-  if (state.verdict) on_verdict_known(*state.verdict);
-  if (state.holder == place_.id) {
-    if (tick) held(state.term, *tick);
-    return;
-  }
-  if (term_ != 0) lost();
-  if (state.holder == 0 || state.term == previous_term_ || state.term < highest_term_) return post_no_leader();
-  highest_term_ = state.term;
-  post_leader({state.term, state.address, false});
+void SimulatedLease::print_state(const Engine::State& state, std::optional<std::uint64_t> tick) {
+  if (state.verdict) print(from_program::Verdict{*state.verdict});
+  if (state.holder == 0) return print(from_program::None{});
+  if (state.holder != place_.id) return print(from_program::Other{state.term, state.address});
+  if (tick && *tick + lease::tick_window > last_tick_) print(from_program::Mine{state.term, *tick});
 }
 
-void SimulatedLease::held(rendezvous::Term term, std::uint64_t number) {
-  const auto tick = std::find_if(ticks_.begin(), ticks_.end(), [&](const Tick& t) { return t.number == number; });
-  if (tick == ticks_.end()) return;
-  // Given up, but the program has not read that yet.
-  if (!candidate_ || number <= resigned_at_tick_ || (term_ == 0 && term <= highest_term_)) return;
-  if (term_ != 0 && term != term_) return lost();
-  const Milliseconds ttl = place_.scenario.ttl;
-  const Clock::duration time =
-      std::chrono::duration_cast<Clock::duration>((ttl - lease::fence_margin(ttl)) * slowness_);
-  until_ = std::max(until_, tick->sent + time);
-  term_ = highest_term_ = term;
-  if (!is_leader()) return lost();
-  place_.on_lead();
-  watch_fence();
-  post_leader({term, address_, true});
-}
-
-void SimulatedLease::on_verdict_known(const std::string& text) {
-  if (verdict_ == text) return;
-  verdict_ = text;
-  place_.on_owners_thread([weak = weak_from_this(), text] {
-    if (const auto self = weak.lock(); self && !self->closed_) self->callbacks_.on_verdict(text);
-  });
-}
-
-void SimulatedLease::watch_fence() {
-  later(until_ - place_.timeline.now(), [this, term = term_] {
-    if (term_ == term && term_ != 0 && !is_leader()) lost();
-  });
-}
-
-void SimulatedLease::lost() {
-  step_down();
-  last_leader_.reset();
-  if (const auto done = std::exchange(recorded_, nullptr)) place_.on_owners_thread([done] { done(false); });
-  place_.on_owners_thread([weak = weak_from_this()] {
-    if (const auto self = weak.lock(); self && !self->closed_) self->callbacks_.on_lost("");
-  });
-  // The program gives up whatever it holds; the next lease has a new term.
-  resigned_at_tick_ = last_tick_;
-  request([this] { place_.engine.resign(place_.id); });
-}
-
-void SimulatedLease::step_down() {
-  if (term_ != 0) previous_term_ = term_;
-  term_ = 0;
-  until_ = {};
-  if (last_leader_ && last_leader_->is_self) last_leader_.reset();
-}
-
-void SimulatedLease::campaign(const std::string& address) {
-  const bool is_news = !std::exchange(candidate_, true) || address_ != address;
-  address_ = address;
-  if (term_ != 0) post_leader({term_, address_, true});
-  if (is_news && place_.scenario.quick_lease) tick_now();
-}
-
-void SimulatedLease::resign(std::function<void()> done) {
-  candidate_ = false;
-  if (const auto recorded = std::exchange(recorded_, nullptr)) place_.on_owners_thread([recorded] { recorded(false); });
-  step_down();
-  resigned_at_tick_ = last_tick_;
-  request([this, done] {
-    place_.engine.resign(place_.id);
-    respond([this, done] {
-      if (done) place_.on_owners_thread(done);
-    });
-  });
-}
-
-void SimulatedLease::depose(rendezvous::Term term) {
-  if (term_ != 0) return;
-  request([this, term] { place_.engine.depose(place_.id, term); });
-}
-
-void SimulatedLease::record_verdict(const std::string& text, std::function<void(bool)> done) {
-  if (!is_leader() || recorded_ || verdict_) return place_.on_owners_thread([done] { done(false); });
-  to_record_ = text;
-  recorded_ = std::move(done);
-  try_to_record();
-}
-
-/// Repeated as long as the lease is held, as the program does.
-void SimulatedLease::try_to_record() {
-  if (!recorded_) return;
-  request([this, text = to_record_] {
-    const bool recorded = place_.engine.record(place_.id, text);
-    respond([this, text, recorded] {
-      if (!recorded_) return;
-      if (recorded) on_verdict_known(text);
-      const auto done = std::exchange(recorded_, nullptr);
-      place_.on_owners_thread([done, recorded] { done(recorded); });
-    });
-  });
-  later(record_interval, [this] { try_to_record(); });
-}
-
-void SimulatedLease::close(bool gives_back) {
-  if (std::exchange(closed_, true)) return;
-  term_ = 0;
-  recorded_ = nullptr;
-  if (gives_back) request([this] { place_.engine.resign(place_.id); });
-}
-
-void SimulatedLease::post_leader(const lease::Leader& leader) {
-  if (last_leader_ == leader) return;
-  last_leader_ = leader;
-  place_.on_owners_thread([weak = weak_from_this(), leader] {
-    if (const auto self = weak.lock(); self && !self->closed_) self->callbacks_.on_leader(leader);
-  });
-}
-
-void SimulatedLease::post_no_leader() {
-  if (!last_leader_ || last_leader_->is_self) return;
-  last_leader_.reset();
-  place_.on_owners_thread([weak = weak_from_this()] {
-    if (const auto self = weak.lock(); self && !self->closed_) self->callbacks_.on_no_leader();
+void SimulatedLease::print(const from_program::Line& line) {
+  place_.on_thread([weak = weak_from_this(), line] {
+    if (const auto self = weak.lock()) self->step(line);
   });
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,8 +12,8 @@
 
 namespace ddrun::test {
 
-/// One machine's candidacy: the behaviour of lib/lease/src/program_lease.cpp together with its program. Requests and
-/// responses may be lost or late, but are not reordered.
+/// One machine's candidacy in virtual time: lease::Candidate with a simulated program. The program's requests to the
+/// engine and their responses may be lost or late, but are not reordered.
 class SimulatedLease : public std::enable_shared_from_this<SimulatedLease> {
  public:
   struct Place {
@@ -31,57 +31,55 @@ class SimulatedLease : public std::enable_shared_from_this<SimulatedLease> {
   };
   SimulatedLease(Place place, lease::Callbacks callbacks);
 
-  void start();
-  void campaign(const std::string& address);
+  void start() { step(lease::event::Begin{}); }
+  void campaign(const std::string& address) { step(lease::event::WantLead{address}); }
   void resign(std::function<void()> done);
-  void depose(rendezvous::Term term);
+  void depose(rendezvous::Term term) { step(lease::event::Depose{term}); }
   void record_verdict(const std::string& text, std::function<void(bool)> done);
-  [[nodiscard]] bool is_leader() const { return term_ != 0 && place_.timeline.now() < until_; }
+  [[nodiscard]] bool is_leader() const { return !closed_ && local_now() < candidate_.held_until(); }
   /// The engine's state has changed.
   void changed();
   /// No callback follows. `gives_back`: the program does so at the end of its stdin.
   void close(bool gives_back);
-  void slow_down(double factor) { slowness_ = std::max(slowness_, factor); }
+  /// The machine's clock is slower by this factor from now on.
+  void slow_down(double factor);
 
  private:
-  void tick();
-  void tick_now();
+  void step(const lease::Event& event);
+  void carry_out(const lease::Action& action);
+  void arm_timer();
+  [[nodiscard]] lease::FenceClock::time_point local_now() const;
+
+  // The program. Each line has one answer.
+  void on(const lease::to_program::Job& /*job*/) {}
+  void on(const lease::to_program::Campaign& campaign) { campaigning_ = campaign.address; }
+  void on(const lease::to_program::Tick& tick);
+  void on(const lease::to_program::Depose& depose);
+  void on(const lease::to_program::Resign& resign);
+  void on(const lease::to_program::Verdict& verdict);
+  void print(const lease::from_program::Line& line);
+  void print_state(const Engine::State& state, std::optional<std::uint64_t> tick);
   void request(std::function<void()> at_engine);
   void respond(std::function<void()> on_response);
-  void on_state(const Engine::State& state, std::optional<std::uint64_t> tick);
-  void held(rendezvous::Term term, std::uint64_t tick);
-  void on_verdict_known(const std::string& text);
-  void try_to_record();
-  void watch_fence();
-  void lost();
-  void step_down();
-  void post_leader(const lease::Leader& leader);
-  void post_no_leader();
+  /// As soon as `answer` is called, or after a timeout.
+  [[nodiscard]] std::function<bool()> answer_once(std::function<void()> after_timeout);
   [[nodiscard]] Clock::duration draw_latency();
-  template <class Action>
-  void later(Clock::duration time, Action action);
 
-  struct Tick {
-    std::uint64_t number = 0;
-    Clock::time_point sent;
-  };
   Place place_;
   lease::Callbacks callbacks_;
+  lease::Candidate candidate_;
   bool closed_ = false;
-  std::string address_;
-  bool candidate_ = false;
-  rendezvous::Term term_ = 0, highest_term_ = 0, previous_term_ = 0;
-  Clock::time_point until_;
+  std::map<std::uint64_t, std::function<void(bool)>> calls_;
+  std::uint64_t last_call_ = 0;
+  std::optional<lease::FenceClock::time_point> armed_;
   double slowness_ = 1;
-  std::deque<Tick> ticks_;
+  Clock::time_point slow_since_;
+  lease::FenceClock::time_point local_then_;  ///< the local time at slow_since_
+
+  std::optional<std::string> campaigning_;  ///< with this address
   std::uint64_t last_tick_ = 0;
-  std::uint64_t awaited_tick_ = 0;
-  std::uint64_t resigned_at_tick_ = 0;
-  Clock::time_point last_ask_, last_answer_;
-  std::optional<lease::Leader> last_leader_;
-  std::optional<std::string> verdict_;
-  std::string to_record_;
-  std::function<void(bool)> recorded_;
+  int resigns_read_ = 0, resigns_done_ = 0;
+  Clock::time_point last_request_, last_response_;
 };
 
 }  // namespace ddrun::test

@@ -31,7 +31,7 @@ struct FailoverScenario {
   double failing = 0;        ///< a node's workers fail in a round
   double lost_requests = 0;  ///< to the engine, and its responses
   double late_requests = 0;  ///< by up to a time to live
-  bool quick_lease = false;  ///< requests are sent at once, and messages are ten times as fast
+  bool quick_lease = false;  ///< requests to the engine, and its responses, are ten times as fast
 
   enum class Kind {
     process_killed,  ///< the agent; its guard ends the workers, and the lease's program may give the lease back

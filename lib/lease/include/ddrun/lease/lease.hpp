@@ -1,18 +1,29 @@
 #pragma once
 
-#include <cstddef>
+#include <sys/types.h>
+
+#include <atomic>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <vector>
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
+#include "ddrun/helper/coprocess.hpp"
+#include "ddrun/lease/candidate.hpp"
+#include "ddrun/lease/fence.hpp"
 
-// Leader election of a job on several machines by a lease in an external engine: through a program (program_lease.hpp;
-// etcd, Kubernetes, Consul). A leader keeps the lease by renewing it; after it expires
-// another machine may lead.
+// Leader election of a job on several machines by a lease in an external engine, reached through a program (etcd,
+// Kubernetes, Consul). A leader keeps the lease by renewing it; after it expires another machine may lead.
 //
 // There are never two leaders at one time: a leader counts its time to live from before it sent the renewing request,
 // by a clock that includes suspend, and steps down a margin before it is over. A process that may have been suspended
@@ -20,14 +31,7 @@
 
 namespace ddrun::lease {
 
-struct Leader {
-  std::uint64_t term;   ///< rises with each leader of the job; constant while one leads
-  std::string address;  ///< as announced; empty: not announced yet
-  bool is_self;
-  bool operator==(const Leader&) const = default;
-};
-
-/// All are called on the executor, never from within a call of Lease. Each may be empty.
+/// Each may be empty.
 struct Callbacks {
   /// The leader, or its address, is known or has changed.
   std::function<void(const Leader&)> on_leader;
@@ -44,58 +48,120 @@ struct Callbacks {
   std::function<void(std::string_view text)> on_status;
   /// The configuration is unusable, and never worked: wrong password, no etcd, program not found. No callback follows.
   std::function<void(const Error& error)> on_unusable;
+
+  void report(const Tell& what) const;
 };
 
-inline constexpr Milliseconds min_ttl{2000};
-/// Of a recorded verdict: engines limit the size of a value.
-inline constexpr std::size_t max_verdict_bytes = 16 * 1024;
-
-struct LeaseOptions {
-  std::string job;  ///< unique per job and equal on its machines; any text
-  /// Another machine may lead after this time without renewal; whole seconds, min_ttl at least. Below 4 s the lease is
-  /// lost, for a short time, whenever etcd elects a leader among its members, which takes 1 to 2 s.
-  Milliseconds ttl{5000};
+/// A lease program (PROTOCOL.md). argv[0] is searched in PATH.
+struct ProgramOptions {
+  std::vector<std::string> argv;
+  std::string environment{};  ///< one NAME=VALUE in addition to this process's environment; empty: none
+  /// Called with the pid each time the program is started. On the lease's thread; may be empty.
+  std::function<void(pid_t)> on_start{};
 };
 
-/// Checks common to all engines. Errors: `invalid_argument`, with a sentence for the user.
-[[nodiscard]] Result<void> check_options(const LeaseOptions& options);
+enum class RunOn {
+  own_thread,  ///< "ddrun-lease", which never blocks: a leader whose main thread waits for a disk keeps the lease
+  executor,    ///< the owner's: the lease expires while that does not run
+};
 
-/// A machine's candidacy. Use on the executor only, which must run one thread at a time; never blocks. Destruction
-/// stops all callbacks, and a held lease expires.
+/// A machine's candidacy: runs the program of a Candidate and carries out its actions.
+///
+/// To be used from the executor's thread, which must be one at a time; never blocks. Callbacks and completions come
+/// there, in order, never from within a call, and none after destruction. A held lease is then not given back: it
+/// expires.
 class Lease {
  public:
-  virtual ~Lease() = default;
+  /// Starts nothing yet. Errors: `invalid_argument`, with a sentence for the user; `unavailable` without descriptors.
+  [[nodiscard]] static Result<std::unique_ptr<Lease>> make(boost::asio::any_io_executor executor,
+                                                           const LeaseOptions& options, ProgramOptions program,
+                                                           Callbacks callbacks, RunOn run_on = RunOn::own_thread);
+  ~Lease();
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
 
-  /// Starts the callbacks. Once.
-  virtual void start() = 0;
+  /// Starts the callbacks. Once. Errors: `unavailable` if no thread can be created.
+  [[nodiscard]] Result<void> start();
 
   /// Becomes a candidate; `address` is where others reach it: opaque, at most 1 KiB, without control characters, may be
   /// empty. Again with another address: updates it.
-  virtual void campaign(std::string address) = 0;
-
-  /// Whether this machine leads now, by the clock. Thread-safe.
-  [[nodiscard]] virtual bool is_leader() const = 0;
+  void campaign(std::string address);
 
   /// The caller knows that the leader of `term` has ended: revokes its lease now, if it still holds it, so that no
   /// machine has to wait for the expiry. Engines without this let it expire.
-  virtual void depose(std::uint64_t term) = 0;
+  void depose(std::uint64_t term);
 
   using Done = std::function<void(Result<void>)>;
 
-  /// Stops leading and being a candidate. `done`: the lease is given back, and another machine may have it at once; or
-  /// an error: it expires by itself. Within the time to live.
-  virtual void resign(Done done) = 0;
+  /// Stops leading and being a candidate. `done`, which may be empty: the lease is given back, and another machine may
+  /// have it at once; or an error: it expires by itself. Within the time to live.
+  void resign(Done done);
+
+  /// Whether campaign() was called after the last resign().
+  [[nodiscard]] bool is_candidate() const { return is_candidate_; }
+  /// As of the last callback; empty if unknown, and after losing the lease.
+  [[nodiscard]] const std::optional<Leader>& leader() const { return leader_; }
+  /// Why the leader is unknown, as of the last callback; empty if the engine works.
+  [[nodiscard]] const std::string& last_error() const { return last_error_; }
+
+  // Thread-safe:
+
+  /// Whether this machine leads now, by the clock.
+  [[nodiscard]] bool is_leader() const { return FenceClock::now() < held_until_.load(); }
 
   /// Records the job's verdict for later agents; for 24 hours in etcd. Leader only, and only once, but repeating the
   /// same text succeeds, since a response may have been lost. `done` comes no later than on_lost. Errors:
   /// `invalid_argument` (too long, or another verdict is recorded: do not retry), `cancelled` (not the leader),
   /// `unavailable` and, after the time to live, `timeout`: the outcome is unknown; retry.
-  virtual void record_verdict(std::string text, Done done) = 0;
-};
+  void record_verdict(std::string text, Done done);
+  [[nodiscard]] bool has_recorded() const { return has_recorded_; }
 
-/// Any bytes as one word: letters, digits and `-._` unchanged, others as %XX; "%" for no bytes. Safe as part of an etcd
-/// key, as a word of a line, and in JSON. A bijection: decoding rejects other encodings.
-[[nodiscard]] std::string percent_encode(std::string_view text);
-[[nodiscard]] std::optional<std::string> percent_decode(std::string_view word);
+  /// For a coordinator that has stepped down while the owner's thread may be blocked: gives the lease back after this
+  /// time, unless campaign() or resign() comes first.
+  void resign_after(Milliseconds time);
+
+ private:
+  Lease(boost::asio::any_io_executor owner, std::unique_ptr<boost::asio::io_context> context,
+        const LeaseOptions& options, ProgramOptions program, Callbacks callbacks);
+  template <class Action>
+  void post_to_owner(Action what);
+  template <class Action>
+  void post_to_lease(Action what);
+
+  void call(Event event);
+  void step(const Event& event);
+  void await_timer();
+  void arm_timer();
+  [[nodiscard]] std::optional<std::string> start_program();
+  void complete(const action::Complete& call);
+  void report(const Callbacks& callbacks, const Tell& what);
+
+  // Of the owner.
+  boost::asio::any_io_executor owner_;
+  std::shared_ptr<const Callbacks> callbacks_;  ///< reset in the destructor
+  bool is_candidate_ = false;
+  std::optional<Leader> leader_;
+  std::string last_error_;
+
+  const std::weak_ptr<const Callbacks> alive_ = callbacks_;
+  std::atomic<FenceClock::time_point> held_until_{FenceClock::time_point{}};
+  std::atomic<bool> has_recorded_ = false;
+
+  // Of the lease's thread.
+  std::unique_ptr<boost::asio::io_context> context_;  ///< none: it runs on the owner's
+  boost::asio::any_io_executor executor_;
+  ProgramOptions program_;
+  Candidate candidate_;
+  boost::asio::posix::stream_descriptor timer_;
+  std::unique_ptr<helper::Coprocess> coprocess_;
+  struct Call {
+    Done done;
+    bool records = false;
+  };
+  std::map<std::uint64_t, Call> calls_;  ///< by id
+  std::uint64_t last_id_ = 0;
+
+  std::thread thread_;
+};
 
 }  // namespace ddrun::lease

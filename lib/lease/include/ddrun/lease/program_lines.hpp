@@ -9,7 +9,7 @@
 
 #include "ddrun/base/duration.hpp"
 
-// The lines of PROTOCOL.md as values, in both directions. Other lines are parsed to an empty optional.
+// The lines of PROTOCOL.md as values, in both directions.
 
 namespace ddrun::lease {
 
@@ -44,15 +44,14 @@ struct Done {
 
 using Line = std::variant<Mine, Other, None, Verdict, Resigned, Recorded, Refused, Trouble, Done>;
 
+/// Empty for any other line.
 [[nodiscard]] std::optional<Line> parse(std::string_view text);
 
 }  // namespace from_program
 
 namespace to_program {
 
-/// For a version other than 1 only the version is parsed.
 struct Job {
-  std::uint64_t version;
   Milliseconds ttl;
   std::string job;
 };
@@ -72,8 +71,14 @@ struct Verdict {
 
 using Line = std::variant<Job, Campaign, Tick, Depose, Resign, Verdict>;
 
-[[nodiscard]] std::optional<Line> parse(std::string_view text);
+/// Without the newline.
+[[nodiscard]] std::string serialize(const Line& line);
 
 }  // namespace to_program
+
+/// Any bytes as one word: letters, digits and `-._` unchanged, others as %XX; "%" for no bytes. A bijection: decoding
+/// rejects other encodings.
+[[nodiscard]] std::string percent_encode(std::string_view text);
+[[nodiscard]] std::optional<std::string> percent_decode(std::string_view word);
 
 }  // namespace ddrun::lease
