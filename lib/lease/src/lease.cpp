@@ -25,13 +25,6 @@ using boost::system::error_code;
 
 constexpr std::size_t max_job_bytes = 512;
 
-template <class... Functions>
-struct Overloaded : Functions... {
-  using Functions::operator()...;
-};
-template <class... Functions>
-Overloaded(Functions...) -> Overloaded<Functions...>;
-
 Result<void> check_options(const LeaseOptions& options, const ProgramOptions& program) {
   if (options.job.empty() || options.job.size() > max_job_bytes) {
     return fail(Errc::invalid_argument, concat("a job's id has 1 to ", max_job_bytes, " bytes"));
@@ -61,21 +54,8 @@ FenceClock::time_point FenceClock::now() noexcept {
   return time_point(std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec));
 }
 
-void Callbacks::report(const Tell& what) const {
-  const auto call = [](const auto& callback, const auto&... arguments) {
-    if (callback) callback(arguments...);
-  };
-  std::visit(Overloaded{[&](const Leader& leader) { call(on_leader, leader); },
-                        [&](const tell::NoLeader&) { call(on_no_leader); },
-                        [&](const tell::Lost& lost) { call(on_lost, lost.why); },
-                        [&](const tell::Verdict& verdict) { call(on_verdict, verdict.text); },
-                        [&](const tell::Status& status) { call(on_status, status.text); },
-                        [&](const tell::Unusable& unusable) { call(on_unusable, unusable.error); }},
-             what);
-}
-
 Result<std::unique_ptr<Lease>> Lease::make(asio::any_io_executor executor, const LeaseOptions& options,
-                                           ProgramOptions program, Callbacks callbacks, RunOn run_on) {
+                                           ProgramOptions program, Listener listener, RunOn run_on) {
   if (auto right = check_options(options, program); !right) return tl::unexpected(std::move(right.error()));
   std::unique_ptr<asio::io_context> context;
   if (run_on == RunOn::own_thread) {
@@ -84,7 +64,7 @@ Result<std::unique_ptr<Lease>> Lease::make(asio::any_io_executor executor, const
     context = std::move(*made);
   }
   std::unique_ptr<Lease> lease(
-      new Lease(std::move(executor), std::move(context), options, std::move(program), std::move(callbacks)));
+      new Lease(std::move(executor), std::move(context), options, std::move(program), std::move(listener)));
   if (const int error = assign_descriptor(lease->timer_, make_timer()); error != 0) {
     return fail_errno(Errc::unavailable, "no timer for the lease", error);
   }
@@ -92,9 +72,9 @@ Result<std::unique_ptr<Lease>> Lease::make(asio::any_io_executor executor, const
 }
 
 Lease::Lease(asio::any_io_executor owner, std::unique_ptr<asio::io_context> context, const LeaseOptions& options,
-             ProgramOptions program, Callbacks callbacks)
+             ProgramOptions program, Listener listener)
     : owner_(std::move(owner)),
-      callbacks_(std::make_shared<const Callbacks>(std::move(callbacks))),
+      listener_(std::make_shared<const Listener>(std::move(listener))),
       context_(std::move(context)),
       executor_(context_ ? asio::any_io_executor(context_->get_executor()) : owner_),
       program_(std::move(program)),
@@ -102,31 +82,32 @@ Lease::Lease(asio::any_io_executor owner, std::unique_ptr<asio::io_context> cont
       timer_(executor_) {}
 
 Lease::~Lease() {
-  callbacks_.reset();
+  listener_.reset();
   if (!thread_.joinable()) return;
   context_->stop();
   thread_.join();
 }
 
-/// Not after destruction, which happens on the same thread, or within a callback.
-template <class Action>
-void Lease::post_to_owner(Action what) {
+/// Not after destruction, which happens on the same thread, or within a call of the listener.
+void Lease::post_to_owner(std::function<void(const Listener&)> what) {
   asio::post(owner_, [weak = alive_, what = std::move(what)] {
-    if (const auto callbacks = weak.lock()) what(*callbacks);
+    if (const auto listener = weak.lock()) what(*listener);
   });
 }
 
-/// With a thread, the functions that are left are dropped with its context; else they see that the callbacks are gone.
-template <class Action>
-void Lease::post_to_lease(Action what) {
-  asio::post(executor_, [weak = alive_, what = std::move(what)]() mutable {
-    if (!weak.expired()) what();
+/// With a thread, calls that are left are dropped with its context; else they see that the listener is gone.
+void Lease::call(Event event, std::uint64_t id, Call call) {
+  asio::post(executor_, [this, weak = alive_, event = std::move(event), id, call = std::move(call)] {
+    if (weak.expired()) return;
+    if (id != 0) calls_[id] = call;
+    step(event);
   });
 }
 
 // ---- the owner
 
 Result<void> Lease::start() {
+  await_timer();
   if (context_) {
     auto thread = start_thread_signals_blocked("ddrun-lease", [this] {
       const auto work = asio::make_work_guard(*context_);
@@ -135,13 +116,8 @@ Result<void> Lease::start() {
     if (!thread) return tl::unexpected(std::move(thread.error()));
     thread_ = std::move(*thread);
   }
-  post_to_lease([this] { await_timer(); });
-  call(event::Begin{});
+  call(event::TimeIsUp{});
   return {};
-}
-
-void Lease::call(Event event) {
-  post_to_lease([this, event = std::move(event)] { step(event); });
 }
 
 void Lease::campaign(std::string address) {
@@ -153,34 +129,15 @@ void Lease::depose(std::uint64_t term) { call(event::Depose{term}); }
 
 void Lease::resign(Done done) {
   is_candidate_ = false;
-  if (!done) return call(event::WantResign{});
-  post_to_lease([this, done = std::move(done)]() mutable {
-    calls_[++last_id_] = {std::move(done)};
-    step(event::WantResign{last_id_});
-  });
+  const std::uint64_t id = ++last_id_;
+  call(event::WantResign{id}, id, {std::move(done), false});
 }
 
 void Lease::resign_after(Milliseconds time) { call(event::WantResign{0, time}); }
 
 void Lease::record_verdict(std::string text, Done done) {
-  post_to_lease([this, text = std::move(text), done = std::move(done)]() mutable {
-    calls_[++last_id_] = {std::move(done), true};
-    step(event::Record{std::move(text), last_id_});
-  });
-}
-
-/// The callback comes last: it may destroy this.
-void Lease::report(const Callbacks& callbacks, const Tell& what) {
-  std::visit(Overloaded{[&](const Leader& leader) {
-                          leader_ = leader;
-                          last_error_.clear();
-                        },
-                        [&](const tell::NoLeader&) { leader_.reset(); }, [&](const tell::Lost&) { leader_.reset(); },
-                        [&](const tell::Status& status) { last_error_ = status.text; },
-                        [&](const tell::Unusable& unusable) { last_error_ = unusable.error.message; },
-                        [](const tell::Verdict&) {}},
-             what);
-  callbacks.report(what);
+  const std::uint64_t id = ++last_id_;
+  call(event::Record{std::move(text), id}, id, {std::move(done), true});
 }
 
 // ---- the lease's thread
@@ -190,16 +147,21 @@ void Lease::step(const Event& event) {
   held_until_ = candidate_.held_until();
   std::optional<std::string> not_started;
   for (const Action& action : actions) {
-    std::visit(Overloaded{[&](const action::Start&) { not_started = start_program(); },
-                          [&](const action::Kill&) { coprocess_.reset(); },
-                          [&](const action::Write& write) {
-                            if (coprocess_) coprocess_->send_line(to_program::serialize(write.line));
-                          },
-                          [&](const Tell& what) {
-                            post_to_owner([this, what](const Callbacks& callbacks) { report(callbacks, what); });
-                          },
-                          [&](const action::Complete& call) { complete(call); }},
-               action);
+    if (const auto* what = std::get_if<Tell>(&action)) {
+      post_to_owner([what = *what](const Listener& listener) { listener(what); });
+    } else if (const auto* write = std::get_if<action::Write>(&action)) {
+      if (coprocess_) coprocess_->send_line(to_program::serialize(write->line));
+    } else if (const auto* complete = std::get_if<action::Complete>(&action)) {
+      const auto call = calls_.extract(complete->id);
+      if (call.mapped().records && complete->result) has_recorded_ = true;
+      post_to_owner([done = call.mapped().done, result = complete->result](const Listener&) {
+        if (done) done(result);
+      });
+    } else if (std::holds_alternative<action::Start>(action)) {
+      not_started = start_program();
+    } else if (std::holds_alternative<action::Kill>(action)) {
+      coprocess_.reset();
+    }
   }
   arm_timer();
   if (not_started) step(event::ProgramEnded{*std::move(not_started)});
@@ -221,12 +183,6 @@ std::optional<std::string> Lease::start_program() {
   coprocess_ = std::move(*started);
   if (program_.on_start) program_.on_start(coprocess_->pid());
   return std::nullopt;
-}
-
-void Lease::complete(const action::Complete& call) {
-  const auto found = calls_.extract(call.id);
-  if (found.mapped().records && call.result) has_recorded_ = true;
-  post_to_owner([done = std::move(found.mapped().done), result = call.result](const Callbacks&) { done(result); });
 }
 
 void Lease::await_timer() {

@@ -84,7 +84,6 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   [[nodiscard]] std::string addresses_text(const CoordinatorServer& server) const;
   void search_coordinator(Deadline until);
   void on_no_leader_in_time();
-  void on_leader(const lease::Leader& leader);
   void superseded();
   void lead(Term term);
   void follow(const lease::Leader& leader);
@@ -94,9 +93,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   void stop_campaigning();
   void record(const VerdictMessage& verdict);
   void recorded(const VerdictMessage& verdict, const Result<void>& result);
-  void on_recorded_verdict(const std::string& text);
   void end_as_recorded();
-  void on_unusable_lease(const Error& error);
   void resign();
   /// Binds a handler that is skipped after this object's destruction or the end of the job.
   template <class... Args>
@@ -128,6 +125,19 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   void on(const PassSignal& pass) {
     if (pass.round == started_) listener_.signal(pass.signal);
   }
+
+  void on(const lease::Leader& leader);
+  void on(const lease::tell::NoLeader&) { leader_.reset(); }
+  void on(const lease::tell::Lost&) {
+    leader_.reset();
+    if (server_) server_->suspend();
+  }
+  void on(const lease::tell::Verdict& verdict);
+  void on(const lease::tell::Status& status) {
+    lease_error_ = status.text;
+    if (!is_over_) listener_.notice(status.text);
+  }
+  void on(const lease::tell::Unusable& unusable);
 
   /// Completes a sentence about an event outside of membership.
   [[nodiscard]] const char* when_not_member() const {
@@ -192,6 +202,8 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   Deadline search_until_{};
   Term term_ = 0;                          ///< of this machine's last leadership; 0: never
   Term joined_term_ = 0;                   ///< of the last coordinator that accepted this node
+  std::optional<lease::Leader> leader_;    ///< empty: unknown
+  std::string lease_error_;                ///< why it is unknown; empty: the engine works
   std::optional<lease::Leader> followed_;  ///< by link_
   std::optional<std::string> superseded_;  ///< another leader is known, not yet confirmed by our coordinator; why
   std::optional<VerdictMessage> recorded_;
@@ -527,21 +539,12 @@ Result<void> JobRendezvous::open_lease() {
   const RendezvousSpec& rendezvous = options_.spec->rendezvous;
   location_.is_explicit = true;
   location_.ports = {static_cast<std::uint16_t>(rendezvous.coordinator_port)};
-  lease::Callbacks callbacks;
-  callbacks.on_leader = while_active(&JobRendezvous::on_leader);
-  callbacks.on_lost = [weak = weak_from_this()](std::string_view) {
-    if (const auto self = weak.lock(); self && self->server_) self->server_->suspend();
+  auto listener = [weak = weak_from_this()](const lease::Tell& what) {
+    if (const auto self = weak.lock()) std::visit([&](const auto& told) { self->on(told); }, what);
   };
-  callbacks.on_verdict = [notify = while_active(&JobRendezvous::on_recorded_verdict)](std::string_view text) {
-    notify(std::string(text));
-  };
-  callbacks.on_status = [weak = weak_from_this()](std::string_view text) {
-    if (const auto self = weak.lock(); self && !self->is_over_) self->listener_.notice(std::string(text));
-  };
-  callbacks.on_unusable = while_active(&JobRendezvous::on_unusable_lease);
   const int candidates = std::max(rendezvous.max_nodes, rendezvous.agents_expected);
   auto made = lease::Lease::make(executor_, {rendezvous.id, rendezvous.lease_ttl, candidates},
-                                 lease_command(rendezvous, options_.on_lease_program), std::move(callbacks));
+                                 lease_command(rendezvous, options_.on_lease_program), std::move(listener));
   if (!made) return tl::unexpected(made.error());
   lease_ = std::move(*made);
   return {};
@@ -581,21 +584,23 @@ void JobRendezvous::search_coordinator(Deadline until) {
       [notify = while_active(&JobRendezvous::on_no_leader_in_time)](const boost::system::error_code& ec) {
         if (!ec) notify();
       });
-  if (const auto& leader = lease_->leader()) return follow(*leader);
-  const std::string& last_error = lease_->last_error();
-  notice_later(concat("waiting for a coordinator; ", last_error.empty() ? "no machine leads the job yet" : last_error));
+  if (leader_) return follow(*leader_);
+  notice_later(
+      concat("waiting for a coordinator; ", lease_error_.empty() ? "no machine leads the job yet" : lease_error_));
 }
 
 /// If there is a link, it reports the reason.
 void JobRendezvous::on_no_leader_in_time() {
   if (!searching_ || link_) return;
-  const std::string& last_error = lease_->last_error();
   const std::string why =
-      concat("no machine has taken the lead of the job in time", last_error.empty() ? "" : ": ", last_error);
+      concat("no machine has taken the lead of the job in time", lease_error_.empty() ? "" : ": ", lease_error_);
   on_link_lost({Error{Errc::timeout, why, {}}, false});
 }
 
-void JobRendezvous::on_leader(const lease::Leader& leader) {
+void JobRendezvous::on(const lease::Leader& leader) {
+  leader_ = leader;
+  lease_error_.clear();
+  if (is_over_) return;
   if (leader.is_self) return lead(leader.term);
   const std::string why = concat("another machine leads the job, in term ", leader.term);
   // It notifies its members, including this node.
@@ -699,8 +704,9 @@ void JobRendezvous::recorded(const VerdictMessage& verdict, const Result<void>& 
       });
 }
 
-void JobRendezvous::on_recorded_verdict(const std::string& text) {
-  recorded_ = parse_verdict(text);
+void JobRendezvous::on(const lease::tell::Verdict& verdict) {
+  if (is_over_) return;
+  recorded_ = parse_verdict(verdict.text);
   if (!recorded_) return;
   if (server_ && !lease_->is_leader()) return server_->step_down("the job has ended meanwhile");
   if (searching_) end_as_recorded();
@@ -721,9 +727,11 @@ void JobRendezvous::end_as_recorded() {
 }
 
 /// The running job continues, but without failover.
-void JobRendezvous::on_unusable_lease(const Error& error) {
-  if (is_member_) return listener_.notice(error.message);
-  on_link_lost({error, false});
+void JobRendezvous::on(const lease::tell::Unusable& unusable) {
+  lease_error_ = unusable.error.message;
+  if (is_over_) return;
+  if (is_member_) return listener_.notice(lease_error_);
+  on_link_lost({unusable.error, false});
 }
 
 void JobRendezvous::resign() {

@@ -24,43 +24,22 @@ inline constexpr int slowness = 1;
 #endif
 
 using MakeLease =
-    std::function<Result<std::unique_ptr<lease::Lease>>(const boost::asio::any_io_executor&, lease::Callbacks)>;
+    std::function<Result<std::unique_ptr<lease::Lease>>(const boost::asio::any_io_executor&, lease::Listener)>;
 
 inline MakeLease by_program(std::vector<std::string> argv, lease::LeaseOptions options = {"a job/ü%", ttl},
                             std::function<void(pid_t)> on_start = {}) {
   return [program = lease::ProgramOptions{std::move(argv), {}, std::move(on_start)}, options = std::move(options)](
-             const boost::asio::any_io_executor& executor, lease::Callbacks callbacks) {
-    return lease::Lease::make(executor, options, program, std::move(callbacks), lease::RunOn::executor);
+             const boost::asio::any_io_executor& executor, lease::Listener listener) {
+    return lease::Lease::make(executor, options, program, std::move(listener), lease::RunOn::executor);
   };
 }
 
-/// A machine with a lease, their event loop, which can be suspended separately, and a log of its callbacks.
+/// A machine with a lease, their event loop, which can be suspended separately, and a log of what the lease tells.
 class Candidate {
  public:
   Candidate(std::string name, const MakeLease& make) : name_(std::move(name)) {
-    lease::Callbacks callbacks;
-    callbacks.on_leader = [this](const lease::Leader& to) {
-      leader = to;
-      log.push_back(concat(to.is_self ? "lead " : "follow ", to.term, " ", to.address));
-    };
-    callbacks.on_no_leader = [this] {
-      leader.reset();
-      log.emplace_back("no leader");
-    };
-    callbacks.on_lost = [this](std::string_view why) {
-      leader.reset();
-      log.push_back(concat("lost: ", why));
-    };
-    callbacks.on_verdict = [this](std::string_view text) {
-      verdict = text;
-      log.push_back(concat("verdict: ", text));
-    };
-    callbacks.on_status = [this](std::string_view text) { log.push_back(concat("status: ", text)); };
-    callbacks.on_unusable = [this](const Error& error) {
-      unusable = error.message;
-      log.push_back(concat("unusable: ", error.message));
-    };
-    auto made = make(io.get_executor(), std::move(callbacks));
+    auto made = make(io.get_executor(),
+                     [this](const lease::Tell& what) { std::visit([this](const auto& told) { on(told); }, what); });
     if (!made) throw std::runtime_error(made.error().message);
     lease = std::move(*made);
     (void)lease->start();
@@ -90,6 +69,28 @@ class Candidate {
   std::vector<std::string> log;
 
  private:
+  void on(const lease::Leader& to) {
+    leader = to;
+    log.push_back(concat(to.is_self ? "lead " : "follow ", to.term, " ", to.address));
+  }
+  void on(const lease::tell::NoLeader& /*none*/) {
+    leader.reset();
+    log.emplace_back("no leader");
+  }
+  void on(const lease::tell::Lost& lost) {
+    leader.reset();
+    log.push_back(concat("lost: ", lost.why));
+  }
+  void on(const lease::tell::Verdict& recorded) {
+    verdict = recorded.text;
+    log.push_back(concat("verdict: ", recorded.text));
+  }
+  void on(const lease::tell::Status& status) { log.push_back(concat("status: ", status.text)); }
+  void on(const lease::tell::Unusable& why) {
+    unusable = why.error.message;
+    log.push_back(concat("unusable: ", why.error.message));
+  }
+
   std::string name_;
 };
 

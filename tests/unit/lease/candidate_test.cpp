@@ -34,7 +34,7 @@ std::string describe(const Tell& what) {
 /// A candidate with a time to live of 4 s: its ticks are 0.5 s to 1.5 s apart.
 class Script {
  public:
-  explicit Script(int candidates = 8) : candidate_({"job", 4s, candidates}, "prog", 7) { step(event::Begin{}); }
+  explicit Script(int candidates = 8) : candidate_({"job", 4s, candidates}, "prog", 7) { step(event::TimeIsUp{}); }
 
   void step(const Event& event) {
     for (const auto& action : candidate_.step(event, now)) {

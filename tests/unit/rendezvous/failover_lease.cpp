@@ -18,9 +18,9 @@ constexpr milliseconds response_timeout{1'000};
 
 }  // namespace
 
-SimulatedLease::SimulatedLease(Place place, lease::Callbacks callbacks)
+SimulatedLease::SimulatedLease(Place place, lease::Listener listener)
     : place_(std::move(place)),
-      callbacks_(std::move(callbacks)),
+      listener_(std::move(listener)),
       candidate_({"job", place_.scenario.ttl, place_.scenario.agents}, "program",
                  static_cast<std::uint32_t>(place_.random.below(1'000'000))),
       slow_since_(place_.timeline.now()),
@@ -46,9 +46,9 @@ void SimulatedLease::close(bool gives_back) {
 
 void SimulatedLease::step(const lease::Event& event) {
   if (closed_) return;
-  const bool led = candidate_.state() == lease::CandidateState::leading;
+  const auto until = candidate_.held_until();
   const auto actions = candidate_.step(event, local_now());
-  if (!led && candidate_.state() == lease::CandidateState::leading) place_.on_lead();
+  if (candidate_.held_until() > until) place_.on_lead();
   for (const auto& action : actions) carry_out(action);
   arm_timer();
 }
@@ -63,7 +63,7 @@ void SimulatedLease::carry_out(const lease::Action& action) {
   if (const auto* write = std::get_if<lease::action::Write>(&action)) {
     std::visit([this](const auto& line) { on(line); }, write->line);
   }
-  if (const auto* what = std::get_if<lease::Tell>(&action)) post([this, what = *what] { callbacks_.report(what); });
+  if (const auto* what = std::get_if<lease::Tell>(&action)) post([this, what = *what] { listener_(what); });
   if (const auto* call = std::get_if<lease::action::Complete>(&action)) {
     post([done = calls_.extract(call->id).mapped(), right = call->result.has_value()] { done(right); });
   }

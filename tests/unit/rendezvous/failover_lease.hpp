@@ -29,9 +29,9 @@ class SimulatedLease : public std::enable_shared_from_this<SimulatedLease> {
     std::function<void(std::function<void()>)> on_owners_thread;
     std::function<void()> on_lead;  ///< for invariants
   };
-  SimulatedLease(Place place, lease::Callbacks callbacks);
+  SimulatedLease(Place place, lease::Listener listener);
 
-  void start() { step(lease::event::Begin{}); }
+  void start() { step(lease::event::TimeIsUp{}); }
   void campaign(const std::string& address) { step(lease::event::WantLead{address}); }
   void resign(std::function<void()> done);
   void depose(rendezvous::Term term) { step(lease::event::Depose{term}); }
@@ -39,7 +39,7 @@ class SimulatedLease : public std::enable_shared_from_this<SimulatedLease> {
   [[nodiscard]] bool is_leader() const { return !closed_ && local_now() < candidate_.held_until(); }
   /// The engine's state has changed.
   void changed();
-  /// No callback follows. `gives_back`: the program does so at the end of its stdin.
+  /// The listener is not called again. `gives_back`: the program does so at the end of its stdin.
   void close(bool gives_back);
   /// The machine's clock is slower by this factor from now on.
   void slow_down(double factor);
@@ -66,7 +66,7 @@ class SimulatedLease : public std::enable_shared_from_this<SimulatedLease> {
   [[nodiscard]] Clock::duration draw_latency();
 
   Place place_;
-  lease::Callbacks callbacks_;
+  lease::Listener listener_;
   lease::Candidate candidate_;
   bool closed_ = false;
   std::map<std::uint64_t, std::function<void(bool)>> calls_;

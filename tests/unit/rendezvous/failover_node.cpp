@@ -68,18 +68,6 @@ std::shared_ptr<SimulatedServer> SimulatedNode::server_of(std::uint64_t number) 
 // ---- the agent
 
 void SimulatedNode::begin() {
-  lease::Callbacks callbacks;
-  callbacks.on_leader = [this](const lease::Leader& leader) {
-    if (!is_over_) on_leader(leader);
-  };
-  callbacks.on_no_leader = [this] { leader_.reset(); };
-  callbacks.on_lost = [this](std::string_view) {
-    leader_.reset();
-    if (server_) server_->suspend();
-  };
-  callbacks.on_verdict = [this](std::string_view text) {
-    if (!is_over_) on_recorded_verdict(std::string(text));
-  };
   const auto on_thread = [weak = weak_from_this()](const std::function<void()>& what) {
     if (const auto self = weak.lock()) self->turn(what);
   };
@@ -92,7 +80,8 @@ void SimulatedNode::begin() {
                               on_thread,
                               [this](const std::function<void()>& what) { later({}, what); },
                               [this] { world_.invariants.on_lead(*this, world_.nodes()); }};
-  lease_ = std::make_shared<SimulatedLease>(std::move(place), std::move(callbacks));
+  lease_ = std::make_shared<SimulatedLease>(
+      std::move(place), [this](const lease::Tell& what) { std::visit([this](const auto& told) { on(told); }, what); });
   lease_->start();
   search_coordinator(world_.timeline.now() + world_.scenario.join_timeout);
 }
@@ -487,8 +476,9 @@ void SimulatedNode::on_no_leader_in_time() {
   if (searching_ && stage_ == Stage::none) on_link_lost("no machine has taken the lead of the job in time");
 }
 
-void SimulatedNode::on_leader(const lease::Leader& leader) {
+void SimulatedNode::on(const lease::Leader& leader) {
   leader_ = leader;
+  if (is_over_) return;
   if (leader.is_self) return lead(leader.term);
   if (server_) return server_->step_down(concat("another machine leads the job, in term ", leader.term));
   if (searching_) return follow(leader);
@@ -559,8 +549,14 @@ void SimulatedNode::recorded(const VerdictMessage& verdict, bool done) {
   });
 }
 
-void SimulatedNode::on_recorded_verdict(const std::string& text) {
-  recorded_ = parse_verdict(text);
+void SimulatedNode::on(const lease::tell::Lost& /*lost*/) {
+  leader_.reset();
+  if (server_) server_->suspend();
+}
+
+void SimulatedNode::on(const lease::tell::Verdict& verdict) {
+  if (is_over_) return;
+  recorded_ = parse_verdict(verdict.text);
   if (!recorded_) return;
   if (server_ && !lease_->is_leader()) return server_->step_down("the job has ended meanwhile");
   if (searching_) end_as_recorded();

@@ -97,7 +97,10 @@ class SimulatedNode : public std::enable_shared_from_this<SimulatedNode> {
   void stop_campaigning();
   void search_coordinator(Clock::time_point until);
   void on_no_leader_in_time();
-  void on_leader(const lease::Leader& leader);
+  void on(const lease::Leader& leader);
+  void on(const lease::tell::NoLeader& /*none*/) { leader_.reset(); }
+  void on(const lease::tell::Lost& lost);
+  void on(const lease::tell::Verdict& verdict);
   void lead(rendezvous::Term term);
   void follow(const lease::Leader& leader);
   void on_coordinator_not_listening();
@@ -105,7 +108,6 @@ class SimulatedNode : public std::enable_shared_from_this<SimulatedNode> {
   void stepped_down(std::uint64_t server);
   void record(const rendezvous::VerdictMessage& verdict);
   void recorded(const rendezvous::VerdictMessage& verdict, bool done);
-  void on_recorded_verdict(const std::string& text);
   void end_as_recorded();
   void resign();
   void end(Outcome outcome, std::optional<rendezvous::VerdictMessage> verdict);

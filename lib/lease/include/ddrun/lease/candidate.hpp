@@ -1,22 +1,32 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <optional>
-#include <random>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
-#include "ddrun/base/deadlines.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
-#include "ddrun/lease/fence.hpp"
 #include "ddrun/lease/program_lines.hpp"
 
 namespace ddrun::lease {
+
+/// CLOCK_BOOTTIME: includes suspend, as the engine's clock does, and cannot be set.
+struct FenceClock {
+  using duration = std::chrono::nanoseconds;
+  using rep = duration::rep;
+  using period = duration::period;
+  using time_point = std::chrono::time_point<FenceClock>;
+  static constexpr bool is_steady = true;
+  static time_point now() noexcept;
+};
+
+/// A leader steps down this long before its lease expires, to allow for clock drift.
+[[nodiscard]] constexpr Milliseconds fence_margin(Milliseconds ttl) { return ttl / 10; }
 
 inline constexpr Milliseconds min_ttl{2000};
 /// Of a recorded verdict: engines limit the size of a value.
@@ -31,13 +41,6 @@ struct LeaseOptions {
   int candidates = 8;
 };
 
-struct Leader {
-  std::uint64_t term;   ///< rises with each leader of the job; constant while one leads
-  std::string address;  ///< as announced; empty: not announced yet
-  bool is_self;
-  bool operator==(const Leader&) const = default;
-};
-
 enum class CandidateState {
   idle,       ///< not a candidate, no leader known
   asking,     ///< a candidate, no leader known
@@ -46,18 +49,33 @@ enum class CandidateState {
   unusable,   ///< the program ended before it worked; final
 };
 
-// What a lease reports to its owner.
+/// The leader, or its address, is known or has changed.
+struct Leader {
+  std::uint64_t term;   ///< rises with each leader of the job; constant while one leads
+  std::string address;  ///< as announced; empty: not announced yet
+  bool is_self;
+  bool operator==(const Leader&) const = default;
+};
+
+// What a lease reports to its owner, once for each change.
 namespace tell {
+/// The other machine that led leads no longer. Candidates try by themselves.
 struct NoLeader {};
+/// This machine led, and must not act as leader from now on: the lease could not be renewed in time, is gone, or
+/// another machine has it. Told before the engine may give it to another, unless it was revoked by hand. A candidate
+/// remains one, and may lead again with a new term. Not told for a resign.
 struct Lost {
   std::string why;
 };
+/// The job has a recorded verdict. No candidate becomes leader until the record is deleted; a leader continues.
 struct Verdict {
   std::string text;
 };
+/// For the user: the engine is unreachable, or works again.
 struct Status {
   std::string text;
 };
+/// The configuration is unusable, and never worked: wrong password, no etcd, program not found. Nothing follows.
 struct Unusable {
   Error error;
 };
@@ -67,7 +85,6 @@ using Tell = std::variant<Leader, tell::NoLeader, tell::Lost, tell::Verdict, tel
 
 // Events. `id`: of the call that an action::Complete answers, above 0; 0: no answer.
 namespace event {
-struct Begin {};  ///< once, first
 struct WantLead {
   std::string address;
 };
@@ -88,11 +105,11 @@ struct Unparsable {  ///< a line of the program that is not in the protocol
 struct ProgramEnded {  ///< or could not be started
   std::string why;
 };
-struct TimeIsUp {};  ///< next_deadline() is reached; ignored before
+struct TimeIsUp {};  ///< next_deadline() is reached; ignored before. The first one starts the program
 }  // namespace event
 
-using Event = std::variant<event::Begin, event::WantLead, event::WantResign, event::Depose, event::Record,
-                           from_program::Line, event::Unparsable, event::ProgramEnded, event::TimeIsUp>;
+using Event = std::variant<event::WantLead, event::WantResign, event::Depose, event::Record, from_program::Line,
+                           event::Unparsable, event::ProgramEnded, event::TimeIsUp>;
 
 // Actions, to be run in the order given.
 namespace action {
@@ -119,102 +136,21 @@ class Candidate {
  public:
   /// `program`: its name, for messages. `seed`: of the random pauses.
   Candidate(LeaseOptions options, std::string program, std::uint32_t seed);
+  ~Candidate();
+  Candidate(const Candidate&) = delete;
+  Candidate& operator=(const Candidate&) = delete;
 
   [[nodiscard]] std::vector<Action> step(const Event& event, FenceClock::time_point now);
 
-  [[nodiscard]] CandidateState state() const { return state_; }
+  [[nodiscard]] CandidateState state() const;
   /// When to pass TimeIsUp; empty if nothing is pending.
-  [[nodiscard]] std::optional<FenceClock::time_point> next_deadline() const { return deadlines_.next(); }
+  [[nodiscard]] std::optional<FenceClock::time_point> next_deadline() const;
   /// This machine leads before this time; the epoch if it does not lead.
-  [[nodiscard]] FenceClock::time_point held_until() const {
-    return deadlines_.at(Due::fence).value_or(FenceClock::time_point{});
-  }
+  [[nodiscard]] FenceClock::time_point held_until() const;
 
  private:
-  enum class Due { fence, record, resign, resign_later, done, restart, tick };
-
-  void on(const event::Begin& begin);
-  void on(const event::WantLead& want);
-  void on(const event::WantResign& want);
-  void on(const event::Depose& depose);
-  void on(const event::Record& record);
-  void on(const from_program::Line& line);
-  void on(const event::Unparsable& line);
-  void on(const event::ProgramEnded& ended);
-  void on(const event::TimeIsUp& due);
-
-  void on(const from_program::Mine& mine);
-  void on(const from_program::Other& other);
-  void on(const from_program::None& none);
-  void on(const from_program::Verdict& verdict);
-  void on(const from_program::Resigned& resigned);
-  void on(const from_program::Recorded& recorded);
-  void on(const from_program::Refused& refused);
-  void on(const from_program::Trouble& trouble);
-  void on(const from_program::Done& done);
-
-  void on_due(Due due);
-  void start_program();
-  void fail_program(const std::string& what);
-  void write(to_program::Line line) { actions_.emplace_back(action::Write{std::move(line)}); }
-  void tell(Tell what) { actions_.emplace_back(std::move(what)); }
-  void complete(std::uint64_t id, Result<void> result);
-  [[nodiscard]] FenceClock::duration random_below(Milliseconds bound);
-
-  void tick();
-  void tick_after_resign();
-  void tick_early();
-  void write_campaign();
-  void write_resign(std::uint64_t id);
-  void resign(std::uint64_t id);
-  void complete_resigns(const Result<void>& result);
-  void finish_record(const Result<void>& result);
-  void fail_record(const std::string& why, Errc code = Errc::unavailable);
-
-  [[nodiscard]] bool is_leading() const { return state_ == CandidateState::leading; }
-  void lead_or_follow(Leader leader);
-  void no_leader();
-  void status(std::string text);
-  void lost(const std::string& why);
-  void lost_by_clock();
-  void step_down();
-  void forget_leader();
-
-  struct Tick {
-    std::uint64_t number;
-    FenceClock::time_point sent;
-  };
-  struct Recording {
-    std::string text;
-    std::uint64_t id;
-  };
-
-  LeaseOptions options_;
-  std::string program_;
-  Milliseconds tick_interval_;
-  std::minstd_rand random_;
-  FenceClock::time_point now_;
-  std::vector<Action> actions_;
-  Deadlines<Due, FenceClock::time_point> deadlines_;
-
-  CandidateState state_ = CandidateState::idle;
-  bool is_candidate_ = false;
-  bool running_ = false;    ///< the program
-  bool ever_done_ = false;  ///< the program has worked
-  std::string address_;
-  std::optional<Leader> leader_;  ///< as reported
-  std::string last_status_;
-  std::uint64_t highest_term_ = 0;
-  std::uint64_t own_term_ = 0;    ///< of this machine's last leadership
-  bool leader_line_ = false;      ///< the program's last report of the lease: another machine has it
-  bool tick_after_done_ = false;  ///< early
-  std::deque<Tick> ticks_;        ///< the last ones
-  std::uint64_t last_tick_ = 0;
-  std::uint64_t resigned_at_tick_ = 0;     ///< last tick before `resign`
-  std::deque<std::uint64_t> resigns_;      ///< sent, unanswered
-  std::deque<std::string> sent_verdicts_;  ///< unanswered
-  std::optional<std::string> verdict_;     ///< of the job
-  std::optional<Recording> recording_;
+  class Machine;
+  std::unique_ptr<Machine> machine_;
 };
 
 }  // namespace ddrun::lease

@@ -12,7 +12,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -20,7 +19,6 @@
 #include "ddrun/base/result.hpp"
 #include "ddrun/helper/coprocess.hpp"
 #include "ddrun/lease/candidate.hpp"
-#include "ddrun/lease/fence.hpp"
 
 // Leader election of a job on several machines by a lease in an external engine, reached through a program (etcd,
 // Kubernetes, Consul). A leader keeps the lease by renewing it; after it expires another machine may lead.
@@ -30,27 +28,6 @@
 // must check is_leader() before each step reserved for the leader.
 
 namespace ddrun::lease {
-
-/// Each may be empty.
-struct Callbacks {
-  /// The leader, or its address, is known or has changed.
-  std::function<void(const Leader&)> on_leader;
-  /// The other machine reported by on_leader no longer leads. Candidates try by themselves.
-  std::function<void()> on_no_leader;
-  /// This machine led, and must not act as leader from now on: the lease could not be renewed in time, is gone, or
-  /// another machine has it. Called before the engine may give it to another, unless it was revoked by hand. A
-  /// candidate remains one, and may lead again with a new term. Not called for resign().
-  std::function<void(std::string_view why)> on_lost;
-  /// The job has a recorded verdict. No candidate becomes leader until the record is deleted; a current leader
-  /// continues.
-  std::function<void(std::string_view text)> on_verdict;
-  /// For the user: the engine is unreachable, or works again. Once per change.
-  std::function<void(std::string_view text)> on_status;
-  /// The configuration is unusable, and never worked: wrong password, no etcd, program not found. No callback follows.
-  std::function<void(const Error& error)> on_unusable;
-
-  void report(const Tell& what) const;
-};
 
 /// A lease program (PROTOCOL.md). argv[0] is searched in PATH.
 struct ProgramOptions {
@@ -65,22 +42,25 @@ enum class RunOn {
   executor,    ///< the owner's: the lease expires while that does not run
 };
 
+/// Meaning: see Tell.
+using Listener = std::function<void(const Tell&)>;
+
 /// A machine's candidacy: runs the program of a Candidate and carries out its actions.
 ///
-/// To be used from the executor's thread, which must be one at a time; never blocks. Callbacks and completions come
-/// there, in order, never from within a call, and none after destruction. A held lease is then not given back: it
-/// expires.
+/// To be used from the executor's thread, which must be one at a time; never blocks. The listener's calls and
+/// completions come there, in order, never from within a call, and none after destruction. A held lease is then not
+/// given back: it expires.
 class Lease {
  public:
   /// Starts nothing yet. Errors: `invalid_argument`, with a sentence for the user; `unavailable` without descriptors.
   [[nodiscard]] static Result<std::unique_ptr<Lease>> make(boost::asio::any_io_executor executor,
                                                            const LeaseOptions& options, ProgramOptions program,
-                                                           Callbacks callbacks, RunOn run_on = RunOn::own_thread);
+                                                           Listener listener, RunOn run_on = RunOn::own_thread);
   ~Lease();
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
 
-  /// Starts the callbacks. Once. Errors: `unavailable` if no thread can be created.
+  /// Once. Errors: `unavailable` if no thread can be created.
   [[nodiscard]] Result<void> start();
 
   /// Becomes a candidate; `address` is where others reach it: opaque, at most 1 KiB, without control characters, may be
@@ -99,10 +79,6 @@ class Lease {
 
   /// Whether campaign() was called after the last resign().
   [[nodiscard]] bool is_candidate() const { return is_candidate_; }
-  /// As of the last callback; empty if unknown, and after losing the lease.
-  [[nodiscard]] const std::optional<Leader>& leader() const { return leader_; }
-  /// Why the leader is unknown, as of the last callback; empty if the engine works.
-  [[nodiscard]] const std::string& last_error() const { return last_error_; }
 
   // Thread-safe:
 
@@ -110,7 +86,7 @@ class Lease {
   [[nodiscard]] bool is_leader() const { return FenceClock::now() < held_until_.load(); }
 
   /// Records the job's verdict for later agents; for 24 hours in etcd. Leader only, and only once, but repeating the
-  /// same text succeeds, since a response may have been lost. `done` comes no later than on_lost. Errors:
+  /// same text succeeds, since a response may have been lost. `done` comes no later than tell::Lost. Errors:
   /// `invalid_argument` (too long, or another verdict is recorded: do not retry), `cancelled` (not the leader),
   /// `unavailable` and, after the time to live, `timeout`: the outcome is unknown; retry.
   void record_verdict(std::string text, Done done);
@@ -121,31 +97,28 @@ class Lease {
   void resign_after(Milliseconds time);
 
  private:
+  struct Call {
+    Done done;
+    bool records;
+  };
   Lease(boost::asio::any_io_executor owner, std::unique_ptr<boost::asio::io_context> context,
-        const LeaseOptions& options, ProgramOptions program, Callbacks callbacks);
-  template <class Action>
-  void post_to_owner(Action what);
-  template <class Action>
-  void post_to_lease(Action what);
-
-  void call(Event event);
+        const LeaseOptions& options, ProgramOptions program, Listener listener);
+  void post_to_owner(std::function<void(const Listener&)> what);
+  void call(Event event, std::uint64_t id = 0, Call call = {});
   void step(const Event& event);
   void await_timer();
   void arm_timer();
   [[nodiscard]] std::optional<std::string> start_program();
-  void complete(const action::Complete& call);
-  void report(const Callbacks& callbacks, const Tell& what);
 
   // Of the owner.
   boost::asio::any_io_executor owner_;
-  std::shared_ptr<const Callbacks> callbacks_;  ///< reset in the destructor
+  std::shared_ptr<const Listener> listener_;  ///< reset in the destructor
   bool is_candidate_ = false;
-  std::optional<Leader> leader_;
-  std::string last_error_;
 
-  const std::weak_ptr<const Callbacks> alive_ = callbacks_;
+  const std::weak_ptr<const Listener> alive_ = listener_;
   std::atomic<FenceClock::time_point> held_until_{FenceClock::time_point{}};
   std::atomic<bool> has_recorded_ = false;
+  std::atomic<std::uint64_t> last_id_ = 0;
 
   // Of the lease's thread.
   std::unique_ptr<boost::asio::io_context> context_;  ///< none: it runs on the owner's
@@ -154,12 +127,7 @@ class Lease {
   Candidate candidate_;
   boost::asio::posix::stream_descriptor timer_;
   std::unique_ptr<helper::Coprocess> coprocess_;
-  struct Call {
-    Done done;
-    bool records = false;
-  };
   std::map<std::uint64_t, Call> calls_;  ///< by id
-  std::uint64_t last_id_ = 0;
 
   std::thread thread_;
 };
