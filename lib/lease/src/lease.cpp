@@ -78,7 +78,7 @@ Lease::Lease(asio::any_io_executor owner, std::unique_ptr<asio::io_context> cont
       context_(std::move(context)),
       executor_(context_ ? asio::any_io_executor(context_->get_executor()) : owner_),
       program_(std::move(program)),
-      candidate_(options, program_.argv[0], std::random_device()()),
+      candidate_(options, program_.name.empty() ? program_.argv[0] : program_.name, std::random_device()()),
       timer_(executor_) {}
 
 Lease::~Lease() {

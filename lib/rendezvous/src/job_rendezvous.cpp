@@ -16,6 +16,7 @@
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/lease/etcd.hpp"
 #include "ddrun/rendezvous/coordinator_server.hpp"
 #include "ddrun/rendezvous/find_coordinator.hpp"
 #include "ddrun/rendezvous/hmac.hpp"
@@ -537,6 +538,9 @@ void JobRendezvous::find_coordinator_again() {
 
 Result<void> JobRendezvous::open_lease() {
   const RendezvousSpec& rendezvous = options_.spec->rendezvous;
+  if (rendezvous.is_etcd()) {
+    if (auto there = lease::check_etcdctl(); !there) return there;
+  }
   location_.is_explicit = true;
   location_.ports = {static_cast<std::uint16_t>(rendezvous.coordinator_port)};
   auto listener = [weak = weak_from_this()](const lease::Tell& what) {

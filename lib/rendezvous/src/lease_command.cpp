@@ -10,9 +10,10 @@ namespace ddrun::rendezvous {
 lease::ProgramOptions lease_command(const RendezvousSpec& spec, std::function<void(pid_t)> on_program) {
   lease::ProgramOptions program;
   if (spec.is_etcd()) {
+    program.name = "etcdctl";
     const auto conf = [&](const char* key) { return spec.conf_value(key).value_or(""); };
-    program.argv = lease::etcd_command(
-        {spec.endpoint, conf("protocol") == "https", conf("cacert"), conf("cert"), conf("key")});
+    program.argv =
+        lease::etcd_command({spec.endpoint, conf("protocol") == "https", conf("cacert"), conf("cert"), conf("key")});
     // Not in argv, which is visible to all users.
     if (const std::string user = conf("user"); !user.empty()) program.environment = concat("DDRUN_ETCD_USER=", user);
   } else {

@@ -28,7 +28,7 @@ using MakeLease =
 
 inline MakeLease by_program(std::vector<std::string> argv, lease::LeaseOptions options = {"a job/ü%", ttl},
                             std::function<void(pid_t)> on_start = {}) {
-  return [program = lease::ProgramOptions{std::move(argv), {}, std::move(on_start)}, options = std::move(options)](
+  return [program = lease::ProgramOptions{std::move(argv), {}, {}, std::move(on_start)}, options = std::move(options)](
              const boost::asio::any_io_executor& executor, lease::Listener listener) {
     return lease::Lease::make(executor, options, program, std::move(listener), lease::RunOn::executor);
   };

@@ -32,6 +32,7 @@ namespace ddrun::lease {
 /// A lease program (PROTOCOL.md). argv[0] is searched in PATH.
 struct ProgramOptions {
   std::vector<std::string> argv;
+  std::string name{};         ///< for messages; empty: argv[0]
   std::string environment{};  ///< one NAME=VALUE in addition to this process's environment; empty: none
   /// Called with the pid each time the program is started. On the lease's thread; may be empty.
   std::function<void(pid_t)> on_start{};
