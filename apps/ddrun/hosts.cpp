@@ -115,10 +115,6 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   options.portable = std::string_view(build.link) == "static";
   options.stdin_ = spec.stdin_;
   options.ending_signals = spec.stop.ending_signals;
-  // For tests: a small fan-out.
-  if (const char* width = ::getenv("DDRUN_SSH_FAN_OUT")) {
-    options.width = static_cast<std::size_t>(parse_integer(width, 1, 32).value_or(32));
-  }
   options.start_limit = std::min(spec.rendezvous.join_timeout, options.start_limit);
   options.job.args = launch.forwarded_args;
   options.job.directory = directory_known ? directory.data() : "/";
@@ -255,7 +251,6 @@ int serve_host(int argc, char** argv, const cli::VersionInfo& version, const Run
   const BuildInfo& build = build_info();
   remote::RelayOptions options;
   options.build_id = remote::build_id(build.version, build.commit);
-  options.portable = std::string_view(build.link) == "static";
   bool unknown_argument = false;
   for (int i = 2; i < argc; ++i) {
     const std::string_view argument = argv[i];

@@ -34,10 +34,9 @@ class SshTest(JobTest):
         own.write_text(text + self.config.read_text(encoding="ascii"), encoding="ascii")
         return own
 
-    def job(self, *options, on="h1,h2,h3", verbs=LASTING, words=None, config=None, program=DDRUN, ssh=(), env=None, reach="ssh",
-            out=None):
-        """`reach` in place of ssh; with `out`, a file, as its standard output."""
-        args = [program, " ".join([f"--ssh={reach} -F", str(config or self.config), *ssh]), f"--hosts={on}", "--nproc-per-node=2",
+    def job(self, *options, on="h1,h2,h3", verbs=LASTING, words=None, config=None, program=DDRUN, ssh=(), env=None, out=None):
+        """With `out`, a file, as its standard output."""
+        args = [program, " ".join(["--ssh=ssh -F", str(config or self.config), *ssh]), f"--hosts={on}", "--nproc-per-node=2",
                 "--shutdown-timeout=5", *options, "--", *(words or [WORKER, *verbs])]
         if out:
             args = ["sh", "-c", 'out=$1; shift; exec "$@" >"$out"', "sh", out, *args]
@@ -95,6 +94,13 @@ class Jobs(SshTest):
         self.ends(row, [job])
         self.wait_for_none(self.bed.hosts, 30)
 
+    def test_ddrun_is_killed_on_a_host(self):
+        row = self.row("ssh-relay-killed")
+        job = self.running()
+        self.bed[2].signal("relay", KILL)
+        self.ends(row, [job])
+        self.wait_for_none(self.bed.hosts, 30)
+
     def test_what_runs_for_ddrun_on_a_host_is_stopped(self):
         job = self.running()
         stopped = self.bed[2].signal("relay", STOP)[0]
@@ -108,7 +114,7 @@ class Jobs(SshTest):
 
 
 class Homes(SshTest):
-    """What is slow or hostile in the middle of a job."""
+    """What is slow in the middle of a job."""
 
     def test_the_disk_at_home_hangs_for_longer_than_the_silence(self):
         row = self.row("ssh-home-disk")
@@ -127,21 +133,6 @@ class Homes(SshTest):
         self.go()
         self.ends(row, [job], 0)
         self.assertIn('"event":"verdict"', (disk / "events").read_text(encoding="ascii"))
-
-    def test_a_host_speaks_for_another(self):
-        row = self.row("ssh-other-host")
-        lie = self.bed.dir / f"lie-{self.number}"
-        reach = self.bed.dir / f"reach-{self.number}"
-        # In the name of the first host: it has ended, and well.
-        reach.write_text(f"""#!/bin/sh
-case " $* " in *" h2 "*) (while ! test -e {lie}; do sleep 0.1; done; printf '\\0\\0\\0\\001\\0\\0\\0\\0\\0150') & ;; esac
-exec ssh "$@"
-""", encoding="ascii")
-        reach.chmod(0o755)
-        job = self.running(reach=reach)
-        lie.touch()
-        self.ends(row, [job])
-        self.wait_for_none(self.bed.hosts, row.seconds + 30)
 
 
 class Starts(SshTest):
@@ -174,24 +165,6 @@ class Starts(SshTest):
     def test_refused(self):
         self.refuses(self.row("ssh-refused"), "Connection refused",
                      config=self.ssh_config("Host bad\n  HostName 10.77.0.2\n  Port 9\n"))
-
-
-class Trees(SshTest):
-    """h1 starts h2, which starts h3: a tree that is a chain."""
-    narrow = {"DDRUN_SSH_FAN_OUT": "1"}
-
-    def test_a_host_in_the_middle_is_killed(self):
-        row = self.row("ssh-relay-killed")
-        job = self.running(env=self.narrow)
-        self.bed[2].signal("relay", KILL)
-        self.ends(row, [job])
-        self.wait_for_none(self.bed.hosts, 30)
-
-    def test_the_users_ddrun_is_killed(self):
-        job = self.running(env=self.narrow)
-        job.signal(KILL)
-        self.assertEqual(job.wait(30), 137, self.said())
-        self.wait_for_none(self.bed.hosts, 30)
 
 
 class Copies(SshTest):

@@ -40,7 +40,7 @@
 #include "ddrun/process/descriptor_limit.hpp"
 #include "ddrun/process/launcher.hpp"
 #include "ddrun/process/signals.hpp"
-#include "fan_out.hpp"
+#include "link.hpp"
 #include "protocol.hpp"
 #include "remote_command.hpp"
 #include "start_decision.hpp"
@@ -51,6 +51,8 @@ namespace {
 
 /// Window of unacknowledged stdin bytes per host.
 constexpr std::size_t input_window = std::size_t{256} << 10U;
+/// Limit of hosts whose ddrun is being started: each costs an ssh handshake, here and on a shared gateway.
+constexpr std::size_t max_opening = 32;
 /// Three descriptors per ssh, and those to watch it.
 constexpr std::size_t descriptors_per_host = 8;
 /// Added to the grace time, for the other side and the network.
@@ -501,7 +503,9 @@ class Head {
         watcher_(
             io_.get_executor(),
             [this](const process::ChildEnd& end) {
-              if (fan_out_) fan_out_->child_ended(end);
+              for (const Host& host : hosts_) {
+                if (host.link && host.link->child_ended(end)) return;
+              }
             },
             [] {}),
         signals_(
@@ -539,6 +543,8 @@ class Head {
  private:
   struct Host {
     HeadHost what;
+    std::unique_ptr<Link> link;
+    bool opening = false;  ///< its ssh has been started, ddrun has not
     bool ready = false;    ///< ddrun runs on it
     bool started = false;  ///< has received its part of the job
     bool in_round = false;
@@ -553,8 +559,9 @@ class Head {
   Result<void> set_up() {
     auto ssh = split_command(options_.ssh);
     if (!ssh) return tl::unexpected(ssh.error());
+    link_settings_ = {std::move(*ssh), options_.program, options_.build_id, options_.portable, options_.start_limit};
     process::raise_descriptor_limit();
-    process::reserve_descriptors(64 + descriptors_per_host * std::min(options_.hosts.size(), options_.width));
+    process::reserve_descriptors(64 + descriptors_per_host * options_.hosts.size());
     auto launcher = process::Launcher::create();
     if (!launcher) return tl::unexpected(launcher.error());
     launcher_ = std::make_unique<process::Launcher>(std::move(*launcher));
@@ -563,30 +570,68 @@ class Head {
     if (auto opened = signals_.open(options_.ending_signals, orderly_end); !opened) return opened;
     output_.redirect_messages();
 
-    LinkSettings settings;
-    settings.ssh = std::move(*ssh);
-    settings.program = options_.program;
-    settings.width = options_.width;
-    settings.build_id = options_.build_id;
-    settings.portable = options_.portable;
-    settings.start_limit = options_.start_limit;
-    FanOut::Events events;
-    events.on_frame = [this](const Frame& frame) { handle_frame(frame); };
-    events.on_lost = [this](std::uint32_t host, const std::string& why) { on_host_lost(host, why); };
-    events.on_over = [this] { on_links_over(); };
-    fan_out_ =
-        std::make_unique<FanOut>(io_.get_executor(), *launcher_, watcher_, std::move(settings), std::move(events));
-    std::vector<Target> targets;
     for (const HeadHost& host : options_.hosts) {
-      targets.push_back({static_cast<std::uint32_t>(hosts_.size()), host.name, host.is_local});
       hosts_.emplace_back();
       hosts_.back().what = host;
       if (options_.hosts.size() > 1) hosts_.back().lines.own_prefix = concat("ddrun on ", host.name, ": ");
     }
-    fan_out_->start(targets);
+    open_links();
     if (options_.min_nodes < static_cast<int>(hosts_.size())) arm_wait_notice();
     ping();
     return {};
+  }
+
+  // ---- links
+
+  /// Starts the next hosts, in order.
+  void open_links() {
+    while (!suspended_ && opening_ < max_opening && next_host_ < hosts_.size()) {
+      const auto index = static_cast<std::uint32_t>(next_host_++);
+      if (!hosts_[index].over()) open_link(index);
+    }
+  }
+
+  void open_link(std::uint32_t index) {
+    Host& host = hosts_[index];
+    Link::Events events;
+    events.on_ready = [this, index] {
+      end_opening(hosts_[index]);
+      if (throttled_) hosts_[index].link->pause(true);
+      open_links();
+    };
+    events.on_frame = [this, index](const Frame& frame) { handle_frame(index, frame); };
+    events.on_end = [this, index](const std::string& why) {
+      end_opening(hosts_[index]);
+      --links_;
+      on_host_lost(index, why);
+      open_links();
+      if (links_ == 0) on_links_over();
+    };
+    host.link = std::make_unique<Link>(io_.get_executor(), link_settings_, host.what.name, host.what.is_local,
+                                       std::move(events));
+    host.opening = true;
+    ++opening_;
+    ++links_;
+    host.link->start(*launcher_, watcher_);
+  }
+
+  void end_opening(Host& host) {
+    if (std::exchange(host.opening, false)) --opening_;
+  }
+
+  template <class Action>
+  void for_each_link(Action&& action) {
+    for (const Host& host : hosts_) {
+      if (host.link) action(*host.link);
+    }
+  }
+
+  void send_all(FrameType type, std::string_view payload) {
+    for_each_link([&](Link& link) { link.send(type, payload); });
+  }
+
+  void kill_links() {
+    for_each_link([](Link& link) { link.kill(); });
   }
 
   // ---- signals and the end
@@ -597,10 +642,11 @@ class Head {
     if (options_.ending_signals.count(signal) == 0) {
       // A host in its start has no workers, and its ddrun does not know yet which signals end the job.
       const bool to_all_started = signal == SIGSTOP || signal == SIGCONT;
-      for (std::uint32_t i = 0; i < hosts_.size(); ++i) {
-        if (hosts_[i].over() || !(hosts_[i].in_round || (to_all_started && hosts_[i].started))) continue;
-        fan_out_->send(FrameType::signal, i, signal_payload(signal));
+      for (const Host& host : hosts_) {
+        if (host.over() || !(host.in_round || (to_all_started && host.started))) continue;
+        host.link->send(FrameType::signal, signal_payload(signal));
       }
+      open_links();
       return start_hosts();
     }
     if (ending_ && !message.at_once) return;
@@ -630,7 +676,7 @@ class Head {
     if (suspended_) suspend(false);
     const bool again = std::exchange(ending_, true);
     input_.stop();
-    fan_out_->send_all(FrameType::signal, signal_payload(signal, again));
+    send_all(FrameType::signal, signal_payload(signal, again));
     arm_end_timer(again ? std::chrono::milliseconds(kill_timeout) : options_.job.grace + ending_margin);
     give_up_unreached_hosts();
     finish_if_over();
@@ -638,10 +684,10 @@ class Head {
 
   /// Hosts where ddrun does not run yet.
   void give_up_unreached_hosts() {
-    for (std::uint32_t i = 0; i < hosts_.size(); ++i) {
-      if (hosts_[i].ready || hosts_[i].over()) continue;
-      hosts_[i].lost = true;
-      fan_out_->cancel_start(i);
+    for (Host& host : hosts_) {
+      if (host.ready || host.over()) continue;
+      host.lost = true;
+      if (host.opening) host.link->kill();
     }
   }
 
@@ -652,7 +698,7 @@ class Head {
       for (const Host& host : hosts_) {
         if (!host.over()) say_error(concat("host ", host.what.name, " has not ended in time; its connection is cut"));
       }
-      fan_out_->kill();
+      kill_links();
     });
   }
 
@@ -715,8 +761,8 @@ class Head {
     if (running() > 0) return;
     end_timer_.cancel();
     input_.stop();
-    if (fan_out_->is_over()) return on_links_over();
-    fan_out_->close_input();
+    if (links_ == 0) return on_links_over();
+    for_each_link([](Link& link) { link.close_input(); });
     arm_end_timer(close_timeout);
   }
 
@@ -745,22 +791,23 @@ class Head {
 
   // ---- hosts
 
-  void handle_frame(const Frame& frame) {
-    Host& host = hosts_[frame.host];
+  void handle_frame(std::uint32_t index, const Frame& frame) {
+    Host& host = hosts_[index];
+    if (host.code) return;
     switch (frame.type) {
-      case FrameType::hello: on_host_ready(frame.host, frame.payload); break;
+      case FrameType::hello: on_host_ready(index, frame.payload); break;
       case FrameType::out: show(host, HeadOutput::Stream::out, frame.payload); break;
       case FrameType::err: show(host, HeadOutput::Stream::err, frame.payload); break;
       case FrameType::events:
-        if (frame.host == coordinator_) handle_events(frame.payload);
+        if (index == coordinator_) handle_events(frame.payload);
         break;
       case FrameType::report:
-        if (frame.host == coordinator_) handle_report(frame.payload);
+        if (index == coordinator_) handle_report(frame.payload);
         break;
-      case FrameType::listening: on_coordinator_listening(frame); break;
+      case FrameType::listening: on_coordinator_listening(index, frame.payload); break;
       case FrameType::in_round: host.in_round = true; break;
       case FrameType::input_taken: on_input_taken(host, frame.payload); break;
-      case FrameType::ended: on_host_ended(frame.host, frame.payload); break;
+      case FrameType::ended: on_host_ended(index, frame.payload); break;
       default: break;
     }
   }
@@ -769,7 +816,7 @@ class Head {
     Host& host = hosts_[index];
     host.ready = true;
     if (auto hello = hello_from_json(payload)) host.addresses = std::move(hello->addresses);
-    if (ending_ || coordinator_ended()) return fan_out_->send(FrameType::over, index, {});
+    if (ending_ || coordinator_ended()) return host.link->send(FrameType::over, {});
     decide_start(StartDecision::Event::answered, index);
   }
 
@@ -808,6 +855,7 @@ class Head {
       const Host& host = hosts_[i];
       if (host.ready && !host.started && !host.over() && (i == coordinator_ || !coordinators_.empty())) start_host(i);
     }
+    request_input_if_started();
   }
 
   void start_host(std::uint32_t index) {
@@ -826,9 +874,8 @@ class Head {
     WipedString text(options_.secret);
     text += '\n';
     text += to_json(part);
-    fan_out_->send(FrameType::start, index, text);
+    host.link->send(FrameType::start, text);
     host.started = true;
-    request_input_if_started();
   }
 
   void request_input_if_started() {
@@ -848,10 +895,10 @@ class Head {
     });
   }
 
-  void on_coordinator_listening(const Frame& frame) {
-    const auto port = parse_integer(frame.payload, 1, 65535);
-    if (frame.host != coordinator_ || !port || !coordinators_.empty()) return;
-    const Host& host = hosts_[frame.host];
+  void on_coordinator_listening(std::uint32_t index, std::string_view payload) {
+    const auto port = parse_integer(payload, 1, 65535);
+    if (index != coordinator_ || !port || !coordinators_.empty()) return;
+    const Host& host = hosts_[index];
     for (const std::string& address : host.addresses)
       coordinators_.push_back({address, static_cast<std::uint16_t>(*port)});
     coordinators_.push_back({without_user(host.what.name), static_cast<std::uint16_t>(*port)});
@@ -873,7 +920,7 @@ class Head {
       else leave_out(index, why);
     }
     if (index == coordinator_ && !ending_) {
-      fan_out_->send_all(FrameType::over, {});  // hosts that have been in a round end by themselves
+      send_all(FrameType::over, {});  // hosts that have been in a round end by themselves
       give_up_unreached_hosts();
     } else if (counts && !ending_ && *host.code != 0 && cannot_start()) {
       end_all(options_.job.ending_signal);
@@ -885,7 +932,7 @@ class Head {
     ping_.expires_after(ping_interval());
     ping_.async_wait([this](const boost::system::error_code& ec) {
       if (ec) return;
-      fan_out_->ping();
+      send_all(FrameType::alive, {});
       ping();
     });
   }
@@ -900,9 +947,11 @@ class Head {
   void throttle() {
     if (over_ && output_.queued() == 0) io_.stop();
     const bool congested = output_.is_congested();
-    if (congested == throttled_ || !fan_out_) return;
+    if (congested == throttled_) return;
     throttled_ = congested;
-    fan_out_->pause(congested);
+    for (const Host& host : hosts_) {
+      if (host.link && !host.opening) host.link->pause(congested);
+    }
   }
 
   void handle_events(std::string_view lines) {
@@ -943,8 +992,8 @@ class Head {
 
   void send_input(std::string_view bytes) {
     for (std::uint32_t i = 0; i < hosts_.size(); ++i) {
-      if (!reads_input(i) || hosts_[i].over()) continue;
-      fan_out_->send(FrameType::input, i, bytes);
+      if (!reads_input(i) || !hosts_[i].started || hosts_[i].over()) continue;
+      hosts_[i].link->send(FrameType::input, bytes);
       hosts_[i].input_in_flight += bytes.size();
     }
     if (!bytes.empty()) request_input();
@@ -971,8 +1020,11 @@ class Head {
   boost::asio::steady_timer notice_timer_;
   StartDecision start_decision_;
   HeadInput input_;
-  std::unique_ptr<FanOut> fan_out_;
+  LinkSettings link_settings_;
   std::vector<Host> hosts_;
+  std::size_t next_host_ = 0;  ///< the first one whose link has not been opened
+  std::size_t opening_ = 0;
+  std::size_t links_ = 0;                     ///< those that have not ended
   std::optional<std::uint32_t> coordinator_;  ///< its host, once the job has begun
   int first_round_nodes_ = 0;
   std::vector<Endpoint> coordinators_;

@@ -174,10 +174,12 @@ std::string program_path(const std::string& name) {
 
 }  // namespace
 
-Link::Link(boost::asio::any_io_executor executor, const LinkSettings& settings, Target target, Events events)
+Link::Link(boost::asio::any_io_executor executor, const LinkSettings& settings, std::string host, bool is_local,
+           Events events)
     : executor_(executor),
       settings_(settings),
-      target_(std::move(target)),
+      host_(std::move(host)),
+      is_local_(is_local),
       events_(std::move(events)),
       to_host_(executor),
       from_host_(executor),
@@ -191,8 +193,8 @@ void Link::start(process::Launcher& launcher, process::ChildWatcher& watcher) {
   std::vector<std::string> command = settings_.ssh;
   // A remote terminal would corrupt frames: disable it regardless of the user's ssh configuration.
   if (command[0] == "ssh" || command[0].ends_with("/ssh")) command.insert(command.begin() + 1, "-T");
-  if (target_.is_local) command = {"/bin/sh", "-c"};
-  else command.push_back(target_.host);
+  if (is_local_) command = {"/bin/sh", "-c"};
+  else command.push_back(host_);
   command.push_back(remote_command(settings_.build_id, settings_.program, static_cast<std::uint64_t>(info.st_size),
                                    settings_.start_limit));
 
@@ -302,7 +304,7 @@ void Link::begin_copy() {
   was_copied_ = true;
   program_ = UniqueFd(::open(own_file, O_RDONLY | O_CLOEXEC));
   if (!program_) return disconnect("cannot read its own program");
-  say(Level::info, concat("copying ddrun to ", target_.host));
+  say(Level::info, concat("copying ddrun to ", host_));
   copy_more();
 }
 
@@ -338,10 +340,10 @@ void Link::arm_silence_timer() {
   });
 }
 
-void Link::send(FrameType type, std::uint32_t host, std::string_view payload) {
+void Link::send(FrameType type, std::string_view payload) {
   if (phase_ != Phase::frames) return;
   WipedString bytes;
-  append_frame(bytes, type, host, payload);
+  append_frame(bytes, type, payload);
   to_host_.write(bytes);
 }
 
@@ -382,17 +384,17 @@ std::string Link::describe_end() const {
   const std::string errors = one_line(errors_);
   if (detail.empty() && !errors.empty()) detail = errors;
   else if (!errors.empty()) detail += concat(" (", errors, ")");
-  if (detail.empty() && status_) detail = concat(target_.is_local ? "sh" : settings_.ssh[0], " ", describe(*status_));
-  if (was_ready_) return concat("lost the connection to host ", target_.host, ": ", detail);
+  if (detail.empty() && status_) detail = concat(is_local_ ? "sh" : settings_.ssh[0], " ", describe(*status_));
+  if (was_ready_) return concat("lost the connection to host ", host_, ": ", detail);
   if (!was_copied_) {
     // A key that has changed is not to be accepted blindly: ssh's own text says more.
     const bool unknown_key = errors.find("Host key verification failed") != std::string::npos &&
                              errors.find("HAS CHANGED") == std::string::npos;
     if (unknown_key && detail.ends_with('.')) detail.pop_back();
-    const std::string how = concat("; run '", join(settings_.ssh, " "), " ", target_.host, "' once to accept its key");
-    return concat("cannot start ddrun on host ", target_.host, ": ", detail, unknown_key ? how : "");
+    const std::string how = concat("; run '", join(settings_.ssh, " "), " ", host_, "' once to accept its key");
+    return concat("cannot start ddrun on host ", host_, ": ", detail, unknown_key ? how : "");
   }
-  std::string text = concat("cannot run a copy of ddrun on host ", target_.host, ": ", detail);
+  std::string text = concat("cannot run a copy of ddrun on host ", host_, ": ", detail);
   if (!settings_.portable && errors.find("shared librar") != std::string::npos) {
     text += "; this ddrun needs shared libraries: install the static one, or the same build there";
   }

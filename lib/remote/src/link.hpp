@@ -77,13 +77,12 @@ class ByteReader {
   bool paused_ = false;
 };
 
-/// Settings of all links of one fan-out.
+/// Settings of all links.
 struct LinkSettings {
   std::vector<std::string> ssh;  ///< the ssh command; host and remote command are appended
   std::string program;           ///< path of ddrun on the user's machine
   std::string build_id;
-  bool portable = true;   ///< statically linked
-  std::size_t width = 1;  ///< number of links; further hosts are reached through them
+  bool portable = true;  ///< statically linked
   std::chrono::milliseconds start_limit{120'000};
 };
 
@@ -97,14 +96,13 @@ class Link {
     /// The link has ended; `why` names the host and the reason.
     std::function<void(const std::string& why)> on_end;
   };
-  Link(boost::asio::any_io_executor executor, const LinkSettings& settings, Target target, Events events);
+  Link(boost::asio::any_io_executor executor, const LinkSettings& settings, std::string host, bool is_local,
+       Events events);
 
   /// Starts ssh. Failures are reported by on_end.
   void start(process::Launcher& launcher, process::ChildWatcher& watcher);
-  [[nodiscard]] bool is_ready() const { return phase_ == Phase::frames; }
-  [[nodiscard]] bool is_over() const { return phase_ == Phase::over; }
   /// Dropped unless ready.
-  void send(FrameType type, std::uint32_t host, std::string_view payload);
+  void send(FrameType type, std::string_view payload);
   /// End-of-file for the other side, which then stops the job and ends.
   void close_input();
   /// Kills ssh; on_end() gets this reason. No further frames are delivered.
@@ -132,7 +130,8 @@ class Link {
 
   boost::asio::any_io_executor executor_;
   const LinkSettings& settings_;
-  Target target_;
+  std::string host_;
+  bool is_local_;
   Events events_;
   Phase phase_ = Phase::greeting;
   bool was_copied_ = false;

@@ -1,6 +1,5 @@
 #include "protocol.hpp"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "ddrun/base/duration.hpp"
@@ -122,51 +121,10 @@ Result<Bootstrap> bootstrap_from_json(std::string_view text) {
   });
 }
 
-std::string to_json(const FanOutOrder& order) {
-  json targets = json::array();
-  for (const auto& target : order.targets) targets.push_back({target.index, packed(target.host)});
-  return json{{"targets", std::move(targets)},
-              {"ssh", packed_all(order.ssh)},
-              {"program", packed(order.program)},
-              {"width", order.width},
-              {"start_limit", order.start_limit.count()}}
-      .dump();
-}
-
-Result<FanOutOrder> fan_out_from_json(std::string_view text) {
-  return guarded(text, [](const json& from) {
-    FanOutOrder order;
-    for (const auto& target : from.at("targets")) {
-      order.targets.push_back({target.at(0).get<std::uint32_t>(), unpacked(target.at(1))});
-    }
-    order.ssh = unpacked_all(from.at("ssh"));
-    order.program = unpacked(from.at("program"));
-    order.width = from.at("width");
-    order.start_limit = std::chrono::milliseconds(from.at("start_limit").get<std::int64_t>());
-    return order;
-  });
-}
-
 std::string to_json(const Hello& hello) { return json{{"addresses", packed_all(hello.addresses)}}.dump(); }
 
 Result<Hello> hello_from_json(std::string_view text) {
   return guarded(text, [](const json& from) { return Hello{unpacked_all(from.at("addresses"))}; });
-}
-
-std::vector<Branch> split_targets(const std::vector<Target>& targets, std::size_t width) {
-  std::vector<Branch> branches;
-  const std::size_t count = std::min(width, targets.size());
-  // The first `count` targets are the roots; the rest is divided among them.
-  std::size_t at = count;
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t left = targets.size() - at;
-    const std::size_t share = (left + count - i - 1) / (count - i);
-    branches.push_back({targets[i],
-                        {targets.begin() + static_cast<std::ptrdiff_t>(at),
-                         targets.begin() + static_cast<std::ptrdiff_t>(at + share)}});
-    at += share;
-  }
-  return branches;
 }
 
 std::chrono::seconds silence_timeout() {
@@ -179,9 +137,8 @@ std::chrono::seconds silence_timeout() {
 
 std::chrono::milliseconds ping_interval() { return std::chrono::milliseconds(silence_timeout()) / 6; }
 
-void append_frame(WipedString& to, FrameType type, std::uint32_t host, std::string_view payload) {
+void append_frame(WipedString& to, FrameType type, std::string_view payload) {
   bytes::put<std::endian::big>(to, static_cast<std::uint32_t>(payload.size()));
-  bytes::put<std::endian::big>(to, host);
   to += static_cast<char>(type);
   to += payload;
 }

@@ -40,19 +40,18 @@ inline void wipe(std::string& text) {
 
 // The protocol on an ssh connection once ddrun runs on both sides: frames of
 //   4 bytes  length of the payload, most significant byte first
-//   4 bytes  index of the host that it is for or from
 //   1 byte   FrameType
 //   payload
 // Both sides are the same build, so it may change freely.
 
 enum class FrameType : std::uint8_t {
+  // Both ways.
+  alive = 1,  ///< no payload; heartbeat
   // To a host.
-  fan_out = 1,  ///< JSON: FanOutOrder, further hosts to start
-  start,        ///< the job's secret, a newline, JSON: Bootstrap
-  signal,       ///< the signal number in one byte; a second byte for a repetition that forces SIGKILL
-  input,        ///< the workers' stdin; empty: end-of-file
-  ping,         ///< no payload; heartbeat
-  over,         ///< no payload; the job has ended: a host that is in no round ends
+  start,   ///< the job's secret, a newline, JSON: Bootstrap
+  signal,  ///< the signal number in one byte; a second byte for a repetition that forces SIGKILL
+  input,   ///< the workers' stdin; empty: end-of-file
+  over,    ///< no payload; the job has ended: a host that is in no round ends
   // From a host.
   hello,        ///< JSON: Hello
   out,          ///< stdout of its workers and ddrun
@@ -63,18 +62,12 @@ enum class FrameType : std::uint8_t {
   in_round,     ///< no payload; its ddrun takes part in a round
   input_taken,  ///< number of `input` bytes forwarded, as text (flow control)
   ended,        ///< its ddrun has exited; the exit code as text
-  failed,       ///< could not be started or is lost; the reason
-  alive,        ///< no payload; heartbeat
 };
 
 struct Frame {
   FrameType type;
-  std::uint32_t host;
   std::string_view payload;  ///< valid during the callback only
 };
-
-/// The index for "the host at the other end of this link": a host does not know its index at first.
-constexpr std::uint32_t this_host = 0xffffffff;
 
 /// Limit for a payload.
 constexpr std::size_t max_payload_bytes = std::size_t{16} << 20U;
@@ -84,7 +77,7 @@ inline std::string signal_payload(int signal, bool at_once = false) {
   return std::string(1, static_cast<char>(signal)) + (at_once ? "!" : "");
 }
 
-void append_frame(WipedString& to, FrameType type, std::uint32_t host, std::string_view payload);
+void append_frame(WipedString& to, FrameType type, std::string_view payload);
 
 /// Splits a byte stream into frames. Buffers of frames with a secret are wiped.
 class FrameReader {
@@ -97,10 +90,10 @@ class FrameReader {
     std::size_t at = 0;
     bool secret = false;
     while (partial_.size() - at >= header_size) {
-      const std::size_t length = number(at);
+      const std::size_t length = bytes::load<std::uint32_t, std::endian::big>(partial_.data() + at);
       if (length > max_payload_bytes) return fail(Errc::protocol, "a frame is too long");
       if (partial_.size() - at - header_size < length) break;
-      const Frame frame{static_cast<FrameType>(partial_[at + 8]), number(at + 4),
+      const Frame frame{static_cast<FrameType>(partial_[at + 4]),
                         std::string_view(partial_).substr(at + header_size, length)};
       at += header_size + length;
       secret = secret || frame.type == FrameType::start;
@@ -112,10 +105,7 @@ class FrameReader {
   }
 
  private:
-  static constexpr std::size_t header_size = 9;
-  [[nodiscard]] std::uint32_t number(std::size_t at) const {
-    return bytes::load<std::uint32_t, std::endian::big>(partial_.data() + at);
-  }
+  static constexpr std::size_t header_size = 5;
   WipedString partial_;
 };
 
@@ -124,26 +114,6 @@ class FrameReader {
 /// Heartbeat interval of both sides, a sixth of the timeout.
 [[nodiscard]] std::chrono::milliseconds ping_interval();
 
-/// A host and its index in frames.
-struct Target {
-  std::uint32_t index = 0;
-  std::string host;       ///< argument for ssh
-  bool is_local = false;  ///< this machine, started without ssh; never in a FanOutOrder
-  bool operator==(const Target&) const = default;
-};
-
-/// The payload of `fan_out`: hosts to start, with the settings of the sender.
-struct FanOutOrder {
-  std::vector<Target> targets;
-  std::vector<std::string> ssh;              ///< the ssh command
-  std::string program;                       ///< path of ddrun on the user's machine
-  std::size_t width = 1;                     ///< number of links; further hosts are reached through them
-  std::chrono::milliseconds start_limit{0};  ///< for each
-};
-
-[[nodiscard]] std::string to_json(const FanOutOrder& order);
-[[nodiscard]] Result<FanOutOrder> fan_out_from_json(std::string_view text);
-
 /// The payload of `hello`.
 struct Hello {
   std::vector<std::string> addresses;  ///< its addresses for other hosts, in the order to try
@@ -151,14 +121,5 @@ struct Hello {
 
 [[nodiscard]] std::string to_json(const Hello& hello);
 [[nodiscard]] Result<Hello> hello_from_json(std::string_view text);
-
-/// A host and the hosts that it starts.
-struct Branch {
-  Target root;
-  std::vector<Target> rest;
-};
-
-/// Splits targets, in order, into at most `width` branches of nearly equal size.
-[[nodiscard]] std::vector<Branch> split_targets(const std::vector<Target>& targets, std::size_t width);
 
 }  // namespace ddrun::remote

@@ -25,9 +25,7 @@
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/guard.hpp"
-#include "ddrun/process/launcher.hpp"
 #include "ddrun/process/signals.hpp"
-#include "fan_out.hpp"
 #include "protocol.hpp"
 #include "remote_command.hpp"
 
@@ -162,7 +160,7 @@ Result<NodeProcess> fork_node(const std::function<int(const Bootstrap&, const He
 /// In the child.
 void send_to_relay(const UniqueFd& control, FrameType type, std::string_view payload) {
   WipedString bytes;
-  append_frame(bytes, type, this_host, payload);
+  append_frame(bytes, type, payload);
   write_all(control.get(), bytes.data(), bytes.size());
 }
 
@@ -200,13 +198,10 @@ class Relay {
 
  private:
   Result<void> set_up() {
-    auto launcher = process::Launcher::create();
-    if (!launcher) return tl::unexpected(launcher.error());
-    launcher_ = std::make_unique<process::Launcher>(std::move(*launcher));
     if (auto opened = watcher_.open(); !opened) return opened;
     if (auto opened = signals_.open(); !opened) return opened;
-    child_ = {node_.pid, pidfd_of(node_.pid)};
-    watcher_.watch(child_.pid, child_.pidfd.get());
+    pidfd_ = pidfd_of(node_.pid);
+    watcher_.watch(node_.pid, pidfd_.get());
 
     to_head_.on_broken([this] { on_head_lost(); });
     to_head_.on_empty([this] { pause_output(false); });
@@ -218,10 +213,10 @@ class Relay {
     from_head_.open(
         std::move(*in), [this](std::string_view bytes) { handle_bytes(bytes); }, [this] { on_head_lost(); });
     output_.open(
-        std::move(node_.output), [this](std::string_view bytes) { send_output(FrameType::out, bytes); },
+        std::move(node_.output), [this](std::string_view bytes) { send_to_head(FrameType::out, bytes); },
         [this] { report_end_if_complete(); });
     errors_.open(
-        std::move(node_.errors), [this](std::string_view bytes) { send_output(FrameType::err, bytes); },
+        std::move(node_.errors), [this](std::string_view bytes) { send_to_head(FrameType::err, bytes); },
         [this] { report_end_if_complete(); });
     events_.open(
         std::move(node_.events), [this](std::string_view bytes) { send_events(bytes); },
@@ -244,15 +239,12 @@ class Relay {
 
   // ---- home
 
-  void send_to_head(FrameType type, std::string_view payload) { send_to_head(type, index_, payload); }
-  void send_to_head(FrameType type, std::uint32_t host, std::string_view payload) {
+  void send_to_head(FrameType type, std::string_view payload) {
     WipedString bytes;
-    append_frame(bytes, type, host, payload);
+    append_frame(bytes, type, payload);
     to_head_.write(bytes);
     if (to_head_.queued() > output_high) pause_output(true);
   }
-
-  void send_output(FrameType type, std::string_view bytes) { send_to_head(type, bytes); }
 
   /// Sends complete lines, so that dropping never splits one.
   void send_events(std::string_view bytes) {
@@ -282,7 +274,6 @@ class Relay {
     output_.pause(paused);
     errors_.pause(paused);
     report_.pause(paused);
-    if (fan_out_) fan_out_->pause(paused);
   }
 
   void handle_bytes(std::string_view bytes) {
@@ -308,13 +299,6 @@ class Relay {
   }
 
   void handle_frame(const Frame& frame) {
-    if (frame.type == FrameType::ping) {
-      if (fan_out_) fan_out_->ping();
-      return;
-    }
-    if (frame.type == FrameType::fan_out) return start_downstream_hosts(frame);
-    if (downstream_hosts_.count(frame.host) != 0) return fan_out_->send(frame.type, frame.host, frame.payload);
-    index_ = frame.host;
     switch (frame.type) {
       case FrameType::start: start_node(frame.payload); break;
       case FrameType::signal:
@@ -334,27 +318,6 @@ class Relay {
     }
   }
 
-  void start_downstream_hosts(const Frame& frame) {
-    index_ = frame.host;
-    auto order = fan_out_from_json(frame.payload);
-    if (!order || fan_out_) return;
-    LinkSettings settings;
-    settings.ssh = std::move(order->ssh);
-    settings.program = std::move(order->program);
-    settings.width = order->width;
-    settings.start_limit = order->start_limit;
-    settings.build_id = options_.build_id;
-    settings.portable = options_.portable;
-    FanOut::Events events;
-    events.on_frame = [this](const Frame& from) { send_to_head(from.type, from.host, from.payload); };
-    events.on_lost = [this](std::uint32_t host, const std::string& why) { send_to_head(FrameType::failed, host, why); };
-    events.on_over = [this] { stop_if_finished(); };
-    fan_out_ =
-        std::make_unique<FanOut>(io_.get_executor(), *launcher_, watcher_, std::move(settings), std::move(events));
-    for (const Target& target : order->targets) downstream_hosts_.insert(target.index);
-    fan_out_->start(order->targets);
-  }
-
   /// The head or the connection is lost: stop the job.
   void on_head_lost() {
     if (head_lost_) return;
@@ -364,7 +327,6 @@ class Relay {
     to_head_.close();
     // Output is discarded from now on, but must not block a worker.
     pause_output(false);
-    if (fan_out_) fan_out_->close_input();
     input_.close();
     signal_node(bootstrap_ ? signal_on_lost_connection(*bootstrap_) : SIGTERM);
     arm_end_timer((bootstrap_ ? bootstrap_->grace : Milliseconds(0)) + node_margin);
@@ -374,9 +336,7 @@ class Relay {
   void arm_end_timer(std::chrono::milliseconds from_now) {
     end_timer_.expires_after(from_now);
     end_timer_.async_wait([this](const boost::system::error_code& ec) {
-      if (ec) return;
-      if (!code_) ::kill(node_.pid, SIGKILL);  // its sweeper kills the rest
-      if (fan_out_) fan_out_->kill();
+      if (!ec && !code_) ::kill(node_.pid, SIGKILL);  // its sweeper kills the rest
     });
   }
 
@@ -450,10 +410,6 @@ class Relay {
   }
 
   void child_ended(const process::ChildEnd& end) {
-    if (end.pid != node_.pid) {
-      if (fan_out_) fan_out_->child_ended(end);
-      return;
-    }
     code_ = shell_code(end.status);
     end_timer_.cancel();
     // If its guard was killed, its agent still stops the workers.
@@ -477,7 +433,7 @@ class Relay {
   }
 
   void stop_if_finished() {
-    if (!end_reported_ || (fan_out_ && !fan_out_->is_over())) return;
+    if (!end_reported_) return;
     if (head_lost_) return io_.stop();
     // Flush the queue first, with a limit.
     silence_.expires_after(relay_output_limit);
@@ -491,12 +447,9 @@ class Relay {
   const RelayOptions& options_;
   NodeProcess node_;
   boost::asio::io_context io_{1};
-  std::unique_ptr<process::Launcher> launcher_;
   process::ChildWatcher watcher_;
   process::SignalSource signals_;
-  process::Spawned child_;
-  std::unique_ptr<FanOut> fan_out_;
-  std::set<std::uint32_t> downstream_hosts_;
+  UniqueFd pidfd_;  ///< of the node's process
   ByteReader from_head_;
   ByteWriter to_head_;
   ByteWriter input_;
@@ -511,7 +464,6 @@ class Relay {
   boost::asio::steady_timer heartbeat_timer_;
   boost::asio::steady_timer silence_;
   boost::asio::steady_timer end_timer_;
-  std::uint32_t index_ = this_host;
   std::optional<Bootstrap> bootstrap_;  ///< set once the job has been started
   bool in_round_ = false;
   std::size_t unacknowledged_ = 0;

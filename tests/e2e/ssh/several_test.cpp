@@ -208,25 +208,3 @@ TEST_CASE("Once the job runs nobody remembers the secret", "[full]") {
   CHECK(run.all_gone());
   CHECK(hosts.all_gone());
 }
-
-TEST_CASE("Many hosts start each other") {
-  SshHosts hosts;
-  constexpr int number = 5;
-  hosts.add_names({"h1", "h2", "h3", "h4", "h5"});
-  RunOptions options;
-  options.env = {{"DDRUN_SSH_FAN_OUT", "2"}};
-  Run run(hosts.shell("h[1-5]", {"--label=none"}, "echo $RANK of $WORLD_SIZE; sleep 1000"), options);
-  REQUIRE(wait_until([&] { return count(run.out(), " of 5\n") == number; }));
-  int own = 0;
-  for (const char* host : {"h1", "h2", "h3", "h4", "h5"}) own += ssh_of(run, host) != 0 ? 1 : 0;
-  CHECK(own == 2);  // the others are started by these two
-  for (int rank = 0; rank < number; ++rank) {
-    CHECK(count("\n" + run.out(), "\n" + std::to_string(rank) + " of 5\n") == 1);
-  }
-  run.signal(SIGTERM);
-  const auto outcome = run.wait();
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == -SIGTERM);
-  CHECK(run.all_gone());
-  CHECK(hosts.all_gone());
-}

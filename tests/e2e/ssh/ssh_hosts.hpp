@@ -77,10 +77,6 @@ class SshHosts {
     }
     FAIL("no sshd comes up: " << read_file(directory_.file("sshd.log")));
   }
-  /// Further names of the host that was added last.
-  void add_names(const std::vector<std::string>& names) {
-    for (const std::string& name : names) alias(name, last_port_, {});
-  }
   /// A host "bare"; gives back its directory for temporary files, which is empty.
   std::string add_bare() {
     const std::string scratch = directory_.file("scratch");
@@ -132,7 +128,6 @@ class SshHosts {
 
  private:
   void alias(const std::string& name, int port, const std::string& client) {
-    last_port_ = port;
     client_ += "Host " + name + "\n  HostName 127.0.0.1\n  Port " + std::to_string(port) + "\n" + client + "\n";
     write_file(config(), client_ + "Host *\n  User " + user() + "\n  IdentityFile " + directory_.file("user") +
                              "\n  IdentitiesOnly yes\n  UserKnownHostsFile " + directory_.file("known") +
@@ -187,7 +182,6 @@ class SshHosts {
   std::string client_;
   std::map<std::string, std::string> variables_;
   std::vector<pid_t> servers_;
-  int last_port_ = 0;
 };
 
 /// The process of this run that is the given host's ssh; 0 if there is none.

@@ -68,7 +68,7 @@ class Host {
 
   void send(FrameType type, const std::string& payload = {}) const {
     WipedString frame;
-    append_frame(frame, type, 0, payload);
+    append_frame(frame, type, payload);
     REQUIRE(write_all(to_.get(), frame.data(), frame.size()));
   }
   void start() const { send(FrameType::start, "the secret\n" + to_json(Bootstrap{})); }

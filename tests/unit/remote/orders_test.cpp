@@ -1,22 +1,10 @@
 #include "protocol.hpp"
 
-#include <set>
-
 #include "ddrun/remote/bootstrap.hpp"
 #include "ddrun/test/catch.hpp"
 
 using namespace ddrun;
 using namespace ddrun::remote;
-
-namespace {
-
-std::vector<Target> hosts(std::uint32_t count) {
-  std::vector<Target> all;
-  for (std::uint32_t i = 0; i < count; ++i) all.push_back({i, "h" + std::to_string(i)});
-  return all;
-}
-
-}  // namespace
 
 TEST_CASE("A host's part of the job arrives whole, with bytes that are no text") {
   Bootstrap sent;
@@ -75,40 +63,5 @@ TEST_CASE("Invalid messages are rejected without being quoted") {
     REQUIRE_FALSE(got);
     CHECK(got.error().code == Errc::protocol);
     CHECK(got.error().message.find("horse") == std::string::npos);
-  }
-}
-
-TEST_CASE("Orders to start others arrive whole") {
-  const FanOutOrder sent{hosts(3), {"ssh", "-F", "my file"}, "/usr/bin/ddrun"};
-  const auto got = fan_out_from_json(to_json(sent));
-  REQUIRE(got);
-  CHECK(got->targets == sent.targets);
-  CHECK(got->ssh == sent.ssh);
-  CHECK(got->program == sent.program);
-  CHECK_FALSE(fan_out_from_json("{}"));
-}
-
-TEST_CASE("Few hosts are a branch each, many are shared out evenly") {
-  CHECK(split_targets({}, 4).empty());
-  const auto few = split_targets(hosts(4), 4);
-  REQUIRE(few.size() == 4);
-  for (const auto& branch : few) CHECK(branch.rest.empty());
-
-  for (const std::uint32_t count : {5U, 8U, 9U, 100U}) {
-    CAPTURE(count);
-    const auto many = split_targets(hosts(count), 4);
-    REQUIRE(many.size() == 4);
-    std::set<std::uint32_t> seen;
-    std::size_t least = count;
-    std::size_t most = 0;
-    for (std::uint32_t i = 0; i < 4; ++i) {
-      CHECK(many[i].root.index == i);
-      seen.insert(many[i].root.index);
-      for (const auto& target : many[i].rest) seen.insert(target.index);
-      least = std::min(least, many[i].rest.size());
-      most = std::max(most, many[i].rest.size());
-    }
-    CHECK(seen.size() == count);
-    CHECK(most - least <= 1);
   }
 }

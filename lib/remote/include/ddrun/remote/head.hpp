@@ -33,15 +33,14 @@ struct HeadOptions {
   Milliseconds last_call{30'000};      ///< limit for the wait for further hosts, once `min_nodes` are there
   StdinSpec stdin_;
   std::set<int> ending_signals;
-  std::size_t width = 32;             ///< number of direct ssh connections, here and on each host that starts others
-  Milliseconds start_limit{120'000};  ///< limit for starting ddrun on a host
+  Milliseconds start_limit{120'000};  ///< limit for starting ddrun on a host, from the start of its ssh
   /// Receives the complete lines that the coordinator's ddrun writes to --events.
   std::function<void(std::string_view lines)> on_events;
   /// Called once at the end with the coordinator's --report, if it is complete.
   std::function<Result<void>(const std::string& json)> on_report;
 };
 
-/// Runs a job on other machines from the user's ddrun: one ssh per host (beyond `width` the hosts start each other).
+/// Runs a job on other machines from the user's ddrun: one ssh per host.
 /// Forwards the hosts' output to stdout and stderr by lines, and signals and stdin to the hosts. The end of this
 /// process, also by SIGKILL, ends the job on every host. Each failure of a host is reported once.
 ///

@@ -34,11 +34,10 @@ class HeadConnection {
 struct RelayOptions {
   std::string build_id;
   bool private_copy = false;  ///< this executable was copied for one job and removes itself
-  bool portable = true;       ///< statically linked
 };
 
 /// `ddrun relay`: the process at the remote end of an ssh connection. Forwards output to the head, and signals and
-/// stdin to the job; starts further hosts on request; stops the job if the connection is lost or silent for 30 s.
+/// stdin to the job; stops the job if the connection is lost or silent for 30 s.
 ///
 /// `node_main` runs in a child, forked first, once the host's part has been received; its result is the child's exit
 /// code. Blocks until the job has ended; returns this program's exit code.
