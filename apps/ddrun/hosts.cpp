@@ -104,7 +104,7 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
 
   for (const cluster::Host& host : *hosts) {
     const bool is_local = !launch.given.contains("ssh") && is_this_machine(host.name);
-    options.hosts.push_back({host.name, is_local, host.slots > 0 ? std::optional<int>(host.slots) : std::nullopt});
+    options.hosts.push_back({host.name, is_local, host.slots});
   }
   options.coordinator_port = static_cast<std::uint16_t>(spec.rendezvous.master_port.value_or(0));
   const BuildInfo& build = build_info();
@@ -200,7 +200,7 @@ Result<cli::Launch> launch_of(const remote::Bootstrap& part, const remote::HeadC
   LaunchSpec& spec = launch->spec;
   const bool count_given = std::any_of(part.args.begin(), part.args.end(),
                                        [](const std::string& arg) { return arg.starts_with("--nproc-per-node="); });
-  if (!count_given && part.slots) spec.nproc = {NprocSpec::Kind::count, *part.slots};
+  if (!count_given && part.slots > 0) spec.nproc = {NprocSpec::Kind::count, part.slots};
   if (!part.reads_input) spec.stdin_.kind = StdinSpec::Kind::none;
   spec.started_as = part.started_as;
   RendezvousSpec& rendezvous = spec.rendezvous;
@@ -239,7 +239,7 @@ int run_part(const remote::Bootstrap& part, const remote::HeadConnection& head, 
   if (!launch) return say_failure(launch.error(), exit_codes::launcher_failed);
   set_message_settings(launch->messages);
   if (auto changed = change_directory(part); !changed) return say_failure(changed.error(), exit_codes::launcher_failed);
-  if (!part.slots) note_unused_gpus(*launch);
+  if (part.slots == 0) note_unused_gpus(*launch);
   return run(*launch, context, part, head);
 }
 

@@ -630,10 +630,6 @@ class Head {
     for_each_link([&](Link& link) { link.send(type, payload); });
   }
 
-  void kill_links() {
-    for_each_link([](Link& link) { link.kill(); });
-  }
-
   // ---- signals and the end
 
   void on_signal(const process::SignalMessage& message) {
@@ -698,7 +694,7 @@ class Head {
       for (const Host& host : hosts_) {
         if (!host.over()) say_error(concat("host ", host.what.name, " has not ended in time; its connection is cut"));
       }
-      kill_links();
+      for_each_link([](Link& link) { link.kill(); });
     });
   }
 
@@ -815,7 +811,7 @@ class Head {
   void on_host_ready(std::uint32_t index, std::string_view payload) {
     Host& host = hosts_[index];
     host.ready = true;
-    if (auto hello = hello_from_json(payload)) host.addresses = std::move(hello->addresses);
+    if (!payload.empty()) host.addresses = split(payload, ' ');
     if (ending_ || coordinator_ended()) return host.link->send(FrameType::over, {});
     decide_start(StartDecision::Event::answered, index);
   }
@@ -873,7 +869,7 @@ class Head {
     part.one_console = logs::Console::same_file(STDOUT_FILENO, STDERR_FILENO);
     WipedString text(options_.secret);
     text += '\n';
-    text += to_json(part);
+    text += encode(part);
     host.link->send(FrameType::start, text);
     host.started = true;
   }
@@ -1047,7 +1043,7 @@ std::string describe_head(const HeadOptions& options) {
                             " by ", options.ssh, ", in ", shell_quote(options.job.directory), ":\n");
   for (std::size_t i = 0; i < options.hosts.size(); ++i) {
     text += concat("  node rank ", i, ": ", options.hosts[i].name);
-    if (options.hosts[i].slots) text += concat(", ", counted(*options.hosts[i].slots, "slot"));
+    if (options.hosts[i].slots > 0) text += concat(", ", counted(options.hosts[i].slots, "slot"));
     if (options.hosts[i].is_local) text += ", here";
     text += i == 0 && options.hosts.size() > 1 ? ", coordinator\n" : "\n";
   }

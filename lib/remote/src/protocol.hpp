@@ -7,7 +7,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "ddrun/base/bytes.hpp"
 #include "ddrun/base/result.hpp"
@@ -48,12 +47,12 @@ enum class FrameType : std::uint8_t {
   // Both ways.
   alive = 1,  ///< no payload; heartbeat
   // To a host.
-  start,   ///< the job's secret, a newline, JSON: Bootstrap
+  start,   ///< the job's secret, a newline, the encoded Bootstrap
   signal,  ///< the signal number in one byte; a second byte for a repetition that forces SIGKILL
   input,   ///< the workers' stdin; empty: end-of-file
   over,    ///< no payload; the job has ended: a host that is in no round ends
   // From a host.
-  hello,        ///< JSON: Hello
+  hello,        ///< its addresses for other hosts, in the order to try, separated by spaces
   out,          ///< stdout of its workers and ddrun
   err,          ///< their stderr
   events,       ///< lines for --events, of the coordinator; empty: lines were dropped because of back pressure
@@ -113,13 +112,5 @@ class FrameReader {
 [[nodiscard]] std::chrono::seconds silence_timeout();
 /// Heartbeat interval of both sides, a sixth of the timeout.
 [[nodiscard]] std::chrono::milliseconds ping_interval();
-
-/// The payload of `hello`.
-struct Hello {
-  std::vector<std::string> addresses;  ///< its addresses for other hosts, in the order to try
-};
-
-[[nodiscard]] std::string to_json(const Hello& hello);
-[[nodiscard]] Result<Hello> hello_from_json(std::string_view text);
 
 }  // namespace ddrun::remote

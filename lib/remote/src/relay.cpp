@@ -13,7 +13,6 @@
 #include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <memory>
 #include <optional>
 
 #include "ddrun/base/address.hpp"
@@ -101,7 +100,7 @@ std::optional<std::string> read_text(int fd) {
 std::optional<Bootstrap> read_bootstrap(int fd) {
   const auto text = read_text(fd);
   if (!text) return std::nullopt;
-  auto bootstrap = bootstrap_from_json(*text);
+  auto bootstrap = decode_bootstrap(*text);
   if (!bootstrap) {
     say_error(bootstrap.error().message);
     return std::nullopt;
@@ -231,7 +230,7 @@ class Relay {
     // Last, as the head may be gone already.
     to_head_.write(frames_marker(options_.build_id));
     const char* connection = ::getenv("SSH_CONNECTION");
-    send_to_head(FrameType::hello, to_json(Hello{reachable_addresses(connection != nullptr ? connection : "")}));
+    send_to_head(FrameType::hello, join(reachable_addresses(connection != nullptr ? connection : ""), " "));
     arm_silence_timer();
     send_heartbeats();
     return {};
@@ -346,7 +345,7 @@ class Relay {
     if (bootstrap_ || code_) return;
     const std::size_t end = payload.find('\n');
     if (end == std::string_view::npos) return;
-    auto bootstrap = bootstrap_from_json(payload.substr(end + 1));
+    auto bootstrap = decode_bootstrap(payload.substr(end + 1));
     if (!bootstrap) return;
     // In this order, so that only the process that calls read_secret() has the secret.
     send_to_node(payload.substr(end + 1));

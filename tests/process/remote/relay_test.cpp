@@ -71,7 +71,7 @@ class Host {
     append_frame(frame, type, payload);
     REQUIRE(write_all(to_.get(), frame.data(), frame.size()));
   }
-  void start() const { send(FrameType::start, "the secret\n" + to_json(Bootstrap{})); }
+  void start() const { send(FrameType::start, "the secret\n" + encode(Bootstrap{})); }
   void signal(int number) const { ::kill(pid_, number); }
   /// Waits until the relay has said something.
   [[nodiscard]] bool is_up() const {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,7 +29,7 @@ struct Bootstrap {
   int node_count = 1;                  ///< hosts of the job
   int min_nodes = 1;                   ///< minimum of hosts
   int max_nodes = 1;                   ///< further hosts are spares
-  std::optional<int> slots;            ///< of this host, if given
+  int slots = 0;                       ///< of this host; 0: not given
   std::vector<Endpoint> coordinators;  ///< for the coordinator's host: the address to listen on
   bool reads_input = false;            ///< this host receives the user's standard input
   bool color = false;
@@ -38,10 +37,11 @@ struct Bootstrap {
   bool one_console = false;    ///< stdout and stderr are the same file, so their lines are kept in order
   int ending_signal = 15;      ///< signal for its ddrun when the connection is lost
   Milliseconds grace{30'000};  ///< time limit for that
+  bool operator==(const Bootstrap&) const = default;
 };
 
-[[nodiscard]] std::string to_json(const Bootstrap& bootstrap);
+[[nodiscard]] std::string encode(const Bootstrap& bootstrap);
 /// Fails with `protocol`; the message never quotes the input, which may contain secrets.
-[[nodiscard]] Result<Bootstrap> bootstrap_from_json(std::string_view text);
+[[nodiscard]] Result<Bootstrap> decode_bootstrap(std::string_view bytes);
 
 }  // namespace ddrun::remote

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -14,9 +13,9 @@
 namespace ddrun::remote {
 
 struct HeadHost {
-  std::string name;          ///< argument for ssh
-  bool is_local = false;     ///< this machine: started without ssh
-  std::optional<int> slots;  ///< number of workers, if given
+  std::string name;       ///< argument for ssh
+  bool is_local = false;  ///< this machine: started without ssh
+  int slots = 0;          ///< number of workers; 0: not given
 };
 
 struct HeadOptions {
