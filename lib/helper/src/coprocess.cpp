@@ -95,18 +95,13 @@ class Coprocess::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void send_line(std::string_view line) {
-    if (pid_ <= 0 || closing_stdin_) return;
+    if (pid_ <= 0) return;
     if (write_queue_.size() + line.size() > max_unread_bytes) {
       asio::post(timer_.get_executor(),
                  [self = shared_from_this()] { self->kill_with_reason("does not read its stdin"); });
       return;
     }
     write_queue_.append(line).push_back('\n');
-    write();
-  }
-
-  void close_stdin() {
-    closing_stdin_ = true;
     write();
   }
 
@@ -119,12 +114,7 @@ class Coprocess::Impl : public std::enable_shared_from_this<Impl> {
 
  private:
   void write() {
-    if (writing_ || pid_ <= 0) return;
-    if (write_queue_.empty()) {
-      error_code ignored;
-      if (closing_stdin_) in_.shutdown(asio::socket_base::shutdown_send, ignored);
-      return;
-    }
+    if (writing_ || pid_ <= 0 || write_queue_.empty()) return;
     writing_ = true;
     write_buffer_ = std::exchange(write_queue_, {});
     asio::async_write(in_, asio::buffer(write_buffer_), [self = shared_from_this()](const error_code& ec, std::size_t) {
@@ -284,14 +274,13 @@ class Coprocess::Impl : public std::enable_shared_from_this<Impl> {
   std::array<char, 4096> out_buffer_{}, err_buffer_{};
   std::optional<Deadline> closed_at_;
   pid_t pid_ = -1;
-  bool writing_ = false, closing_stdin_ = false;
+  bool writing_ = false;
 };
 
 Coprocess::Coprocess(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Coprocess::~Coprocess() { impl_->cancel(); }
 void Coprocess::send_line(std::string_view line) { impl_->send_line(line); }
 pid_t Coprocess::pid() const { return impl_->pid(); }
-void Coprocess::close_stdin() { impl_->close_stdin(); }
 
 Result<std::unique_ptr<Coprocess>> Coprocess::start(const asio::any_io_executor& executor,
                                                     const std::vector<std::string>& argv, const std::string& variable,

@@ -20,7 +20,6 @@
 #include "ddrun/rendezvous/coordinator_server.hpp"
 #include "ddrun/rendezvous/find_coordinator.hpp"
 #include "ddrun/rendezvous/hmac.hpp"
-#include "lease_command.hpp"
 #include "node_ranks.hpp"
 #include "recorded_verdict.hpp"
 #include "round_store.hpp"
@@ -46,6 +45,25 @@ constexpr std::chrono::seconds resign_timeout{1};
 constexpr std::size_t max_announced_bytes = 1024;
 /// Between attempts to record the verdict while the lease is held.
 constexpr Milliseconds record_retry_interval{500};
+
+/// `on_start` as in RendezvousOptions::on_lease_program.
+lease::ProgramOptions lease_program(const RendezvousSpec& spec, std::function<void(pid_t)> on_start) {
+  lease::ProgramOptions program;
+  if (spec.is_etcd()) {
+    program.name = "etcdctl";
+    const auto conf = [&](const char* key) { return spec.conf_value(key).value_or(""); };
+    program.argv =
+        lease::etcd_command({spec.endpoint, conf("protocol") == "https", conf("cacert"), conf("cert"), conf("key")});
+    // Not in argv, which is visible to all users.
+    if (const std::string user = conf("user"); !user.empty()) program.environment = concat("DDRUN_ETCD_USER=", user);
+  } else {
+    for (auto& word : split(spec.lease, ' ')) {
+      if (!word.empty()) program.argv.push_back(std::move(word));
+    }
+  }
+  program.on_start = std::move(on_start);
+  return program;
+}
 
 /// A job on several machines: connects to its coordinator or runs it, by PROTOCOL.md.
 class JobRendezvous final : public Rendezvous, public std::enable_shared_from_this<JobRendezvous> {
@@ -548,7 +566,7 @@ Result<void> JobRendezvous::open_lease() {
   };
   const int candidates = std::max(rendezvous.max_nodes, rendezvous.agents_expected);
   auto made = lease::Lease::make(executor_, {rendezvous.id, rendezvous.lease_ttl, candidates},
-                                 lease_command(rendezvous, options_.on_lease_program), std::move(listener));
+                                 lease_program(rendezvous, options_.on_lease_program), std::move(listener));
   if (!made) return tl::unexpected(made.error());
   lease_ = std::move(*made);
   return {};

@@ -66,12 +66,14 @@ TEST_CASE("lines go both ways, and the exit is reported with status and last std
   const bool pidfd = GENERATE(true, false);
   CAPTURE(pidfd);
   const WithPidfds pidfds(pidfd);
-  Talker talk("while read -r line; do echo \"you said $line\"; done; echo bye; echo one >&2; echo two >&2; exit 3");
+  Talker talk(
+      "while read -r line && [ \"$line\" != quit ]; do echo \"you said $line\"; done; echo bye; echo one >&2; echo two "
+      ">&2; exit 3");
   talk.coprocess->send_line("hello world");
   REQUIRE(talk.run_until([&] { return talk.lines == std::vector<std::string>{"you said hello world"}; }));
   talk.coprocess->send_line("a");
   talk.coprocess->send_line("b");
-  talk.coprocess->close_stdin();
+  talk.coprocess->send_line("quit");
   CHECK(talk.end() == "sh exited with code 3: two");
   CHECK(talk.lines == std::vector<std::string>{"you said hello world", "you said a", "you said b", "bye"});
   CHECK_FALSE(process::has_children());
@@ -110,7 +112,7 @@ TEST_CASE("a coprocess may be reaped by the reaper of all children") {
   Talker talk("read -r line; exit 5");
   const auto pid = test::descendants_of(::getpid());
   REQUIRE(pid.size() == 1);
-  talk.coprocess->close_stdin();
+  talk.coprocess->send_line("");
   // The other reaper sees the exit first.
   REQUIRE(test::wait_until([&] {
     talk.io.poll();

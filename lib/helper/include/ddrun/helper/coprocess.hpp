@@ -42,8 +42,6 @@ class Coprocess {
   [[nodiscard]] pid_t pid() const;
   /// Queues `line` and a newline for its stdin. Does not block.
   void send_line(std::string_view line);
-  /// Closes its stdin after the queued lines.
-  void close_stdin();
 
  private:
   class Impl;
