@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/magic.h>
+#include <stdlib.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -83,6 +84,15 @@ std::string own_program() {
   std::array<char, PATH_MAX> path{};
   const ssize_t size = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
   return size > 0 ? std::string(path.data(), static_cast<std::size_t>(size)) : std::string();
+}
+
+std::string find_in_path(std::string_view name) {
+  const char* const path = ::getenv("PATH");
+  for (const std::string& directory : split(path != nullptr ? path : "/usr/bin:/bin", ':')) {
+    std::string file = concat(directory.empty() ? "." : directory, "/", name);
+    if (::access(file.c_str(), X_OK) == 0) return file;
+  }
+  return {};
 }
 
 }  // namespace ddrun

@@ -1,9 +1,7 @@
 #include "ddrun/lease/etcd.hpp"
 
-#include <stdlib.h>
-#include <unistd.h>
-
 #include "ddrun/base/address.hpp"
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "etcd_source.hpp"
 
@@ -28,10 +26,7 @@ std::vector<std::string> etcd_command(const EtcdOptions& options) {
 }
 
 Result<void> check_etcdctl() {
-  const char* const path = ::getenv("PATH");
-  for (const std::string& directory : split(path != nullptr ? path : "", ':')) {
-    if (::access(concat(directory.empty() ? "." : directory, "/etcdctl").c_str(), X_OK) == 0) return {};
-  }
+  if (!find_in_path("etcdctl").empty()) return {};
   return fail(Errc::not_found,
               "--rdzv-backend=etcd needs etcdctl, which is not in PATH; install it (Debian and Ubuntu: etcd-client)");
 }

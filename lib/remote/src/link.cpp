@@ -12,6 +12,7 @@
 
 #include "ddrun/base/io_context.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "remote_command.hpp"
 
@@ -163,13 +164,8 @@ std::string one_line(std::string_view text) {
 }
 
 std::string program_path(const std::string& name) {
-  if (name.find('/') != std::string::npos) return name;
-  const char* path = ::getenv("PATH");
-  for (const std::string& directory : split(path != nullptr ? path : "/usr/bin:/bin", ':')) {
-    std::string candidate = concat(directory.empty() ? "." : directory, "/", name);
-    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
-  }
-  return name;
+  std::string found = name.find('/') == std::string::npos ? find_in_path(name) : name;
+  return found.empty() ? name : found;
 }
 
 }  // namespace

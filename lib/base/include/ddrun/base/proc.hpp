@@ -44,5 +44,7 @@ struct ProcessStat {
 
 /// The path of this process's executable (/proc/self/exe); empty if it cannot be read.
 [[nodiscard]] std::string own_program();
+/// The first executable file of this name in PATH; empty if there is none.
+[[nodiscard]] std::string find_in_path(std::string_view name);
 
 }  // namespace ddrun
