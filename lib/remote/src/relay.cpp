@@ -25,6 +25,7 @@
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/guard.hpp"
 #include "ddrun/process/signals.hpp"
+#include "link.hpp"
 #include "protocol.hpp"
 #include "remote_command.hpp"
 
