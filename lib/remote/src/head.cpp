@@ -844,9 +844,11 @@ class Head {
     start_hosts();
   }
 
-  /// The coordinator's host first, the others once it listens.
+  /// The coordinator's host first, the others once it listens. If all are needed, none starts before the last one is
+  /// being reached: --join-timeout runs on those that have started.
   void start_hosts() {
     if (ending_ || suspended_ || !coordinator_) return;
+    if (options_.min_nodes == static_cast<int>(hosts_.size()) && next_host_ < hosts_.size()) return;
     for (std::uint32_t i = 0; i < hosts_.size(); ++i) {
       const Host& host = hosts_[i];
       if (host.ready && !host.started && !host.over() && (i == coordinator_ || !coordinators_.empty())) start_host(i);

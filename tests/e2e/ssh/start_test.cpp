@@ -316,3 +316,28 @@ TEST_CASE("The time that a host waits for its start does not count as no answer"
   CHECK(count(outcome.err, "no answer within 2.0 s; the job starts without it\n") == 32);
   CHECK(outcome.out == "ran\n");
 }
+
+TEST_CASE("No host waits for others whose start has not begun, if all are needed") {
+  const GatedHosts hosts;
+  Run run(hosts.job("h[1-41]", {}, {"echo", "ran"}));
+  // Here, and on each host that has begun its part of the job.
+  const auto sweepers = [&] {
+    const auto all = run.living();
+    return std::count_if(all.begin(), all.end(), [](pid_t pid) {
+      return read_file("/proc/" + std::to_string(pid) + "/comm") == "job-sweeper\n";
+    });
+  };
+  // One after the other: a host that begins at once has done so before the last of these is reached.
+  for (int host = 1; host <= 8; ++host) {
+    hosts.open("h" + std::to_string(host));
+    REQUIRE(wait_until([&] { return hosts.asked() == 32 + host && !waiting(run).empty(); }));
+  }
+  CHECK(waiting(run).size() == 8);
+  CHECK(sweepers() == 1);
+  for (int host = 9; host <= 41; ++host) hosts.open("h" + std::to_string(host));
+  const auto outcome = run.wait();
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(count(outcome.out, "ran\n") == 41);
+  CHECK(run.all_gone());
+}
