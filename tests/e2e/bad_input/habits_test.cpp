@@ -50,6 +50,26 @@ TEST_CASE("A PATH for the workers is the one in which the program is looked for"
   }
 }
 
+TEST_CASE("Without etcdctl a job with etcd is refused and its members may be in etcdctl's variable") {
+  const TemporaryDirectory empty;
+  RunOptions options;
+  options.env = {{"PATH", empty.path()}, {"ETCDCTL_ENDPOINTS", "a:1,b:1"}, {"DDRUN_SECRET", "a secret of the test"}};
+  const Words job{"--nnodes=1:2", "--rdzv-backend=etcd", "--rdzv-id=job", "/bin/echo", "started"};
+  const auto refused = finish(command(job), options);
+  DDRUN_SHOW(refused);
+  CHECK(refused.code() == 127);
+  CHECK(refused.out.empty());
+  CHECK(refused.err ==
+        "ddrun: error: --rdzv-backend=etcd needs etcdctl, which is not in PATH; install it (Debian and Ubuntu: "
+        "etcd-client)\n");
+  Words shown{"--dry-run"};
+  shown.insert(shown.end(), job.begin(), job.end());
+  const auto plan = finish(command(shown), options);
+  DDRUN_SHOW(plan);
+  CHECK(plan.code() == 0);
+  CHECK(has(plan.out, "where etcd at a:1,b:1 says"));
+}
+
 TEST_CASE("What would be started is shown before the program is there") {
   const auto [words, out, err] = GENERATE(table<Words, const char*, const char*>({
       {{"-n", "2", "./not-there-yet", "--lr", "1"},
