@@ -133,7 +133,7 @@ check() {
 record() {
   if [ -n "$term" ] && ask '' lease grant 86400; then
     day=$id # the second put is for the others' watches
-    transact "$term" "$(put verdict "$1" "$day")$nl$(put leader "$shown" "$lease")" && [ "$kept" != "$day" ] && revoke "$day"
+    transact "$term" "$(put verdict "$1" "$day")$nl$(put leader "$address" "$lease")" && [ "$kept" != "$day" ] && revoke "$day"
   fi
   if [ "$verdict" = "$1" ]; then echo recorded; else echo "refused no lease, another verdict, or no answer of etcd"; fi
 }
