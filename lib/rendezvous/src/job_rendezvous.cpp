@@ -47,10 +47,11 @@ constexpr std::size_t max_announced_bytes = 1024;
 /// Between attempts to record the verdict while the lease is held.
 constexpr Milliseconds record_retry_interval{500};
 
-/// `on_start` as in RendezvousOptions::on_lease_program.
-lease::ProgramOptions lease_program(const RendezvousSpec& spec, std::function<void(pid_t)> on_start) {
+/// `on_start` as in RendezvousOptions::on_lease_program. Errors: `not_found` without etcdctl.
+Result<lease::ProgramOptions> lease_program(const RendezvousSpec& spec, std::function<void(pid_t)> on_start) {
   lease::ProgramOptions program;
   if (spec.is_etcd()) {
+    if (auto there = lease::check_etcdctl(); !there) return tl::unexpected(there.error());
     program.name = "etcdctl";
     const auto conf = [&](const char* key) { return spec.conf_value(key).value_or(""); };
     program.argv =
@@ -557,17 +558,16 @@ void JobRendezvous::find_coordinator_again() {
 
 Result<void> JobRendezvous::open_lease() {
   const RendezvousSpec& rendezvous = options_.spec->rendezvous;
-  if (rendezvous.is_etcd()) {
-    if (auto there = lease::check_etcdctl(); !there) return there;
-  }
+  auto program = lease_program(rendezvous, options_.on_lease_program);
+  if (!program) return tl::unexpected(program.error());
   location_.is_explicit = true;
   location_.ports = {static_cast<std::uint16_t>(rendezvous.coordinator_port)};
   auto listener = [weak = weak_from_this()](const lease::Tell& what) {
     if (const auto self = weak.lock()) std::visit([&](const auto& told) { self->on(told); }, what);
   };
   const int candidates = std::max(rendezvous.max_nodes, rendezvous.agents_expected);
-  auto made = lease::Lease::make(executor_, {rendezvous.id, rendezvous.lease_ttl, candidates},
-                                 lease_program(rendezvous, options_.on_lease_program), std::move(listener));
+  auto made = lease::Lease::make(executor_, {rendezvous.id, rendezvous.lease_ttl, candidates}, std::move(*program),
+                                 std::move(listener));
   if (!made) return tl::unexpected(made.error());
   lease_ = std::move(*made);
   return {};

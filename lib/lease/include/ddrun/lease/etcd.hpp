@@ -12,7 +12,7 @@ namespace ddrun::lease {
 struct EtcdOptions {
   std::string endpoints;  ///< HOST[:PORT],...; port 2379 if none is given
   bool tls = false;
-  std::string cacert, cert, key;  ///< PEM files
+  std::string cacert{}, cert{}, key{};  ///< PEM files
 };
 
 /// The lease's program for etcd, src/etcd.sh, as a command: needs sh and etcdctl in PATH.
