@@ -68,6 +68,17 @@ std::vector<pid_t> waiting(const Run& run) {
 
 bool is_stopped(pid_t pid) { return has(read_file("/proc/" + std::to_string(pid) + "/stat"), ") T "); }
 
+/// Ctrl-C ends a job none of whose workers runs, without an error.
+void check_interrupt(Run& run) {
+  run.signal(SIGINT);
+  const auto outcome = run.wait();
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == -SIGINT);
+  CHECK(outcome.out.empty());
+  CHECK_FALSE(has(outcome.err, "error:"));
+  CHECK(run.all_gone());
+}
+
 }  // namespace
 
 TEST_CASE("A spare that is not reached does not hold a job that has ended") {
@@ -175,13 +186,7 @@ TEST_CASE("Ctrl-C while hosts are waited for ends the job") {
   hosts.open("b");
   Run run(hosts.job("a,b", {"--nnodes=1:2"}, {"echo", "ran"}));
   REQUIRE(run.wait_for_err("waiting for host a to answer (--last-call)\n"));
-  run.signal(SIGINT);
-  const auto outcome = run.wait();
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == -SIGINT);
-  CHECK(outcome.out.empty());
-  CHECK_FALSE(has(outcome.err, "error:"));
-  CHECK(run.all_gone());
+  check_interrupt(run);
 }
 
 TEST_CASE("Signals that do not end a job do not end its start") {
@@ -227,12 +232,7 @@ TEST_CASE("A signal that ends the job ends its start, with its status") {
     hosts.open(reached);
     Run run(hosts.job("a,b", {}, {"true"}));
     REQUIRE(wait_until([&] { return !waiting(run).empty(); }));
-    run.signal(SIGINT);
-    const auto outcome = run.wait();
-    DDRUN_SHOW(outcome);
-    CHECK(outcome.code() == -SIGINT);
-    CHECK_FALSE(has(outcome.err, "error:"));
-    CHECK(run.all_gone());
+    check_interrupt(run);
   }
 }
 
@@ -296,13 +296,7 @@ TEST_CASE("Hosts that wait for their start are not started after Ctrl-C") {
   const GatedHosts hosts;
   Run run(hosts.job("h[1-40]", {}, {"echo", "ran"}));
   REQUIRE(wait_until([&] { return hosts.asked() == 32; }));
-  run.signal(SIGINT);
-  const auto outcome = run.wait();
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == -SIGINT);
-  CHECK(outcome.out.empty());
-  CHECK_FALSE(has(outcome.err, "error:"));
-  CHECK(run.all_gone());
+  check_interrupt(run);
   CHECK(hosts.asked() == 32);
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <stdlib.h>
+
 #include <boost/asio/io_context.hpp>
 #include <chrono>
 #include <functional>
@@ -11,6 +13,7 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/lease/lease.hpp"
 #include "ddrun/test/catch.hpp"
+#include "ddrun/test/files.hpp"
 
 namespace ddrun::test {
 
@@ -32,6 +35,12 @@ inline MakeLease by_program(std::vector<std::string> argv, lease::LeaseOptions o
              const boost::asio::any_io_executor& executor, lease::Listener listener) {
     return lease::Lease::make(executor, options, program, std::move(listener), lease::RunOn::executor);
   };
+}
+
+/// `argv`, to be run with this directory before all others in PATH.
+inline std::vector<std::string> first_in_path(const TemporaryDirectory& directory, std::vector<std::string> argv) {
+  argv.insert(argv.begin(), {"env", concat("PATH=", directory.path(), ":", ::getenv("PATH"))});
+  return argv;
 }
 
 /// A machine with a lease, their event loop, which can be suspended separately, and a log of what the lease tells.

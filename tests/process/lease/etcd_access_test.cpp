@@ -95,8 +95,8 @@ TEST_CASE("TLS: with certificates on both sides, and each invalid one is reporte
   CHECK_THAT(refusal(wrong), test::contains("private key does not match"));
 
   // Without a certificate or TLS the connection is closed without a reason.
-  for (const auto& without : {lease::EtcdOptions{cluster.endpoints(), true, etcd.cacert, {}, {}},
-                              lease::EtcdOptions{cluster.endpoints(), false, {}, {}, {}}}) {
+  for (const auto& without :
+       {lease::EtcdOptions{cluster.endpoints(), true, etcd.cacert}, lease::EtcdOptions{cluster.endpoints()}}) {
     Candidates candidates;
     Candidate& one = candidates.add("one", by_etcd(without));
     CHECK(candidates.run_until([&] { return !one.log.empty(); }));
@@ -106,7 +106,7 @@ TEST_CASE("TLS: with certificates on both sides, and each invalid one is reporte
 
 TEST_CASE("users and passwords") {
   const EtcdCluster cluster(1);
-  const lease::EtcdOptions etcd{cluster.endpoints(), false, {}, {}, {}};
+  const lease::EtcdOptions etcd{cluster.endpoints()};
   cluster.etcdctl({"user", "add", "root:secret"});
   cluster.etcdctl({"user", "grant-role", "root", "root"});
   cluster.etcdctl({"user", "add", "agent:right \"$'"});
@@ -131,7 +131,7 @@ TEST_CASE("an endpoint that is not etcd is reported, and asked again") {
     return Run({"bash", "-c", concat("exec 3<>/dev/tcp/127.0.0.1/", port)}).wait().code() == 0;
   }));
   Candidates candidates;
-  Candidate& one = candidates.add("one", by_etcd({at, false, {}, {}, {}}));
+  Candidate& one = candidates.add("one", by_etcd({at}));
   one.lease->campaign("one:1");
   CHECK(candidates.run_until([&] { return one.has_logged(concat("status: etcd cannot be asked: ", at, ": ")); }));
   candidates.run_for(2 * ttl);
@@ -139,9 +139,7 @@ TEST_CASE("an endpoint that is not etcd is reported, and asked again") {
 }
 
 TEST_CASE("endpoints of etcd get a port and a scheme") {
-  const auto urls = [](const std::string& endpoints, bool tls) {
-    return lease::etcd_command({endpoints, tls, {}, {}, {}})[4];
-  };
+  const auto urls = [](const std::string& endpoints, bool tls) { return lease::etcd_command({endpoints, tls})[4]; };
   CHECK(urls("a,b:1,[::1],::1", false) == "a:2379,b:1,[::1]:2379,[::1]:2379");
   CHECK(urls("a:1,https://b:1,http://c", true) == "https://a:1,https://b:1,http://c");
 }

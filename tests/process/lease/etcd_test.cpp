@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 namespace {
 
 MakeLease in(const EtcdCluster& cluster, const std::string& job = "a job/ü%", Milliseconds lives = ttl) {
-  return by_etcd({cluster.endpoints(), false, {}, {}, {}}, {job, lives});
+  return by_etcd({cluster.endpoints()}, {job, lives});
 }
 
 std::chrono::milliseconds since(Deadline begin) {
@@ -257,8 +257,7 @@ TEST_CASE("a tick where nothing has changed starts one etcdctl if it leads, and 
   const std::string calls = directory.file("calls");
   directory.file("etcdctl", concat("#!/bin/sh\necho \"$@\" >>", calls, "; PATH=${PATH#*:}; exec etcdctl \"$@\"\n"),
                  0755);
-  auto argv = lease::etcd_command({cluster.endpoints(), false, {}, {}, {}});
-  argv.insert(argv.begin(), {"env", concat("PATH=", directory.path(), ":", ::getenv("PATH"))});
+  const auto argv = first_in_path(directory, lease::etcd_command({cluster.endpoints()}));
   // So many ticks that one without a check would be seen.
   const auto calls_in_a_while = [&](Candidates& candidates) {
     candidates.run_for(ttl);
@@ -288,8 +287,8 @@ TEST_CASE("signals to the whole job do not end the program") {
   const EtcdCluster cluster(1);
   pid_t program = 0;
   Candidates candidates;
-  Candidate& one = candidates.add("one", by_program(lease::etcd_command({cluster.endpoints(), false, {}, {}, {}}),
-                                                    {"job", ttl}, [&](pid_t pid) { program = pid; }));
+  Candidate& one = candidates.add(
+      "one", by_program(lease::etcd_command({cluster.endpoints()}), {"job", ttl}, [&](pid_t pid) { program = pid; }));
   one.lease->campaign("one:1");
   (void)elected(candidates);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2}) REQUIRE(::kill(-program, signal) == 0);
@@ -328,6 +327,6 @@ TEST_CASE("a machine whose ddrun is killed with -9 is followed at once, and noth
   for (std::size_t i = 0; etcd_is_away && i < cluster.size(); ++i) cluster.stop(i);
   first.reset();
   if (!etcd_is_away) REQUIRE(candidates.run_until([&] { return second.is_leader(); }, 20s));
-  // A request of 60 s / 3 may be on its way.
+  // Requests of 3 s each may be on their way.
   CHECK(wait_until([&] { return processes_with(tag).empty(); }, 60s));
 }

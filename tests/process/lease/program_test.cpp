@@ -120,8 +120,7 @@ esac
 say | $client "$@"
 )"),
       0755);
-  argv.insert(argv.begin(), {"env", concat("PATH=", directory.path(), ":", ::getenv("PATH"))});
-  return argv;
+  return first_in_path(directory, std::move(argv));
 }
 
 /// Records until it succeeds, as a coordinator does; returns the number of attempts.
@@ -241,7 +240,7 @@ TEST_CASE("a program that never works is reported once") {
 
 TEST_CASE("the program for etcd is such a program") {
   const EtcdCluster cluster(1);
-  const auto argv = lease::etcd_command({cluster.endpoints(), false, {}, {}, {}});
+  const auto argv = lease::etcd_command({cluster.endpoints()});
   check_engine(by_program(argv));
   check_depose(argv);
   TemporaryDirectory etcdctl;

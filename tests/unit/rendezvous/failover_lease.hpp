@@ -61,7 +61,7 @@ class SimulatedLease : public std::enable_shared_from_this<SimulatedLease> {
   void print_state(const Engine::State& state, std::optional<std::uint64_t> tick);
   void request(std::function<void()> at_engine);
   void respond(std::function<void()> on_response);
-  /// As soon as `answer` is called, or after a timeout.
+  /// Whether the caller is the first to answer. `after_timeout` is called where none has by then.
   [[nodiscard]] std::function<bool()> answer_once(std::function<void()> after_timeout);
   [[nodiscard]] Clock::duration draw_latency();
 
