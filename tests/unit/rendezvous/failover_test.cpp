@@ -1,5 +1,5 @@
 // Whole jobs in virtual time with a coordinator on any machine, drawn from seeds. To repeat one:
-// DDRUN_SIMULATION_SEED=n; for many: DDRUN_SIMULATION_RUNS=n.
+// DDRUN_SIMULATION_SEED=n; for many: DDRUN_SIMULATION_RUNS=n; to compare two builds: DDRUN_SIMULATION_HASHES=1.
 
 #include <cstdlib>
 #include <map>
@@ -24,6 +24,7 @@ TEST_CASE("whichever machine of a job is lost, the job goes on or ends for all a
     FailoverWorld::Summary summary;
     const std::string violation = play<FailoverWorld>(draw_failover(seed), &summary);
     if (!violation.empty()) FAIL(violation);
+    print_hash("failover", seed, summary.hash);
     ++verdicts[summary.verdict ? static_cast<int>(summary.verdict->kind) : -1];
     rounds += summary.rounds;
     terms += summary.terms;

@@ -286,6 +286,7 @@ FailoverWorld::Summary FailoverWorld::summary() const {
   if (engine.state().verdict) summary.verdict = parse_verdict(*engine.state().verdict);
   summary.rounds = invariants.rounds();
   summary.terms = invariants.terms();
+  summary.hash = network_.hash();
   return summary;
 }
 

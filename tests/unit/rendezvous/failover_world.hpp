@@ -32,7 +32,8 @@ class FailoverWorld {
   struct Summary {
     std::optional<VerdictMessage> verdict;  ///< as recorded
     Round rounds = 0;
-    std::size_t terms = 0;  ///< in which rounds were started
+    std::uint64_t hash = 0;  ///< of its history
+    std::size_t terms = 0;   ///< in which rounds were started
   };
   [[nodiscard]] Summary summary() const;
 

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "codec.hpp"
+#include "ddrun/base/text.hpp"
+
 namespace ddrun::test {
 
 LinkId Network::connect(std::size_t agent) {
@@ -10,7 +13,17 @@ LinkId Network::connect(std::size_t agent) {
 }
 
 template <class Message>
+void Network::note(LinkId link, const std::optional<Message>& message) {
+  std::string payload;
+  const int type = message ? encode(*message, payload) : std::is_same_v<Message, FromAgent> ? -1 : -2;
+  for (const char c : concat(timeline_.now().time_since_epoch().count(), ' ', link, ' ', type, ' ', payload)) {
+    hash_ = (hash_ ^ static_cast<std::uint8_t>(c)) * 0x100000001b3;
+  }
+}
+
+template <class Message>
 void Network::enqueue(LinkId link, Direction<Message>& direction, std::optional<Message> message) {
+  note(link, message);
   auto arrives = timeline_.now() + random_.time(Clock::duration{1}, max_latency);
   if (!direction.sent.empty()) arrives = std::max(arrives, direction.sent.back().first);
   direction.sent.emplace_back(arrives, std::move(message));

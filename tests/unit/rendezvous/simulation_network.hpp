@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
@@ -40,6 +41,9 @@ class Network {
   /// Delays everything by this time; nothing is lost.
   void stall(LinkId link, Clock::duration time);
 
+  /// Of all that both ends have sent, with its times: equal histories have equal hashes.
+  [[nodiscard]] std::uint64_t hash() const { return hash_; }
+
  private:
   template <class Message>
   struct Direction {
@@ -58,11 +62,14 @@ class Network {
   void enqueue(LinkId link, Direction<Message>& direction, std::optional<Message> message);
   void pump_up(LinkId link);
   void pump_down(LinkId link);
+  template <class Message>
+  void note(LinkId link, const std::optional<Message>& message);
 
   Timeline& timeline_;
   Random& random_;
   Handlers handlers_;
   LinkId links_ = 0;
+  std::uint64_t hash_ = 0xcbf29ce484222325;  // FNV-1a
   std::map<LinkId, Link> all_;
 };
 

@@ -1,5 +1,5 @@
 // Whole jobs in virtual time, drawn from seeds. To repeat one: DDRUN_SIMULATION_SEED=n; for many:
-// DDRUN_SIMULATION_RUNS=n.
+// DDRUN_SIMULATION_RUNS=n; to compare two builds: DDRUN_SIMULATION_HASHES=1.
 
 #include <cstdlib>
 
@@ -23,6 +23,7 @@ TEST_CASE("whatever happens to a job, all its agents get the same result") {
     World::Summary summary;
     const std::string violation = play<World>(draw_scenario(seed), &summary);
     if (!violation.empty()) FAIL(violation);
+    print_hash("simulation", seed, summary.hash);
     ++verdicts[summary.verdict ? static_cast<int>(summary.verdict->kind) : -1];
     rounds += summary.rounds;
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <queue>
@@ -16,6 +17,12 @@ namespace ddrun::test {
 inline std::uint64_t number_from(const char* name, std::uint64_t otherwise) {
   const char* value = std::getenv(name);
   return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
+}
+
+/// With DDRUN_SIMULATION_HASHES set: prints the hash of a seed's history, by which two builds can be compared.
+inline void print_hash(const char* test, std::uint64_t seed, std::uint64_t hash) {
+  if (std::getenv("DDRUN_SIMULATION_HASHES") == nullptr) return;
+  std::printf("%s %llu %016llx\n", test, static_cast<unsigned long long>(seed), static_cast<unsigned long long>(hash));
 }
 
 /// Equal numbers for equal seeds with every standard library.

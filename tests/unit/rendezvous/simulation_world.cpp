@@ -193,6 +193,6 @@ std::string World::trace() const {
   return lines;
 }
 
-World::Summary World::summary() const { return {coordinator_.verdict(), coordinator_.round()}; }
+World::Summary World::summary() const { return {coordinator_.verdict(), coordinator_.round(), network_.hash()}; }
 
 }  // namespace ddrun::test

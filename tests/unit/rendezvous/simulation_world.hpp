@@ -25,6 +25,7 @@ class World {
   struct Summary {
     std::optional<VerdictMessage> verdict;
     Round rounds = 0;
+    std::uint64_t hash = 0;  ///< of its history
   };
   [[nodiscard]] Summary summary() const;
 
