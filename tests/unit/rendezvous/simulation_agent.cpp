@@ -93,7 +93,9 @@ void World::receives(std::size_t index, LinkId link, const FromCoordinator& mess
     if (refused->kind == RefusalKind::taken) {
       if (!agent.taken_since) agent.taken_since = timeline_.now();
       if (timeline_.now() - *agent.taken_since < conflict_timeout) {
-        timeline_.in(seconds(1), [this, index] { connect(index); });
+        timeline_.in(seconds(1), [this, index, link] {
+          if (agents_[index].link == link) connect(index);  // else it has dialled again meanwhile
+        });
         return;
       }
     }
