@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "causes.hpp"
+#include "ddrun/base/deadlines.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/assign_ranks.hpp"
@@ -115,6 +116,21 @@ class Coordinator::State {
     bool killed = false;        ///< STOP carried SIGKILL
     Clock::time_point since;
   };
+  /// Deadlines, each handled completely before the next. Those that expire at one instant are handled in this order:
+  /// losses and the end of a round before what begins one, and the end for lack of nodes after all.
+  enum class Due {
+    opened,     ///< OPENED of node rank 0
+    stopped,    ///< STOPPED of all members of the round
+    skew,       ///< SUCCEEDED of all, after the first one (--exit-skew)
+    lease,      ///< the lease is held again, or the verdict is recorded
+    claims,     ///< of members of a former coordinator's round
+    pause,      ///< before a restart
+    fence,      ///< the end of workers that may still run on a lost machine
+    admission,  ///< of members that wait beside the running round
+    last_call,  ///< for more nodes than needed
+    join,       ///< of enough nodes
+    verdict,    ///< all members have closed after the verdict
+  };
   /// Compared between failures that led to restarts; a new coordinator starts from zero.
   struct Failure {
     std::string key;  ///< empty: cause unknown
@@ -159,7 +175,7 @@ class Coordinator::State {
   void escalate_to_kill();
   void hand_over(const Ending& ending);
   void dismiss_members(RefusalKind kind, const std::string& why);
-  [[nodiscard]] std::optional<Clock::time_point> lease_deadline() const;
+  void arm_lease_deadline();
 
   // Rounds.
   void gather();
@@ -187,6 +203,12 @@ class Coordinator::State {
   void fence(const Member& gone, Clock::time_point since, bool broken);
   void release(Member& member, const std::string& why);
 
+  // Deadlines.
+  void check_heartbeats();
+  void on(Due due);
+  void lose_unstopped();
+  void on_skew();
+
   // Stopping a round.
   void restart_for_newcomers(const std::vector<Member*>& newcomers);
   [[nodiscard]] std::string repeated_cause(const Ending& ending);
@@ -202,7 +224,6 @@ class Coordinator::State {
   // End of the job.
   void end(VerdictMessage verdict);
   void publish_verdict();
-  void clear_deadlines();
   void send_outcome(LinkId link, bool took_part);
   [[nodiscard]] VerdictMessage too_few_nodes_verdict() const;
 
@@ -226,19 +247,10 @@ class Coordinator::State {
   Failure last_failure_;
   std::optional<VerdictMessage> last_cause_;  ///< of the last round, if the job continued
 
-  // Deadlines; unset: not armed.
-  std::optional<Clock::time_point> join_until_;
-  std::optional<Clock::time_point> last_call_;
+  Deadlines<Due, Clock::time_point> deadlines_;
+  std::optional<Clock::time_point> join_until_;  ///< since the first round's members were gathered
   bool last_call_over_ = false;
-  std::optional<Clock::time_point> pause_until_;
-  std::optional<Clock::time_point> fence_until_;
-  std::string fenced_;                         ///< the lost member whose workers the fence waits for
-  std::optional<Clock::time_point> admit_at_;  ///< for members that wait beside the running round
-  std::optional<Clock::time_point> opened_until_;
-  std::optional<Clock::time_point> stopped_until_;
-  std::optional<Clock::time_point> skew_until_;
-  std::optional<Clock::time_point> verdict_until_;
-  Clock::time_point gathering_since_;
+  std::string fenced_;  ///< the lost member whose workers the fence waits for
   std::optional<Recovery> recovery_;
   Round claimed_ = 0;                            ///< the highest round of any claim
   bool recovered_ = false;                       ///< or there was no claim to recover from
@@ -277,7 +289,8 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkAddresses
     job_.raw_settings.clear();
     job_.job_id.clear();
     join_until_.reset();
-    last_call_.reset();
+    deadlines_.clear(Due::join);
+    deadlines_.clear(Due::last_call);
     last_call_over_ = false;
     last_cause_.reset();
     recovered_ = false;
@@ -405,7 +418,7 @@ void Coordinator::State::admit(LinkId link, const Join& join, const LinkAddresse
     send_waiting(member, false,
                  concat("the round that runs to have lasted ", causes::seconds_text(settle_time()),
                         ", in case more nodes come (--last-call)"));
-    admit_at_ = admit_from();
+    deadlines_.arm(Due::admission, admit_from());
     return;
   }
   send_waiting(member, spare,
@@ -428,11 +441,11 @@ std::string Coordinator::State::wait_reason() const {
   if (wanted > 0) return causes::more_nodes(wanted);
   if (recovery_) return "the others of the last round";
   if (suspended_) return "the lease, which cannot be renewed at the moment";
-  if (fence_until_) {
-    return concat("the end of workers that may still run on ", fenced_, ", for ",
-                  causes::seconds_text(*fence_until_ - now), " (--fence)");
+  if (const auto until = deadlines_.at(Due::fence)) {
+    return concat("the end of workers that may still run on ", fenced_, ", for ", causes::seconds_text(*until - now),
+                  " (--fence)");
   }
-  return pause_until_ ? "the end of the pause before the restart" : "the end of the last call";
+  return deadlines_.is_armed(Due::pause) ? "the end of the pause before the restart" : "the end of the last call";
 }
 
 // ---- newcomers beside a round: admitting one restarts all workers, so they are collected for a while
@@ -450,16 +463,15 @@ Clock::time_point Coordinator::State::admit_from() const {
 }
 
 void Coordinator::State::schedule_admission() {
-  admit_at_.reset();
+  deadlines_.clear(Due::admission);
   if (!has_free_place()) return;
   const auto& all = members_.all();
   const bool any_waits = std::any_of(
       all.begin(), all.end(), [](const auto& entry) { return !entry.second.in_round && entry.second.available(); });
-  if (any_waits) admit_at_ = admit_from();
+  if (any_waits) deadlines_.arm(Due::admission, admit_from());
 }
 
 void Coordinator::State::admit_waiting() {
-  admit_at_.reset();
   const bool place = has_free_place();
   std::vector<Member*> newcomers;
   for (auto& [link, member] : members_.all()) {
@@ -498,9 +510,13 @@ void Coordinator::State::note_claim(Member& member, const RoundClaim& claim) {
 
 /// True while members of the last round may still rejoin; otherwise recovers, and the job continues from there.
 bool Coordinator::State::recovers() {
+  deadlines_.clear(Due::claims);
   if (!recovery_) return false;
   const bool all_of_a_new_job = recovery_->is_new_job() && members_.available() >= job_.settings.max_nodes;
-  if (!recovery_->complete() && now < recovery_->deadline() && !all_of_a_new_job) return true;
+  if (!recovery_->complete() && now < recovery_->deadline() && !all_of_a_new_job) {
+    deadlines_.arm(Due::claims, recovery_->deadline());
+    return true;
+  }
   recover();
   return false;
 }
@@ -546,6 +562,7 @@ const Member* Coordinator::State::own_member() const {
 void Coordinator::State::suspend() {
   if (std::exchange(suspended_, true) || phase_ == Phase::ended) return;
   suspended_since_ = now;
+  arm_lease_deadline();
   if (is_over()) return;
   if (phase_ == Phase::opening) {
     Ending ending;
@@ -563,6 +580,7 @@ void Coordinator::State::suspend() {
 void Coordinator::State::lead(Term term) {
   options_.term = term;
   if (!std::exchange(suspended_, false)) return;
+  arm_lease_deadline();
   if (lost_round_members_ && (phase_ == Phase::gathering || phase_ == Phase::stopping)) {
     // They may have continued under another coordinator, whose rounds are unknown here; their claims tell.
     return dismiss_members(RefusalKind::lost, concat("the coordinator on ", options_.host,
@@ -577,10 +595,10 @@ void Coordinator::State::lead(Term term) {
 }
 
 /// Until when the next round, or the verdict, may wait for the lease.
-std::optional<Clock::time_point> Coordinator::State::lease_deadline() const {
-  if (phase_ == Phase::recording) return (suspended_ ? suspended_since_ : recording_since_) + options_.suspend_timeout;
-  if (!suspended_ || phase_ != Phase::gathering) return std::nullopt;
-  return suspended_since_ + options_.suspend_timeout;
+void Coordinator::State::arm_lease_deadline() {
+  const bool waits = phase_ == Phase::recording || (suspended_ && phase_ == Phase::gathering);
+  if (!waits) return deadlines_.clear(Due::lease);
+  deadlines_.arm(Due::lease, (suspended_ ? suspended_since_ : recording_since_) + options_.suspend_timeout);
 }
 
 /// Kind `lost` makes the next coordinator count a restart: needed for one that no claim carries.
@@ -596,7 +614,8 @@ void Coordinator::State::dismiss_members(RefusalKind kind, const std::string& wh
   event(event_text::moved, job_.round, why);
   phase_ = Phase::ended;
   stepped_down_ = Refused{RefusalKind::moved, why};
-  clear_deadlines();
+  deadlines_.clear_all();
+  recovery_.reset();
   std::vector<LinkId> links;
   for (const auto& [link, member] : members_.all()) links.push_back(link);
   for (const LinkId link : links) {
@@ -631,21 +650,23 @@ void Coordinator::State::escalate_to_kill() {
 void Coordinator::State::gather() {
   if (phase_ != Phase::gathering) return;
   const JobSettings& job = job_.settings;
-  if (!join_until_) {
-    gathering_since_ = pause_until_.value_or(now);
-    join_until_ = gathering_since_ + job.join_timeout;
-  }
+  arm_lease_deadline();
+  if (!join_until_) join_until_ = deadlines_.at(Due::pause).value_or(now) + job.join_timeout;
+  const bool too_few = members_.available() < job.min_nodes;
+  if (too_few) deadlines_.arm(Due::join, *join_until_);
+  else deadlines_.clear(Due::join);
   if (recovers() || phase_ != Phase::gathering) return;
-  const int available = members_.available();
-  if (available < job.min_nodes) {
-    last_call_.reset();
+  if (too_few) {
+    deadlines_.clear(Due::last_call);
     last_call_over_ = false;
+    return;
   }
-  if (pause_until_ || fence_until_ || suspended_ || available < job.min_nodes) return;
+  if (deadlines_.is_armed(Due::pause) || deadlines_.is_armed(Due::fence) || suspended_) return;
+  const int available = members_.available();
   const bool all_expected = options_.first_round_nodes > 0 && available >= options_.first_round_nodes;
   const bool last_call_over = job_.started || last_call_over_ || job.last_call.count() == 0 || all_expected;
   if (available >= job.max_nodes || last_call_over) begin_round();
-  else if (!last_call_) last_call_ = now + job.last_call;
+  else if (!deadlines_.is_armed(Due::last_call)) deadlines_.arm(Due::last_call, now + job.last_call);
 }
 
 std::vector<Member*> Coordinator::State::candidates() {
@@ -666,7 +687,7 @@ void Coordinator::State::begin_round() {
   // Above every claim, late ones included.
   job_.round = std::max(job_.round, claimed_) + 1;
   phase_ = Phase::opening;
-  last_call_.reset();
+  deadlines_.clear(Due::last_call);
   any_succeeded_ = false;
   round_links_.clear();
   int world_size = 0;
@@ -683,7 +704,7 @@ void Coordinator::State::begin_round() {
   round_size_ = members.size();
   address_ = address_of_node_rank_0(seen, options_.own_addresses);
   event(event_text::round, job_.round, job_.budget.used(), world_size, address_, hosts);
-  if (!options_.single_member) opened_until_ = now + open_timeout;
+  if (!options_.single_member) deadlines_.arm(Due::opened, now + open_timeout);
   members.front()->notified = true;
   out_.send(members.front()->link, Open{job_.round, address_, 0, allowed_addresses(seen, options_.own_addresses)});
   if (static_cast<std::size_t>(members_.available()) == members.size()) return;
@@ -701,7 +722,7 @@ void Coordinator::State::start_round(std::uint16_t port) {
     nodes.push_back(NodeShape{member.local_world_size, member.role});
   }
   std::vector<RankAssignment> ranks = assign_ranks(nodes);
-  opened_until_.reset();
+  deadlines_.clear(Due::opened);
   join_until_.reset();
   phase_ = Phase::running;
   started_at_ = now;
@@ -771,11 +792,11 @@ void Coordinator::State::on(Member& member, const Succeeded& message) {
   --unsucceeded_;
   event(event_text::succeeded, job_.round, member.node());
   const auto& skew = job_.settings.exit_skew;
-  if (!any_succeeded_ && skew) skew_until_ = now + *skew;
+  if (!any_succeeded_ && skew) deadlines_.arm(Due::skew, now + *skew);
   any_succeeded_ = true;
   if (unsucceeded_ != 0) return;
-  skew_until_.reset();
-  if (!options_.single_member) stopped_until_ = now + stop_timeout(job_.settings);
+  deadlines_.clear(Due::skew);
+  if (!options_.single_member) deadlines_.arm(Due::stopped, now + stop_timeout(job_.settings));
 }
 
 void Coordinator::State::on(Member& member, const Stopped& message) {
@@ -1006,8 +1027,8 @@ void Coordinator::State::fence(const Member& gone, Clock::time_point since, bool
   if (!job.fence && broken) return;
   const Clock::time_point until =
       since + (job.fence ? Clock::duration(*job.fence) : heartbeat_.limit() + job.grace + kill_margin);
-  if (until <= now || (fence_until_ && *fence_until_ >= until)) return;
-  fence_until_ = until;
+  if (until <= now || deadlines_.at(Due::fence).value_or(now) >= until) return;
+  deadlines_.arm(Due::fence, until);
   fenced_ = describe_with_rank(gone);
 }
 
@@ -1073,9 +1094,8 @@ void Coordinator::State::begin_stop(Ending ending, int signal) {
   ending.since = now;
   ending.had_started = phase_ == Phase::running;
   phase_ = Phase::stopping;
-  opened_until_.reset();
-  skew_until_.reset();
-  if (!options_.single_member) stopped_until_ = now + stop_timeout(job_.settings);
+  for (const Due due : {Due::opened, Due::skew, Due::admission}) deadlines_.clear(due);
+  if (!options_.single_member) deadlines_.arm(Due::stopped, now + stop_timeout(job_.settings));
   cause_details_.clear();
   to_stop_ = 0;
   ending_ = std::move(ending);
@@ -1110,7 +1130,7 @@ void Coordinator::State::note_stopped() {
 void Coordinator::State::on_all_stopped() {
   Ending ending = std::move(*ending_);
   ending_.reset();
-  stopped_until_.reset();
+  deadlines_.clear(Due::stopped);
   if (ending.is_final) {
     ending.cause.cause = cause_details_.text();
     end(std::move(ending.cause));
@@ -1145,7 +1165,9 @@ void Coordinator::State::on_all_stopped() {
   if (ending.cause.kind == VerdictKind::worker_failed) count_failure(ending.machine, ending.cause.host);
   gather();
   const int available = members_.available();
-  if (phase_ != Phase::gathering || (available >= job_.settings.min_nodes && !fence_until_ && !suspended_)) return;
+  if (phase_ != Phase::gathering ||
+      (available >= job_.settings.min_nodes && !deadlines_.is_armed(Due::fence) && !suspended_))
+    return;
   const std::string waiting_for = concat(wait_reason(), ", after ", ending.cause.why);
   event(event_text::waiting, job_.round, available, job_.settings.min_nodes, job_.settings.max_nodes, waiting_for);
   for (auto& [link, member] : members_.all()) send_waiting(member, member.excluded, waiting_for);
@@ -1174,7 +1196,7 @@ std::string Coordinator::State::repeated_cause(const Ending& ending) {
 void Coordinator::State::spend_restart(const std::string& why) {
   restart_unannounced_ = true;
   const Milliseconds pause = job_.budget.spend(now);
-  if (pause.count() > 0) pause_until_ = now + pause;
+  if (pause.count() > 0) deadlines_.arm(Due::pause, now + pause);
   event(event_text::restart, job_.round, job_.budget.used(), job_.settings.restart.max_restarts, pause, why);
 }
 
@@ -1206,10 +1228,12 @@ void Coordinator::State::count_failure(const std::string& machine, const std::st
 void Coordinator::State::end(VerdictMessage verdict) {
   verdict.restarts = job_.budget.used();
   job_.verdict = std::move(verdict);
-  clear_deadlines();
+  deadlines_.clear_all();
+  recovery_.reset();
   if (!options_.has_lease) return publish_verdict();
   phase_ = Phase::recording;
   recording_since_ = now;
+  arm_lease_deadline();
   to_record_ = true;
 }
 
@@ -1222,17 +1246,10 @@ void Coordinator::State::recorded() {
   if (phase_ == Phase::recording) publish_verdict();
 }
 
-void Coordinator::State::clear_deadlines() {
-  for (auto* deadline : {&join_until_, &last_call_, &pause_until_, &fence_until_, &admit_at_, &opened_until_,
-                         &stopped_until_, &skew_until_}) {
-    deadline->reset();
-  }
-  recovery_.reset();
-}
-
 void Coordinator::State::publish_verdict() {
   phase_ = Phase::ended;
-  verdict_until_ = now + verdict_timeout;
+  deadlines_.clear_all();
+  deadlines_.arm(Due::verdict, now + verdict_timeout);
   event(event_text::verdict, job_.round, *job_.verdict);
   // Only the observer gets the full cause; other agents get it abbreviated.
   observer_of_the_end_ = observer();
@@ -1284,40 +1301,18 @@ bool Coordinator::State::done() const { return phase_ == Phase::ended && members
 // ---- deadlines
 
 std::optional<Clock::time_point> Coordinator::State::next_deadline() const {
-  std::optional<Clock::time_point> first;
-  const auto consider = [&](const std::optional<Clock::time_point>& at) {
-    if (at && (!first || *at < *first)) first = at;
-  };
-  if (phase_ == Phase::ended) {
-    if (!members_.empty()) consider(verdict_until_);
-    return first;
-  }
-  consider(heartbeat_.next());
-  if (recovery_ && phase_ == Phase::gathering) consider(recovery_->deadline());
-  consider(lease_deadline());
-  consider(last_call_);
-  consider(pause_until_);
-  consider(fence_until_);
-  if (phase_ == Phase::opening || phase_ == Phase::running) consider(admit_at_);
-  consider(opened_until_);
-  consider(stopped_until_);
-  consider(skew_until_);
-  if (phase_ == Phase::gathering && members_.available() < job_.settings.min_nodes) consider(join_until_);
-  return first;
+  if (done()) return std::nullopt;
+  const auto first = deadlines_.next();
+  const auto ping = phase_ == Phase::ended ? std::nullopt : heartbeat_.next();
+  return first && ping ? std::min(first, ping) : first ? first : ping;
 }
 
 void Coordinator::State::tick() {
-  const auto over = [&](const std::optional<Clock::time_point>& at) { return at && *at <= now; };
-  if (phase_ == Phase::ended) {
-    if (!over(verdict_until_)) return;
-    std::vector<LinkId> slow;
-    for (const auto& [link, member] : members_.all()) slow.push_back(link);
-    for (const LinkId link : slow) {
-      out_.close(link);
-      members_.remove(link);
-    }
-    return;
-  }
+  if (phase_ != Phase::ended) check_heartbeats();
+  while (const auto due = deadlines_.take_expired(now)) on(*due);
+}
+
+void Coordinator::State::check_heartbeats() {
   const Heartbeat::Due due = heartbeat_.due(now, [&](LinkId link) -> std::optional<Clock::time_point> {
     const Member* member = members_.find(link);
     if (member == nullptr) return std::nullopt;
@@ -1335,53 +1330,55 @@ void Coordinator::State::tick() {
                     : concat("the connection broke: ", member->broken, "; it did not come back within ", bound),
                 member->last_heard, false);
   }
-  if (over(opened_until_)) {
-    lose_member(*members_.find(round_links_.front()), "it did not open the store in time", now, false);
-  }
-  if (over(stopped_until_)) {
-    stopped_until_.reset();
-    const std::string how =
-        concat("its workers were not stopped after ", causes::seconds_text(stop_timeout(job_.settings)));
-    for (const LinkId link : std::vector<LinkId>(round_links_)) {
-      Member* member = members_.find(link);
-      if (member == nullptr || !member->notified || member->stopped) continue;
-      lose_member(*member, how, now, false);
-      if (phase_ != Phase::running && phase_ != Phase::stopping) break;
+}
+
+void Coordinator::State::on(Due due) {
+  switch (due) {
+    case Due::opened:
+      return lose_member(*members_.find(round_links_.front()), "it did not open the store in time", now, false);
+    case Due::stopped: return lose_unstopped();
+    case Due::skew: return on_skew();
+    case Due::lease: {
+      const std::string what =
+          suspended_ ? concat("its lease could not be renewed for ", causes::seconds_text(now - suspended_since_))
+                     : concat("the verdict could not be recorded for ", causes::seconds_text(now - recording_since_));
+      return step_down(concat("the coordinator on ", options_.host, " leads no more: ", what));
+    }
+    case Due::admission: return admit_waiting();
+    case Due::last_call: last_call_over_ = true; [[fallthrough]];
+    case Due::claims:
+    case Due::pause:
+    case Due::fence: return gather();
+    case Due::join: return end(too_few_nodes_verdict());
+    case Due::verdict: {
+      std::vector<LinkId> slow;
+      for (const auto& [link, member] : members_.all()) slow.push_back(link);
+      for (const LinkId link : slow) {
+        out_.close(link);
+        members_.remove(link);
+      }
     }
   }
-  if (over(skew_until_)) {
-    std::vector<const Member*> late;
-    for (const LinkId link : round_links_) {
-      const Member* member = members_.find(link);
-      if (member != nullptr && !member->succeeded) late.push_back(member);
-    }
-    skew_until_.reset();
-    if (!late.empty()) stop_permanently(causes::skewed(late, *job_.settings.exit_skew), late.front(), 0);
+}
+
+void Coordinator::State::lose_unstopped() {
+  const std::string how =
+      concat("its workers were not stopped after ", causes::seconds_text(stop_timeout(job_.settings)));
+  for (const LinkId link : std::vector<LinkId>(round_links_)) {
+    Member* member = members_.find(link);
+    if (member == nullptr || !member->notified || member->stopped) continue;
+    lose_member(*member, how, now, false);
+    if (phase_ != Phase::running && phase_ != Phase::stopping) break;
   }
-  if (over(lease_deadline())) {
-    const std::string what =
-        suspended_ ? concat("its lease could not be renewed for ", causes::seconds_text(now - suspended_since_))
-                   : concat("the verdict could not be recorded for ", causes::seconds_text(now - recording_since_));
-    return step_down(concat("the coordinator on ", options_.host, " leads no more: ", what));
+}
+
+void Coordinator::State::on_skew() {
+  std::vector<const Member*> late;
+  for (const LinkId link : round_links_) {
+    const Member* member = members_.find(link);
+    if (member != nullptr && !member->succeeded) late.push_back(member);
   }
-  if (recovery_ && recovery_->deadline() <= now) gather();
-  if (over(pause_until_)) {
-    pause_until_.reset();
-    gather();
-  }
-  if (over(fence_until_)) {
-    fence_until_.reset();
-    gather();
-  }
-  if ((phase_ == Phase::opening || phase_ == Phase::running) && over(admit_at_)) admit_waiting();
-  if (over(last_call_)) {
-    last_call_.reset();
-    last_call_over_ = true;
-    gather();
-  }
-  if (phase_ == Phase::gathering && over(join_until_) && members_.available() < job_.settings.min_nodes) {
-    end(too_few_nodes_verdict());
-  }
+  if (!late.empty()) stop_permanently(causes::skewed(late, *job_.settings.exit_skew), late.front(), 0);
 }
 
 /// The agent that reports to the user: the coordinator's own, else node rank 0.

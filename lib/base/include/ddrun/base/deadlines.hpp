@@ -15,6 +15,7 @@ class Deadlines {
   /// Replaces the deadline of this name.
   void arm(Name name, TimePoint at) { at_[name] = at; }
   void clear(Name name) { at_.erase(name); }
+  void clear_all() { at_.clear(); }
   /// Empty if it is not armed.
   [[nodiscard]] std::optional<TimePoint> at(Name name) const {
     const auto found = at_.find(name);
