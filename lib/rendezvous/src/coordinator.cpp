@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "admission.hpp"
 #include "causes.hpp"
 #include "ddrun/base/deadlines.hpp"
 #include "ddrun/base/exit_status.hpp"
@@ -29,19 +30,13 @@ namespace ddrun::rendezvous {
 
 namespace {
 
-// With the largest number of nodes that settings allow, ranks still fit into an int.
-constexpr std::uint32_t max_workers_per_node = 16'384;
-
-/// Upper bound of a term or round that an agent may claim: there is always a next one.
-constexpr std::uint64_t max_term = std::uint64_t{1} << 62U;
 constexpr Milliseconds open_timeout{30'000};
 constexpr Milliseconds verdict_timeout{5'000};
 constexpr Milliseconds stall_notice_delay{10'000};
 /// Of a node's report of its first failure.
 constexpr std::size_t max_cause_bytes = 64UL << 10U;
-/// Of a member's text that is sent to all others, and of a host name.
+/// Of a member's text that is sent to all others.
 constexpr std::size_t max_text_bytes = 4UL << 10U;
-constexpr std::size_t max_host_name_bytes = 255;
 /// SIGKILL, and the agent's own work before and after it.
 constexpr Milliseconds kill_margin{1'000};
 /// A worker group that fails within this time has made no progress that a restart could use.
@@ -147,13 +142,7 @@ class Coordinator::State {
   [[nodiscard]] std::optional<LinkId> observer() const;
 
   // Joining.
-  struct Rejection {
-    Refused refused;
-    std::string seen_from_here;  ///< the reason for the machines that are there
-  };
-  [[nodiscard]] std::optional<Rejection> rejection(const Join& join);
   void note_turned_away(const std::string& machine, const std::string& why);
-  [[nodiscard]] const std::string& job_id(const Join& join) const;
   void admit(LinkId link, const Join& join, const LinkAddresses& addresses);
   void send_waiting(Member& member, bool spare, const std::string& waiting_for);
   [[nodiscard]] std::string wait_reason() const;
@@ -297,7 +286,7 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkAddresses
   }
   const std::string machine =
       concat(join.host.substr(0, max_host_name_bytes), " (", addresses.peer_address.text(), ")");
-  if (const auto rejected = rejection(join)) {
+  if (const auto rejected = check_join(join, job_, options_)) {
     const Refused& refused = rejected->refused;
     event(event_text::refused, job_.round, join.host, addresses.peer_address.text(), refused.why);
     if (refused.kind != RefusalKind::moved) note_turned_away(machine, rejected->seen_from_here);
@@ -317,72 +306,6 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkAddresses
 
 void Coordinator::State::note_turned_away(const std::string& machine, const std::string& why) {
   if (std::string warning = turned_away_.add(machine, why); !warning.empty()) warnings_.push_back(std::move(warning));
-}
-
-/// Of the served job, else that of the joining agent.
-const std::string& Coordinator::State::job_id(const Join& join) const {
-  if (!options_.job_id.empty()) return options_.job_id;
-  return job_.job_id.empty() ? join.job_id : job_.job_id;
-}
-
-std::optional<Coordinator::State::Rejection> Coordinator::State::rejection(const Join& join) {
-  const auto refuse = [](const std::string& why, const std::string& seen_from_here = "") {
-    return Rejection{{RefusalKind::permanent, why}, seen_from_here.empty() ? why : seen_from_here};
-  };
-  const auto other_job = [](std::string why, std::string seen_from_here) {
-    return Rejection{{RefusalKind::other_job, std::move(why)}, std::move(seen_from_here)};
-  };
-  if (const std::string& job = job_id(join); join.job_id != job) {
-    return other_job(concat("the coordinator on ", options_.host, " serves the job ", job, ", not ", join.job_id,
-                            "; give both the same --rdzv-id, or this one another endpoint"),
-                     concat("--rdzv-id is ", join.job_id, " there, ", job, " here"));
-  }
-  if (join.claim.term > max_term || join.claim.round > max_term) {
-    return refuse("no job gets to the term or round that is claimed");
-  }
-  if (options_.term != 0 && join.claim.term > options_.term) {
-    return Rejection{{RefusalKind::moved, concat("the coordinator on ", options_.host, " leads no more")}, ""};
-  }
-  if (join.agent_id.empty()) return refuse("an agent needs an id");
-  if (join.host.size() > max_host_name_bytes) return refuse("the name of a host has at most 255 bytes");
-  if (join.local_world_size == 0 || (join.local_world_size > max_workers_per_node && !options_.single_member)) {
-    return refuse(concat("a node has 1 to ", max_workers_per_node, " workers, not ", join.local_world_size));
-  }
-  if (job_.raw_settings.empty()) {
-    // If an agent runs the coordinator, its job is served, even if another agent joins first.
-    const Join& first = options_.own_join ? *options_.own_join : join;
-    const auto settings = read_settings(first.settings);
-    if (!settings) return refuse(settings.error().message);
-    job_.adopt(first, *settings);
-  }
-  if (join.version != job_.version) {
-    return refuse(concat("this is ddrun ", join.version, ", but the other nodes of the job run ", job_.version),
-                  concat("it runs ddrun ", join.version, ", and this job ", job_.version));
-  }
-  // With explicit node ranks on both sides the command lines may differ: an agent of another job would not have a free
-  // rank.
-  const bool both_have_ranks = job_.has_node_ranks && join.node_rank >= 0;
-  if (!both_have_ranks && !same_program(job_.raw_settings, join.settings)) {
-    return other_job(
-        concat("the coordinator on ", options_.host, " serves a job that runs another program, or the same ",
-               "with other arguments; give each job an --rdzv-id of its own, or another endpoint (one job ",
-               "whose machines run different command lines needs an --rdzv-id, too, or --node-rank on each)"),
-        "it runs another program, or the same with other arguments (see --rdzv-id)");
-  }
-  const auto differences = [&](Audience audience) {
-    return describe_differences(job_.raw_settings, join.settings, audience);
-  };
-  if (const std::string different = differences(Audience::there); !different.empty()) {
-    return refuse(concat("this node and those that are there do not agree: ", different), differences(Audience::here));
-  }
-  if (join.node_rank < -1 || join.node_rank >= job_.settings.max_nodes) {
-    return refuse(concat("node rank ", join.node_rank, " is not from 0 to ", job_.settings.max_nodes - 1));
-  }
-  if (job_.excluded(machine_of(join))) {
-    return refuse(concat(join.host, " is left out: its workers failed ", job_.settings.node_max_failures,
-                         " times (--node-max-failures)"));
-  }
-  return std::nullopt;
 }
 
 void Coordinator::State::admit(LinkId link, const Join& join, const LinkAddresses& addresses) {
