@@ -23,7 +23,7 @@
 #include "membership.hpp"
 #include "node_ranks.hpp"
 #include "outgoing.hpp"
-#include "recovery.hpp"
+#include "succession.hpp"
 #include "turned_away.hpp"
 
 namespace ddrun::rendezvous {
@@ -41,10 +41,8 @@ constexpr std::size_t max_text_bytes = 4UL << 10U;
 constexpr Milliseconds kill_margin{1'000};
 /// A worker group that fails within this time has made no progress that a restart could use.
 constexpr Milliseconds early_failure_time{1'000};
-/// For members of a round to rejoin under the next coordinator: after their workers are stopped, and before any claim
-/// has arrived.
+/// For members of a round to rejoin under the next coordinator, after their workers are stopped.
 constexpr Milliseconds rejoin_timeout{5'000};
-constexpr Milliseconds first_claim_timeout{10'000};
 /// The longest time that a newcomer waits for the running round to settle, whatever --last-call is.
 constexpr Milliseconds max_settle_time{30'000};
 
@@ -155,12 +153,10 @@ class Coordinator::State {
 
   // Takeover.
   void expect_claims();
-  void note_claim(Member& member, const RoundClaim& claim);
-  [[nodiscard]] bool recovers();
-  void recover();
+  void recover(const Recovery& recovery);
   [[nodiscard]] const Member* own_member() const;
   [[nodiscard]] bool is_over() const { return phase_ == Phase::recording || phase_ == Phase::ended; }
-  [[nodiscard]] int stop_signal(int wanted) const;
+  [[nodiscard]] Clock::duration lost_workers_timeout() const;
   void escalate_to_kill();
   void hand_over(const Ending& ending);
   void dismiss_members(RefusalKind kind, const std::string& why);
@@ -240,15 +236,8 @@ class Coordinator::State {
   std::optional<Clock::time_point> join_until_;  ///< since the first round's members were gathered
   bool last_call_over_ = false;
   std::string fenced_;  ///< the lost member whose workers the fence waits for
-  std::optional<Recovery> recovery_;
-  Round claimed_ = 0;                            ///< the highest round of any claim
-  bool recovered_ = false;                       ///< or there was no claim to recover from
-  bool had_coordinator_ = false;                 ///< a member has claimed an earlier coordinator
-  bool suspended_ = false;                       ///< the lease has expired
-  bool lost_round_members_ = false;              ///< since the last START
-  bool restart_unannounced_ = false;             ///< a restart was decided, and no START has carried it yet
+  Succession succession_;
   std::optional<VerdictMessage> lost_finished_;  ///< a finished member was lost: the cause, if it counts later
-  Clock::time_point suspended_since_;
   Clock::time_point recording_since_;
   bool to_record_ = false;  ///< the transport has not taken the verdict yet
   /// The reply to agents that join after this coordinator stepped down.
@@ -282,7 +271,7 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkAddresses
     deadlines_.clear(Due::last_call);
     last_call_over_ = false;
     last_cause_.reset();
-    recovered_ = false;
+    succession_.forget_former();
   }
   const std::string machine =
       concat(join.host.substr(0, max_host_name_bytes), " (", addresses.peer_address.text(), ")");
@@ -313,15 +302,11 @@ void Coordinator::State::admit(LinkId link, const Join& join, const LinkAddresse
   const bool is_own = options_.single_member || (options_.own_join && options_.own_join->agent_id == join.agent_id);
   Member& member = members_.add(link, join, addresses, is_own, now);
   if (!options_.single_member) heartbeat_.add(link, now);
-  const bool may_recover = options_.term != 0 && !job_.started && !job_.verdict && !recovery_;
-  // An earlier coordinator is recovered from once: its members have had their time to rejoin.
-  const bool is_news = join.claim.node_count > 0 || (join.claim.term != 0 && !had_coordinator_);
-  if (may_recover && (!recovered_ || is_news)) expect_claims();
+  const bool may_recover = options_.term != 0 && !job_.started && !job_.verdict;
+  if (may_recover && succession_.is_news(join.claim)) expect_claims();
   if (join.claim.term < options_.term) {
-    note_claim(member, join.claim);
-    // Also from a late claim: the number of restarts never decreases.
-    job_.merge(join.claim.job_state, now);
-    claimed_ = std::max(claimed_, join.claim.round);
+    succession_.add_claim(member, join.claim, members_);
+    job_.merge(join.claim.job_state, now);  // also from a late claim: the number of restarts never decreases
   }
   out_.send(link, Welcome{options_.host, static_cast<std::uint32_t>(options_.heartbeat_interval.count()),
                           static_cast<std::uint32_t>(options_.heartbeat_misses), job_.job_id, "",
@@ -362,8 +347,8 @@ void Coordinator::State::send_waiting(Member& member, bool spare, const std::str
 std::string Coordinator::State::wait_reason() const {
   const int wanted = job_.settings.min_nodes - members_.available();
   if (wanted > 0) return causes::more_nodes(wanted);
-  if (recovery_) return "the others of the last round";
-  if (suspended_) return "the lease, which cannot be renewed at the moment";
+  if (succession_.expects_claims()) return "the others of the last round";
+  if (succession_.is_suspended()) return "the lease, which cannot be renewed at the moment";
   if (const auto until = deadlines_.at(Due::fence)) {
     return concat("the end of workers that may still run on ", fenced_, ", for ", causes::seconds_text(*until - now),
                   " (--fence)");
@@ -374,7 +359,7 @@ std::string Coordinator::State::wait_reason() const {
 // ---- newcomers beside a round: admitting one restarts all workers, so they are collected for a while
 
 bool Coordinator::State::has_free_place() const {
-  return !suspended_ && (phase_ == Phase::opening || phase_ == Phase::running) && !any_succeeded_ &&
+  return !succession_.is_suspended() && (phase_ == Phase::opening || phase_ == Phase::running) && !any_succeeded_ &&
          round_size_ < static_cast<std::size_t>(job_.settings.max_nodes);
 }
 
@@ -412,42 +397,20 @@ void Coordinator::State::reply_job_ended(LinkId link) {
 
 // ---- takeover from an earlier coordinator
 
+/// After the last sign of life of a member, until its workers have ended whatever has happened to it.
+Clock::duration Coordinator::State::lost_workers_timeout() const {
+  const JobSettings& job = job_.settings;
+  return job.fence ? Clock::duration(*job.fence) : heartbeat_.limit() + job.grace + kill_margin;
+}
+
 /// Starts to wait for members of the last round.
 void Coordinator::State::expect_claims() {
-  const JobSettings& job = job_.settings;
-  const Clock::duration stopped = std::max<Clock::duration>(
-      options_.lease_ttl,
-      rejoin_timeout + (job.fence ? Clock::duration(*job.fence) : heartbeat_.limit() + job.grace + kill_margin));
-  recovery_.emplace(now + std::min<Clock::duration>(first_claim_timeout, stopped), now + stopped, options_.has_lease);
+  const auto stopped = std::max<Clock::duration>(options_.lease_ttl, rejoin_timeout + lost_workers_timeout());
+  succession_.expect_claims(now, now + stopped, options_.has_lease);
 }
 
-/// A member that claims any round but the last one counts as a newcomer.
-void Coordinator::State::note_claim(Member& member, const RoundClaim& claim) {
-  if (!recovery_) return;
-  const Recovery::AddedClaim added = recovery_->add_claim(member.link, claim);
-  for (const LinkId link : added.outdated) {
-    if (Member* other = members_.find(link)) other->kept_rank = -1;
-  }
-  if (added.of_last_round) member.kept_rank = claim.node_rank;
-}
-
-/// True while members of the last round may still rejoin; otherwise recovers, and the job continues from there.
-bool Coordinator::State::recovers() {
-  deadlines_.clear(Due::claims);
-  if (!recovery_) return false;
-  const bool all_of_a_new_job = recovery_->is_new_job() && members_.available() >= job_.settings.max_nodes;
-  if (!recovery_->complete() && now < recovery_->deadline() && !all_of_a_new_job) {
-    deadlines_.arm(Due::claims, recovery_->deadline());
-    return true;
-  }
-  recover();
-  return false;
-}
-
-void Coordinator::State::recover() {
-  const Recovery recovery = *std::exchange(recovery_, std::nullopt);
-  recovered_ = true;
-  had_coordinator_ = !recovery.is_new_job();
+/// Members of an earlier coordinator's last round have rejoined, or their workers have ended: the job continues.
+void Coordinator::State::recover(const Recovery& recovery) {
   const RoundClaim& last = recovery.last();
   if (last.term == 0) return;  // no round was ever started
   job_.round = std::max(job_.round, last.round);
@@ -483,8 +446,7 @@ const Member* Coordinator::State::own_member() const {
 }
 
 void Coordinator::State::suspend() {
-  if (std::exchange(suspended_, true) || phase_ == Phase::ended) return;
-  suspended_since_ = now;
+  if (!succession_.suspend(now) || phase_ == Phase::ended) return;
   arm_lease_deadline();
   if (is_over()) return;
   if (phase_ == Phase::opening) {
@@ -502,9 +464,9 @@ void Coordinator::State::suspend() {
 
 void Coordinator::State::lead(Term term) {
   options_.term = term;
-  if (!std::exchange(suspended_, false)) return;
+  if (!succession_.resume()) return;
   arm_lease_deadline();
-  if (lost_round_members_ && (phase_ == Phase::gathering || phase_ == Phase::stopping)) {
+  if (succession_.has_lost_members() && (phase_ == Phase::gathering || phase_ == Phase::stopping)) {
     // They may have continued under another coordinator, whose rounds are unknown here; their claims tell.
     return dismiss_members(RefusalKind::lost, concat("the coordinator on ", options_.host,
                                                      " had lost its lease, and members: looking for them anew"));
@@ -512,22 +474,23 @@ void Coordinator::State::lead(Term term) {
   if (!is_over()) out_.notice("the lease that says who leads the job is renewed");
   if (phase_ == Phase::recording) to_record_ = true;
   // No round has run here, but another coordinator may have led meanwhile.
-  if (phase_ == Phase::gathering && !job_.started && !recovery_ && !members_.empty()) expect_claims();
+  if (phase_ == Phase::gathering && !job_.started && !succession_.expects_claims() && !members_.empty())
+    expect_claims();
   gather();
   schedule_admission();
 }
 
 /// Until when the next round, or the verdict, may wait for the lease.
 void Coordinator::State::arm_lease_deadline() {
-  const bool waits = phase_ == Phase::recording || (suspended_ && phase_ == Phase::gathering);
+  const auto& suspended = succession_.suspended_since();
+  const bool waits = phase_ == Phase::recording || (suspended && phase_ == Phase::gathering);
   if (!waits) return deadlines_.clear(Due::lease);
-  deadlines_.arm(Due::lease, (suspended_ ? suspended_since_ : recording_since_) + options_.suspend_timeout);
+  deadlines_.arm(Due::lease, suspended.value_or(recording_since_) + options_.suspend_timeout);
 }
 
 /// Kind `lost` makes the next coordinator count a restart: needed for one that no claim carries.
 void Coordinator::State::step_down(const std::string& why) {
-  const bool owes_restart =
-      restart_unannounced_ || (ending_ && ending_->uses_restart) || (suspended_ && lost_round_members_);
+  const bool owes_restart = succession_.owes_restart() || (ending_ && ending_->uses_restart);
   dismiss_members(owes_restart ? RefusalKind::lost : RefusalKind::moved, why);
 }
 
@@ -538,7 +501,7 @@ void Coordinator::State::dismiss_members(RefusalKind kind, const std::string& wh
   phase_ = Phase::ended;
   stepped_down_ = Refused{RefusalKind::moved, why};
   deadlines_.clear_all();
-  recovery_.reset();
+  succession_.forget_claims();
   std::vector<LinkId> links;
   for (const auto& [link, member] : members_.all()) links.push_back(link);
   for (const LinkId link : links) {
@@ -555,17 +518,13 @@ void Coordinator::State::dismiss_members(RefusalKind kind, const std::string& wh
 
 /// The coordinator's own agent leaves, and the job continues with another coordinator: all workers are stopped.
 void Coordinator::State::hand_over(const Ending& ending) {
-  if (ending.uses_restart) restart_unannounced_ = true;
+  if (ending.uses_restart) succession_.owe_restart();
   step_down(concat("the coordinator on ", options_.host, " leads no more: ", ending.cause.why));
 }
 
-/// The next coordinator does not wait for members it does not know of, so their workers must end with the lease: once
-/// round members are lost without a lease, the rest get no grace.
-int Coordinator::State::stop_signal(int wanted) const { return suspended_ && lost_round_members_ ? SIGKILL : wanted; }
-
 /// Repeats STOP with SIGKILL for members that were stopped with grace before.
 void Coordinator::State::escalate_to_kill() {
-  if (phase_ == Phase::stopping && !ending_->killed && stop_signal(0) == SIGKILL) send_stop(SIGKILL);
+  if (phase_ == Phase::stopping && !ending_->killed && succession_.must_kill()) send_stop(SIGKILL);
 }
 
 // ---- rounds: waiting for members, then OPEN and START
@@ -578,13 +537,17 @@ void Coordinator::State::gather() {
   const bool too_few = members_.available() < job.min_nodes;
   if (too_few) deadlines_.arm(Due::join, *join_until_);
   else deadlines_.clear(Due::join);
-  if (recovers() || phase_ != Phase::gathering) return;
+  const auto claims_until = succession_.wait_until(now, members_.available() >= job.max_nodes);
+  if (claims_until) return deadlines_.arm(Due::claims, *claims_until);
+  deadlines_.clear(Due::claims);
+  if (const auto claims = succession_.take_claims()) recover(*claims);
+  if (phase_ != Phase::gathering) return;
   if (too_few) {
     deadlines_.clear(Due::last_call);
     last_call_over_ = false;
     return;
   }
-  if (deadlines_.is_armed(Due::pause) || deadlines_.is_armed(Due::fence) || suspended_) return;
+  if (deadlines_.is_armed(Due::pause) || deadlines_.is_armed(Due::fence) || succession_.is_suspended()) return;
   const int available = members_.available();
   const bool all_expected = options_.first_round_nodes > 0 && available >= options_.first_round_nodes;
   const bool last_call_over = job_.started || last_call_over_ || job.last_call.count() == 0 || all_expected;
@@ -608,7 +571,7 @@ void Coordinator::State::begin_round() {
   const std::vector<Member*> members = order_members(choose_members(available, max_nodes));
   const std::vector<const Member*> seen(members.begin(), members.end());
   // Above every claim, late ones included.
-  job_.round = std::max(job_.round, claimed_) + 1;
+  job_.round = std::max(job_.round, succession_.claimed()) + 1;
   phase_ = Phase::opening;
   deadlines_.clear(Due::last_call);
   any_succeeded_ = false;
@@ -649,9 +612,8 @@ void Coordinator::State::start_round(std::uint16_t port) {
   join_until_.reset();
   phase_ = Phase::running;
   started_at_ = now;
-  lost_round_members_ = restart_unannounced_ = false;
+  succession_.note_started();
   lost_finished_.reset();
-  recovery_.reset();
   job_.started = true;
   const Member* own = own_member();
   job_.coordinator_node_rank = own != nullptr && own->in_round ? own->node_rank : -1;
@@ -856,8 +818,7 @@ void Coordinator::State::lost(LinkId link, const std::string& how) {
 void Coordinator::State::lose_member(Member& member, const std::string& how, Clock::time_point since, bool broken) {
   const Member gone = member;
   members_.remove(gone.link);
-  if (recovery_) recovery_->remove_claim(gone.link);
-  lost_round_members_ = lost_round_members_ || gone.kept_rank >= 0;
+  succession_.note_lost(gone);
   VerdictMessage cause = causes::node_lost(gone, how);
   const bool leader_lost = gone.runs_coordinator && options_.has_lease && !is_over();
   if (leader_lost && !broken && gone.in_round && gone.notified) {
@@ -890,7 +851,7 @@ void Coordinator::State::lose_member(Member& member, const std::string& how, Clo
       }
       break;
     case Phase::running:
-      if (missed || (gone.in_round && suspended_)) stop_for_cause(std::move(cause), gone.link, true);
+      if (missed || (gone.in_round && succession_.is_suspended())) stop_for_cause(std::move(cause), gone.link, true);
       else if (gone.in_round) lost_finished_ = std::move(cause);
       break;
     case Phase::stopping:
@@ -946,10 +907,8 @@ void Coordinator::State::count_loss(VerdictMessage cause) {
 void Coordinator::State::fence(const Member& gone, Clock::time_point since, bool broken) {
   const bool had_workers = phase_ == Phase::running || (phase_ == Phase::stopping && ending_->had_started);
   if (options_.single_member || !had_workers || !gone.in_round || !gone.notified || gone.stopped) return;
-  const JobSettings& job = job_.settings;
-  if (!job.fence && broken) return;
-  const Clock::time_point until =
-      since + (job.fence ? Clock::duration(*job.fence) : heartbeat_.limit() + job.grace + kill_margin);
+  if (!job_.settings.fence && broken) return;
+  const Clock::time_point until = since + lost_workers_timeout();
   if (until <= now || deadlines_.at(Due::fence).value_or(now) >= until) return;
   deadlines_.arm(Due::fence, until);
   fenced_ = describe_with_rank(gone);
@@ -1026,7 +985,7 @@ void Coordinator::State::begin_stop(Ending ending, int signal) {
     const Member* member = members_.find(link);
     if (member != nullptr && member->notified && !member->stopped) ++to_stop_;
   }
-  send_stop(stop_signal(signal));
+  send_stop(succession_.must_kill() ? SIGKILL : signal);
   if (to_stop_ == 0) on_all_stopped();
 }
 
@@ -1089,7 +1048,7 @@ void Coordinator::State::on_all_stopped() {
   gather();
   const int available = members_.available();
   if (phase_ != Phase::gathering ||
-      (available >= job_.settings.min_nodes && !deadlines_.is_armed(Due::fence) && !suspended_))
+      (available >= job_.settings.min_nodes && !deadlines_.is_armed(Due::fence) && !succession_.is_suspended()))
     return;
   const std::string waiting_for = concat(wait_reason(), ", after ", ending.cause.why);
   event(event_text::waiting, job_.round, available, job_.settings.min_nodes, job_.settings.max_nodes, waiting_for);
@@ -1117,7 +1076,7 @@ std::string Coordinator::State::repeated_cause(const Ending& ending) {
 
 /// The next round is a restart, after the configured pause.
 void Coordinator::State::spend_restart(const std::string& why) {
-  restart_unannounced_ = true;
+  succession_.owe_restart();
   const Milliseconds pause = job_.budget.spend(now);
   if (pause.count() > 0) deadlines_.arm(Due::pause, now + pause);
   event(event_text::restart, job_.round, job_.budget.used(), job_.settings.restart.max_restarts, pause, why);
@@ -1152,7 +1111,7 @@ void Coordinator::State::end(VerdictMessage verdict) {
   verdict.restarts = job_.budget.used();
   job_.verdict = std::move(verdict);
   deadlines_.clear_all();
-  recovery_.reset();
+  succession_.forget_claims();
   if (!options_.has_lease) return publish_verdict();
   phase_ = Phase::recording;
   recording_since_ = now;
@@ -1161,7 +1120,8 @@ void Coordinator::State::end(VerdictMessage verdict) {
 }
 
 std::optional<VerdictMessage> Coordinator::State::take_verdict_to_record() {
-  if (phase_ != Phase::recording || suspended_ || !std::exchange(to_record_, false)) return std::nullopt;
+  if (phase_ != Phase::recording || succession_.is_suspended() || !std::exchange(to_record_, false))
+    return std::nullopt;
   return job_.verdict;
 }
 
@@ -1263,8 +1223,10 @@ void Coordinator::State::on(Due due) {
     case Due::skew: return on_skew();
     case Due::lease: {
       const std::string what =
-          suspended_ ? concat("its lease could not be renewed for ", causes::seconds_text(now - suspended_since_))
-                     : concat("the verdict could not be recorded for ", causes::seconds_text(now - recording_since_));
+          succession_.is_suspended()
+              ? concat("its lease could not be renewed for ",
+                       causes::seconds_text(now - *succession_.suspended_since()))
+              : concat("the verdict could not be recorded for ", causes::seconds_text(now - recording_since_));
       return step_down(concat("the coordinator on ", options_.host, " leads no more: ", what));
     }
     case Due::admission: return admit_waiting();
