@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "ddrun/rendezvous/coordinator.hpp"
+#include "ddrun/rendezvous/coordinator_options.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 #include "job_state.hpp"
 

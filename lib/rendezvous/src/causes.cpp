@@ -19,7 +19,7 @@ VerdictMessage make_verdict(const Member& member, VerdictKind kind, int exit_cod
   verdict.kind = kind;
   verdict.exit_code = exit_code;
   verdict.host = member.host;
-  verdict.node_rank = member.in_round ? member.node_rank : -1;
+  verdict.node_rank = member.in_round() ? member.node_rank : -1;
   verdict.why = std::move(why);
   return verdict;
 }
@@ -83,6 +83,11 @@ VerdictMessage skewed(const std::vector<const Member*>& late, Milliseconds allow
   return make_verdict(*late.front(), VerdictKind::timed_out, exit_codes::timed_out,
                       concat("workers on ", first_names(std::move(hosts)), " still ran ", seconds_text(allowed),
                              " after the first node had finished (--exit-skew)"));
+}
+
+std::string truncate_text(const std::string& text) {
+  constexpr std::size_t max_text_bytes = 4UL << 10U;
+  return text.size() <= max_text_bytes ? text : concat(text.substr(0, max_text_bytes), " [...]");
 }
 
 std::string more_nodes(int wanted) { return counted(wanted, "more node"); }

@@ -16,6 +16,9 @@ namespace ddrun::rendezvous::causes {
 /// "600 s", "0.5 s".
 [[nodiscard]] std::string seconds_text(Clock::duration time);
 
+/// For a text of a member that is sent to all others.
+[[nodiscard]] std::string truncate_text(const std::string& text);
+
 /// "1 more node", "2 more nodes".
 [[nodiscard]] std::string more_nodes(int wanted);
 

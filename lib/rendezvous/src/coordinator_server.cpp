@@ -19,13 +19,13 @@
 #include <vector>
 
 #include "codec.hpp"
+#include "coordinator.hpp"
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/listener.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
-#include "ddrun/rendezvous/coordinator.hpp"
 #include "ddrun/rendezvous/hmac.hpp"
 #include "ddrun/rendezvous/secret.hpp"
 #include "frames.hpp"

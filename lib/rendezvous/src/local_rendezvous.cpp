@@ -6,11 +6,11 @@
 #include <variant>
 
 #include "back_ends.hpp"
+#include "coordinator.hpp"
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/alarm.hpp"
 #include "ddrun/base/io_context.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/rendezvous/coordinator.hpp"
 #include "ddrun/rendezvous/secret.hpp"
 #include "ddrun/store/tcp_server.hpp"
 #include "settings.hpp"

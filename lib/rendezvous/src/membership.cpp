@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 
 #include "ddrun/base/text.hpp"
 
@@ -11,7 +12,7 @@ namespace ddrun::rendezvous {
 std::string describe(const Member& member) { return concat(member.host, " (", member.peer_address.text(), ")"); }
 
 std::string describe_with_rank(const Member& member) {
-  if (!member.in_round) return describe(member);
+  if (!member.in_round()) return describe(member);
   return concat(member.host, " (", member.peer_address.text(), ", node rank ", member.node_rank, ")");
 }
 
@@ -94,16 +95,24 @@ Member* Membership::conflicting_member(const Join& join) {
   return same == by_wanted_rank_.end() ? nullptr : find(same->second);
 }
 
-void Membership::set_leaving(Member& member, int signal) {
+void Membership::set_leaving(Member& member, Departure departure) {
   if (member.available()) ++unavailable_;
-  member.leaving = true;
-  member.leave_signal = signal;
+  member.leaving = std::move(departure);
   release_identity(member);
 }
 
 void Membership::set_excluded(Member& member) {
   if (member.available()) ++unavailable_;
   member.excluded = true;
+}
+
+std::vector<Member*> Membership::available_members() {
+  std::vector<Member*> available;
+  available.reserve(members_.size());
+  for (auto& [link, member] : members_) {
+    if (member.available()) available.push_back(&member);
+  }
+  return available;
 }
 
 std::string Membership::names(std::size_t max) const {

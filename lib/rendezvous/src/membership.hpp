@@ -11,11 +11,28 @@
 #include "ddrun/base/duration.hpp"
 #include "ddrun/rendezvous/event_text.hpp"
 #include "ddrun/rendezvous/link_id.hpp"
+#include "ddrun/rendezvous/messages.hpp"
 
 namespace ddrun::rendezvous {
 
 /// Own addresses accepted per agent (PROTOCOL.md, section 3); more are ignored.
 inline constexpr std::size_t max_own_addresses = 64;
+
+/// A member's way through a round.
+enum class Part : std::uint8_t {
+  none,       ///< in no round
+  chosen,     ///< in the round, and not told yet
+  notified,   ///< OPEN or START was sent, so STOPPED will come
+  succeeded,  ///< SUCCEEDED has come
+  stopped,    ///< STOPPED has come, without SUCCEEDED
+  finished,   ///< both have come
+};
+
+/// A member that leaves: LEAVE was received, or ABORT.
+struct Departure {
+  int signal = 0;              ///< of LEAVE
+  std::optional<Abort> abort;  ///< the reason, if it leaves by ABORT
+};
 
 /// A member. There may be ten thousand, so nothing common to all is stored here.
 struct Member {
@@ -34,27 +51,24 @@ struct Member {
   int local_world_size = 1;
   bool runs_coordinator = false;
 
-  bool excluded = false;         ///< its host failed too often, but the coordinator's agent must stay
-  bool leaving = false;          ///< LEAVE was received
-  int leave_signal = 0;          ///< of LEAVE
-  std::optional<Abort> aborted;  ///< the reason, if it leaves by ABORT
+  bool excluded = false;  ///< its host failed too often, but the coordinator's agent must stay
+  std::optional<Departure> leaving;
   bool notified_spare = false;
 
   int kept_rank = -1;  ///< in the last started round
   int node_rank = -1;  ///< in the current round
-  bool in_round = false;
-  bool notified = false;  ///< OPEN or START of this round was sent, so STOPPED will come
-  bool succeeded = false;
-  bool stopped = false;
+  Part part = Part::none;
 
   Clock::time_point last_heard;
   std::string broken;           ///< how its connection broke, until the next sign of life
   bool stall_reported = false;  ///< its main thread is blocked, and a notice was sent
 
   [[nodiscard]] bool available() const { return !leaving && !excluded; }
-  [[nodiscard]] bool finished() const { return succeeded && stopped; }
+  [[nodiscard]] bool in_round() const { return part != Part::none; }
+  [[nodiscard]] bool was_notified() const { return part >= Part::notified; }
+  [[nodiscard]] bool owes_stopped() const { return part == Part::notified || part == Part::succeeded; }
   /// As subject of an event.
-  [[nodiscard]] event_text::Node node() const { return {host, peer_address.text(), in_round ? node_rank : -1}; }
+  [[nodiscard]] event_text::Node node() const { return {host, peer_address.text(), in_round() ? node_rank : -1}; }
 };
 
 /// "b (10.0.0.2)".
@@ -76,11 +90,11 @@ class Membership {
 
   /// The member with this agent id or node rank, which excludes the joining agent.
   [[nodiscard]] Member* conflicting_member(const Join& join);
-  /// Link of the agent in this process, if it has joined.
-  [[nodiscard]] std::optional<LinkId> own_link() const { return own_; }
+  /// The agent in this process; null if it has not joined.
+  [[nodiscard]] const Member* own() const { return own_ ? find(*own_) : nullptr; }
 
   /// Excludes it from new rounds and frees its node rank.
-  void set_leaving(Member& member, int signal);
+  void set_leaving(Member& member, Departure departure);
   void set_excluded(Member& member);
 
   /// Labels each member by its short host name, or the full one where that is ambiguous. Call before a round begins:
@@ -91,6 +105,7 @@ class Membership {
   [[nodiscard]] bool empty() const { return members_.empty(); }
   /// Members that can take part in a round.
   [[nodiscard]] int available() const { return static_cast<int>(members_.size() - unavailable_); }
+  [[nodiscard]] std::vector<Member*> available_members();
 
   [[nodiscard]] std::map<LinkId, Member>& all() { return members_; }
   [[nodiscard]] const std::map<LinkId, Member>& all() const { return members_; }

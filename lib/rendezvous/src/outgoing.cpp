@@ -11,11 +11,9 @@ constexpr std::uint64_t max_unread_report_bytes = 32UL << 20U;
 
 }  // namespace
 
-void Outgoing::send(LinkId link, FromCoordinator message) {
-  outputs_.push_back(Coordinator::Output{link, std::move(message)});
-}
+void Outgoing::send(LinkId link, FromCoordinator message) { outputs_.push_back(Output{link, std::move(message)}); }
 
-void Outgoing::close(LinkId link) { outputs_.push_back(Coordinator::Output{link, std::nullopt}); }
+void Outgoing::close(LinkId link) { outputs_.push_back(Output{link, std::nullopt}); }
 
 void Outgoing::refuse(LinkId link, RefusalKind kind, const std::string& why) {
   send(link, Refused{kind, why});
@@ -60,6 +58,6 @@ void Outgoing::report(NodeReport report) {
   send(*to, std::move(report));
 }
 
-std::vector<Coordinator::Output> Outgoing::take() { return std::exchange(outputs_, {}); }
+std::vector<Output> Outgoing::take() { return std::exchange(outputs_, {}); }
 
 }  // namespace ddrun::rendezvous

@@ -8,10 +8,16 @@
 #include <string>
 #include <vector>
 
-#include "ddrun/rendezvous/coordinator.hpp"
+#include "ddrun/rendezvous/link_id.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 
 namespace ddrun::rendezvous {
+
+/// A message to send; without one: close the link after everything queued before.
+struct Output {
+  LinkId link = 0;
+  std::optional<FromCoordinator> message;
+};
 
 /// Output queue of a coordinator. Events, notices and reports about workers go to one agent only, the observer, which
 /// shows them to the user.
@@ -33,7 +39,8 @@ class Outgoing {
   /// being slow.
   void report(NodeReport report);
 
-  [[nodiscard]] std::vector<Coordinator::Output> take();
+  [[nodiscard]] std::vector<Output> take();
+  [[nodiscard]] std::optional<LinkId> observer() const { return observer_(); }
 
  private:
   /// Bytes of reports sent to the observer. Those sent before a ping are read when its PONG arrives.
@@ -46,7 +53,7 @@ class Outgoing {
   };
 
   std::function<std::optional<LinkId>()> observer_;
-  std::vector<Coordinator::Output> outputs_;
+  std::vector<Output> outputs_;
   std::deque<std::string> early_events_;
   std::uint32_t pings_ = 0;
   Reported reported_;

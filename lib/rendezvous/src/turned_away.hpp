@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ddrun/base/text.hpp"
@@ -12,19 +13,21 @@ namespace ddrun::rendezvous {
 /// Machines that were refused, with the reasons, for the user. Bounded, whatever clients send.
 class TurnedAway {
  public:
-  /// The warning; empty if this machine was refused for this reason before, or if the list is full.
-  [[nodiscard]] std::string add(const std::string& machine, std::string why) {
+  /// Warns, unless this machine was refused for this reason before, or the list is full.
+  void add(const std::string& machine, std::string why) {
     why.resize(std::min(why.size(), max_why_bytes));
     for (Entry& entry : entries_) {
       if (entry.machine != machine || entry.why != why) continue;
       entry.admitted = false;
-      return "";
+      return;
     }
     is_full_ = is_full_ || entries_.size() == max_entries;
-    if (is_full_) return "";
+    if (is_full_) return;
     entries_.push_back({machine, why, false});
-    return concat(machine, " was turned away: ", why);
+    warnings_.push_back(concat(machine, " was turned away: ", why));
   }
+  /// Empties the list.
+  [[nodiscard]] std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
   /// It was admitted later.
   void set_admitted(const std::string& machine) {
     for (Entry& entry : entries_) entry.admitted = entry.admitted || entry.machine == machine;
@@ -46,6 +49,7 @@ class TurnedAway {
   static constexpr std::size_t max_entries = 10;
   static constexpr std::size_t max_why_bytes = 400;
   std::vector<Entry> entries_;
+  std::vector<std::string> warnings_;
   bool is_full_ = false;  ///< and more came
 };
 

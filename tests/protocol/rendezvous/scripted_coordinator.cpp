@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 
+#include "coordinator.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::test {
@@ -46,124 +47,119 @@ namespace ddrun::rendezvous {
 
 using test::log;
 
-class Coordinator::State {
- public:
+namespace {
+
+struct Script {
   struct Peer {
     std::string host;
     Clock::time_point last_heard;
   };
-  CoordinatorOptions options;
   std::map<LinkId, Peer> peers;
-  std::vector<Output> outputs;
   std::optional<Clock::time_point> next_ping;
   std::uint32_t pings = 0;
-  bool done = false;
-
-  void send(LinkId link, FromCoordinator message) { outputs.push_back({link, std::move(message)}); }
 };
 
-Coordinator::Coordinator(CoordinatorOptions options) : state_(std::make_unique<State>()) {
-  state_->options = std::move(options);
+/// Each coordinator is used by one thread at a time.
+Script& script_of(const Coordinator& coordinator) {
+  static std::map<const Coordinator*, Script> scripts;
+  const std::lock_guard lock(test::mutex);
+  return scripts[&coordinator];
 }
-Coordinator::~Coordinator() = default;
-Coordinator::Coordinator(Coordinator&&) noexcept = default;
-Coordinator& Coordinator::operator=(Coordinator&&) noexcept = default;
+
+}  // namespace
+
+Coordinator::Coordinator(CoordinatorOptions options)
+    : job_(std::move(options), [] { return std::optional<LinkId>(); }) {
+  script_of(*this) = {};
+}
 
 void Coordinator::join(LinkId link, const Join& join, const LinkAddresses& addresses, Clock::time_point now) {
-  if (join.job_id == "elsewhere" && state_->options.job_id != "elsewhere") {
-    state_->send(link, Refused{RefusalKind::other_job, "another job is served here"});
-    state_->outputs.push_back({link, std::nullopt});
-    return;
+  const CoordinatorOptions& options = job_.options;
+  if (join.job_id == "elsewhere" && options.job_id != "elsewhere") {
+    return job_.out.refuse(link, RefusalKind::other_job, "another job is served here");
   }
-  log(concat("join ", join.host, " ", addresses.peer_address.text(), " ", state_->options.job_id));
-  state_->peers[link] = {join.host, now};
-  const auto& options = state_->options;
+  log(concat("join ", join.host, " ", addresses.peer_address.text(), " ", options.job_id));
+  Script& script = script_of(*this);
+  script.peers[link] = {join.host, now};
   Welcome welcome;
   welcome.coordinator_host = "coordinator's host";
   welcome.heartbeat_ms = static_cast<std::uint32_t>(options.heartbeat_interval.count());
   welcome.heartbeat_misses = static_cast<std::uint32_t>(options.heartbeat_misses);
   welcome.job_id = join.job_id;
-  state_->send(link, welcome);
-  if (join.job_id == "no-address") state_->send(link, Open{1, "127.0.0.1", 0, {}});
-  if (join.job_id == "link-local") state_->send(link, Open{1, "fe80::1", 0, {"fe80::2"}});
-  if (!state_->next_ping) state_->next_ping = now + options.heartbeat_interval;
+  job_.out.send(link, welcome);
+  if (join.job_id == "no-address") job_.out.send(link, Open{1, "127.0.0.1", 0, {}});
+  if (join.job_id == "link-local") job_.out.send(link, Open{1, "fe80::1", 0, {"fe80::2"}});
+  if (!script.next_ping) script.next_ping = now + options.heartbeat_interval;
 }
 
 void Coordinator::receive(LinkId link, const FromAgent& message, Clock::time_point now) {
-  auto& state = *state_;
-  state.peers[link].last_heard = now;
+  auto& peers = script_of(*this).peers;
+  peers[link].last_heard = now;
   if (const auto* pong = std::get_if<Pong>(&message); pong != nullptr && pong->stalled_ms > 0) {
-    log(concat("stalled ", state.peers[link].host));
+    log(concat("stalled ", peers[link].host));
   }
   if (const auto* opened = std::get_if<Opened>(&message)) {
     Start start;
     start.round = opened->round;
-    state.send(link, start);
+    job_.out.send(link, start);
   } else if (const auto* failed = std::get_if<Failed>(&message)) {
     log("Failed");
-    for (const auto& [other, peer] : state.peers)
-      state.send(other, Stop{failed->round, false, "", failed->by_signal ? failed->code : 0});
+    for (const auto& [other, peer] : peers)
+      job_.out.send(other, Stop{failed->round, false, "", failed->by_signal ? failed->code : 0});
   } else if (const auto* succeeded = std::get_if<Succeeded>(&message)) {
-    for (Round i = 0; i < succeeded->round; ++i) state.send(link, EventLine{std::string(60'000, 'e')});
+    for (Round i = 0; i < succeeded->round; ++i) job_.out.send(link, EventLine{std::string(60'000, 'e')});
   } else if (std::holds_alternative<Leave>(message)) {
-    state.send(link, VerdictMessage{});
-    state.outputs.push_back({link, std::nullopt});
-    state.peers.erase(link);
+    job_.out.send(link, VerdictMessage{});
+    job_.out.close(link);
+    peers.erase(link);
   } else if (const auto* abort = std::get_if<Abort>(&message)) {
     log(concat("Abort: ", abort->what));
-    for (const auto& [other, peer] : state.peers) state.send(other, VerdictMessage{});
-    state.done = true;
+    for (const auto& [other, peer] : peers) job_.out.send(other, VerdictMessage{});
+    job_.phase = Phase::ended;
   }
 }
 
 void Coordinator::note_activity(LinkId link, Clock::time_point now) {
-  const auto peer = state_->peers.find(link);
-  if (peer != state_->peers.end()) peer->second.last_heard = now;
+  auto& peers = script_of(*this).peers;
+  if (const auto peer = peers.find(link); peer != peers.end()) peer->second.last_heard = now;
 }
 
 void Coordinator::connection_broken(LinkId link, const std::string& /*how*/) {
-  const auto peer = state_->peers.find(link);
-  if (peer != state_->peers.end()) log(concat("broke ", peer->second.host));
+  const auto& peers = script_of(*this).peers;
+  if (const auto peer = peers.find(link); peer != peers.end()) log(concat("broke ", peer->second.host));
 }
 
 void Coordinator::lost(LinkId link, const std::string& how, Clock::time_point /*now*/) {
-  const auto peer = state_->peers.find(link);
-  if (peer == state_->peers.end()) return;
+  auto& peers = script_of(*this).peers;
+  const auto peer = peers.find(link);
+  if (peer == peers.end()) return;
   log(concat("lost ", peer->second.host, ": ", how));
-  state_->peers.erase(peer);
+  peers.erase(peer);
 }
 
 void Coordinator::tick(Clock::time_point now) {
-  auto& state = *state_;
-  if (!state.next_ping || *state.next_ping > now) return;
-  const auto& options = state.options;
-  state.next_ping = now + options.heartbeat_interval;
-  ++state.pings;
-  for (auto peer = state.peers.begin(); peer != state.peers.end();) {
+  Script& script = script_of(*this);
+  if (!script.next_ping || *script.next_ping > now) return;
+  const CoordinatorOptions& options = job_.options;
+  script.next_ping = now + options.heartbeat_interval;
+  ++script.pings;
+  for (auto peer = script.peers.begin(); peer != script.peers.end();) {
     if (now - peer->second.last_heard > options.heartbeat_interval * options.heartbeat_misses) {
       log(concat("silent ", peer->second.host));
-      state.outputs.push_back({peer->first, std::nullopt});
-      peer = state.peers.erase(peer);
+      job_.out.close(peer->first);
+      peer = script.peers.erase(peer);
     } else {
-      state.send(peer->first, Ping{state.pings});
+      job_.out.send(peer->first, Ping{script.pings});
       ++peer;
     }
   }
 }
 
-std::vector<Coordinator::Output> Coordinator::take_outputs() { return std::exchange(state_->outputs, {}); }
-std::vector<std::string> Coordinator::take_warnings() { return {}; }
-std::optional<Clock::time_point> Coordinator::next_deadline() const { return state_->next_ping; }
-bool Coordinator::done() const { return state_->done; }
+std::optional<Clock::time_point> Coordinator::next_deadline() const { return script_of(*this).next_ping; }
 void Coordinator::suspend(Clock::time_point /*now*/) {}
 void Coordinator::lead(Term /*term*/, Clock::time_point /*now*/) {}
 void Coordinator::step_down(const std::string& /*why*/, Clock::time_point /*now*/) {}
 std::optional<VerdictMessage> Coordinator::take_verdict_to_record() { return std::nullopt; }
 void Coordinator::recorded(Clock::time_point /*now*/) {}
-bool Coordinator::stepped_down() const { return false; }
-std::vector<Coordinator::MemberView> Coordinator::members() const { return {}; }
-Round Coordinator::round() const { return 0; }
-int Coordinator::restarts() const { return 0; }
-std::optional<VerdictMessage> Coordinator::verdict() const { return std::nullopt; }
 
 }  // namespace ddrun::rendezvous

@@ -3,8 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "ddrun/rendezvous/coordinator.hpp"
-
 // Linked in place of the real Coordinator, so that these tests are about connections only.
 //
 // Replies: REFUSED to Join of the job "elsewhere", unless that is its own; WELCOME to any other Join (and for the jobs

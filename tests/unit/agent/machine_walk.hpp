@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "ddrun/rendezvous/coordinator.hpp"
+#include "coordinator.hpp"
 #include "group_machine.hpp"
 #include "settings.hpp"
 
@@ -137,7 +137,7 @@ class OneMachine {
   }
 
   [[nodiscard]] bool will_restart() const { return another_round_ && !ends_; }
-  [[nodiscard]] int restarts_used() const { return coordinator_->restarts(); }
+  [[nodiscard]] int restarts_used() const { return coordinator_->job().budget.used(); }
   [[nodiscard]] std::optional<agent::Verdict> verdict() const { return verdict_; }
   [[nodiscard]] std::optional<Clock::time_point> next_deadline() const { return coordinator_->next_deadline(); }
 

@@ -16,7 +16,7 @@ struct Pair {
       : job(min_nodes, max_nodes, std::move(changed)) {
     a = job.joins("a");
     b = job.joins("b");
-    if (job.coordinator().round() == 0) job.wait(Milliseconds{30'000});
+    if (job.coordinator().job().round == 0) job.wait(Milliseconds{30'000});
     job.opens();
     job.forget_all();
   }
@@ -200,7 +200,7 @@ TEST_CASE("what belongs to an earlier round is ignored") {
   pair.job.sends(pair.b, Stopped{1, "", ""});
   pair.job.sends(pair.b, Opened{1, 5});
   CHECK(pair.job.received(pair.a).empty());
-  CHECK(pair.job.coordinator().restarts() == 1);
+  CHECK(pair.job.coordinator().job().budget.used() == 1);
   pair.job.succeeds(pair.a);
   pair.job.succeeds(pair.b);
   pair.both_stop();
@@ -217,7 +217,7 @@ TEST_CASE("a lost node uses up a restart, and is the cause when none is left") {
   pair.job.stops(pair.a);
   pair.job.opens();
   CHECK(pair.job.next<Start>(pair.a).ranks.node_count == 1);
-  CHECK(pair.job.coordinator().restarts() == 1);
+  CHECK(pair.job.coordinator().job().budget.used() == 1);
   const LinkId c = pair.job.joins("c");
   pair.job.wait(Milliseconds{30'000});
   pair.job.stops(pair.a);
@@ -266,7 +266,7 @@ TEST_CASE("a failure that is only the echo of a lost node is not the cause") {
     pair.job.wait(Milliseconds{1'200});
     pair.job.fails(pair.a, 0, 1);
     pair.job.stops(pair.a);
-    CHECK_FALSE(pair.job.coordinator().verdict());
+    CHECK_FALSE(pair.job.coordinator().job().verdict);
     pair.job.wait(Milliseconds{3'000});
     CHECK(pair.job.next<VerdictMessage>(pair.a).kind == VerdictKind::node_lost);
   }
@@ -282,8 +282,8 @@ TEST_CASE("a failure that is only the echo of a lost node is not the cause") {
                "exited with code 3; restarting all workers (restart 1 of 3)",
                0});
     pair.job.stops(pair.a);
-    CHECK_FALSE(pair.job.coordinator().verdict());
-    CHECK(pair.job.coordinator().restarts() == 1);
+    CHECK_FALSE(pair.job.coordinator().job().verdict);
+    CHECK(pair.job.coordinator().job().budget.used() == 1);
     pair.job.opens();
     CHECK(pair.job.next<Start>(pair.a).ranks.restart_count == 1);
   }
@@ -312,8 +312,8 @@ TEST_CASE("two nodes that are lost at once cost one restart") {
   job.disconnects(2);
   job.disconnects(3);
   job.stops(1);
-  CHECK(job.coordinator().round() == 2);
-  CHECK(job.coordinator().restarts() == 1);
+  CHECK(job.coordinator().job().round == 2);
+  CHECK(job.coordinator().job().budget.used() == 1);
 }
 
 TEST_CASE("a node that is lost while others make room for a newcomer costs a restart") {
@@ -326,8 +326,8 @@ TEST_CASE("a node that is lost while others make room for a newcomer costs a res
     job.joins("c");
     job.disconnects(2);
     job.stops(1);
-    CHECK(job.coordinator().restarts() == restarts);
-    CHECK(job.coordinator().verdict().has_value() == (restarts == 0));
+    CHECK(job.coordinator().job().budget.used() == restarts);
+    CHECK(job.coordinator().job().verdict.has_value() == (restarts == 0));
   }
 }
 
@@ -336,16 +336,16 @@ TEST_CASE("a node that answers pings but never sends STOPPED is lost after its t
   pair.job.fails(pair.a, 0, 1);
   pair.job.stops(pair.a);
   pair.job.wait(Milliseconds{34'999});
-  CHECK(pair.job.coordinator().round() == 1);
+  CHECK(pair.job.coordinator().job().round == 1);
   CHECK_FALSE(pair.job.has<Refused>(pair.b));
   pair.job.wait(Milliseconds{1});
   // Its workers have 3.5 s, the grace and 1 s from now on.
-  CHECK(pair.job.coordinator().round() == 1);
+  CHECK(pair.job.coordinator().job().round == 1);
   pair.job.wait(Milliseconds{9'500});
-  CHECK(pair.job.coordinator().round() == 2);
+  CHECK(pair.job.coordinator().job().round == 2);
   CHECK(pair.job.next<Refused>(pair.b).why ==
         "b (10.0.0.2, node rank 1) was lost: its workers were not stopped after 35 s");
-  CHECK(pair.job.coordinator().restarts() == 1);
+  CHECK(pair.job.coordinator().job().budget.used() == 1);
 }
 
 TEST_CASE("a node that goes after it has finished is missed only if it had the store") {
@@ -374,12 +374,12 @@ TEST_CASE("too few after a loss wait for a newcomer, and end with that cause if 
     Pair pair = running_pair();
     pair.job.disconnects(pair.b);
     pair.job.stops(pair.a);
-    CHECK(pair.job.coordinator().round() == 1);
+    CHECK(pair.job.coordinator().job().round == 1);
     CHECK(pair.job.next<Waiting>(pair.a).joined == 1);
     pair.job.wait(Milliseconds{599'999});
     if (comes) {
       pair.job.joins("c");
-      CHECK(pair.job.coordinator().round() == 2);
+      CHECK(pair.job.coordinator().job().round == 2);
       continue;
     }
     pair.job.wait(Milliseconds{1});
@@ -416,7 +416,7 @@ TEST_CASE("a host whose workers fail too often is left out, and a spare takes it
   }
   CHECK(job.node_rank(a) == -1);
   CHECK_FALSE(job.closed(a));
-  CHECK_FALSE(job.coordinator().verdict());
+  CHECK_FALSE(job.coordinator().job().verdict);
   CHECK(job.node_rank(d) >= 0);
 }
 

@@ -24,7 +24,7 @@ struct Fenced {
     job.stops(a);
     job.stops(b);
   }
-  [[nodiscard]] Round round() { return job.coordinator().round(); }
+  [[nodiscard]] Round round() { return job.coordinator().job().round; }
 
   ScriptedJob job;
   LinkId a = 0;
@@ -102,12 +102,12 @@ TEST_CASE("nothing is waited for where nothing can run any more") {
     ScriptedJob job(2, 3, {{"last_call_ms", "0"}});
     job.joins(job.own_join_of("a"));
     const LinkId b = job.joins("b");
-    REQUIRE(job.coordinator().round() == 1);
+    REQUIRE(job.coordinator().job().round == 1);
     job.goes_silent(b);
     job.wait(Milliseconds{3'500});
     job.stops(1);
     job.joins("c");
-    CHECK(job.coordinator().round() == 2);
+    CHECK(job.coordinator().job().round == 2);
   }
   SECTION("the job is over") {
     Fenced three(Settings{{"max_restarts", "0"}});

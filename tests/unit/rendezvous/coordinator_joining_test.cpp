@@ -70,7 +70,7 @@ TEST_CASE("agents of another job are refused with a reason") {
     CHECK(refused.why == row.why);
     CHECK(refused.kind == (row.name.starts_with("another job") ? RefusalKind::other_job : RefusalKind::permanent));
     CHECK(job.closed(b));
-    CHECK(job.coordinator().members().size() == 1);
+    CHECK(job.coordinator().job().members.size() == 1);
     CHECK_FALSE(job.closed(a));
   }
 }
@@ -167,14 +167,14 @@ TEST_CASE("a first round whose members are known does not wait for more") {
   ScriptedJob job(1, 4);
   job.options.first_round_nodes = 2;
   job.joins("a");
-  CHECK(job.coordinator().round() == 0);
+  CHECK(job.coordinator().job().round == 0);
   job.joins("b");
-  CHECK(job.coordinator().round() == 1);
+  CHECK(job.coordinator().job().round == 1);
   ScriptedJob lost(1, 4);
   lost.options.first_round_nodes = 2;
   lost.joins("a");
   lost.wait(Milliseconds{30'000});
-  CHECK(lost.coordinator().round() == 1);
+  CHECK(lost.coordinator().job().round == 1);
 }
 
 TEST_CASE("invalid settings are refused") {
@@ -216,7 +216,7 @@ TEST_CASE("as long as nothing has run the first that is there decides on the set
   const LinkId b = job.joins("b");
   CHECK(job.has<Welcome>(b));
   job.joins("c");
-  CHECK(job.coordinator().round() == 1);
+  CHECK(job.coordinator().job().round == 1);
 }
 
 TEST_CASE("where an agent runs the coordinator its job is served, also if a forgotten one of another comes first") {
@@ -236,7 +236,7 @@ TEST_CASE("where an agent runs the coordinator its job is served, also if a forg
   }
   CHECK(job.has<Welcome>(job.joins(own)));
   CHECK(job.has<Welcome>(job.joins("b")));
-  CHECK(job.coordinator().round() == 1);
+  CHECK(job.coordinator().job().round == 1);
 }
 
 TEST_CASE("a node rank or an agent id that a member has is refused until that member is known to be lost") {
@@ -263,7 +263,7 @@ TEST_CASE("a node rank or an agent id that a member has is refused until that me
   job.wait(Milliseconds{2'000});
   CHECK(job.closed(a));
   CHECK(job.has<Welcome>(job.joins(same_rank)));
-  CHECK(job.coordinator().restarts() == 1);
+  CHECK(job.coordinator().job().budget.used() == 1);
 }
 
 TEST_CASE("the rank of one that leaves is free") {
@@ -285,7 +285,7 @@ TEST_CASE("a second JOIN ends the connection") {
   const LinkId a = job.joins("a");
   job.sends(a, job.join_of("a"));
   CHECK(job.closed(a));
-  CHECK(job.coordinator().members().empty());
+  CHECK(job.coordinator().job().members.empty());
 }
 
 TEST_CASE("out-of-phase messages, and those of unknown links, are ignored") {
@@ -296,9 +296,9 @@ TEST_CASE("out-of-phase messages, and those of unknown links, are ignored") {
     job.sends(99, message);
   }
   job.disconnects(99);
-  CHECK(job.coordinator().members().size() == 1);
+  CHECK(job.coordinator().job().members.size() == 1);
   const LinkId b = job.joins("b");
-  CHECK(job.coordinator().round() == 1);
+  CHECK(job.coordinator().job().round == 1);
   job.sends(b, Opened{1, 5});
   CHECK_FALSE(job.has<Start>(b));
   job.sends(a, Opened{1, 0});

@@ -97,6 +97,15 @@ TEST_CASE("workers unknown to the next coordinator are killed when the lease and
     leader.suspend();
     CHECK(job.next<Stop>(leader.a).signal == SIGKILL);
   }
+  SECTION("members first, and then all that could go on") {
+    job.disconnects(leader.c);
+    CHECK(job.next<Stop>(leader.a).another_round);
+    job.sends(leader.b, Abort{AbortKind::time_is_up, 124, "the time is up"});
+    leader.suspend();
+    const Stop stop = job.next<Stop>(leader.a);
+    CHECK_FALSE(stop.another_round);
+    CHECK(stop.why.find("restarting") == std::string::npos);
+  }
   SECTION("but not for a worker that failed") {
     leader.suspend();
     job.fails(leader.b, 1, 1);
@@ -199,7 +208,7 @@ TEST_CASE("the agent of the coordinator's machine leaves, and the job goes on un
     CHECK(job.coordinator().stepped_down());
     for (const LinkId link : {leader.b, leader.c}) CHECK(job.next<Refused>(link).kind == RefusalKind::moved);
     CHECK(job.next<Refused>(leader.a).kind == RefusalKind::permanent);
-    CHECK_FALSE(job.coordinator().verdict());
+    CHECK_FALSE(job.coordinator().job().verdict);
   }
   SECTION("a restart that was decided before is paid for by the next one") {
     Leader leader;
@@ -257,7 +266,7 @@ TEST_CASE("a coordinator whose own agent waits for a disk for too long hands the
     CHECK(refused.why.find("leads no more: its workers were not stopped after ") != std::string::npos);
   }
   CHECK(job.coordinator().stepped_down());
-  CHECK_FALSE(job.coordinator().verdict());
+  CHECK_FALSE(job.coordinator().job().verdict);
 }
 
 TEST_CASE("a coordinator whose own agent is lost hands the job to another one, without a verdict") {
@@ -374,13 +383,13 @@ TEST_CASE("the next coordinator waits for all but the machine of the one before,
   };
   SECTION("the others are enough") {
     claims("b", 1);
-    CHECK(after.coordinator().round() == 0);
+    CHECK(after.coordinator().job().round == 0);
     claims("c", 2);
-    CHECK(after.coordinator().round() == 2);
+    CHECK(after.coordinator().job().round == 2);
   }
   SECTION("another one may still have workers") {
     claims("a", 0);
     claims("c", 2);
-    CHECK(after.coordinator().round() == 0);
+    CHECK(after.coordinator().job().round == 0);
   }
 }

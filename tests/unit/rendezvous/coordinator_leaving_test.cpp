@@ -36,8 +36,8 @@ TEST_CASE("an elastic job continues without a node that leaves, at no restart") 
   for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
   CHECK(three.job.next<Refused>(three.c).why == "left the job after SIGINT");
   CHECK(three.job.closed(three.c));
-  CHECK(three.job.coordinator().round() == 2);
-  CHECK(three.job.coordinator().restarts() == 0);
+  CHECK(three.job.coordinator().job().round == 2);
+  CHECK(three.job.coordinator().job().budget.used() == 0);
 }
 
 TEST_CASE("an agent that leaves and closes at once has left all the same") {
@@ -46,9 +46,9 @@ TEST_CASE("an agent that leaves and closes at once has left all the same") {
   three.job.leaves(three.c, SIGINT);
   three.job.disconnects(three.c, "connection closed");
   for (const LinkId link : {three.a, three.b}) three.job.stops(link);
-  CHECK_FALSE(three.job.coordinator().verdict());
-  CHECK(three.job.coordinator().round() == 2);
-  CHECK(three.job.coordinator().restarts() == 0);
+  CHECK_FALSE(three.job.coordinator().job().verdict);
+  CHECK(three.job.coordinator().job().round == 2);
+  CHECK(three.job.coordinator().job().budget.used() == 0);
 }
 
 TEST_CASE("a job of a fixed size ends when one of it leaves and no spare is there") {
@@ -60,7 +60,7 @@ TEST_CASE("a job of a fixed size ends when one of it leaves and no spare is ther
     CHECK(stop.another_round == spare);
     CHECK(stop.signal == (spare ? 0 : SIGTERM));
     for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
-    CHECK(three.job.coordinator().verdict().has_value() != spare);
+    CHECK(three.job.coordinator().job().verdict.has_value() != spare);
     if (spare) continue;
     const VerdictMessage verdict = three.job.next<VerdictMessage>(three.c);
     CHECK(verdict.kind == VerdictKind::stopped_by_signal);
@@ -83,10 +83,10 @@ TEST_CASE("too few after a leave wait for a newcomer") {
   three.job.leaves(three.b, SIGINT);
   three.job.leaves(three.c, SIGINT);
   for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
-  CHECK(three.job.coordinator().round() == 1);
+  CHECK(three.job.coordinator().job().round == 1);
   CHECK(three.job.next<Waiting>(three.a).waiting_for == "1 more node, after stopped by SIGINT on b (from pid 7)");
   three.job.joins("d");
-  CHECK(three.job.coordinator().round() == 2);
+  CHECK(three.job.coordinator().job().round == 2);
 }
 
 TEST_CASE("when all leave the job ends at once") {
@@ -108,9 +108,9 @@ TEST_CASE("a waiting agent may leave at any time") {
   job.leaves(b, SIGINT);
   CHECK(job.has<Refused>(b));
   CHECK(job.closed(b));
-  CHECK_FALSE(job.coordinator().verdict());
+  CHECK_FALSE(job.coordinator().job().verdict);
   job.leaves(1, SIGINT);
-  CHECK(job.coordinator().verdict());
+  CHECK(job.coordinator().job().verdict);
   CHECK_FALSE(job.coordinator().done());
   job.disconnects(1, "closed");
   CHECK(job.coordinator().done());
@@ -165,24 +165,24 @@ TEST_CASE("of an elastic job an agent that cannot go on is a lost node, once its
                0});
     three.job.stops(three.a);
     three.job.stops(three.b);
-    CHECK(three.job.coordinator().round() == 1);  // its workers may still run
+    CHECK(three.job.coordinator().job().round == 1);  // its workers may still run
     three.job.stops(three.c);
-    CHECK(three.job.coordinator().round() == 2);
-    CHECK(three.job.coordinator().restarts() == 1);
+    CHECK(three.job.coordinator().job().round == 2);
+    CHECK(three.job.coordinator().job().budget.used() == 1);
     const VerdictMessage own = three.job.next<VerdictMessage>(three.c);
     CHECK(own.kind == VerdictKind::launcher_failed);
     CHECK(own.exit_code == 127);
     CHECK(own.why == "c: no such program");
     CHECK(three.job.closed(three.c));
-    CHECK_FALSE(three.job.coordinator().verdict());
+    CHECK_FALSE(three.job.coordinator().job().verdict);
   }
   SECTION("while the round ends for a restart already") {
     Three three(2);
     three.job.fails(three.c, 4, 1);
     three.job.sends(three.c, abort);
     for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
-    CHECK(three.job.coordinator().round() == 2);
-    CHECK(three.job.coordinator().restarts() == 1);
+    CHECK(three.job.coordinator().job().round == 2);
+    CHECK(three.job.coordinator().job().budget.used() == 1);
     CHECK(three.job.closed(three.c));
   }
   SECTION("while the round ends for a newcomer, which used up nothing until then") {
@@ -190,7 +190,7 @@ TEST_CASE("of an elastic job an agent that cannot go on is a lost node, once its
     three.job.leaves(three.b, SIGTERM);
     three.job.sends(three.c, abort);
     for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
-    CHECK(three.job.coordinator().restarts() == 1);
+    CHECK(three.job.coordinator().job().budget.used() == 1);
     CHECK(three.job.next<Waiting>(three.a).waiting_for.starts_with(
         "1 more node, after c (10.0.0.3, node rank 2) was lost"));
   }
@@ -200,7 +200,7 @@ TEST_CASE("of an elastic job an agent that cannot go on is a lost node, once its
     const LinkId b = job.joins("b");
     job.sends(b, abort);
     CHECK(job.closed(b));
-    CHECK_FALSE(job.coordinator().verdict());
+    CHECK_FALSE(job.coordinator().job().verdict);
   }
   SECTION("where its store cannot be opened") {
     ScriptedJob job(2, 3, {{"last_call_ms", "0"}});
@@ -209,7 +209,7 @@ TEST_CASE("of an elastic job an agent that cannot go on is a lost node, once its
     job.sends(a, abort);
     job.stops(a);
     CHECK(job.closed(a));
-    CHECK(job.coordinator().restarts() == 0);
+    CHECK(job.coordinator().job().budget.used() == 0);
     job.joins("c");
     CHECK(job.node_rank(b) >= 0);
   }
@@ -258,8 +258,8 @@ TEST_CASE("a false claim to run the coordinator is ignored") {
   job.leaves(b, SIGTERM);
   job.stops(a);
   job.stops(b);
-  CHECK_FALSE(job.coordinator().verdict());
-  CHECK(job.coordinator().round() == 3);
+  CHECK_FALSE(job.coordinator().job().verdict);
+  CHECK(job.coordinator().job().round == 3);
 }
 
 TEST_CASE("an abort wins over a restart that is under way") {
@@ -302,5 +302,5 @@ TEST_CASE("the exit skew of one round does not reach into the next") {
   three.job.stops(three.c);
   three.job.opens();
   three.job.wait(Milliseconds{100'000});
-  CHECK_FALSE(three.job.coordinator().verdict());
+  CHECK_FALSE(three.job.coordinator().job().verdict);
 }

@@ -1,6 +1,7 @@
 // Newcomers beside a running round: admitting them restarts all workers, so they are collected.
 
 #include "ddrun/test/catch.hpp"
+#include "member_views.hpp"
 #include "scripted_job.hpp"
 
 using namespace ddrun;
@@ -13,7 +14,7 @@ namespace {
 void run_to_idle(ScriptedJob& job) {
   for (bool more = true; more;) {
     more = false;
-    for (const auto& member : job.coordinator().members()) {
+    for (const auto& member : test::member_views(job.coordinator())) {
       for (const auto& message : job.received(member.link)) {
         if (std::holds_alternative<Stop>(message)) job.stops(member.link);
         else if (const auto* open = std::get_if<Open>(&message)) job.sends(member.link, Opened{open->round, 29500});
@@ -31,10 +32,10 @@ struct Running {
     a = job.joins(job.own_join_of("a"));
     job.wait(Milliseconds{std::stoi(last_call_ms)});
     run_to_idle(job);
-    REQUIRE(job.coordinator().round() == 1);
+    REQUIRE(job.coordinator().job().round == 1);
     job.forget_all();
   }
-  [[nodiscard]] Round round() { return job.coordinator().round(); }
+  [[nodiscard]] Round round() { return job.coordinator().job().round; }
 
   ScriptedJob job;
   LinkId a = 0;
@@ -63,7 +64,7 @@ TEST_CASE("ten newcomers cost one new round") {
   running.job.opens();
   CHECK(running.job.next<Start>(running.a).ranks.node_count == 11);
   CHECK(running.round() == 2);
-  CHECK(running.job.coordinator().restarts() == 0);
+  CHECK(running.job.coordinator().job().budget.used() == 0);
 }
 
 TEST_CASE("a round that has lasted a while is stopped for a newcomer at once") {

@@ -18,7 +18,7 @@ TEST_CASE("a round of a fixed size begins when all are there") {
   const Waiting waiting = job.next<Waiting>(b);
   CHECK(waiting == Waiting{1, 2, 2, false, "1 more node"});
   const LinkId a = job.joins("a");
-  CHECK(job.coordinator().round() == 1);
+  CHECK(job.coordinator().job().round == 1);
   const Open open = job.next<Open>(a);
   CHECK(open.round == 1);
   CHECK(open.address == "10.0.0.2");
@@ -42,7 +42,7 @@ TEST_CASE("when all have succeeded and stopped all get the verdict") {
   const LinkId b = job.joins("b");
   job.opens();
   for (const LinkId link : {a, b}) job.succeeds(link);
-  CHECK_FALSE(job.coordinator().verdict());
+  CHECK_FALSE(job.coordinator().job().verdict);
   job.stops(b);
   CHECK_FALSE(job.has<VerdictMessage>(a));
   job.stops(a);
@@ -64,9 +64,9 @@ TEST_CASE("a failure is followed by a restart until none is left") {
   CHECK(job.next<Stop>(a) ==
         Stop{1, true, "rank 3 on b exited with code 7; restarting all workers (restart 1 of 1)", 0});
   job.stops(a);
-  CHECK(job.coordinator().round() == 1);
+  CHECK(job.coordinator().job().round == 1);
   job.stops(b);
-  CHECK(job.coordinator().round() == 2);
+  CHECK(job.coordinator().job().round == 2);
   job.opens();
   CHECK(job.next<Start>(b).ranks.restart_count == 0);
   CHECK(job.next<Start>(b).ranks.restart_count == 1);
@@ -94,9 +94,9 @@ TEST_CASE("an elastic round waits for the last call, counted from MIN nodes on")
   job.wait(Milliseconds{20'000});
   const LinkId c = job.joins("c");
   job.wait(Milliseconds{9'999});
-  CHECK(job.coordinator().round() == 0);
+  CHECK(job.coordinator().job().round == 0);
   job.wait(Milliseconds{1});
-  CHECK(job.coordinator().round() == 1);
+  CHECK(job.coordinator().job().round == 1);
   job.opens();
   for (const LinkId link : {a, b, c}) CHECK(job.next<Start>(link).ranks.node_count == 3);
 }
@@ -110,19 +110,19 @@ TEST_CASE("the last call begins anew if fewer than MIN are left") {
   job.wait(Milliseconds{5'000});
   job.joins("c");
   job.wait(Milliseconds{29'000});
-  CHECK(job.coordinator().round() == 0);
+  CHECK(job.coordinator().job().round == 0);
   job.wait(Milliseconds{1'000});
-  CHECK(job.coordinator().round() == 1);
+  CHECK(job.coordinator().job().round == 1);
 }
 
 TEST_CASE("MAX nodes need no last call, and one of no length is none") {
   ScriptedJob full(1, 2);
   full.joins("a");
   full.joins("b");
-  CHECK(full.coordinator().round() == 1);
+  CHECK(full.coordinator().job().round == 1);
   ScriptedJob no_last_call(1, 2, {{"last_call_ms", "0"}});
   no_last_call.joins("a");
-  CHECK(no_last_call.coordinator().round() == 1);
+  CHECK(no_last_call.coordinator().job().round == 1);
 }
 
 TEST_CASE("the join timeout names the members") {
@@ -131,7 +131,7 @@ TEST_CASE("the join timeout names the members") {
   job.wait(Milliseconds{100'000});
   const LinkId b = job.joins("b");
   job.wait(Milliseconds{499'999});
-  CHECK_FALSE(job.coordinator().verdict());
+  CHECK_FALSE(job.coordinator().job().verdict);
   job.wait(Milliseconds{1});
   for (const LinkId link : {a, b}) {
     const VerdictMessage verdict = job.next<VerdictMessage>(link);
@@ -165,7 +165,7 @@ TEST_CASE("a node beyond a fixed size is a spare, and is used when a node is los
   job.opens();
   job.disconnects(b);
   job.stops(1);
-  CHECK(job.coordinator().round() == 2);
+  CHECK(job.coordinator().job().round == 2);
   CHECK(job.node_rank(c) == 1);
   job.opens();
   CHECK(job.next<Start>(c).ranks.restart_count == 1);
@@ -197,10 +197,10 @@ TEST_CASE("a newcomer below MAX causes a new round, which costs no restart") {
   CHECK(job.next<Waiting>(b) == Waiting{2, 1, 2, false, "the end of the round before"});
   CHECK(job.next<Stop>(a) == Stop{1, true, "b (10.0.0.2) joins", 0});
   job.stops(a);
-  CHECK(job.coordinator().round() == 2);
+  CHECK(job.coordinator().job().round == 2);
   job.opens();
   CHECK(job.next<Start>(b).ranks.node_count == 2);
-  CHECK(job.coordinator().restarts() == 0);
+  CHECK(job.coordinator().job().budget.used() == 0);
 }
 
 TEST_CASE("once a node has succeeded newcomers are spares") {
@@ -223,15 +223,15 @@ TEST_CASE("a node lost while the store is being opened costs no restart") {
     const LinkId a = job.joins("a");
     const LinkId b = job.joins("b");
     const LinkId c = job.joins("c");
-    CHECK(job.coordinator().round() == 1);
+    CHECK(job.coordinator().job().round == 1);
     job.disconnects(first ? a : b);
     if (!first) job.stops(a);
     job.wait(Milliseconds{10});
-    CHECK(job.coordinator().round() == 2);
+    CHECK(job.coordinator().job().round == 2);
     job.opens();
     CHECK(job.next<Start>(c).ranks.node_count == 2);
-    CHECK(job.coordinator().restarts() == 0);
-    CHECK_FALSE(job.coordinator().verdict());
+    CHECK(job.coordinator().job().budget.used() == 0);
+    CHECK_FALSE(job.coordinator().job().verdict);
   }
 }
 
@@ -244,7 +244,7 @@ TEST_CASE("node rank 0 that answers pings but opens no store is lost after its t
   CHECK(job.next<Refused>(a).why == "a (10.0.0.1, node rank 0) was lost: it did not open the store in time");
   CHECK(job.closed(a));
   job.wait(Milliseconds{70'000});
-  REQUIRE(job.coordinator().verdict());
+  REQUIRE(job.coordinator().job().verdict);
   CHECK(job.coordinator().done());
 }
 

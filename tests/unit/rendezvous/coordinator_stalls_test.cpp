@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "ddrun/test/catch.hpp"
+#include "member_views.hpp"
 #include "scripted_job.hpp"
 
 using namespace ddrun;
@@ -22,7 +23,7 @@ struct RunningPair {
     job.forget_all();
   }
   [[nodiscard]] bool both_run() const {
-    const auto members = const_cast<ScriptedJob&>(job).coordinator().members();
+    const auto members = test::member_views(const_cast<ScriptedJob&>(job).coordinator());
     return members.size() == 2 &&
            std::all_of(members.begin(), members.end(), [](const auto& member) { return member.node_rank >= 0; });
   }
@@ -44,7 +45,7 @@ TEST_CASE("an agent that waits for a disk for ten minutes is not lost, and is re
   pair.job.unstalls(pair.b);
   pair.job.wait(Milliseconds{2'000});
   CHECK_FALSE(pair.job.has<Notice>(pair.a));
-  CHECK(pair.job.coordinator().restarts() == 0);
+  CHECK(pair.job.coordinator().job().budget.used() == 0);
 }
 
 TEST_CASE("an agent that waits for a disk as a round ends has the grace time and 30 s") {
@@ -57,7 +58,7 @@ TEST_CASE("an agent that waits for a disk as a round ends has the grace time and
   CHECK(pair.both_run());
   SECTION("it goes on") {
     pair.job.stops(pair.b);
-    CHECK(pair.job.coordinator().round() == 2);
+    CHECK(pair.job.coordinator().job().round == 2);
   }
   SECTION("it does not") {
     pair.job.wait(Milliseconds{1'000});

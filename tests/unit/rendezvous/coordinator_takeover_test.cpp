@@ -83,11 +83,11 @@ TEST_CASE("once all of the last round are there the job goes on, with their rank
   const LinkId c = after.claims("c", claims[3]);
   CHECK(after.job.next<Waiting>(c).waiting_for == "the others of the last round");
   const LinkId a = after.claims("a", claims[1]);
-  CHECK(after.job.coordinator().round() == 0);
+  CHECK(after.job.coordinator().job().round == 0);
   const LinkId b = after.claims("b", claims[2]);
   after.job.opens();
-  CHECK(after.job.coordinator().round() == 2);
-  CHECK(after.job.coordinator().restarts() == 1);
+  CHECK(after.job.coordinator().job().round == 2);
+  CHECK(after.job.coordinator().job().budget.used() == 1);
   CHECK(after.job.node_rank(a) == claims[1].node_rank);
   CHECK(after.job.node_rank(b) == claims[2].node_rank);
   CHECK(after.job.node_rank(c) == claims[3].node_rank);
@@ -104,10 +104,10 @@ TEST_CASE("a late member is left behind, and newcomers wait for members of the r
   const LinkId b = after.claims("b", claims[2]);
   // The other workers have their grace: heartbeat limit, grace, and time to rejoin.
   after.job.wait(Milliseconds{3'000 + 10'000 + 5'500});
-  CHECK(after.job.coordinator().round() == 0);
+  CHECK(after.job.coordinator().job().round == 0);
   after.job.wait(Milliseconds{1'000});
   after.job.opens();
-  CHECK(after.job.coordinator().round() == 2);
+  CHECK(after.job.coordinator().job().round == 2);
   CHECK(after.job.node_rank(b) == claims[2].node_rank);
   CHECK(after.job.node_rank(new_one) >= 0);
 }
@@ -119,10 +119,10 @@ TEST_CASE("one that was deposed may lead by its own clock, so others of its roun
   after.job.options.lease_ttl = Milliseconds{60'000};
   after.claims("b", claims[2]);
   after.job.wait(Milliseconds{59'900});
-  CHECK(after.job.coordinator().round() == 0);
+  CHECK(after.job.coordinator().job().round == 0);
   after.job.wait(Milliseconds{200});
   after.job.opens();
-  CHECK(after.job.coordinator().round() == 2);
+  CHECK(after.job.coordinator().job().round == 2);
 }
 
 TEST_CASE("a member that is lost while its claim is waited with does not count") {
@@ -133,9 +133,9 @@ TEST_CASE("a member that is lost while its claim is waited with does not count")
   const LinkId b = after.claims("b", claims[2]);
   after.job.disconnects(b);
   after.claims("c", claims[3]);
-  CHECK(after.job.coordinator().round() == 0);
+  CHECK(after.job.coordinator().job().round == 0);
   after.claims("b", claims[2]);
-  CHECK(after.job.coordinator().round() == 2);
+  CHECK(after.job.coordinator().job().round == 2);
 }
 
 TEST_CASE("the claim of an older round makes a newcomer, in any order") {
@@ -157,7 +157,7 @@ TEST_CASE("the claim of an older round makes a newcomer, in any order") {
   if (!old_one_first) a = after.claims("a", older);
   const LinkId c = after.claims("c", claims[3]);
   after.job.opens();
-  CHECK(after.job.coordinator().round() == 6);
+  CHECK(after.job.coordinator().job().round == 6);
   CHECK(after.job.node_rank(b) == 0);
   CHECK(after.job.node_rank(c) == 1);
   if (old_one_first) CHECK(after.job.node_rank(a) == 2);
@@ -172,7 +172,7 @@ TEST_CASE("a job that had ended well everywhere is not run again") {
     const LinkId a = after.claims("a", claims[1]);
     after.claims("b", claims[2]);
     after.claims("c", claims[3]);
-    const auto verdict = after.job.coordinator().verdict();
+    const auto verdict = after.job.coordinator().job().verdict;
     REQUIRE(verdict);
     CHECK(verdict->kind == VerdictKind::success);
     CHECK(after.job.next<VerdictMessage>(a).kind == VerdictKind::success);
@@ -181,8 +181,8 @@ TEST_CASE("a job that had ended well everywhere is not run again") {
     claims[2].succeeded = false;
     After after;
     for (const LinkId link : {1U, 2U, 3U}) after.claims(std::string(1, "-abc"[link]), claims[link]);
-    CHECK_FALSE(after.job.coordinator().verdict());
-    CHECK(after.job.coordinator().round() == 2);
+    CHECK_FALSE(after.job.coordinator().job().verdict);
+    CHECK(after.job.coordinator().job().round == 2);
   }
 }
 
@@ -211,8 +211,8 @@ TEST_CASE("a coordinator that hands over in order costs no restart") {
   SECTION("one has been notified, and the others found the next coordinator first") { claims[2].moved = true; }
   After after(none);
   for (const LinkId link : {1U, 2U, 3U}) after.claims(std::string(1, "-abc"[link]), claims[link]);
-  CHECK(after.job.coordinator().round() == 2);
-  CHECK(after.job.coordinator().restarts() == 0);
+  CHECK(after.job.coordinator().job().round == 2);
+  CHECK(after.job.coordinator().job().budget.used() == 0);
 }
 
 TEST_CASE("what restarts have cost and which hosts are left out outlives the coordinator") {
@@ -245,8 +245,8 @@ TEST_CASE("a claim that makes no sense harms nothing") {
   CAPTURE(memory);
   After after;
   after.claims("a", {8, 4, 0, 1, memory, false, false});
-  CHECK(after.job.coordinator().round() == 5);
-  CHECK(after.job.coordinator().restarts() == 1);
+  CHECK(after.job.coordinator().job().round == 5);
+  CHECK(after.job.coordinator().job().budget.used() == 1);
 }
 
 TEST_CASE("a coordinator that gets the claim of a higher term refuses") {
@@ -263,11 +263,11 @@ TEST_CASE("members of a round that the coordinator does not know are waited for,
     after.claims("b", {});
     after.job.wait(Milliseconds{10'000});  // then the last call begins
     after.job.wait(Milliseconds{30'000});
-    CHECK(after.job.coordinator().round() == 1);
+    CHECK(after.job.coordinator().job().round == 1);
   }
   SECTION("with all its places taken") {
     for (const char* host : {"a", "b", "c", "d"}) after.claims(host, {});
-    CHECK(after.job.coordinator().round() == 1);
+    CHECK(after.job.coordinator().job().round == 1);
   }
   SECTION("a member that waited beside a round claims its term") {
     Join spare = after.job.join_of("a");
@@ -275,9 +275,9 @@ TEST_CASE("members of a round that the coordinator does not know are waited for,
     after.job.joins(spare);
     for (const char* host : {"b", "c", "d"}) after.claims(host, {});
     after.job.wait(Milliseconds{18'000});
-    CHECK(after.job.coordinator().round() == 0);
+    CHECK(after.job.coordinator().job().round == 0);
     after.job.wait(Milliseconds{1'500});
-    CHECK(after.job.coordinator().round() == 1);
+    CHECK(after.job.coordinator().job().round == 1);
   }
 }
 
@@ -306,6 +306,6 @@ TEST_CASE("restarts that a late claim knows of are not forgotten") {
     after.job.opens();
     CHECK(after.job.next<Start>(1).ranks.restart_count == 1);
     after.claims("b", {7, 5, 0, 1, R"({"restarts":0})", false, false});
-    CHECK(after.job.coordinator().restarts() == 1);
+    CHECK(after.job.coordinator().job().budget.used() == 1);
   }
 }

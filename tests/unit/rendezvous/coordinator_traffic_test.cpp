@@ -43,7 +43,7 @@ Traffic measure(int nodes) {
     job.stops(link);
   }
   traffic.end = job.counts(watched);
-  REQUIRE(job.coordinator().verdict());
+  REQUIRE(job.coordinator().job().verdict);
   return traffic;
 }
 

@@ -1,4 +1,5 @@
 #include "failover_invariants.hpp"
+#include "member_views.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -40,7 +41,7 @@ void FailoverInvariants::receives(const SimulatedServer& server, LinkId link, co
 
 void FailoverInvariants::on_join(const SimulatedServer& server, const Join& join) {
   OfServer& of = servers_[server.number()];
-  const bool has_recovered = server.coordinator().round() != 0;
+  const bool has_recovered = server.coordinator().job().round != 0;
   if (join.claim.node_count == 0 || has_recovered) return;
   of.claims.emplace(join.claim.term, join.claim.round);
   of.gathers_since.reset();  // from now on it waits for the members of its round
@@ -77,12 +78,12 @@ void FailoverInvariants::on_send(const SimulatedServer& server, LinkId /*link*/,
 void FailoverInvariants::after_step(const SimulatedServer& server, bool quiet) {
   const Coordinator& coordinator = server.coordinator();
   OfServer& of = servers_[server.number()];
-  if (coordinator.done() || coordinator.verdict()) {
+  if (coordinator.done() || coordinator.job().verdict) {
     of.gathers_since.reset();
     return;
   }
   if (quiet) return check_gathering(of);
-  const auto members = coordinator.members();
+  const auto members = member_views(coordinator);
   const bool in_round =
       std::any_of(members.begin(), members.end(), [](const auto& member) { return member.node_rank >= 0; });
   const auto available = std::count_if(members.begin(), members.end(),

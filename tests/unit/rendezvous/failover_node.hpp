@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "ddrun/rendezvous/coordinator.hpp"
+#include "coordinator.hpp"
 #include "failover_lease.hpp"
 #include "failover_server.hpp"
 

@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "ddrun/rendezvous/coordinator.hpp"
+#include "coordinator.hpp"
 #include "failover_scenario.hpp"
 
 namespace ddrun::test {

@@ -1,4 +1,5 @@
 #include "scripted_job.hpp"
+#include "member_views.hpp"
 
 #include <algorithm>
 
@@ -75,26 +76,26 @@ void ScriptedJob::disconnects(LinkId link, const std::string& how) {
 }
 
 void ScriptedJob::opens(std::uint16_t port) {
-  for (const auto& member : coordinator().members()) {
+  for (const auto& member : member_views(coordinator())) {
     if (member.node_rank != 0) continue;
-    sends(member.link, Opened{coordinator().round(), port});
+    sends(member.link, Opened{coordinator().job().round, port});
     return;
   }
 }
 
 void ScriptedJob::fails(LinkId link, int rank, int code, bool may_restart) {
   Failed failed;
-  failed.round = coordinator().round();
+  failed.round = coordinator().job().round;
   failed.rank = rank;
   failed.code = code;
   failed.may_restart = may_restart;
   sends(link, failed);
 }
 
-void ScriptedJob::succeeds(LinkId link) { sends(link, Succeeded{coordinator().round()}); }
+void ScriptedJob::succeeds(LinkId link) { sends(link, Succeeded{coordinator().job().round}); }
 
 void ScriptedJob::stops(LinkId link, const std::string& cause, const std::string& workers) {
-  sends(link, Stopped{coordinator().round(), cause, workers});
+  sends(link, Stopped{coordinator().job().round, cause, workers});
 }
 
 void ScriptedJob::leaves(LinkId link, int signal) { sends(link, Leave{signal, "pid 7"}); }
@@ -117,7 +118,7 @@ std::vector<FromCoordinator> ScriptedJob::received(LinkId link) {
 }
 
 int ScriptedJob::node_rank(LinkId link) {
-  for (const auto& member : coordinator().members()) {
+  for (const auto& member : member_views(coordinator())) {
     if (member.link == link) return member.node_rank;
   }
   return -1;

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator.hpp"
 #include "ddrun/base/address.hpp"
-#include "ddrun/rendezvous/coordinator.hpp"
 
 namespace ddrun::test {
 

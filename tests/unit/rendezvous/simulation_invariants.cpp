@@ -1,4 +1,5 @@
 #include "simulation_invariants.hpp"
+#include "member_views.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -29,7 +30,7 @@ void Invariants::joins(LinkId link, const Join& join, Clock::time_point now) {
 void Invariants::receives(LinkId link, const FromAgent& message, Clock::time_point now) {
   last_heard_[link] = now;
   progress_ = progress_ || !std::holds_alternative<Pong>(message);
-  const bool running = started_ == coordinator_.round() && started_ != 0 && stop_sent_.empty();
+  const bool running = started_ == coordinator_.job().round && started_ != 0 && stop_sent_.empty();
   if (const auto* failed = std::get_if<Failed>(&message)) {
     if (failed->round == started_ && unstopped_.count(link) != 0) {
       reason_for_restart_ = true;
@@ -121,7 +122,7 @@ void Invariants::sends(const Coordinator::Output& output) {
       fence_until_ = std::max(fence_until_, until);
     }
   } else if (const auto* verdict = std::get_if<VerdictMessage>(&*output.message)) {
-    if (!coordinator_.verdict()) {  // the job goes on without it
+    if (!coordinator_.job().verdict) {  // the job goes on without it
       require(cannot_go_on_.count(link) != 0 && unstopped_.count(link) == 0, "a verdict for link ", link, " alone");
       return;
     }
@@ -155,7 +156,7 @@ void Invariants::check_start() {
             "ranks of node ", ranks->node_rank, " do not fit");
     require(ranks->role_base_rank == role_base[join->role] && ranks->role_world_size == roles[join->role],
             "role ranks of node ", ranks->node_rank, " do not fit");
-    require(ranks->restart_count == coordinator_.restarts(), "restart count ", ranks->restart_count);
+    require(ranks->restart_count == coordinator_.job().budget.used(), "restart count ", ranks->restart_count);
     require(!ranks->master_addr.empty() && ranks->master_port != 0, "no meeting place");
     require(ranks->master_addr == by_rank.front().first->master_addr, "two meeting places");
     base += local;
@@ -167,7 +168,7 @@ void Invariants::check_start() {
     require(kept->second.node_rank == ranks.node_rank, "link ", link, " had node rank ", kept->second.node_rank,
             " and now has ", ranks.node_rank);
   }
-  for (const auto& view : coordinator_.members()) {
+  for (const auto& view : member_views(coordinator_)) {
     if (view.node_rank >= 0) require(starts_.count(view.link) != 0, "link ", view.link, " got no START");
   }
 }
@@ -181,43 +182,44 @@ void Invariants::after_step(Clock::time_point now, bool ticked) {
   if (std::exchange(progress_, false)) progress_at_ = now;
   require(!progress_at_ || now - *progress_at_ <= scenario_.max_wait(), "nothing has happened for too long");
   for (const LinkId link : std::exchange(welcomed_, {})) last_heard_[link] = now;
-  require(coordinator_.round() >= last_round_, "the round number went back");
-  require(coordinator_.restarts() >= last_restarts_, "the restart count went back");
-  if (scenario_.window_s == 0) require(coordinator_.restarts() <= scenario_.max_restarts, "too many restarts");
-  require(coordinator_.restarts() <= last_restarts_ + 1, "two restarts at once");
-  if (coordinator_.restarts() > last_restarts_) {
+  require(coordinator_.job().round >= last_round_, "the round number went back");
+  require(coordinator_.job().budget.used() >= last_restarts_, "the restart count went back");
+  if (scenario_.window_s == 0) require(coordinator_.job().budget.used() <= scenario_.max_restarts, "too many restarts");
+  require(coordinator_.job().budget.used() <= last_restarts_ + 1, "two restarts at once");
+  if (coordinator_.job().budget.used() > last_restarts_) {
     require(reason_for_restart_, "a restart was used up for nothing");
   }
-  last_round_ = coordinator_.round();
-  last_restarts_ = coordinator_.restarts();
+  last_round_ = coordinator_.job().round;
+  last_restarts_ = coordinator_.job().budget.used();
   if (must_stop_) {
     must_stop_ = false;
     for (const auto& [link, round] : unstopped_) {
       require(stop_sent_.count(link) != 0, "link ", link, " was not told that a worker has failed");
     }
   }
-  const auto members = coordinator_.members();
+  const auto members = member_views(coordinator_);
   std::set<int> ranks;
   for (const auto& member : members) {
     require(lost_.count(member.link) == 0, "link ", member.link, " is gone, but a member");
-    const bool silent = now - last_heard_[member.link] > heartbeat_time && !coordinator_.verdict() && !was_suspended_;
+    const bool silent =
+        now - last_heard_[member.link] > heartbeat_time && !coordinator_.job().verdict && !was_suspended_;
     require(!silent, "link ", member.link, " has been silent for too long");
     if (member.node_rank >= 0) require(ranks.insert(member.node_rank).second, "node rank ", member.node_rank, " twice");
   }
-  if (!members.empty() && !coordinator_.verdict()) check_places(members, now);
+  if (!members.empty() && !coordinator_.job().verdict) check_places(members, now);
   const auto deadline = coordinator_.next_deadline();
   require(coordinator_.done() || members.empty() || deadline.has_value(), "somebody waits for nothing");
   require(!coordinator_.done() || !deadline, "a deadline after the end");
   if (ticked && deadline) require(*deadline > now, "ticks without end");
-  if (coordinator_.verdict()) {
-    require(!verdict_ || *verdict_ == *coordinator_.verdict(), "another verdict was sent than there is");
-    verdict_ = coordinator_.verdict();
+  if (coordinator_.job().verdict) {
+    require(!verdict_ || *verdict_ == *coordinator_.job().verdict, "another verdict was sent than there is");
+    verdict_ = coordinator_.job().verdict;
   } else {
     require(!verdict_, "a verdict was taken back");
   }
 }
 
-void Invariants::check_places(const std::vector<Coordinator::MemberView>& members, Clock::time_point now) const {
+void Invariants::check_places(const std::vector<MemberView>& members, Clock::time_point now) const {
   int in_round = 0;
   bool waits = false;
   for (const auto& member : members) {
@@ -225,7 +227,7 @@ void Invariants::check_places(const std::vector<Coordinator::MemberView>& member
     else waits = waits || leaving_.count(member.link) == 0;
   }
   require(in_round == 0 || !unstopped_.empty(), "a round in which nobody is");
-  const bool running = started_ == coordinator_.round() && stop_sent_.empty() && in_round != 0;
+  const bool running = started_ == coordinator_.job().round && stop_sent_.empty() && in_round != 0;
   if (!running || !succeeded_.empty() || scenario_.node_max_failures != 0) return;
   // Newcomers are collected for a while.
   if (now <= started_at_ + scenario_.last_call || was_suspended_) return;
@@ -236,10 +238,10 @@ void Invariants::check_verdict() const {
   const VerdictMessage& verdict = *verdict_;
   require((verdict.kind == VerdictKind::success) == (verdict.exit_code == 0), "exit code ", verdict.exit_code);
   require(!verdict.why.empty(), "a verdict without a reason");
-  require(verdict.restarts == coordinator_.restarts(), "the verdict counts other restarts");
+  require(verdict.restarts == coordinator_.job().budget.used(), "the verdict counts other restarts");
   switch (verdict.kind) {
     case VerdictKind::success:
-      require(!starts_.empty() && started_ == coordinator_.round(), "success of nothing");
+      require(!starts_.empty() && started_ == coordinator_.job().round, "success of nothing");
       for (const auto& [link, ranks] : starts_) {
         require(succeeded_.count(link) != 0 && stopped_.count(link) != 0, "success without link ", link);
       }
@@ -261,7 +263,7 @@ void Invariants::check_verdict() const {
 
 void Invariants::check_finished() const {
   if (verdict_) check_verdict();
-  require(coordinator_.members().empty(), "members are left");
+  require(coordinator_.job().members.empty(), "members are left");
 }
 
 }  // namespace ddrun::test

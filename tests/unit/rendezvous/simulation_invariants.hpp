@@ -7,8 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "coordinator.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/rendezvous/coordinator.hpp"
+#include "member_views.hpp"
 #include "simulation_scenario.hpp"
 
 namespace ddrun::test {
@@ -58,7 +59,7 @@ class Invariants {
  private:
   void mark_lost(rendezvous::LinkId link);
   void check_start();
-  void check_places(const std::vector<rendezvous::Coordinator::MemberView>& members, Clock::time_point now) const;
+  void check_places(const std::vector<MemberView>& members, Clock::time_point now) const;
   void check_verdict() const;
 
   const Scenario& scenario_;

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "ddrun/rendezvous/coordinator.hpp"
+#include "coordinator.hpp"
 #include "simulation_timeline.hpp"
 
 namespace ddrun::test {

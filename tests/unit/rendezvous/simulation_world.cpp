@@ -56,7 +56,8 @@ void World::run() {
     for (const Agent& agent : agents_) all = all && agent.outcome != Outcome::none;
     if (all) break;
   }
-  const bool never_joined = coordinator_.round() == 0 && coordinator_.members().empty() && !coordinator_.verdict();
+  const bool never_joined =
+      coordinator_.job().round == 0 && coordinator_.job().members.empty() && !coordinator_.job().verdict;
   if (!coordinator_.done() && !never_joined) throw Violation("nothing happens any more, but it is not over");
   invariants_.check_finished();
   check_outcomes();
@@ -193,6 +194,8 @@ std::string World::trace() const {
   return lines;
 }
 
-World::Summary World::summary() const { return {coordinator_.verdict(), coordinator_.round(), network_.hash()}; }
+World::Summary World::summary() const {
+  return {coordinator_.job().verdict, coordinator_.job().round, network_.hash()};
+}
 
 }  // namespace ddrun::test

@@ -9,7 +9,7 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
-#include "ddrun/rendezvous/coordinator.hpp"
+#include "ddrun/rendezvous/coordinator_options.hpp"
 #include "ddrun/rendezvous/hmac.hpp"
 
 namespace ddrun::rendezvous {

@@ -175,11 +175,11 @@ struct VerdictMessage {
   VerdictKind kind = VerdictKind::success;
   std::int32_t exit_code = 0;
   std::int32_t signal = 0;
-  std::string host;             ///< of the cause; empty: no single host
+  std::string host = {};        ///< of the cause; empty: no single host
   std::int32_t node_rank = -1;  ///< of that host
   std::int32_t rank = -1;       ///< of the worker that failed first
-  std::string why;              ///< one sentence
-  std::string cause;            ///< from its Stopped
+  std::string why = {};         ///< one sentence
+  std::string cause = {};       ///< from its Stopped
   std::int32_t restarts = 0;
   bool operator==(const VerdictMessage&) const = default;
 };

@@ -1,43 +1,20 @@
 #pragma once
 
-#include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "ddrun/base/address.hpp"
 #include "ddrun/base/duration.hpp"
+#include "ddrun/rendezvous/coordinator_options.hpp"
 #include "ddrun/rendezvous/link_id.hpp"
 #include "ddrun/rendezvous/messages.hpp"
+#include "ending.hpp"
+#include "gathering.hpp"
+#include "job.hpp"
+#include "round_machine.hpp"
+#include "turned_away.hpp"
 
 namespace ddrun::rendezvous {
-
-struct CoordinatorOptions {
-  std::string host;                      ///< of this machine
-  std::string job_id;                    ///< the only job served; empty: that of the first Join
-  std::vector<IpAddress> own_addresses;  ///< of this machine; loopback may be missing
-  Milliseconds heartbeat_interval{1'000};
-  int heartbeat_misses = 3;
-  /// The only member is in this process and calls this object: no heartbeats, no time limits, any number of workers.
-  bool single_member = false;
-  bool with_events = true;    ///< send EventLine
-  int first_round_nodes = 0;  ///< with so many the first round begins without a last call; 0: only with the maximum
-  /// Number of this coordinator in the job, if a lease decides who leads; 0: no successor possible. From 1 on it takes
-  /// over a running job from its members' claims: it waits until the members of the last round have rejoined, or their
-  /// workers must have ended.
-  Term term = 0;
-  /// Leadership is bound to a lease: see suspend(). The verdict is recorded before it is sent: see
-  /// take_verdict_to_record().
-  bool has_lease = false;
-  /// Within this time a deposed coordinator may still be unaware of it.
-  Milliseconds lease_ttl{0};
-  /// How long a round or a verdict may wait for an expired lease before this coordinator steps down.
-  Milliseconds suspend_timeout{30'000};
-  /// The Join of the agent in this process, if there is one. Only this agent is the coordinator's own, and its settings
-  /// define the job, even if another agent joins first.
-  std::optional<Join> own_join;
-};
 
 /// Decides for one job which members form which round, with which ranks, when a round is over and how the job ends
 /// (lib/rendezvous/PROTOCOL.md, section 5). A pure state machine: its owner passes in events and the time, carries out
@@ -45,10 +22,11 @@ struct CoordinatorOptions {
 /// memory is proportional to the number of members. Not thread-safe.
 class Coordinator {
  public:
+  using Output = rendezvous::Output;
+
   explicit Coordinator(CoordinatorOptions options);
-  ~Coordinator();
-  Coordinator(Coordinator&&) noexcept;
-  Coordinator& operator=(Coordinator&&) noexcept;
+  Coordinator(const Coordinator&) = delete;  // its parts refer to it
+  Coordinator& operator=(const Coordinator&) = delete;
 
   /// The first message of a link.
   void join(LinkId link, const Join& join, const LinkAddresses& addresses, Clock::time_point now);
@@ -77,38 +55,47 @@ class Coordinator {
   [[nodiscard]] std::optional<VerdictMessage> take_verdict_to_record();
   void recorded(Clock::time_point now);
   /// After step_down(), or by itself when the agent in its process leaves.
-  [[nodiscard]] bool stepped_down() const;
+  [[nodiscard]] bool stepped_down() const { return stepped_down_.has_value(); }
 
-  /// A message to send; without one: close the link after everything queued before.
-  struct Output {
-    LinkId link = 0;
-    std::optional<FromCoordinator> message;
-  };
   /// Pending actions in order; empties the list. Call after each of the functions above.
-  [[nodiscard]] std::vector<Output> take_outputs();
+  [[nodiscard]] std::vector<Output> take_outputs() { return job_.out.take(); }
   /// Texts for the user of this process, such as refused machines; empties the list. Limit their rate.
-  [[nodiscard]] std::vector<std::string> take_warnings();
+  [[nodiscard]] std::vector<std::string> take_warnings() { return turned_away_.take_warnings(); }
   /// When to call `tick`; empty if nothing is pending.
   [[nodiscard]] std::optional<Clock::time_point> next_deadline() const;
-
   /// The job has ended, and every agent was notified or timed out.
-  [[nodiscard]] bool done() const;
+  [[nodiscard]] bool done() const { return job_.phase == Phase::ended && job_.members.empty(); }
 
-  // For tests and status displays.
-  struct MemberView {
-    LinkId link = 0;
-    std::string host;
-    int node_rank = -1;  ///< -1: not in the current round
-    bool spare = false;
-  };
-  [[nodiscard]] std::vector<MemberView> members() const;
-  [[nodiscard]] Round round() const;
-  [[nodiscard]] int restarts() const;
-  [[nodiscard]] std::optional<VerdictMessage> verdict() const;
+  [[nodiscard]] const Job& job() const { return job_; }
 
  private:
-  class State;
-  std::unique_ptr<State> state_;
+  void admit(LinkId link, const Join& join, const LinkAddresses& addresses);
+  void gather();
+  void begin_round();
+  void on(Member& member, const Leave& message);
+  void on(Member& member, const Abort& message);
+  void on(Due due);
+  void check_heartbeats();
+  void lose_member(Member& member, const std::string& how, Clock::time_point since, bool broken);
+  void release(Member& member, const std::string& why);
+  void remove(const Member& member);
+  void after_round();
+  void count_failure(const std::string& machine, const std::string& host);
+  void stop_permanently(VerdictMessage cause, const Member* member, int signal);
+  void end(VerdictMessage verdict);
+  void publish_verdict();
+  void send_outcome(LinkId link, bool took_part);
+  void dismiss_members(RefusalKind kind, const std::string& why);
+
+  Job job_;
+  Gathering gathering_{job_};
+  RoundMachine round_{job_};
+  FailureHistory failures_;
+  TurnedAway turned_away_;
+  bool to_record_ = false;         ///< the transport has not taken the verdict yet
+  std::string abbreviated_cause_;  ///< of the verdict, for all but the observer
+  std::optional<LinkId> observer_of_the_end_;
+  std::optional<std::string> stepped_down_;  ///< why; the reply to agents that join later
 };
 
 }  // namespace ddrun::rendezvous

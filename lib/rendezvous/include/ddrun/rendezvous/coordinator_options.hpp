@@ -1,0 +1,40 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ddrun/base/address.hpp"
+#include "ddrun/base/duration.hpp"
+#include "ddrun/rendezvous/messages.hpp"
+
+namespace ddrun::rendezvous {
+
+/// Of a coordinator: lib/rendezvous/PROTOCOL.md, section 5.
+struct CoordinatorOptions {
+  std::string host;                      ///< of this machine
+  std::string job_id;                    ///< the only job served; empty: that of the first Join
+  std::vector<IpAddress> own_addresses;  ///< of this machine; loopback may be missing
+  Milliseconds heartbeat_interval{1'000};
+  int heartbeat_misses = 3;
+  /// The only member is in this process and calls this object: no heartbeats, no time limits, any number of workers.
+  bool single_member = false;
+  bool with_events = true;    ///< send EventLine
+  int first_round_nodes = 0;  ///< with so many the first round begins without a last call; 0: only with the maximum
+  /// Number of this coordinator in the job, if a lease decides who leads; 0: no successor possible. From 1 on it takes
+  /// over a running job from its members' claims: it waits until the members of the last round have rejoined, or their
+  /// workers must have ended.
+  Term term = 0;
+  /// Leadership is bound to a lease: see CoordinatorServer::suspend(). The verdict is recorded before it is sent: see
+  /// CoordinatorServerOptions::on_verdict.
+  bool has_lease = false;
+  /// Within this time a deposed coordinator may still be unaware of it.
+  Milliseconds lease_ttl{0};
+  /// How long a round or a verdict may wait for an expired lease before this coordinator steps down.
+  Milliseconds suspend_timeout{30'000};
+  /// The Join of the agent in this process, if there is one. Only this agent is the coordinator's own, and its settings
+  /// define the job, even if another agent joins first.
+  std::optional<Join> own_join;
+};
+
+}  // namespace ddrun::rendezvous

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "ddrun/base/deadlines.hpp"
+#include "ddrun/base/duration.hpp"
+#include "ddrun/rendezvous/coordinator_options.hpp"
+#include "heartbeat.hpp"
+#include "job_state.hpp"
+#include "membership.hpp"
+#include "outgoing.hpp"
+#include "succession.hpp"
+
+namespace ddrun::rendezvous {
+
+enum class Phase {
+  gathering,  ///< no round: waiting for members, the last call, or the pause before a restart
+  opening,    ///< OPEN was sent to node rank 0
+  running,    ///< START was sent to all
+  stopping,   ///< STOP was sent, STOPPED is missing from some
+  recording,  ///< the verdict is being recorded before it is sent
+  ended,      ///< the verdict was sent, or another coordinator took over
+};
+
+/// Deadlines of a coordinator, each handled completely before the next. Those that expire at one instant are handled in
+/// this order: losses and the end of a round before what begins one, and the end for lack of nodes after all.
+enum class Due {
+  opened,     ///< OPENED of node rank 0
+  stopped,    ///< STOPPED of all members of the round
+  skew,       ///< SUCCEEDED of all, after the first one (--exit-skew)
+  lease,      ///< the lease is held again, or the verdict is recorded
+  claims,     ///< of members of a former coordinator's round
+  pause,      ///< before a restart
+  fence,      ///< the end of workers that may still run on a lost machine
+  admission,  ///< of members that wait beside the running round
+  last_call,  ///< for more nodes than needed
+  join,       ///< of enough nodes
+  verdict,    ///< all members have closed after the verdict
+};
+
+/// A job as its coordinator knows it: what Coordinator, Gathering and RoundMachine share. All of it is read by each;
+/// the members are changed by Coordinator, a deadline by the class that handles it.
+struct Job : JobState {
+  Job(CoordinatorOptions given, std::function<std::optional<LinkId>()> observer)
+      : options(std::move(given)),
+        heartbeat(options.heartbeat_interval, options.heartbeat_misses),
+        out(std::move(observer)) {}
+
+  CoordinatorOptions options;
+  Phase phase = Phase::gathering;
+  Membership members;
+  Heartbeat heartbeat;
+  Outgoing out;
+  Deadlines<Due, Clock::time_point> deadlines;
+  Succession succession;
+  Clock::time_point now;       ///< of the event that is being handled
+  Clock::time_point ended_at;  ///< the verdict was known
+
+  /// The verdict is known.
+  [[nodiscard]] bool is_over() const { return phase == Phase::recording || phase == Phase::ended; }
+  [[nodiscard]] bool can_restart() const { return budget.any_left(now); }
+
+  /// Until when the next round, or the verdict, may wait for the lease.
+  void arm_lease_deadline() {
+    const auto& suspended = succession.suspended_since();
+    const bool waits = phase == Phase::recording || (suspended && phase == Phase::gathering);
+    if (waits) deadlines.arm(Due::lease, suspended.value_or(ended_at) + options.suspend_timeout);
+    else deadlines.clear(Due::lease);
+  }
+  /// After the last sign of life of a member, until its workers have ended whatever has happened to it.
+  [[nodiscard]] Clock::duration lost_workers_timeout() const {
+    /// SIGKILL, and the agent's own work before and after it.
+    constexpr Milliseconds kill_margin{1'000};
+    return settings.fence ? Clock::duration(*settings.fence) : heartbeat.limit() + settings.grace + kill_margin;
+  }
+  void send_waiting(Member& member, bool spare, const std::string& waiting_for) {
+    member.notified_spare = spare;
+    out.send(member.link,
+             Waiting{static_cast<std::uint32_t>(members.available()), static_cast<std::uint32_t>(settings.min_nodes),
+                     static_cast<std::uint32_t>(settings.max_nodes), spare, waiting_for});
+  }
+  /// Queues the event line that `make`, of event_text, returns for these arguments.
+  template <class Make, class... Args>
+  void event(Make make, const Args&... args) {
+    if (options.with_events) out.event(make(args...), members.size() + 100);
+  }
+};
+
+}  // namespace ddrun::rendezvous

@@ -1,0 +1,348 @@
+#include "round_machine.hpp"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "causes.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/rendezvous/assign_ranks.hpp"
+#include "ddrun/rendezvous/event_text.hpp"
+#include "node_ranks.hpp"
+
+namespace ddrun::rendezvous {
+
+namespace {
+
+constexpr Milliseconds open_timeout{30'000};
+/// Of a node's report of its first failure.
+constexpr std::size_t max_cause_bytes = 64UL << 10U;
+/// The longest time that a newcomer waits for the running round to settle, whatever --last-call is.
+constexpr Milliseconds max_settle_time{30'000};
+
+}  // namespace
+
+Milliseconds stop_timeout(const JobSettings& job) { return job.grace + Milliseconds{30'000}; }
+
+// ---- opening and starting
+
+void RoundMachine::begin(std::vector<Member*> members) {
+  members_ = std::move(members);
+  counts_ = {};
+  any_succeeded_ = false;
+  int world_size = 0;
+  std::vector<std::string> hosts;
+  for (Member* member : members_) {
+    member->node_rank = static_cast<int>(hosts.size());
+    member->part = Part::chosen;
+    member->notified_spare = false;
+    world_size += member->local_world_size;
+    hosts.push_back(member->host);
+  }
+  counts_[index(Part::chosen)] = members_.size();
+  job_.phase = Phase::opening;
+  const std::vector<const Member*> seen(members_.begin(), members_.end());
+  address_ = address_of_node_rank_0(seen, job_.options.own_addresses);
+  job_.event(event_text::round, job_.round, job_.budget.used(), world_size, address_, hosts);
+  if (!job_.options.single_member) job_.deadlines.arm(Due::opened, job_.now + open_timeout);
+  set(*members_.front(), Part::notified);
+  job_.out.send(members_.front()->link,
+                Open{job_.round, address_, 0, allowed_addresses(seen, job_.options.own_addresses)});
+}
+
+void RoundMachine::on(Member& member, const Opened& message) {
+  if (job_.phase != Phase::opening || message.round != job_.round || message.port == 0) return;
+  if (member.in_round() && member.node_rank == 0) start(message.port);
+}
+
+void RoundMachine::start(std::uint16_t port) {
+  std::vector<NodeShape> nodes;
+  nodes.reserve(members_.size());
+  for (const Member* member : members_) nodes.push_back(NodeShape{member->local_world_size, member->role});
+  std::vector<RankAssignment> ranks = assign_ranks(nodes);
+  job_.deadlines.clear(Due::opened);
+  job_.phase = Phase::running;
+  job_.started = true;
+  job_.succession.note_started();
+  started_at_ = job_.now;
+  lost_finished_.reset();
+  const Member* own = job_.members.own();
+  job_.coordinator_node_rank = own != nullptr && own->in_round() ? own->node_rank : -1;
+  const std::string job_state = job_.options.term == 0 ? "" : job_.serialize(job_.now);
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    Member& member = *members_[rank];
+    set(member, Part::notified);
+    member.kept_rank = member.node_rank;
+    ranks[rank].restart_count = job_.budget.used();
+    ranks[rank].max_restarts = job_.settings.restart.max_restarts;
+    ranks[rank].master_addr = address_;
+    ranks[rank].master_port = port;
+    ranks[rank].host = member.host;
+    job_.out.send(member.link, Start{job_.round, std::move(ranks[rank]), job_.options.term, job_state});
+  }
+  job_.event(event_text::started, job_.round, job_.budget.used(), static_cast<int>(members_.size()));
+  schedule_admission();
+}
+
+// ---- running
+
+void RoundMachine::on(Member& member, const Failed& message) {
+  // Later failures during a stop are consequences: only the first one is the cause.
+  if (job_.phase != Phase::running || message.round != job_.round || !member.owes_stopped()) return;
+  VerdictMessage cause = causes::worker_failed(message, member);
+  job_.event(event_text::failed, message, member.node(),
+             message.why.empty() ? cause.why : concat(cause.why, ": ", causes::truncate_text(message.why)));
+  stop_for_cause(std::move(cause), member.link, message.may_restart, member.machine);
+}
+
+void RoundMachine::on(Member& member, const Succeeded& message) {
+  if (job_.phase != Phase::running || message.round != job_.round || member.part != Part::notified) return;
+  set(member, Part::succeeded);
+  job_.event(event_text::succeeded, job_.round, member.node());
+  const auto& skew = job_.settings.exit_skew;
+  if (!any_succeeded_ && skew) job_.deadlines.arm(Due::skew, job_.now + *skew);
+  any_succeeded_ = true;
+  if (count(Part::notified) != 0) return;
+  job_.deadlines.clear(Due::skew);
+  if (!job_.options.single_member) job_.deadlines.arm(Due::stopped, job_.now + stop_timeout(job_.settings));
+}
+
+void RoundMachine::on(Member& member, const Stopped& message) {
+  if (message.round != job_.round || !member.owes_stopped()) return;
+  const bool succeeded = member.part == Part::succeeded;
+  set(member, succeeded ? Part::finished : Part::stopped);
+  if (!message.workers.empty()) job_.out.report({job_.round, member.node_rank, member.host, message.workers});
+  if (ending_) {
+    const std::string cause = message.cause.size() <= max_cause_bytes ? message.cause : "";
+    if (ending_->cause_link == member.link) ending_->details.set_cause(cause);
+    else ending_->details.add_other(member.host, member.node_rank, cause);
+  } else if (!succeeded) {
+    stop_for_cause(causes::node_lost(member, "it stopped its workers without saying why"), member.link, true);
+  }
+}
+
+void RoundMachine::on(const Member& member, const PassSignal& message) {
+  const bool may_pass = message.signal == SIGUSR1 || message.signal == SIGUSR2;
+  if (job_.phase != Phase::running || message.round != job_.round || !member.in_round() || !may_pass) return;
+  for (const Member* other : members_) {
+    if (other->part != Part::finished) job_.out.send(other->link, message);
+  }
+}
+
+void RoundMachine::on_skew() {
+  std::vector<const Member*> late;
+  for (const Member* member : members_) {
+    if (member->part == Part::notified) late.push_back(member);
+  }
+  if (!late.empty()) stop_permanently(causes::skewed(late, *job_.settings.exit_skew), late.front());
+}
+
+void RoundMachine::on_suspended() {
+  if (job_.phase == Phase::opening) stop({.cause = {.why = "the lease could not be renewed"}});
+  job_.out.notice(
+      "the lease that says who leads the job could not be renewed: the round that runs goes on, but no other one "
+      "begins before it could");
+  // A finished member was not needed, but may begin the next round with another coordinator.
+  if (job_.phase == Phase::running && lost_finished_) {
+    stop_for_cause(*std::exchange(lost_finished_, std::nullopt), 0, true);
+  }
+  escalate_to_kill();
+}
+
+// ---- newcomers beside the round
+
+bool RoundMachine::has_free_place() const {
+  return !job_.succession.is_suspended() && (job_.phase == Phase::opening || job_.phase == Phase::running) &&
+         !any_succeeded_ && members_.size() < static_cast<std::size_t>(job_.settings.max_nodes);
+}
+
+Clock::duration RoundMachine::settle_time() const { return std::min(job_.settings.last_call, max_settle_time); }
+
+/// The running round may be stopped for newcomers from then on.
+Clock::time_point RoundMachine::admit_from() const {
+  return job_.phase == Phase::running ? started_at_ + settle_time() : job_.now;
+}
+
+void RoundMachine::admit(Member& newcomer, bool spare) {
+  const bool joins = has_free_place();
+  const bool joins_now = joins && admit_from() <= job_.now;
+  if (joins && !joins_now) {
+    job_.send_waiting(newcomer, false,
+                      concat("the round that runs to have lasted ", causes::seconds_text(settle_time()),
+                             ", in case more nodes come (--last-call)"));
+    return job_.deadlines.arm(Due::admission, admit_from());
+  }
+  job_.send_waiting(newcomer, spare,
+                    spare                                        ? "a place in the job"
+                    : job_.phase == Phase::stopping || joins_now ? "the end of the round before"
+                                                                 : "the next round");
+  if (joins_now) restart_for_newcomers({&newcomer});
+}
+
+void RoundMachine::schedule_admission() {
+  job_.deadlines.clear(Due::admission);
+  if (!has_free_place()) return;
+  const auto& all = job_.members.all();
+  const bool any_waits = std::any_of(
+      all.begin(), all.end(), [](const auto& entry) { return !entry.second.in_round() && entry.second.available(); });
+  if (any_waits) job_.deadlines.arm(Due::admission, admit_from());
+}
+
+void RoundMachine::admit_waiting() {
+  const bool place = has_free_place();
+  std::vector<const Member*> newcomers;
+  for (Member* member : job_.members.available_members()) {
+    if (member->in_round()) continue;
+    if (place) newcomers.push_back(member);
+    else if (!member->notified_spare) job_.send_waiting(*member, true, "the next round");
+  }
+  if (!newcomers.empty()) restart_for_newcomers(newcomers);
+}
+
+/// A new rendezvous, which costs no restart.
+void RoundMachine::restart_for_newcomers(const std::vector<const Member*>& newcomers) {
+  stop({.cause = {.kind = VerdictKind::launcher_failed, .why = causes::joining(newcomers)}});
+}
+
+// ---- losing members
+
+void RoundMachine::on_lost(const Member& gone, VerdictMessage cause, Clock::time_point since, bool broken) {
+  // A finished member is not missed, unless it had the store.
+  const bool missed = gone.in_round() && !(gone.part == Part::finished && gone.node_rank != 0);
+  if (job_.phase == Phase::opening && missed) {
+    stop({.cause = std::move(cause)});
+  } else if (job_.phase == Phase::running && (missed || (gone.in_round() && job_.succession.is_suspended()))) {
+    stop_for_cause(std::move(cause), gone.link, true);
+  } else if (job_.phase == Phase::running && gone.in_round()) {
+    lost_finished_ = std::move(cause);
+  } else if (job_.phase == Phase::stopping && gone.was_notified()) {
+    // A leaving member may close its link before it gets the OPEN of a new round.
+    const bool has_left = gone.leaving && broken;
+    if (gone.owes_stopped() && !has_left) lost_while_stopping(std::move(cause), since, broken);
+    escalate_to_kill();
+  }
+}
+
+void RoundMachine::lost_while_stopping(VerdictMessage cause, Clock::time_point since, bool broken) {
+  Ending& ending = *ending_;
+  if (ending.cause.kind != VerdictKind::worker_failed) return count_loss(std::move(cause));
+  // Workers elsewhere fail as soon as those of a lost node are gone; that FAILED may arrive before the loss is
+  // detected.
+  const bool came_first = broken ? job_.now - ending.since <= job_.heartbeat.interval() : since <= ending.since;
+  if (!came_first) return;
+  cause.why = concat(cause.why, "; at the same time ", ending.cause.why);
+  ending.replace(std::move(cause), 0);
+  // A non-restartable exit code does not apply to a node loss.
+  const bool was_final = ending.is_final();
+  ending.set_restart(job_.can_restart());
+  if (was_final && ending.is_restart()) send_stop(0);
+}
+
+/// While a round ends for a reason that costs no restart: the loss makes it cost one.
+void RoundMachine::count_loss(VerdictMessage cause) {
+  Ending& ending = *ending_;
+  if (ending.next != Ending::Next::new_round || !ending.had_started) return;
+  ending.set_restart(job_.can_restart());
+  ending.cause = std::move(cause);
+  ending.cause_link = 0;
+}
+
+void RoundMachine::lose_orderly(Member& member, const Abort& message) {
+  VerdictMessage cause = causes::node_lost(member, message.what);
+  job_.event(event_text::lost, job_.round, member.node(), cause.why);
+  job_.members.set_leaving(member, {0, message});
+  if (job_.phase == Phase::running) {
+    stop_for_cause(std::move(cause), member.link, true);
+  } else if (job_.phase == Phase::opening) {
+    stop({.cause = std::move(cause)});
+  } else {
+    count_loss(std::move(cause));
+  }
+}
+
+// ---- stopping
+
+void RoundMachine::stop_for_cause(VerdictMessage cause, LinkId cause_link, bool may_restart,
+                                  const std::string& machine) {
+  const bool restart = may_restart && job_.can_restart();
+  if (may_restart && !restart && job_.budget.used() > 0) cause.why += "; no restart is left";
+  stop({std::move(cause), restart ? Ending::Next::restart : Ending::Next::end_of_job, cause_link, machine});
+}
+
+void RoundMachine::stop_permanently(VerdictMessage cause, const Member* member, int signal) {
+  const LinkId link = member != nullptr ? member->link : 0;
+  if (job_.phase == Phase::opening || job_.phase == Phase::running) {
+    stop({std::move(cause), Ending::Next::end_of_job, link}, signal);
+  } else if (is_stopping_for_another()) {
+    if (ending_->is_restart()) job_.succession.owe_restart();  // should another coordinator go on
+    ending_->next = Ending::Next::end_of_job;
+    ending_->replace(std::move(cause), link);
+  }
+}
+
+void RoundMachine::stop(Ending ending, int signal) {
+  ending.since = job_.now;
+  ending.had_started = job_.phase == Phase::running;
+  job_.phase = Phase::stopping;
+  for (const Due due : {Due::opened, Due::skew, Due::admission}) job_.deadlines.clear(due);
+  if (!job_.options.single_member) job_.deadlines.arm(Due::stopped, job_.now + stop_timeout(job_.settings));
+  ending_ = std::move(ending);
+  send_stop(job_.succession.must_kill() ? SIGKILL : signal);
+}
+
+/// Sent again if the decision about another round has changed.
+void RoundMachine::send_stop(int signal) {
+  Ending& ending = *ending_;
+  ending.signal = signal;
+  Stop stop{job_.round, !ending.is_final(), ending.cause.why, signal};
+  if (ending.is_restart()) {
+    stop.why += concat("; restarting all workers (restart ", job_.budget.used() + 1, " of ",
+                       job_.settings.restart.max_restarts, ")");
+  }
+  job_.event(event_text::ended, job_.round, stop.another_round, stop.why);
+  for (const Member* member : members_) {
+    if (member->was_notified()) job_.out.send(member->link, stop);
+  }
+}
+
+/// Repeats STOP with SIGKILL for members that were stopped with grace before.
+void RoundMachine::escalate_to_kill() {
+  const bool waits = job_.phase == Phase::stopping && to_stop() > 0;
+  if (waits && ending_->signal != SIGKILL && job_.succession.must_kill()) send_stop(SIGKILL);
+}
+
+std::optional<Ending> RoundMachine::take_ended() {
+  if (job_.phase == Phase::running && count(Part::finished) == members_.size()) {
+    return Ending{.cause = {.why = "all workers have ended well"}, .next = Ending::Next::end_of_job};
+  }
+  if (job_.phase != Phase::stopping || to_stop() != 0) return std::nullopt;
+  job_.deadlines.clear(Due::stopped);
+  return std::exchange(ending_, std::nullopt);
+}
+
+// ---- members
+
+const Member* RoundMachine::first() const {
+  return members_.empty() || members_.front()->node_rank != 0 ? nullptr : members_.front();
+}
+
+void RoundMachine::set(Member& member, Part part) {
+  --counts_[index(member.part)];
+  ++counts_[index(part)];
+  member.part = part;
+}
+
+void RoundMachine::remove(const Member& member) {
+  if (std::erase(members_, &member) != 0) --counts_[index(member.part)];
+}
+
+void RoundMachine::dissolve() {
+  for (Member* member : members_) set(*member, Part::none);
+}
+
+bool RoundMachine::has_workers() const {
+  return job_.phase == Phase::running || (job_.phase == Phase::stopping && ending_->had_started);
+}
+
+}  // namespace ddrun::rendezvous
