@@ -30,14 +30,14 @@ bool Gathering::awaits_claims() {
   return until.has_value();
 }
 
-std::optional<VerdictMessage> Gathering::recover(const Recovery& recovery) {
-  const RoundClaim& last = recovery.last();
+std::optional<VerdictMessage> Gathering::recover(const Succession::LastRound& round) {
+  const RoundClaim& last = round.claim;
   if (last.term == 0) return std::nullopt;  // no round was ever started
   job_.round = std::max(job_.round, last.round);
   job_.started = true;
   job_.merge(last.job_state, job_.now);
-  if (recovery.all_succeeded()) {
-    for (const LinkId link : recovery.members()) {
+  if (round.succeeded) {
+    for (const LinkId link : round.members) {
       // They took part in the successful round.
       if (Member* member = job_.members.find(link)) member->part = Part::finished;
     }

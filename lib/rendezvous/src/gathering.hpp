@@ -7,7 +7,6 @@
 #include "ddrun/rendezvous/messages.hpp"
 #include "job.hpp"
 #include "membership.hpp"
-#include "recovery.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -23,7 +22,7 @@ class Gathering {
   /// True while members of an earlier coordinator's last round may still join.
   [[nodiscard]] bool awaits_claims();
   /// That round is over: the job continues from there. The verdict, if the job is over as well.
-  [[nodiscard]] std::optional<VerdictMessage> recover(const Recovery& recovery);
+  [[nodiscard]] std::optional<VerdictMessage> recover(const Succession::LastRound& round);
   /// True if a round can begin.
   [[nodiscard]] bool is_complete();
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "job_state.hpp"
+
 namespace ddrun::rendezvous {
 
 namespace {
@@ -22,43 +24,68 @@ bool Succession::resume() { return std::exchange(suspended_since_, std::nullopt)
 
 void Succession::note_started() {
   has_lost_members_ = owes_restart_ = false;
-  recovery_.reset();
+  claims_.reset();
 }
 
 void Succession::note_lost(const Member& gone) {
-  if (recovery_) recovery_->remove_claim(gone.link);
+  if (claims_) claims_->of.erase(gone.link);
   has_lost_members_ = has_lost_members_ || gone.kept_rank >= 0;
 }
 
 /// An earlier coordinator is recovered from once: its members have had their time to rejoin.
 bool Succession::is_news(const RoundClaim& claim) const {
-  if (recovery_) return false;
+  if (claims_) return false;
   return former_ == Former::unknown || claim.node_count > 0 || (claim.term != 0 && former_ == Former::none);
 }
 
 void Succession::expect_claims(Clock::time_point now, Clock::time_point stopped_by, bool without_leader) {
-  recovery_.emplace(std::min(now + first_claim_timeout, stopped_by), stopped_by, without_leader);
+  claims_ = Claims{std::min(now + first_claim_timeout, stopped_by), stopped_by, without_leader};
 }
 
 void Succession::add_claim(Member& member, const RoundClaim& claim, Membership& members) {
   claimed_ = std::max(claimed_, claim.round);
-  if (!recovery_) return;
-  const Recovery::AddedClaim added = recovery_->add_claim(member.link, claim);
-  for (const LinkId link : added.outdated) {
-    if (Member* other = members.find(link)) other->kept_rank = -1;
+  if (!claims_ || claim.term == 0) return;
+  claims_->former = Former::known;
+  RoundClaim& last = claims_->last;
+  const auto order_key = [](const RoundClaim& one) { return std::pair(one.term, one.round); };
+  if (claim.node_count < 1 || order_key(claim) < order_key(last)) return;
+  if (order_key(claim) > order_key(last)) {
+    for (const auto& [outdated, of] : std::exchange(claims_->of, {})) {
+      if (Member* other = members.find(outdated)) other->kept_rank = -1;
+    }
+    last = claim;
+    JobState job;
+    claims_->leader_rank = job.restore(claim.job_state, Clock::time_point{}) ? job.coordinator_node_rank : -1;
   }
-  if (added.of_last_round) member.kept_rank = claim.node_rank;
+  // All claims count: some members may have found the next coordinator before they were notified.
+  last.moved = last.moved || claim.moved;
+  claims_->of[member.link] = {claim.node_rank, claim.succeeded};
+  member.kept_rank = claim.node_rank;
+}
+
+/// All members that may still run workers of the last round have claimed it.
+bool Succession::Claims::complete() const {
+  if (all_there()) return true;
+  if (last.term == 0 || !without_leader || leader_rank < 0 || of.size() + 1 < size()) return false;
+  return std::none_of(of.begin(), of.end(), [this](const auto& one) { return one.second.node_rank == leader_rank; });
 }
 
 std::optional<Clock::time_point> Succession::wait_until(Clock::time_point now, bool all_places_taken) const {
-  if (!recovery_ || recovery_->complete() || now >= recovery_->deadline()) return std::nullopt;
-  if (recovery_->is_new_job() && all_places_taken) return std::nullopt;
-  return recovery_->deadline();
+  if (!claims_ || claims_->complete() || now >= claims_->deadline()) return std::nullopt;
+  if (claims_->former == Former::none && all_places_taken) return std::nullopt;
+  return claims_->deadline();
 }
 
-std::optional<Recovery> Succession::take_claims() {
-  if (recovery_) former_ = recovery_->is_new_job() ? Former::none : Former::known;
-  return std::exchange(recovery_, std::nullopt);
+std::optional<Succession::LastRound> Succession::take_claims() {
+  if (!claims_) return std::nullopt;
+  const Claims claims = *std::exchange(claims_, std::nullopt);
+  former_ = claims.former;
+  LastRound round{claims.last, {}, claims.all_there()};
+  for (const auto& [link, of] : claims.of) {
+    round.members.push_back(link);
+    round.succeeded = round.succeeded && of.succeeded;
+  }
+  return round;
 }
 
 }  // namespace ddrun::rendezvous

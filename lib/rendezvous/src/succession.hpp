@@ -1,11 +1,13 @@
 #pragma once
 
+#include <cstddef>
+#include <map>
 #include <optional>
+#include <vector>
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 #include "membership.hpp"
-#include "recovery.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -34,20 +36,26 @@ class Succession {
   /// A member of the last round was lost. It may have continued under another coordinator.
   [[nodiscard]] bool has_lost_members() const { return has_lost_members_; }
 
-  // Takeover.
+  // Takeover: claims of members about an earlier coordinator's last round.
   /// Whether this claim is a reason to wait for others of the same round.
   [[nodiscard]] bool is_news(const RoundClaim& claim) const;
-  /// Workers of an earlier coordinator's round run until `stopped_by` at most. `without_leader`: as for Recovery.
+  /// Workers of that round run until `stopped_by` at most. `without_leader`: the former coordinator's machine runs
+  /// none, so its claim is not awaited.
   void expect_claims(Clock::time_point now, Clock::time_point stopped_by, bool without_leader);
   /// A member that claims any round but the last one counts as a newcomer.
   void add_claim(Member& member, const RoundClaim& claim, Membership& members);
-  [[nodiscard]] bool expects_claims() const { return recovery_.has_value(); }
-  /// Until when the claims are awaited; empty: no longer, they are complete. `all_places_taken`: as many members as the
-  /// job may have are there.
+  [[nodiscard]] bool expects_claims() const { return claims_.has_value(); }
+  /// Until when the claims are awaited; empty: no longer. `all_places_taken`: as many members as the job may have are
+  /// there.
   [[nodiscard]] std::optional<Clock::time_point> wait_until(Clock::time_point now, bool all_places_taken) const;
-  /// Ends the wait; empty if none was expected.
-  [[nodiscard]] std::optional<Recovery> take_claims();
-  void forget_claims() { recovery_.reset(); }
+  struct LastRound {
+    RoundClaim claim;  ///< of the highest term and round; term 0: no round was claimed
+    std::vector<LinkId> members;
+    bool succeeded = false;  ///< all members of it claim success
+  };
+  /// Ends the wait; empty if no claim was expected.
+  [[nodiscard]] std::optional<LastRound> take_claims();
+  void forget_claims() { claims_.reset(); }
   /// The job is defined anew.
   void forget_former() { former_ = Former::unknown; }
   /// The highest round of any claim.
@@ -56,11 +64,28 @@ class Succession {
  private:
   /// Whether the job has had another coordinator.
   enum class Former { unknown, none, known };
+  struct Claims {
+    struct Of {
+      int node_rank = -1;
+      bool succeeded = false;
+    };
+    [[nodiscard]] Clock::time_point deadline() const { return former == Former::none ? first_by : by; }
+    [[nodiscard]] bool all_there() const { return last.term != 0 && of.size() >= size(); }
+    [[nodiscard]] std::size_t size() const { return static_cast<std::size_t>(last.node_count); }
+    [[nodiscard]] bool complete() const;
+
+    Clock::time_point first_by, by;
+    bool without_leader;
+    Former former = Former::none;  ///< no member knows of any
+    RoundClaim last{};             ///< as in LastRound
+    int leader_rank = -1;          ///< node rank of the coordinator's own machine in it; -1: none
+    std::map<LinkId, Of> of{};     ///< of those that claim it
+  };
 
   std::optional<Clock::time_point> suspended_since_;
   bool has_lost_members_ = false;  ///< since the last START
   bool owes_restart_ = false;
-  std::optional<Recovery> recovery_;
+  std::optional<Claims> claims_;
   Former former_ = Former::unknown;
   Round claimed_ = 0;
 };
