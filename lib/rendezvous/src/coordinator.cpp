@@ -44,7 +44,7 @@ Coordinator::Coordinator(CoordinatorOptions options)
     : job_(std::move(options), [this]() -> std::optional<LinkId> {
         // The agent that reports to the user: the coordinator's own, else node rank 0.
         const Member* own = job_.members.own();
-        const Member* observer = own != nullptr ? own : round_.first();
+        const Member* observer = own != nullptr ? own : round_.members().first();
         return observer != nullptr ? std::optional(observer->link) : std::nullopt;
       }) {}
 
@@ -145,7 +145,7 @@ void Coordinator::after_round() {
     cause.why += "; " + again;
     return end(std::move(cause));
   }
-  round_.dissolve();
+  round_.members().dissolve();
   if (const Member* own = job_.members.own(); job_.options.has_lease && own != nullptr && own->leaving) {
     if (ended->is_restart()) job_.succession.owe_restart();
     return step_down(concat("the coordinator on ", job_.options.host, " leads no more: ", cause.why), job_.now);
@@ -153,7 +153,7 @@ void Coordinator::after_round() {
   job_.phase = Phase::gathering;
   if (ended->is_restart()) gathering_.spend_restart(cause.why);
   gathering_.note_ended(cause, ended->had_started);
-  for (Member* member : std::vector<Member*>(round_.members())) {
+  for (Member* member : std::vector<Member*>(round_.members().all())) {
     if (member->leaving) release(*member, left_text(*member));
   }
   if (cause.kind == VerdictKind::worker_failed) count_failure(ended->machine, cause.host);
@@ -346,7 +346,7 @@ void Coordinator::release(Member& member, const std::string& why) {
 }
 
 void Coordinator::remove(const Member& member) {
-  round_.remove(member);
+  round_.members().remove(member);
   job_.members.remove(member.link);
 }
 
@@ -482,11 +482,11 @@ void Coordinator::tick(Clock::time_point now) {
 void Coordinator::on(Due due) {
   switch (due) {
     case Due::opened:
-      return lose_member(*round_.members().front(), "it did not open the store in time", job_.now, false);
+      return lose_member(*round_.members().first(), "it did not open the store in time", job_.now, false);
     case Due::stopped: {
       const std::string how =
           concat("its workers were not stopped after ", causes::seconds_text(stop_timeout(job_.settings)));
-      for (Member* member : std::vector<Member*>(round_.members())) {
+      for (Member* member : std::vector<Member*>(round_.members().all())) {
         if (!member->owes_stopped()) continue;
         lose_member(*member, how, job_.now, false);
         if (job_.phase != Phase::running && job_.phase != Phase::stopping) break;

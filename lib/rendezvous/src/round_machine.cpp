@@ -28,27 +28,23 @@ Milliseconds stop_timeout(const JobSettings& job) { return job.grace + Milliseco
 // ---- opening and starting
 
 void RoundMachine::begin(std::vector<Member*> members) {
-  members_ = std::move(members);
-  counts_ = {};
+  const std::vector<const Member*> seen(members.begin(), members.end());
+  members_.begin(std::move(members));
   any_succeeded_ = false;
   int world_size = 0;
   std::vector<std::string> hosts;
-  for (Member* member : members_) {
-    member->node_rank = static_cast<int>(hosts.size());
-    member->part = Part::chosen;
+  for (Member* member : members_.all()) {
     member->notified_spare = false;
     world_size += member->local_world_size;
     hosts.push_back(member->host);
   }
-  counts_[index(Part::chosen)] = members_.size();
   job_.phase = Phase::opening;
-  const std::vector<const Member*> seen(members_.begin(), members_.end());
   address_ = address_of_node_rank_0(seen, job_.options.own_addresses);
   job_.event(event_text::round, job_.round, job_.budget.used(), world_size, address_, hosts);
   if (!job_.options.single_member) job_.deadlines.arm(Due::opened, job_.now + open_timeout);
-  set(*members_.front(), Part::notified);
-  job_.out.send(members_.front()->link,
-                Open{job_.round, address_, 0, allowed_addresses(seen, job_.options.own_addresses)});
+  Member& first = *members_.first();
+  members_.set(first, Part::notified);
+  job_.out.send(first.link, Open{job_.round, address_, 0, allowed_addresses(seen, job_.options.own_addresses)});
 }
 
 void RoundMachine::on(Member& member, const Opened& message) {
@@ -59,7 +55,7 @@ void RoundMachine::on(Member& member, const Opened& message) {
 void RoundMachine::start(std::uint16_t port) {
   std::vector<NodeShape> nodes;
   nodes.reserve(members_.size());
-  for (const Member* member : members_) nodes.push_back(NodeShape{member->local_world_size, member->role});
+  for (const Member* member : members_.all()) nodes.push_back(NodeShape{member->local_world_size, member->role});
   std::vector<RankAssignment> ranks = assign_ranks(nodes);
   job_.deadlines.clear(Due::opened);
   job_.phase = Phase::running;
@@ -71,8 +67,8 @@ void RoundMachine::start(std::uint16_t port) {
   job_.coordinator_node_rank = own != nullptr && own->in_round() ? own->node_rank : -1;
   const std::string job_state = job_.options.term == 0 ? "" : job_.serialize(job_.now);
   for (std::size_t rank = 0; rank < members_.size(); ++rank) {
-    Member& member = *members_[rank];
-    set(member, Part::notified);
+    Member& member = *members_.all()[rank];
+    members_.set(member, Part::notified);
     member.kept_rank = member.node_rank;
     ranks[rank].restart_count = job_.budget.used();
     ranks[rank].max_restarts = job_.settings.restart.max_restarts;
@@ -98,12 +94,12 @@ void RoundMachine::on(Member& member, const Failed& message) {
 
 void RoundMachine::on(Member& member, const Succeeded& message) {
   if (job_.phase != Phase::running || message.round != job_.round || member.part != Part::notified) return;
-  set(member, Part::succeeded);
+  members_.set(member, Part::succeeded);
   job_.event(event_text::succeeded, job_.round, member.node());
   const auto& skew = job_.settings.exit_skew;
   if (!any_succeeded_ && skew) job_.deadlines.arm(Due::skew, job_.now + *skew);
   any_succeeded_ = true;
-  if (count(Part::notified) != 0) return;
+  if (members_.count(Part::notified) != 0) return;
   job_.deadlines.clear(Due::skew);
   if (!job_.options.single_member) job_.deadlines.arm(Due::stopped, job_.now + stop_timeout(job_.settings));
 }
@@ -111,7 +107,7 @@ void RoundMachine::on(Member& member, const Succeeded& message) {
 void RoundMachine::on(Member& member, const Stopped& message) {
   if (message.round != job_.round || !member.owes_stopped()) return;
   const bool succeeded = member.part == Part::succeeded;
-  set(member, succeeded ? Part::finished : Part::stopped);
+  members_.set(member, succeeded ? Part::finished : Part::stopped);
   if (!message.workers.empty()) job_.out.report({job_.round, member.node_rank, member.host, message.workers});
   if (ending_) {
     const std::string cause = message.cause.size() <= max_cause_bytes ? message.cause : "";
@@ -125,14 +121,14 @@ void RoundMachine::on(Member& member, const Stopped& message) {
 void RoundMachine::on(const Member& member, const PassSignal& message) {
   const bool may_pass = message.signal == SIGUSR1 || message.signal == SIGUSR2;
   if (job_.phase != Phase::running || message.round != job_.round || !member.in_round() || !may_pass) return;
-  for (const Member* other : members_) {
+  for (const Member* other : members_.all()) {
     if (other->part != Part::finished) job_.out.send(other->link, message);
   }
 }
 
 void RoundMachine::on_skew() {
   std::vector<const Member*> late;
-  for (const Member* member : members_) {
+  for (const Member* member : members_.all()) {
     if (member->part == Part::notified) late.push_back(member);
   }
   if (!late.empty()) stop_permanently(causes::skewed(late, *job_.settings.exit_skew), late.front());
@@ -301,44 +297,24 @@ void RoundMachine::send_stop(int signal) {
                        job_.settings.restart.max_restarts, ")");
   }
   job_.event(event_text::ended, job_.round, stop.another_round, stop.why);
-  for (const Member* member : members_) {
+  for (const Member* member : members_.all()) {
     if (member->was_notified()) job_.out.send(member->link, stop);
   }
 }
 
 /// Repeats STOP with SIGKILL for members that were stopped with grace before.
 void RoundMachine::escalate_to_kill() {
-  const bool waits = job_.phase == Phase::stopping && to_stop() > 0;
+  const bool waits = job_.phase == Phase::stopping && members_.to_stop() > 0;
   if (waits && ending_->signal != SIGKILL && job_.succession.must_kill()) send_stop(SIGKILL);
 }
 
 std::optional<Ending> RoundMachine::take_ended() {
-  if (job_.phase == Phase::running && count(Part::finished) == members_.size()) {
+  if (job_.phase == Phase::running && members_.count(Part::finished) == members_.size()) {
     return Ending{.cause = {.why = "all workers have ended well"}, .next = Ending::Next::end_of_job};
   }
-  if (job_.phase != Phase::stopping || to_stop() != 0) return std::nullopt;
+  if (job_.phase != Phase::stopping || members_.to_stop() != 0) return std::nullopt;
   job_.deadlines.clear(Due::stopped);
   return std::exchange(ending_, std::nullopt);
-}
-
-// ---- members
-
-const Member* RoundMachine::first() const {
-  return members_.empty() || members_.front()->node_rank != 0 ? nullptr : members_.front();
-}
-
-void RoundMachine::set(Member& member, Part part) {
-  --counts_[index(member.part)];
-  ++counts_[index(part)];
-  member.part = part;
-}
-
-void RoundMachine::remove(const Member& member) {
-  if (std::erase(members_, &member) != 0) --counts_[index(member.part)];
-}
-
-void RoundMachine::dissolve() {
-  for (Member* member : members_) set(*member, Part::none);
 }
 
 bool RoundMachine::has_workers() const {

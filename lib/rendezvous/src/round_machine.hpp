@@ -1,7 +1,5 @@
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,6 +10,7 @@
 #include "ending.hpp"
 #include "job.hpp"
 #include "membership.hpp"
+#include "round_members.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -31,7 +30,7 @@ class RoundMachine {
   void on(Member& member, const Stopped& message);
   void on(const Member& member, const PassSignal& message);
 
-  /// `gone` was a member; see remove(). `since`: its last sign of life. `broken`: its connection has ended.
+  /// `gone` was a member, and is removed. `since`: its last sign of life. `broken`: its connection has ended.
   void on_lost(const Member& gone, VerdictMessage cause, Clock::time_point since, bool broken);
   /// For the others this node is lost; its agent still answers, so its STOPPED is awaited, and its verdict is its own
   /// abort message.
@@ -52,15 +51,8 @@ class RoundMachine {
 
   /// Why the round has ended, once it has: all members are finished, or stopped. The machine is idle then.
   [[nodiscard]] std::optional<Ending> take_ended();
-  /// Its members are in no round any more.
-  void dissolve();
 
-  /// Of the round, also once it is over; in order of node rank, without those that were removed.
-  [[nodiscard]] const std::vector<Member*>& members() const { return members_; }
-  /// The member with node rank 0; null if it was lost.
-  [[nodiscard]] const Member* first() const;
-  /// Each member that is removed from the job, before that.
-  void remove(const Member& member);
+  [[nodiscard]] RoundMembers& members() { return members_; }
   [[nodiscard]] bool has_workers() const;
   /// It is being stopped, and another round follows.
   [[nodiscard]] bool is_stopping_for_another() const { return ending_ && !ending_->is_final(); }
@@ -69,10 +61,6 @@ class RoundMachine {
 
  private:
   void start(std::uint16_t port);
-  void set(Member& member, Part part);
-  [[nodiscard]] static std::size_t index(Part part) { return static_cast<std::size_t>(part); }
-  [[nodiscard]] std::size_t count(Part part) const { return counts_[index(part)]; }
-  [[nodiscard]] std::size_t to_stop() const { return count(Part::notified) + count(Part::succeeded); }
   void stop_for_cause(VerdictMessage cause, LinkId cause_link, bool may_restart, const std::string& machine = "");
   void restart_for_newcomers(const std::vector<const Member*>& newcomers);
   void send_stop(int signal);
@@ -83,8 +71,7 @@ class RoundMachine {
   [[nodiscard]] Clock::time_point admit_from() const;
 
   Job& job_;
-  std::vector<Member*> members_;
-  std::array<std::size_t, 6> counts_{};  ///< of members, by Part
+  RoundMembers members_;
   bool any_succeeded_ = false;
   std::string address_;  ///< of node rank 0
   Clock::time_point started_at_;
