@@ -220,7 +220,7 @@ class Schemas(unittest.TestCase):
         described = {one["$ref"].rpartition("/")[2] for one in self.schemas["events"]["oneOf"]}
         self.assertEqual({event["event"] for event in self.written["events"]}, described)
         code = "".join((ROOT / file).read_text(encoding="utf-8")
-                       for file in ("lib/rendezvous/src/event_text.cpp", "lib/agent/src/job_preload.cpp"))
+                       for file in ("lib/rendezvous/src/deciders/event_text.cpp", "lib/agent/src/job_preload.cpp"))
         self.assertEqual(set(re.findall(r'(?:"event", |node_event\()"(\w+)"', code)), described)
 
     def test_each_value_is_seen_and_no_other_is_in_the_code(self):
@@ -230,7 +230,7 @@ class Schemas(unittest.TestCase):
         report, events = self.schemas["report"], self.schemas["events"]["$defs"]
         verdicts = set(report["properties"]["verdict"]["enum"])
         self.assertEqual(set(events["verdict"]["properties"]["verdict"]["enum"]), verdicts)
-        self.assertEqual(named("lib/rendezvous/src/event_text.cpp", "VerdictKind"), verdicts)
+        self.assertEqual(named("lib/rendezvous/src/deciders/event_text.cpp", "VerdictKind"), verdicts)
         self.assertEqual({each["verdict"] for each in self.written["report"]}, verdicts)
         self.assertEqual(set(values(self.written["events"], "verdict")), verdicts)
         kinds = set(report["$defs"]["attempt_cause"]["properties"]["evidence"]["enum"])
