@@ -20,6 +20,7 @@
 #include "ddrun/agent/job_socket_path.hpp"
 #include "ddrun/base/alarm.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/inspect/stack_page.hpp"
 #include "ddrun/logs/output.hpp"
@@ -50,8 +51,7 @@ namespace {
 
 namespace asio = boost::asio;
 
-/// How long the console may take no output once a signal, a limit or the loss of the guard ends the job.
-constexpr std::chrono::seconds console_stall_limit{1};
+using shutdown::console_stall_limit;
 /// A job that writes a line each second has its memory trimmed at most this often.
 constexpr Milliseconds max_trim_delay{60'000};
 /// From the start of the first workers. A shorter job does not pay for a new file, some 4 % of its time on ext4.

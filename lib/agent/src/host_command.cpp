@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/process/process_tree.hpp"
 #include "takedown.hpp"
@@ -68,7 +69,7 @@ void HostCommand::check_gone() {
 void HostCommand::stop(int signal) {
   if (!is_running() || exited_ || (signal == SIGTERM && std::exchange(stopping_, true))) return;
   if (grace_.count() == 0) signal = SIGKILL;
-  if (signal == SIGKILL && !kill_deadline_) kill_deadline_ = Clock::now() + kill_timeout;
+  if (signal == SIGKILL && !kill_deadline_) kill_deadline_ = Clock::now() + shutdown::kill_timeout;
   if (kill_deadline_ && Clock::now() >= *kill_deadline_) {
     say(Level::warning, "a process of the command cannot be killed: it hangs in the kernel or is another user's");
     return finish();

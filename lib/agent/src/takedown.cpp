@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/process/process_tree.hpp"
 
@@ -78,7 +79,7 @@ void Takedown::kill() {
   reap_earlier_exits();
   sent_.insert(SIGKILL);
   kill_all();
-  kill_deadline_ = Clock::now() + kill_timeout;
+  kill_deadline_ = Clock::now() + shutdown::kill_timeout;
 }
 
 void Takedown::kill_all() {

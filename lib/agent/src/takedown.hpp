@@ -17,8 +17,6 @@ namespace ddrun::agent {
 
 /// Interval of repeated SIGKILL while processes are left.
 inline constexpr Milliseconds resweep_interval{50};
-/// Processes left this long after SIGKILL are given up.
-inline constexpr std::chrono::seconds kill_timeout{10};
 
 /// Takes the group down for GroupMachine: sends signals, runs the grace timer, kills, and detects when no process is
 /// left. Records the signals sent, to tell a stopped worker from one that ended by itself.

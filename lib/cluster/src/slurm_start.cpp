@@ -22,6 +22,7 @@
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/proc.hpp"
+#include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/helper/run.hpp"
@@ -36,8 +37,6 @@ using Args = std::vector<std::string>;
 constexpr std::chrono::seconds command_timeout{10};
 constexpr std::size_t max_output_bytes = 16 << 20;
 
-/// Added to the workers' grace time, for Slurm and the agents to end.
-constexpr std::chrono::seconds ending_margin{30};
 /// Variation of a signal's delivery time to the agents.
 constexpr std::chrono::milliseconds delivery_jitter{500};
 
@@ -173,7 +172,7 @@ class SlurmStarter : public AgentStarter {
       exec_program(args);
     }
     publish_step();
-    start.on_started(ending_margin);
+    start.on_started(shutdown::srun_margin);
     const int status = wait_for_srun();
     if (shared_ != nullptr) shared_->name[0] = '\0';
     return WIFEXITED(status) ? WEXITSTATUS(status) : exit_codes::signal_base + WTERMSIG(status);

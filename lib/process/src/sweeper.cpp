@@ -18,6 +18,7 @@
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/io_context.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/process/job_cgroup.hpp"
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/process/signals.hpp"
@@ -27,9 +28,7 @@ namespace ddrun::process {
 
 namespace {
 
-/// Before the sweeper kills the agent: time after SignalMessage::at_once, or after the grace time when the guard is
-/// dead. Longer than the agent waits for processes that SIGKILL does not end at once, e.g. while GPU memory is freed.
-constexpr auto agent_timeout = std::chrono::seconds(15);
+using shutdown::agent_timeout;
 constexpr auto sweep_timeout = std::chrono::seconds(10);
 /// For the agent's helper to exit by itself: to release a lease takes a message to another machine.
 constexpr std::chrono::milliseconds helper_timeout{2'000};

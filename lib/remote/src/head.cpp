@@ -32,6 +32,7 @@
 #include "ddrun/base/io_context.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/result.hpp"
+#include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/logs/line_assembler.hpp"
@@ -55,14 +56,9 @@ constexpr std::size_t input_window = std::size_t{256} << 10U;
 constexpr std::size_t max_opening = 32;
 /// Three descriptors per ssh, and those to watch it.
 constexpr std::size_t descriptors_per_host = 8;
-/// Added to the grace time, for the other side and the network.
-constexpr std::chrono::seconds ending_margin{25};
-/// Limit after a repeated signal. Below the 15 s of this ddrun's sweeper.
-constexpr std::chrono::seconds kill_timeout{12};
+using shutdown::head_close_timeout;
 /// A longer wait for hosts is explained.
 constexpr std::chrono::seconds wait_notice_delay{2};
-/// Limit for ssh to exit at the end, and for the console to take the last lines.
-constexpr std::chrono::seconds close_timeout{5};
 
 // ---- file I/O on threads, since a disk may hang
 
@@ -566,7 +562,7 @@ class Head {
     if (!launcher) return tl::unexpected(launcher.error());
     launcher_ = std::make_unique<process::Launcher>(std::move(*launcher));
     if (auto opened = watcher_.open(); !opened) return opened;
-    const auto orderly_end = options_.job.grace + std::chrono::milliseconds(ending_margin);
+    const auto orderly_end = options_.job.grace + shutdown::head_margin;
     if (auto opened = signals_.open(options_.ending_signals, orderly_end); !opened) return opened;
     output_.redirect_messages();
 
@@ -673,7 +669,7 @@ class Head {
     const bool again = std::exchange(ending_, true);
     input_.stop();
     send_all(FrameType::signal, signal_payload(signal, again));
-    arm_end_timer(again ? std::chrono::milliseconds(kill_timeout) : options_.job.grace + ending_margin);
+    arm_end_timer(again ? shutdown::head_kill_timeout : options_.job.grace + shutdown::head_margin);
     give_up_unreached_hosts();
     finish_if_over();
   }
@@ -759,7 +755,7 @@ class Head {
     input_.stop();
     if (links_ == 0) return on_links_over();
     for_each_link([](Link& link) { link.close_input(); });
-    arm_end_timer(close_timeout);
+    arm_end_timer(head_close_timeout);
   }
 
   void on_links_over() {
@@ -769,7 +765,7 @@ class Head {
     output_.flush();
     if (output_.queued() == 0) return io_.stop();
     over_ = true;  // only the console's queue is left
-    end_timer_.expires_after(ending_ ? std::chrono::milliseconds(close_timeout) : options_.job.grace + close_timeout);
+    end_timer_.expires_after(ending_ ? head_close_timeout : options_.job.grace + head_close_timeout);
     end_timer_.async_wait([this](const boost::system::error_code& ec) {
       if (!ec) io_.stop();
     });

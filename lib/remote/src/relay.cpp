@@ -20,6 +20,7 @@
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/result.hpp"
+#include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/process/child_watcher.hpp"
@@ -37,10 +38,8 @@ namespace {
 constexpr std::size_t output_high = std::size_t{4} << 20U;
 /// Limit above which events are dropped: their writer must never block.
 constexpr std::size_t events_limit = output_high + (std::size_t{4} << 20U);
-/// Limit for leftover processes that keep the pipes open.
-constexpr std::chrono::seconds relay_output_limit{20};
-/// Added to the grace time, for the job's guard and sweeper.
-constexpr std::chrono::seconds node_margin{20};
+using shutdown::node_margin;
+using shutdown::relay_output_limit;
 
 /// Removes the private copy of this executable at the start, so that it cannot be left behind.
 void remove_own_copy() {
@@ -413,8 +412,7 @@ class Relay {
     code_ = shell_code(end.status);
     end_timer_.cancel();
     // If its guard was killed, its agent still stops the workers.
-    end_timer_.expires_after(head_lost_ && bootstrap_ ? bootstrap_->grace + node_margin
-                                                      : std::chrono::milliseconds(relay_output_limit));
+    end_timer_.expires_after(head_lost_ && bootstrap_ ? bootstrap_->grace + node_margin : relay_output_limit);
     end_timer_.async_wait([this](const boost::system::error_code& ec) {
       if (ec) return;
       for (ByteReader* from : {&output_, &errors_, &events_, &report_}) from->drain();

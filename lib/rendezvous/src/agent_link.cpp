@@ -28,6 +28,7 @@
 #include "codec.hpp"
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/event_thread.hpp"
+#include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/helper/host_lookup.hpp"
 #include "ddrun/rendezvous/secret.hpp"
@@ -50,8 +51,7 @@ constexpr Milliseconds refused_timeout{500};
 constexpr std::chrono::seconds connect_timeout{5};
 constexpr std::chrono::seconds handshake_timeout{5};
 constexpr std::chrono::seconds lookup_timeout{10};
-/// Beyond the grace time, for the owner to kill the workers itself.
-constexpr Milliseconds owner_margin{500};
+using shutdown::owner_margin;
 constexpr Milliseconds kill_interval{20};
 constexpr int max_kills = 50;
 

@@ -15,6 +15,7 @@
 #include "ddrun/base/io_context.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/proc.hpp"
+#include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/lease/etcd.hpp"
 #include "ddrun/lease/lease.hpp"
@@ -35,13 +36,11 @@ namespace {
 
 /// A wait that lasts longer is explained by a notice.
 constexpr std::chrono::seconds notice_delay{2};
-/// How long a coordinator waits for all agents to read the verdict; above its verdict timeout of 5 s.
-constexpr std::chrono::seconds close_timeout{6};
+using shutdown::close_timeout;
 /// Beyond the heartbeat limit, after which a lost member's node rank is free: for the loss to be noticed, and another
 /// JOIN.
 constexpr Milliseconds conflict_margin{2'000};
-/// For giving the lease back at the end; else it expires.
-constexpr std::chrono::seconds resign_timeout{1};
+using shutdown::resign_timeout;
 /// Of this machine's coordinator addresses in the lease.
 constexpr std::size_t max_announced_bytes = 1024;
 /// Between attempts to record the verdict while the lease is held.

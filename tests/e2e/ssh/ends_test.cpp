@@ -41,6 +41,31 @@ TEST_CASE("A second signal leaves the grace time out") {
   CHECK(hosts.all_gone());
 }
 
+// The coordinator waits half a minute for a host that does not stop.
+TEST_CASE("Hosts that stop are not given up with the one whose disk hangs", "[full]") {
+  needs_preload();
+  SshHosts hosts;
+  const std::string logs = hosts.file("logs");
+  const std::string back = hosts.file("back");
+  for (const std::string& variable : {std::string("LD_PRELOAD=") + DDRUN_TEST_HELD_WRITES,
+                                      "DDRUN_TEST_HELD_PATH=" + logs, "DDRUN_TEST_HELD_UNTIL=" + back}) {
+    hosts.set("held", variable);
+  }
+  hosts.add("held");
+  Run run(hosts.job("one,held", {"-t=3", "--log-dir=" + logs, "--shutdown-timeout=0"}, {"print", "up", "forever"}));
+  REQUIRE(run.wait_for_out("up\n"));
+  REQUIRE(wait_until([&] { return ::access((logs + ".held").c_str(), F_OK) == 0; }));
+  run.signal(SIGINT);
+  const bool ended = wait_until([&] { return ssh_of(run, "one") == 0; }, std::chrono::seconds(60));
+  write_file(back, "");
+  const auto outcome = run.wait();
+  DDRUN_SHOW(outcome);
+  CHECK(ended);
+  CHECK(outcome.code() == -SIGINT);
+  CHECK_FALSE(has(outcome.err, "host one has not ended in time"));
+  CHECK(hosts.all_gone());
+}
+
 TEST_CASE("A signal that does not end the job reaches the workers") {
   const SshHosts hosts;
   Run run(hosts.job("one", {"-n", "2"}, {"tell", "USR1", "print", "up", "heard", "1", "exit", "0"}));

@@ -9,7 +9,7 @@
 
 #include "admission.hpp"
 #include "causes.hpp"
-#include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/event_text.hpp"
 #include "node_ranks.hpp"
@@ -18,7 +18,6 @@ namespace ddrun::rendezvous {
 
 namespace {
 
-constexpr Milliseconds verdict_timeout{5'000};
 constexpr Milliseconds stall_notice_delay{10'000};
 /// For members of a round to rejoin under the next coordinator, after their workers are stopped.
 constexpr Milliseconds rejoin_timeout{5'000};
@@ -438,7 +437,7 @@ void Coordinator::recorded(Clock::time_point now) {
 void Coordinator::publish_verdict() {
   job_.phase = Phase::ended;
   job_.deadlines.clear_all();
-  job_.deadlines.arm(Due::verdict, job_.now + verdict_timeout);
+  job_.deadlines.arm(Due::verdict, job_.now + shutdown::verdict_timeout);
   job_.event(event_text::verdict, job_.round, *job_.verdict);
   // Only the observer gets the full cause; other agents get it abbreviated.
   observer_of_the_end_ = job_.out.observer();

@@ -7,6 +7,7 @@
 
 #include "ddrun/base/deadlines.hpp"
 #include "ddrun/base/duration.hpp"
+#include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/rendezvous/coordinator_options.hpp"
 #include "heartbeat.hpp"
 #include "job_state.hpp"
@@ -72,9 +73,7 @@ struct Job : JobState {
   }
   /// After the last sign of life of a member, until its workers have ended whatever has happened to it.
   [[nodiscard]] Clock::duration lost_workers_timeout() const {
-    /// SIGKILL, and the agent's own work before and after it.
-    constexpr Milliseconds kill_margin{1'000};
-    return settings.fence ? Clock::duration(*settings.fence) : heartbeat.limit() + settings.grace + kill_margin;
+    return settings.fence ? Clock::duration(*settings.fence) : heartbeat.limit() + settings.grace + shutdown::kill_margin;
   }
   void send_waiting(Member& member, bool spare, const std::string& waiting_for) {
     member.notified_spare = spare;

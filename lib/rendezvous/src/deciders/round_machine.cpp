@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "causes.hpp"
+#include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/assign_ranks.hpp"
 #include "ddrun/rendezvous/event_text.hpp"
@@ -23,7 +24,7 @@ constexpr Milliseconds max_settle_time{30'000};
 
 }  // namespace
 
-Milliseconds stop_timeout(const JobSettings& job) { return job.grace + Milliseconds{30'000}; }
+Milliseconds stop_timeout(const JobSettings& job) { return job.grace + shutdown::stop_margin; }
 
 // ---- opening and starting
 
