@@ -10,8 +10,8 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/rendezvous/hmac.hpp"
 #include "ddrun/spec/launch_spec.hpp"
+#include "fingerprint.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -147,26 +147,19 @@ std::string display_value(const Values& values, const Setting& setting) {
 
 constexpr const char* program_key = "program";
 
-/// Digest of the command line, which tells jobs without an id apart. Empty for a job with an id, whose agents may run
+/// Of the command line, which tells jobs without an id apart. Empty for a job with an id, whose agents may run
 /// different programs.
-std::string program_digest(const LaunchSpec& spec) {
+std::string program_fingerprint(const LaunchSpec& spec) {
   if (spec.rendezvous.id != RendezvousSpec().id) return "";
   std::string argv_text = spec.program.name;
   for (const std::string& word : spec.program.args) argv_text += concat('\0', word);
-  const Digest digest = HmacKey("ddrun program").sign({argv_text});
-  std::string hex;
-  for (std::size_t i = 0; i < digest.size() / 2; ++i) {
-    constexpr std::string_view digits = "0123456789abcdef";
-    hex += digits[digest[i] >> 4U];
-    hex += digits[digest[i] & 15U];
-  }
-  return hex;
+  return fingerprint(argv_text);
 }
 
 }  // namespace
 
 Settings join_settings(const LaunchSpec& spec) {
-  Settings settings{{program_key, program_digest(spec)}};
+  Settings settings{{program_key, program_fingerprint(spec)}};
   for (const Setting& setting : table) {
     settings.emplace_back(setting.key, std::visit([](const auto& value) { return text_of(value); }, setting.of(spec)));
   }
