@@ -65,13 +65,32 @@ function(ddrun_cold target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
 endfunction()
 
-# ddrun_module(store [COLD] SOURCES src/a.cpp … DEPS base)
+# The part of ddrun_module() for its DECIDERS. Their objects lie in the module's library.
+macro(ddrun_deciders target)
+  add_library(${target}_deciders OBJECT ${arg_DECIDERS})
+  target_include_directories(${target}_deciders PRIVATE include src)
+  foreach(dep IN LISTS arg_DECIDER_DEPS)
+    target_include_directories(${target}_deciders PRIVATE "${PROJECT_SOURCE_DIR}/lib/${dep}/include")
+  endforeach()
+  target_link_libraries(${target}_deciders PRIVATE ddrun_warnings ddrun_settings tl::expected)
+  if(arg_COLD)
+    ddrun_cold(${target}_deciders)
+  endif()
+  ddrun_precompiled(${target}_deciders module)
+  target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_deciders>)
+  list(TRANSFORM arg_DECIDERS PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  set_property(GLOBAL APPEND PROPERTY DDRUN_DECIDERS ${arg_DECIDERS})
+endmacro()
+
+# ddrun_module(store [COLD] SOURCES src/a.cpp … DEPS base [DECIDERS src/b.cpp … DECIDER_DEPS base])
 #
 # One static library `ddrun_store`, alias `ddrun::store`, with its own public include directory
 # (`include/ddrun/store/…`). What is not in DEPS cannot be included: that is how the arrows of the
-# architecture are kept. COLD: see ddrun_cold().
+# architecture are kept. COLD: see ddrun_cold(). DECIDERS: sources that read their own members and the event; they are
+# compiled apart, with the headers of DECIDER_DEPS but not of what these depend on, and tests/e2e/build reads what they
+# include.
 function(ddrun_module name)
-  cmake_parse_arguments(arg "COLD" "" "SOURCES;DEPS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(arg "COLD" "" "SOURCES;DEPS;LIBRARIES;DECIDERS;DECIDER_DEPS" ${ARGN})
   set(target ddrun_${name})
   if(arg_SOURCES)
     add_library(${target} STATIC ${arg_SOURCES})
@@ -82,6 +101,9 @@ function(ddrun_module name)
     endif()
     ddrun_precompiled(${target} module)
     set(scope PUBLIC)
+    if(arg_DECIDERS)
+      ddrun_deciders(${target})
+    endif()
   else()
     add_library(${target} INTERFACE)
     target_include_directories(${target} INTERFACE include)
