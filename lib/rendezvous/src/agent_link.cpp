@@ -32,10 +32,9 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/helper/host_lookup.hpp"
 #include "ddrun/rendezvous/secret.hpp"
-#include "frames.hpp"
 #include "handshake.hpp"
 #include "heartbeat.hpp"
-#include "outbox.hpp"
+#include "session.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -134,7 +133,7 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   void on_bytes(std::string_view bytes);
   void on_handshake_bytes(std::string_view& bytes);
   void on_read_error(error_code ec);
-  void take_frames(std::string_view bytes);
+  void take_frames();
   void on_message(const FromCoordinator& message);
   [[nodiscard]] bool should_try_elsewhere(const Refused& refused);
   [[nodiscard]] bool is_stale(const Welcome& welcome);
@@ -143,9 +142,8 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   void kill_workers_after(Milliseconds grace);
   void kill_workers(int times);
   void enqueue(FromAgent message);
-  void seal(std::uint8_t type, std::string_view payload);
+  void send_directly(std::string_view bytes);
   void write();
-  void on_written();
   void watch_silence();
   void lost(Errc code, const std::string& why, bool unreachable = false);
   void close_socket();
@@ -201,23 +199,18 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   Stage stage_ = Stage::idle;
 
   std::optional<AgentHandshake> handshake_;
-  std::optional<SessionKeys> keys_;
   std::array<char, 16 * 1024> buffer_;
   std::string payload_;
-  std::string in_;       // incomplete frame
-  std::string out_;      // to be sent
-  std::string sending_;  // being sent
   error_code send_error_;
-  std::vector<FromAgent> queued_;  // until JOIN is answered
+  bool is_waiting_to_write_ = false;
   std::string coordinator_host_;
   Milliseconds heartbeat_{0};  // 0: unknown
   Clock::duration heartbeat_timeout_{};
   Clock::time_point last_heard_{};
 
   // The session, which outlives connections.
-  std::string session_;
-  std::uint64_t received_count_ = 0;  // sequenced messages
-  Outbox outbox_;
+  Session session_;
+  std::string session_token_;
   bool resuming_ = false;
   std::string break_reason_;
   Clock::time_point resume_by_{};
@@ -359,13 +352,10 @@ void AgentLink::Connection::on_connected() {
   error_code ec;
   if (socket_.local_endpoint(ec) == target_) return attempt_failed(concat("no process listens on ", target_text()));
   stage_ = Stage::handshaking;
-  in_.clear();
-  out_.clear();
   after(handshake_timeout,
         [this] { attempt_failed(concat("what listens on ", target_text(), " does not answer ddrun's greeting")); });
   handshake_.emplace(options_.secret ? &*options_.secret : nullptr, random_nonce());
-  out_ = handshake_->begin();
-  write();
+  send_directly(handshake_->begin());
   read();
 }
 
@@ -418,13 +408,15 @@ void AgentLink::Connection::on_bytes(std::string_view bytes) {
     on_handshake_bytes(bytes);
     if (stage_ != Stage::joining) return;
   }
-  if (!bytes.empty()) take_frames(bytes);
+  session_.receive(bytes);
+  take_frames();
 }
 
 void AgentLink::Connection::on_handshake_bytes(std::string_view& bytes) {
   const auto where = target_text();
-  switch (handshake_->feed(bytes, out_)) {
-    case HandshakeState::in_progress: return write();
+  std::string reply;
+  switch (handshake_->feed(bytes, reply)) {
+    case HandshakeState::in_progress: return send_directly(reply);
     case HandshakeState::done: break;
     case HandshakeState::foreign_protocol:
       return attempt_failed(concat("what listens on ", where, " is not ddrun: give the coordinator's port"),
@@ -457,19 +449,17 @@ void AgentLink::Connection::on_handshake_bytes(std::string_view& bytes) {
                                    "same one (--secret-file or DDRUN_SECRET), or check who listens there"),
                             Errc::invalid_argument);
   }
-  keys_.emplace(handshake_->keys());
+  send_directly(reply);
+  session_.connect(handshake_->keys());
   stage_ = Stage::joining;
   after(options_.join_reply_timeout, [this] {
     attempt_failed(concat("the coordinator on ", target_text(), " does not say whether this ddrun may take part"));
   });
-  if (!resuming_) {
-    // Messages of a coordinator that refused this agent do not belong to the session.
-    received_count_ = 0;
-    outbox_ = {};
-  }
+  if (!resuming_) session_.reset_received();
   const auto type =
-      encode(resuming_ ? FromAgent(Resume{session_, received_count_}) : FromAgent(options_.join), payload_);
-  seal(type, payload_);
+      encode(resuming_ ? FromAgent(Resume{session_token_, session_.received()}) : FromAgent(options_.join), payload_);
+  session_.send(type, payload_);
+  write();
 }
 
 void AgentLink::Connection::on_read_error(error_code ec) {
@@ -482,7 +472,7 @@ void AgentLink::Connection::on_read_error(error_code ec) {
     case Stage::closing: return closed();
     case Stage::joined:
       // Orderly close, by the process or by the kernel at its end.
-      if (ec != asio::error::eof && !session_.empty()) return begin_resuming(how);
+      if (ec != asio::error::eof && !session_token_.empty()) return begin_resuming(how);
       return lost(Errc::connection_lost,
                   concat("the connection to the coordinator", coordinator_host_.empty() ? "" : " on ",
                          coordinator_host_, " (", target_text(), ") broke: ", how));
@@ -496,43 +486,25 @@ void AgentLink::Connection::on_read_error(error_code ec) {
   }
 }
 
-void AgentLink::Connection::take_frames(std::string_view bytes) {
-  const bool gathered = !in_.empty();
-  if (gathered) {
-    in_.append(bytes);
-    bytes = in_;
-  }
-  const auto self = shared_from_this();
-  const auto attempt = attempt_;
+void AgentLink::Connection::take_frames() {
   const auto broken = [this](const std::string& why) {
     lost(Errc::protocol, concat("the connection to the coordinator on ", target_text(), " cannot be used: ", why));
   };
-  for (;;) {
+  for (const auto attempt = attempt_; attempt == attempt_ && stage_ != Stage::closing;) {
     FrameOpener::Frame frame;
-    const auto status = keys_->opener.next(bytes, frame);
-    if (status == FrameOpener::Status::incomplete) break;
+    const auto status = session_.next(frame);
+    if (status == FrameOpener::Status::incomplete) return;
     if (status == FrameOpener::Status::too_long) return broken("a message is longer than any may be");
     if (status == FrameOpener::Status::wrong_tag) return broken("a message was changed on its way");
     const auto message = decode_from_coordinator(frame.type, frame.payload);
     if (!message) return broken(concat("it sent ", message.error().message));
-    bytes.remove_prefix(frame.size);
     on_message(*message);
-    if (attempt != attempt_ || stage_ == Stage::closing) return;
-  }
-  if (bytes.empty()) {
-    in_.clear();
-    if (in_.capacity() > buffer_.size()) std::string().swap(in_);
-  } else if (gathered) {
-    in_.erase(0, in_.size() - bytes.size());
-  } else {
-    in_.assign(bytes);
   }
 }
 
 void AgentLink::Connection::on_message(const FromCoordinator& message) {
   if (const auto* resumed = std::get_if<Resumed>(&message)) return on_resumed(*resumed);
   if (const auto* ping = std::get_if<Ping>(&message)) return reply_to_ping(*ping);
-  ++received_count_;
   if (const auto* refused = std::get_if<Refused>(&message); refused != nullptr && should_try_elsewhere(*refused))
     return;
   if (const auto* welcome = std::get_if<Welcome>(&message); welcome != nullptr && is_stale(*welcome)) return;
@@ -541,11 +513,12 @@ void AgentLink::Connection::on_message(const FromCoordinator& message) {
     timer_.cancel();
     options_.connect_by = Deadline::max();
     resuming_ = false;
-    for (auto& waiting : std::exchange(queued_, {})) enqueue(std::move(waiting));
+    session_.open();
+    write();
   }
   if (const auto* welcome = std::get_if<Welcome>(&message)) {
     coordinator_host_ = welcome->coordinator_host;
-    session_ = welcome->session;
+    session_token_ = welcome->session;
     heartbeat_ = Milliseconds(std::clamp<std::uint32_t>(welcome->heartbeat_ms, 1, 3'600'000));
     heartbeat_timeout_ = heartbeat_ * std::int64_t{std::clamp<std::uint32_t>(welcome->heartbeat_misses, 1, 1'000'000)};
     watch_silence();
@@ -590,11 +563,11 @@ bool AgentLink::Connection::is_stale(const Welcome& welcome) {
 
 void AgentLink::Connection::reply_to_ping(const Ping& ping) {
   if (stage_ != Stage::joined) return;
-  if (!outbox_.confirm(ping.received)) {
+  if (!session_.confirm(ping.received)) {
     return lost(Errc::protocol, concat("the connection to the coordinator on ", target_text(),
                                        " cannot be used: it has heard ", ping.received, " messages, it says"));
   }
-  enqueue(Pong{ping.number, owner_stall_ms(), received_count_});
+  enqueue(Pong{ping.number, owner_stall_ms(), session_.received()});
 }
 
 /// Posts a probe to the owner's thread at each ping; one that is still pending shows that the thread is blocked by a
@@ -638,60 +611,42 @@ void AgentLink::Connection::send(FromAgent message) {
     kill_at_.reset();
     kill_timer_.cancel();
   }
-  switch (stage_) {
-    case Stage::joined: return enqueue(std::move(message));
-    case Stage::closing:
-    case Stage::over: return;
-    default:
-      if (resuming_) enqueue(std::move(message));
-      else queued_.push_back(std::move(message));
-  }
+  if (stage_ != Stage::closing && stage_ != Stage::over) enqueue(std::move(message));
 }
 
+/// Kept until the coordinator is in the session. Dropped if it is too long even when shortened.
 void AgentLink::Connection::enqueue(FromAgent message) {
-  auto type = encode(message, payload_);
-  if (payload_.size() > max_payload) {
-    shorten(message, max_payload);
-    type = encode(message, payload_);
-  }
-  // Dropped if it is too long even when shortened.
-  if (payload_.size() > max_payload) return;
-  if (is_sequenced(type)) outbox_.add(type, payload_);
-  if (stage_ == Stage::joined) seal(type, payload_);
+  const auto type = encode(message, payload_, max_payload);
+  if (!type) return;
+  session_.send(*type, payload_);
+  write();
 }
 
-void AgentLink::Connection::seal(std::uint8_t type, std::string_view payload) {
-  if (keys_->sealer.seal(type, payload, out_)) write();
+/// For the handshake, whose few bytes fit into the send buffer of a new connection.
+void AgentLink::Connection::send_directly(std::string_view bytes) {
+  if (!send_error_) socket_.send(asio::buffer(bytes), MSG_NOSIGNAL | MSG_DONTWAIT, send_error_);
 }
 
 void AgentLink::Connection::write() {
-  if (send_error_) return;  // only reading is possible now
-  if (!sending_.empty() || out_.empty() || !socket_.is_open()) return on_written();
-  // Directly, without a detour through the event loop, for lower latency.
-  error_code ec;
-  const std::size_t sent = socket_.send(asio::buffer(out_), MSG_NOSIGNAL | MSG_DONTWAIT, ec);
-  if (!ec && sent == out_.size()) {
-    out_.clear();
-    return on_written();
+  // After an error only reading is possible.
+  while (!send_error_ && !is_waiting_to_write_ && !session_.unsent().empty()) {
+    // Directly, without a detour through the event loop, for lower latency.
+    error_code ec;
+    const std::size_t sent = socket_.send(asio::buffer(session_.unsent()), MSG_NOSIGNAL | MSG_DONTWAIT, ec);
+    if (!ec) {
+      session_.sent(sent);
+    } else if (ec != asio::error::would_block && ec != asio::error::try_again) {
+      send_error_ = ec;  // the first error distinguishes a reset from an orderly close
+    } else {
+      is_waiting_to_write_ = true;
+      socket_.async_wait(tcp::socket::wait_write, [self = shared_from_this(), attempt = attempt_](error_code wait) {
+        if (attempt != self->attempt_ || wait) return;
+        self->is_waiting_to_write_ = false;
+        self->write();
+      });
+    }
   }
-  if (!ec) out_.erase(0, sent);
-  if (ec && ec != asio::error::would_block && ec != asio::error::try_again) {
-    send_error_ = ec;  // the first error distinguishes a reset from an orderly close
-    return;
-  }
-  sending_.swap(out_);
-  // The rest; later output collects in out_.
-  socket_.async_wait(tcp::socket::wait_write, [self = shared_from_this(), attempt = attempt_](const error_code& wait) {
-    if (attempt != self->attempt_ || wait) return;
-    self->sending_.append(self->out_);
-    self->out_.swap(self->sending_);
-    self->sending_.clear();
-    self->write();
-  });
-}
-
-void AgentLink::Connection::on_written() {
-  if (stage_ != Stage::closing || !sending_.empty() || !out_.empty()) return;
+  if (stage_ != Stage::closing || send_error_ || !session_.unsent().empty()) return;
   error_code ignored;
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
 }
@@ -747,10 +702,8 @@ void AgentLink::Connection::reset_attempt() {
   silence_.cancel();
   lookup_.reset();
   handshake_.reset();
-  keys_.reset();
-  in_.clear();
-  out_.clear();
-  sending_.clear();
+  session_.disconnect();
+  is_waiting_to_write_ = false;
   send_error_ = {};
 }
 
@@ -806,7 +759,7 @@ void AgentLink::Connection::resume_attempt_failed(const std::string& why, std::o
 }
 
 void AgentLink::Connection::on_resumed(const Resumed& resumed) {
-  if (stage_ != Stage::joining || !resuming_ || !outbox_.confirm(resumed.received)) {
+  if (stage_ != Stage::joining || !resuming_ || !session_.confirm(resumed.received)) {
     return lost(Errc::protocol,
                 concat("the connection to the coordinator on ", target_text(), " cannot be used: it says RESUMED"));
   }
@@ -814,7 +767,8 @@ void AgentLink::Connection::on_resumed(const Resumed& resumed) {
   resuming_ = false;
   timer_.cancel();
   options_.connect_by = Deadline::max();
-  for (const auto& [type, payload] : outbox_.unconfirmed()) seal(type, payload);
+  session_.open();
+  write();
   watch_silence();
 }
 

@@ -181,23 +181,20 @@ struct OptionalTexts {
 };
 
 template <class Message>
-bool shorten_any(Message& message, std::size_t max_size) {
+std::optional<std::uint8_t> encode_shortened(Message& message, std::string& payload, std::size_t max_size) {
+  const auto type = encode(message, payload);
+  if (payload.size() <= max_size) return type;
   OptionalTexts optional;
   std::visit(optional, message);
-  std::string payload;
-  for (auto& text : optional.texts) {
-    encode(message, payload);
-    if (payload.size() <= max_size) return true;
+  for (auto* text : optional.texts) {
     text->clear();
+    encode(message, payload);
+    if (payload.size() <= max_size) return type;
   }
-  encode(message, payload);
-  return payload.size() <= max_size;
+  return std::nullopt;
 }
 
 }  // namespace
-
-bool shorten(FromAgent& message, std::size_t max_size) { return shorten_any(message, max_size); }
-bool shorten(FromCoordinator& message, std::size_t max_size) { return shorten_any(message, max_size); }
 
 std::uint8_t encode(const FromAgent& message, std::string& payload) {
   return encode_any(message, payload, first_from_agent);
@@ -205,6 +202,14 @@ std::uint8_t encode(const FromAgent& message, std::string& payload) {
 
 std::uint8_t encode(const FromCoordinator& message, std::string& payload) {
   return encode_any(message, payload, first_from_coordinator);
+}
+
+std::optional<std::uint8_t> encode(FromAgent& message, std::string& payload, std::size_t max_size) {
+  return encode_shortened(message, payload, max_size);
+}
+
+std::optional<std::uint8_t> encode(FromCoordinator& message, std::string& payload, std::size_t max_size) {
+  return encode_shortened(message, payload, max_size);
 }
 
 Result<FromAgent> decode_from_agent(std::uint8_t type, std::string_view payload) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -24,11 +25,10 @@ inline constexpr std::uint8_t resumed_type = 75;
 /// Encodes into `payload`, which is replaced; returns the type.
 std::uint8_t encode(const FromAgent& message, std::string& payload);
 std::uint8_t encode(const FromCoordinator& message, std::string& payload);
-
-/// Clears optional texts (workers, causes, sentences) one by one until the payload has at most `max_size` bytes; false
-/// if it is still larger.
-bool shorten(FromAgent& message, std::size_t max_size);
-bool shorten(FromCoordinator& message, std::size_t max_size);
+/// The same with at most `max_size` bytes: clears optional texts (workers, causes, sentences) one by one until it fits.
+/// Nothing if the payload is still larger.
+std::optional<std::uint8_t> encode(FromAgent& message, std::string& payload, std::size_t max_size);
+std::optional<std::uint8_t> encode(FromCoordinator& message, std::string& payload, std::size_t max_size);
 
 /// Ignores bytes after the last field. Errors: `protocol` for an unknown type, and for a payload that is truncated, has
 /// wrong counts or invalid values. Allocates no more than the payload's size.

@@ -28,9 +28,8 @@
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/rendezvous/hmac.hpp"
 #include "ddrun/rendezvous/secret.hpp"
-#include "frames.hpp"
 #include "handshake.hpp"
-#include "outbox.hpp"
+#include "session.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -100,11 +99,9 @@ class CoordinatorServer::Loop {
 
   /// A connection past its handshake.
   struct Link {
-    Link(Newcomer& newcomer, SessionKeys keys)
-        : fd(std::move(newcomer.fd)),
-          address(newcomer.address),
-          sealer(std::move(keys.sealer)),
-          opener(std::move(keys.opener)) {}
+    explicit Link(Newcomer& newcomer) : fd(std::move(newcomer.fd)), address(newcomer.address) {
+      session.connect(newcomer.handshake.keys());
+    }
     enum class State {
       not_joined,  ///< before JOIN or RESUME
       joined,
@@ -115,20 +112,14 @@ class CoordinatorServer::Loop {
 
     UniqueFd fd;
     IpAddress address;
-    FrameSealer sealer;
-    FrameOpener opener;
+    Session session;
     Job* job = nullptr;
     State state = State::not_joined;
     bool fin_sent = false;     ///< our direction is shut down
     bool wants_write = false;  ///< EPOLLOUT is registered
     bool flush_queued = false;
-    std::string in;   ///< incomplete frame
-    std::string out;  ///< unsent, from out_begin on
-    std::size_t out_begin = 0;
     std::string loss_reason;
-    std::string session;         ///< its number, and a random part known to its agent only
-    std::uint64_t received = 0;  ///< sequenced messages
-    Outbox outbox;
+    std::string token;  ///< for RESUME: its number, and a random part known to its agent only
   };
 
   static constexpr std::uint64_t first_listener_token = EventThread::wakeup_token + 1;
@@ -159,16 +150,16 @@ class CoordinatorServer::Loop {
   // Connected agents.
   void on_link(LinkId id, Link& link, std::uint32_t events);
   void receive(LinkId id, Link& link);
-  void take_frames(LinkId id, Link& link, std::string_view bytes);
+  void take_frames(LinkId id, Link& link);
   void on_frame(LinkId id, Link& link, const FrameOpener::Frame& frame);
   void on_join(LinkId id, Link& link, const Join& join);
-  void on_resume(LinkId id, Link& link, const Resume& resume, std::string rest);
-  [[nodiscard]] LinkId find_session(const std::string& session) const;
+  void on_resume(LinkId id, Link& link, const Resume& resume);
+  [[nodiscard]] LinkId find_session(const std::string& token) const;
   void apply_outputs(Coordinator& coordinator);
   void send(LinkId id, Link& link, FromCoordinator message);
   void flush(LinkId id, Link& link);
   void close_link(LinkId id, Link& link);
-  void seal(LinkId id, Link& link, std::uint8_t type, std::string_view payload);
+  void queue_flush(LinkId id, Link& link);
   void disconnect(Link& link);
   void on_connection_broken(LinkId id, Link& link, const std::string& how);
   void drop_link(LinkId id, Link& link, std::string how);
@@ -382,7 +373,7 @@ void CoordinatorServer::Loop::check_done() {
   if (!jobs_.begin()->second.coordinator.done()) return;
   if (!done_by_) done_by_ = now() + done_timeout;
   const bool all_flushed = std::all_of(links_.begin(), links_.end(), [](const auto& entry) {
-    return entry.second.state == Link::State::not_joined || entry.second.out.empty();
+    return entry.second.state == Link::State::not_joined || entry.second.session.unsent().empty();
   });
   if (!all_flushed && now() < *done_by_) return;
   done_reported_ = true;
@@ -498,10 +489,11 @@ void CoordinatorServer::Loop::on_newcomer(LinkId id, Newcomer& newcomer) {
                            concat("something on ", peer_text, " that is not ddrun has connected to port ", port_,
                                   " and was turned away"));
   }
-  Link& link = links_.try_emplace(id, newcomer, newcomer.handshake.keys()).first->second;
+  Link& link = links_.try_emplace(id, newcomer).first->second;
   newcomers_.erase(id);
   ++new_links_;
-  take_frames(id, link, bytes);
+  link.session.receive(bytes);
+  take_frames(id, link);
 }
 
 // ---- connected agents
@@ -521,59 +513,40 @@ void CoordinatorServer::Loop::receive(LinkId id, Link& link) {
   if (got == 0) return drop_link(id, link, "connection closed");
   stats_.bytes_in += static_cast<std::size_t>(got);
   if (link.state == Link::State::closing) return;  // no longer needed
-  take_frames(id, link, {buffer_.get(), static_cast<std::size_t>(got)});
+  link.session.receive({buffer_.get(), static_cast<std::size_t>(got)});
+  take_frames(id, link);
   // Part of a long message is a sign of life, too.
-  if (link.state == Link::State::joined && !link.in.empty()) link.job->coordinator.note_activity(id, now());
+  if (link.state == Link::State::joined && link.session.has_partial_input())
+    link.job->coordinator.note_activity(id, now());
 }
 
-void CoordinatorServer::Loop::take_frames(LinkId id, Link& link, std::string_view bytes) {
-  const bool gathered = !link.in.empty();
-  if (gathered) {
-    link.in.append(bytes);
-    bytes = link.in;
-  }
+void CoordinatorServer::Loop::take_frames(LinkId id, Link& link) {
   while (link.state == Link::State::not_joined || link.state == Link::State::joined) {
     FrameOpener::Frame frame;
-    const auto max_size = link.state == Link::State::joined ? max_payload : max_payload_before_join;
-    const auto status = link.opener.next(bytes, frame, max_size);
-    if (status == FrameOpener::Status::too_long) return cut_off(id, link, "a message is longer than any may be");
-    if (status == FrameOpener::Status::wrong_tag) {
-      return cut_off(id, link, "a message was changed on its way or is not from whom it claims to be");
+    switch (link.session.next(frame, link.state == Link::State::joined ? max_payload : max_payload_before_join)) {
+      case FrameOpener::Status::incomplete: return;
+      case FrameOpener::Status::whole: on_frame(id, link, frame); break;
+      case FrameOpener::Status::too_long: return cut_off(id, link, "a message is longer than any may be");
+      case FrameOpener::Status::wrong_tag:
+        return cut_off(id, link, "a message was changed on its way or is not from whom it claims to be");
     }
-    if (status == FrameOpener::Status::incomplete) break;
-    ++stats_.messages_in;
-    if (link.state == Link::State::not_joined && frame.type == resume_type) {
-      const auto resume = decode_from_agent(frame.type, frame.payload);
-      if (!resume) return cut_off(id, link, resume.error().message);
-      return on_resume(id, link, std::get<Resume>(*resume), std::string(bytes.substr(frame.size)));
-    }
-    on_frame(id, link, frame);
-    bytes.remove_prefix(frame.size);
-  }
-  const bool over = link.state != Link::State::not_joined && link.state != Link::State::joined;
-  if (bytes.empty() || over) {
-    empty_buffer(link.in);
-  } else if (gathered) {
-    link.in.erase(0, link.in.size() - bytes.size());
-  } else {
-    link.in.assign(bytes);
   }
 }
 
 void CoordinatorServer::Loop::on_frame(LinkId id, Link& link, const FrameOpener::Frame& frame) {
+  ++stats_.messages_in;
   const auto message = decode_from_agent(frame.type, frame.payload);
   if (!message) return cut_off(id, link, message.error().message);
   if (link.state == Link::State::joined) {
-    if (is_sequenced(frame.type)) ++link.received;
-    if (const auto* pong = std::get_if<Pong>(&*message); pong != nullptr && !link.outbox.confirm(pong->received)) {
+    if (const auto* pong = std::get_if<Pong>(&*message); pong != nullptr && !link.session.confirm(pong->received)) {
       return cut_off(id, link, concat("it has heard ", pong->received, " messages, it says"));
     }
     link.job->coordinator.receive(id, *message, now());
     return apply_outputs(link.job->coordinator);
   }
-  const auto* join = std::get_if<Join>(&*message);
-  if (join == nullptr) return cut_off(id, link, concat("its first message is not JOIN but ", type_name(frame.type)));
-  on_join(id, link, *join);
+  if (const auto* join = std::get_if<Join>(&*message)) return on_join(id, link, *join);
+  if (const auto* resume = std::get_if<Resume>(&*message)) return on_resume(id, link, *resume);
+  cut_off(id, link, concat("its first message is not JOIN but ", type_name(frame.type)));
 }
 
 void CoordinatorServer::Loop::on_join(LinkId id, Link& link, const Join& join) {
@@ -587,7 +560,8 @@ void CoordinatorServer::Loop::on_join(LinkId id, Link& link, const Join& join) {
     link.job = &jobs_.begin()->second;
   }
   link.state = Link::State::joined;
-  link.session = concat(id, '.', random_id());
+  link.session.open();
+  link.token = concat(id, '.', random_id());
   --new_links_;
   ++link.job->links;
   ++stats_.joined;
@@ -597,35 +571,35 @@ void CoordinatorServer::Loop::on_join(LinkId id, Link& link, const Join& join) {
 }
 
 /// The link of this session; 0: none.
-LinkId CoordinatorServer::Loop::find_session(const std::string& session) const {
-  const auto id = parse_integer(session.substr(0, session.find('.')), 1, std::numeric_limits<long long>::max());
+LinkId CoordinatorServer::Loop::find_session(const std::string& token) const {
+  const auto id = parse_integer(token.substr(0, token.find('.')), 1, std::numeric_limits<long long>::max());
   const auto found = id ? links_.find(static_cast<LinkId>(*id)) : links_.end();
   if (found == links_.end()) return 0;
   const Link& link = found->second;
   const bool is_known = link.state == Link::State::joined || link.state == Link::State::broken;
-  return is_known && equal_in_constant_time(link.session, session) ? found->first : 0;
+  return is_known && equal_in_constant_time(link.token, token) ? found->first : 0;
 }
 
 /// `link` is a new connection of a known agent, and replaces the member's old one.
-void CoordinatorServer::Loop::on_resume(LinkId id, Link& link, const Resume& resume, std::string rest) {
+void CoordinatorServer::Loop::on_resume(LinkId id, Link& link, const Resume& resume) {
   const LinkId resumed = find_session(resume.session);
   if (resumed == 0) {
     link.state = Link::State::joined;  // not a member of any job: it only gets a reply
     --new_links_;
-    seal(id, link, encode(FromCoordinator(Refused{RefusalKind::lost, "it was given up meanwhile"}), payload_),
-         payload_);
+    link.session.open();
+    link.session.send(encode(FromCoordinator(Refused{RefusalKind::lost, "it was given up meanwhile"}), payload_),
+                      payload_);
     return close_link(id, link);
   }
   Link& member = links_.find(resumed)->second;
-  if (!member.outbox.confirm(resume.received)) {
+  if (!member.session.confirm(resume.received)) {
     return cut_off(id, link, concat("it has heard ", resume.received, " messages, it says"));
   }
   disconnect(member);
   thread_.forget(link.fd.get());
   member.fd = std::move(link.fd);
   member.address = link.address;
-  member.sealer = std::move(link.sealer);
-  member.opener = std::move(link.opener);
+  member.session.take_connection(link.session);
   member.state = Link::State::joined;
   --new_links_;
   link.state = Link::State::erased;
@@ -634,10 +608,11 @@ void CoordinatorServer::Loop::on_resume(LinkId id, Link& link, const Resume& res
   if (!thread_.watch(EPOLL_CTL_ADD, member.fd.get(), EPOLLIN, token_of(resumed))) {
     return drop_link(resumed, member, "it cannot be watched");
   }
-  seal(resumed, member, encode(FromCoordinator(Resumed{member.received}), payload_), payload_);
-  for (const auto& [type, payload] : member.outbox.unconfirmed()) seal(resumed, member, type, payload);
+  member.session.send(encode(FromCoordinator(Resumed{member.session.received()}), payload_), payload_);
+  member.session.open();
+  queue_flush(resumed, member);
   member.job->coordinator.note_activity(resumed, now());
-  if (!rest.empty()) take_frames(resumed, member, rest);
+  take_frames(resumed, member);
 }
 
 void CoordinatorServer::Loop::apply_outputs(Coordinator& coordinator) {
@@ -661,45 +636,31 @@ void CoordinatorServer::Loop::apply_outputs(Coordinator& coordinator) {
 
 void CoordinatorServer::Loop::send(LinkId id, Link& link, FromCoordinator message) {
   if (link.state != Link::State::joined && link.state != Link::State::broken) return;
-  if (auto* welcome = std::get_if<Welcome>(&message)) welcome->session = link.session;
-  else if (auto* ping = std::get_if<Ping>(&message)) ping->received = link.received;
-  auto type = encode(message, payload_);
-  if (payload_.size() > max_payload) {
-    if (!shorten(message, max_payload)) return drop_link(id, link, "a message to it is longer than any may be");
-    type = encode(message, payload_);
-  }
-  if (link.out.size() - link.out_begin + link.outbox.bytes() > max_unsent) {
-    return cut_off(id, link, "it does not read what it is told");
-  }
-  if (is_sequenced(type)) link.outbox.add(type, payload_);
+  if (auto* welcome = std::get_if<Welcome>(&message)) welcome->session = link.token;
+  else if (auto* ping = std::get_if<Ping>(&message)) ping->received = link.session.received();
+  const auto type = encode(message, payload_, max_payload);
+  if (!type) return drop_link(id, link, "a message to it is longer than any may be");
+  if (link.session.bytes_kept() > max_unsent) return cut_off(id, link, "it does not read what it is told");
   ++stats_.messages_out;
-  if (link.state == Link::State::joined) seal(id, link, type, payload_);
+  link.session.send(*type, payload_);
+  queue_flush(id, link);
 }
 
-void CoordinatorServer::Loop::seal(LinkId id, Link& link, std::uint8_t type, std::string_view payload) {
-  link.sealer.seal(type, payload, link.out);
+void CoordinatorServer::Loop::queue_flush(LinkId id, Link& link) {
   if (!std::exchange(link.flush_queued, true)) to_flush_.push_back(id);
 }
 
 void CoordinatorServer::Loop::flush(LinkId id, Link& link) {
   if (!link.fd || link.state == Link::State::erased) return;
-  while (link.out_begin < link.out.size()) {
-    const ssize_t sent = ::send(link.fd.get(), link.out.data() + link.out_begin, link.out.size() - link.out_begin,
-                                MSG_NOSIGNAL | MSG_DONTWAIT);
+  for (std::string_view left; !(left = link.session.unsent()).empty();) {
+    const ssize_t sent = ::send(link.fd.get(), left.data(), left.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     if (sent < 0) return on_connection_broken(id, link, std::generic_category().message(errno));
-    link.out_begin += static_cast<std::size_t>(sent);
+    link.session.sent(static_cast<std::size_t>(sent));
     stats_.bytes_out += static_cast<std::size_t>(sent);
   }
-  const bool all = link.out_begin == link.out.size();
-  if (all) {
-    empty_buffer(link.out);
-    link.out_begin = 0;
-  } else if (link.out_begin > link.out.size() / 2) {
-    link.out.erase(0, link.out_begin);
-    link.out_begin = 0;
-  }
+  const bool all = link.session.unsent().empty();
   if (link.wants_write == all) {
     link.wants_write = !all;
     const std::uint32_t events = all ? std::uint32_t{EPOLLIN} : std::uint32_t{EPOLLIN} | EPOLLOUT;
@@ -719,7 +680,7 @@ void CoordinatorServer::Loop::close_link(LinkId id, Link& link) {
   if (link.state == Link::State::broken) return drop_link(id, link, "");  // no connection to tell it by
   link.state = Link::State::closing;
   close_deadlines_.emplace_back(now() + link_close_timeout, id);
-  if (!std::exchange(link.flush_queued, true)) to_flush_.push_back(id);
+  queue_flush(id, link);
 }
 
 void CoordinatorServer::Loop::cut_off(LinkId id, Link& link, const std::string& why) {
@@ -734,9 +695,7 @@ void CoordinatorServer::Loop::disconnect(Link& link) {
     ::shutdown(link.fd.get(), SHUT_RDWR);
     link.fd.reset();
   }
-  empty_buffer(link.in);
-  empty_buffer(link.out);
-  link.out_begin = 0;
+  link.session.disconnect();
   link.wants_write = false;
 }
 

@@ -48,9 +48,4 @@ FrameOpener::Status FrameOpener::next(std::string_view input, Frame& frame, std:
   return Status::whole;
 }
 
-std::size_t FrameOpener::needed(std::string_view input) const {
-  if (input.size() < sizeof(std::uint32_t)) return frame_head;
-  return frame_head + load<std::uint32_t>(input.data()) + tag_size();
-}
-
 }  // namespace ddrun::rendezvous

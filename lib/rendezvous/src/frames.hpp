@@ -47,9 +47,6 @@ class FrameOpener {
   /// Decodes the first frame of `input`. After a status other than `incomplete` and `whole` the connection is unusable.
   [[nodiscard]] Status next(std::string_view input, Frame& frame, std::size_t max_size = max_payload);
 
-  /// Size of the frame at the start of `input`; frame_head until its length is known.
-  [[nodiscard]] std::size_t needed(std::string_view input) const;
-
  private:
   [[nodiscard]] std::size_t tag_size() const { return key_ ? frame_tag : 0; }
 
