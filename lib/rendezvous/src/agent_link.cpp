@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/execution.hpp>
@@ -17,7 +16,6 @@
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,7 +26,6 @@
 #include "codec.hpp"
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/event_thread.hpp"
-#include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/helper/host_lookup.hpp"
 #include "ddrun/rendezvous/secret.hpp"
@@ -50,9 +47,6 @@ constexpr Milliseconds refused_timeout{500};
 constexpr std::chrono::seconds connect_timeout{5};
 constexpr std::chrono::seconds handshake_timeout{5};
 constexpr std::chrono::seconds lookup_timeout{10};
-using shutdown::owner_margin;
-constexpr Milliseconds kill_interval{20};
-constexpr int max_kills = 50;
 
 }  // namespace
 
@@ -138,9 +132,9 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   [[nodiscard]] bool should_try_elsewhere(const Refused& refused);
   [[nodiscard]] bool is_stale(const Welcome& welcome);
   void reply_to_ping(const Ping& ping);
-  [[nodiscard]] std::uint32_t owner_stall_ms();
-  void kill_workers_after(Milliseconds grace);
-  void kill_workers(int times);
+  void order_stop(bool at_once) {
+    if (options_.on_stop_order) options_.on_stop_order(at_once);
+  }
   void enqueue(FromAgent message);
   void send_directly(std::string_view bytes);
   void write();
@@ -185,8 +179,6 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   tcp::socket socket_{context_};
   asio::steady_timer timer_{context_};    // of the current attempt, or the pause before the next one
   asio::steady_timer silence_{context_};  // heartbeat timeout
-  asio::steady_timer kill_timer_{context_};
-  std::optional<Clock::time_point> kill_at_;  // when to kill the workers, if the owner has not
   helper::Running lookup_;
   std::vector<Candidate> candidates_;
   std::size_t candidate_ = 0;
@@ -216,10 +208,6 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   Clock::time_point resume_by_{};
   std::optional<Clock::time_point> refused_since_;  // connection refused
   std::optional<Clock::time_point> taken_since_;    // node rank or id in use
-
-  /// Set while the owner's thread has not run the last probe.
-  std::shared_ptr<std::atomic<bool>> owner_probe_pending_ = std::make_shared<std::atomic<bool>>(false);
-  Clock::time_point owner_probed_at_{};
 };
 
 // ---- search, until there is a connection
@@ -527,31 +515,9 @@ void AgentLink::Connection::on_message(const FromCoordinator& message) {
     const auto on_message = owner.callbacks.on_message;  // the callback may end the link
     if (on_message) on_message(message);
   });
-  if (std::holds_alternative<Refused>(message)) kill_workers_after(options_.grace);
-  if (const auto* stop = std::get_if<Stop>(&message); stop != nullptr && stop->signal == SIGKILL) {
-    kill_workers_after(Milliseconds{0});
-  }
-}
-
-/// The other members do not wait longer for the workers of this node. The owner must stop them, but its thread may be
-/// blocked. STOPPED, or the link's end, cancels this.
-void AgentLink::Connection::kill_workers_after(Milliseconds grace) {
-  const auto at = Clock::now() + grace + owner_margin;
-  if (!options_.kill_workers || (kill_at_ && *kill_at_ <= at)) return;
-  kill_at_ = at;
-  kill_timer_.expires_at(at);
-  kill_timer_.async_wait([self = shared_from_this()](const error_code& ec) {
-    if (!ec) self->kill_workers(max_kills);
-  });
-}
-
-/// Repeated while there are any: a worker may fork while others are killed.
-void AgentLink::Connection::kill_workers(int times) {
-  if (!kill_at_ || !options_.kill_workers() || times == 0) return;
-  kill_timer_.expires_after(kill_interval);
-  kill_timer_.async_wait([self = shared_from_this(), times](const error_code& ec) {
-    if (!ec) self->kill_workers(times - 1);
-  });
+  const auto* stop = std::get_if<Stop>(&message);
+  if (stop != nullptr && stop->signal == SIGKILL) order_stop(true);
+  else if (std::holds_alternative<Refused>(message)) order_stop(false);
 }
 
 /// A coordinator of a lower term has not noticed yet that another one leads.
@@ -567,20 +533,7 @@ void AgentLink::Connection::reply_to_ping(const Ping& ping) {
     return lost(Errc::protocol, concat("the connection to the coordinator on ", target_text(),
                                        " cannot be used: it has heard ", ping.received, " messages, it says"));
   }
-  enqueue(Pong{ping.number, owner_stall_ms(), session_.received()});
-}
-
-/// Posts a probe to the owner's thread at each ping; one that is still pending shows that the thread is blocked by a
-/// file or terminal.
-std::uint32_t AgentLink::Connection::owner_stall_ms() {
-  const auto now = Clock::now();
-  if (!owner_probe_pending_->exchange(true)) {
-    owner_probed_at_ = now;
-    asio::post(owners_executor_, [pending = owner_probe_pending_] { *pending = false; });
-    return 0;
-  }
-  const auto still = std::chrono::duration_cast<Milliseconds>(now - owner_probed_at_);
-  return static_cast<std::uint32_t>(std::min<std::int64_t>(still.count(), std::numeric_limits<std::uint32_t>::max()));
+  enqueue(Pong{ping.number, options_.stalled_ms ? options_.stalled_ms() : 0, session_.received()});
 }
 
 /// Whether to try further candidates: this one serves another job, a coordinator has stepped down, or the node rank is
@@ -607,10 +560,7 @@ bool AgentLink::Connection::should_try_elsewhere(const Refused& refused) {
 }
 
 void AgentLink::Connection::send(FromAgent message) {
-  if (std::holds_alternative<Stopped>(message)) {
-    kill_at_.reset();
-    kill_timer_.cancel();
-  }
+  if (options_.on_workers_stopped && std::holds_alternative<Stopped>(message)) options_.on_workers_stopped();
   if (stage_ != Stage::closing && stage_ != Stage::over) enqueue(std::move(message));
 }
 
@@ -674,7 +624,7 @@ void AgentLink::Connection::watch_silence() {
 
 void AgentLink::Connection::lost(Errc code, const std::string& why, bool unreachable) {
   // Closing the connection would report that the workers have ended: while they run it stays open, unused.
-  if (stage_ == Stage::joined || resuming_) kill_workers_after(options_.grace);
+  if (stage_ == Stage::joined || resuming_) order_stop(false);
   if (stage_ == Stage::joined) reset_attempt();
   else close_socket();
   stage_ = Stage::over;

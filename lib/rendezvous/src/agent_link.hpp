@@ -2,6 +2,7 @@
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/io_context.hpp>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -36,12 +37,16 @@ struct AgentLinkOptions {
   bool is_local = false;
   /// It was connected a moment ago: if connections are refused, it has ended and is not just late.
   bool was_reachable = false;
-  /// As in RendezvousOptions. Called on the link's thread if the workers still run `grace` after the owner had to stop
-  /// them.
-  std::function<bool()> kill_workers;
-  Milliseconds grace{0};
   /// Local IP address to bind to; empty: chosen by the system.
   std::string local_address;
+
+  // Called on the link's thread, even while the owner's is blocked; must not block. May be empty.
+  /// This node's workers have to end, at once or within their grace period: the other members do not wait longer.
+  std::function<void(bool at_once)> on_stop_order;
+  /// The owner has sent STOPPED.
+  std::function<void()> on_workers_stopped;
+  /// For how long the owner's thread has been blocked, for PONG.
+  std::function<std::uint32_t()> stalled_ms;
 };
 
 /// Why a link ended.
@@ -67,8 +72,7 @@ struct AgentLinkCallbacks {
 
 /// An agent's connection to its coordinator (lib/rendezvous/PROTOCOL.md): locates it, authenticates, sends JOIN,
 /// carries messages, answers PING, resumes a broken connection and detects silence. All this runs on the thread
-/// "ddrun-link", which never blocks, so an agent whose main thread waits for a disk stays a member; PONG reports how
-/// long that thread has been blocked.
+/// "ddrun-link", which never blocks, so an agent whose main thread waits for a disk stays a member.
 ///
 /// To be used from the executor's thread. Callbacks come there, never from within a call, and may destroy the link.
 /// Nothing blocks; a child process resolves names.

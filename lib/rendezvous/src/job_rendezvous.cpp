@@ -9,6 +9,7 @@
 
 #include "agent_link.hpp"
 #include "back_ends.hpp"
+#include "blocked_owner.hpp"
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/exit_status.hpp"
@@ -342,8 +343,6 @@ void JobRendezvous::join_by(Deadline deadline) {
   options.is_local = server_ != nullptr;
   options.was_reachable = !rejoin_reason_.empty() && !lease_;
   options.join = join_message();
-  options.kill_workers = options_.kill_workers;
-  options.grace = options_.spec->stop.grace;
   options.connect_by = deadline;
   options.conflict_timeout = rendezvous.heartbeat_interval * (rendezvous.heartbeat_misses + 1) + conflict_margin;
   if (const auto& local = rendezvous.local_addr; local && IpAddress::parse(*local) && !server_) {
@@ -362,6 +361,7 @@ void JobRendezvous::join_by(Deadline deadline) {
   if (lease_ && !server_) callbacks.on_not_listening = while_active(&JobRendezvous::on_coordinator_not_listening);
   auto context = make_io_context();
   if (!context) return post_link_lost(context.error());
+  serve_blocked_owner(options, **context, executor_, options_.kill_workers, options_.spec->stop.grace);
   link_ = std::make_unique<AgentLink>(executor_, std::move(*context), std::move(options), std::move(callbacks));
   if (auto started = link_->start(); !started) post_link_lost(started.error());
 }

@@ -547,9 +547,8 @@ TEST_CASE("the workers of an agent with a blocked thread are killed when their g
   std::atomic<int> kills = 0;
   AgentLinkOptions link;
   link.secret.emplace(test_secret);
-  link.grace = Milliseconds(100);
-  link.kill_workers = [&] { return ++kills < 3; };  // two of them have children
-  Agent agent({{"127.0.0.1", f.server->port()}}, std::move(link));
+  // Two of them have children.
+  Agent agent({{"127.0.0.1", f.server->port()}}, std::move(link), 20s, "job", [&] { return ++kills < 3; });
   REQUIRE(agent.link->start());
   REQUIRE(agent.wait_for<Welcome>());
   const auto killed = [&](int times, Clock::duration within) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "agent_link.hpp"
+#include "blocked_owner.hpp"
 #include "ddrun/base/io_context.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/soon.hpp"
@@ -22,7 +23,8 @@ struct Agent {
                  std::chrono::milliseconds join_reply_timeout = std::chrono::seconds(13))
       : Agent(std::move(coordinators), options_with(secret, join_reply_timeout), timeout, job) {}
   Agent(std::vector<Endpoint> coordinators, rendezvous::AgentLinkOptions options,
-        std::chrono::milliseconds timeout = std::chrono::seconds(20), const std::string& job = "job") {
+        std::chrono::milliseconds timeout = std::chrono::seconds(20), const std::string& job = "job",
+        std::function<bool()> kill_workers = {}) {
     options.coordinators = std::move(coordinators);
     options.join.host = "linked";
     options.join.job_id = job;
@@ -36,8 +38,12 @@ struct Agent {
     };
     callbacks.on_retry = [this](const std::string& why) { retries.push_back(why); };
     callbacks.on_not_listening = [this] { not_listening = true; };
-    link.emplace(context.get_executor(), *make_io_context(), std::move(options), std::move(callbacks));
+    auto of_link = *make_io_context();
+    rendezvous::serve_blocked_owner(options, *of_link, context.get_executor(), std::move(kill_workers), grace);
+    link.emplace(context.get_executor(), std::move(of_link), std::move(options), std::move(callbacks));
   }
+
+  static constexpr Milliseconds grace{100};
 
   /// Runs until the condition holds; false after 20 s.
   template <class Condition>

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "agent_link.hpp"
+#include "ddrun/base/shutdown_timeouts.hpp"
+
+// What the link's thread does for an owner whose thread may be blocked by a file or terminal.
+namespace ddrun::rendezvous {
+
+/// Kills this node's workers if the owner, which was ordered to stop them, has not done so in time.
+class WorkerKiller : public std::enable_shared_from_this<WorkerKiller> {
+ public:
+  /// `kill` kills once, and returns true if there were any.
+  WorkerKiller(boost::asio::io_context& context, std::function<bool()> kill, Milliseconds grace)
+      : timer_(context), kill_(std::move(kill)), grace_(grace) {}
+
+  void arm(bool at_once) {
+    const auto at = Clock::now() + (at_once ? Milliseconds{0} : grace_) + shutdown::owner_margin;
+    if (kill_at_ && *kill_at_ <= at) return;
+    kill_at_ = at;
+    kill_at(at, max_kills);
+  }
+  void disarm() {
+    kill_at_.reset();
+    timer_.cancel();
+  }
+
+ private:
+  static constexpr Milliseconds kill_interval{20};
+  static constexpr int max_kills = 50;
+
+  /// Repeated while there are any: a worker may fork while others are killed.
+  void kill_at(Clock::time_point at, int times) {
+    timer_.expires_at(at);
+    timer_.async_wait([self = shared_from_this(), times](const boost::system::error_code& ec) {
+      if (ec || !self->kill_at_ || !self->kill_() || times == 0) return;
+      self->kill_at(Clock::now() + kill_interval, times - 1);
+    });
+  }
+
+  boost::asio::steady_timer timer_;
+  std::function<bool()> kill_;
+  Milliseconds grace_;
+  std::optional<Clock::time_point> kill_at_;
+};
+
+/// Measures how long the owner's thread has been blocked: a probe that it has not run yet shows it.
+class StallProbe {
+ public:
+  explicit StallProbe(boost::asio::any_io_executor owner) : owner_(std::move(owner)) {}
+
+  /// In milliseconds; 0: it has run the last probe, and gets another one.
+  std::uint32_t stalled_ms() {
+    const auto now = Clock::now();
+    if (is_pending_->exchange(true)) {
+      const auto stall = std::chrono::duration_cast<Milliseconds>(now - probed_at_).count();
+      return static_cast<std::uint32_t>(std::min<std::int64_t>(stall, std::numeric_limits<std::uint32_t>::max()));
+    }
+    probed_at_ = now;
+    boost::asio::post(owner_, [is_pending = is_pending_] { *is_pending = false; });
+    return 0;
+  }
+
+ private:
+  boost::asio::any_io_executor owner_;
+  std::shared_ptr<std::atomic<bool>> is_pending_ = std::make_shared<std::atomic<bool>>(false);
+  Clock::time_point probed_at_{};
+};
+
+/// Both, for a link on `context` whose owner is on `executor`. `kill_workers` as in RendezvousOptions.
+inline void serve_blocked_owner(AgentLinkOptions& link, boost::asio::io_context& context,
+                                const boost::asio::any_io_executor& executor, std::function<bool()> kill_workers,
+                                Milliseconds grace) {
+  link.stalled_ms = [probe = std::make_shared<StallProbe>(executor)] { return probe->stalled_ms(); };
+  if (!kill_workers) return;
+  const auto killer = std::make_shared<WorkerKiller>(context, std::move(kill_workers), grace);
+  link.on_stop_order = [killer](bool at_once) { killer->arm(at_once); };
+  link.on_workers_stopped = [killer] { killer->disarm(); };
+}
+
+}  // namespace ddrun::rendezvous
