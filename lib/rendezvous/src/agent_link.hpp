@@ -14,31 +14,13 @@
 #include "ddrun/base/result.hpp"
 #include "ddrun/rendezvous/hmac.hpp"
 #include "ddrun/rendezvous/messages.hpp"
-#include "ddrun/spec/launch_spec.hpp"
+#include "dialer.hpp"
 
 namespace ddrun::rendezvous {
 
-struct AgentLinkOptions {
-  /// Candidate addresses of the coordinator, tried in turn until one works. Names are resolved for each attempt.
-  std::vector<Endpoint> coordinators;
+struct AgentLinkOptions : DialerOptions {
   /// The job's secret; none: no authentication (--insecure).
   std::optional<HmacKey> secret;
-  /// As in RendezvousOptions; named in the error about a mismatching secret.
-  std::string secret_file;
-  /// Sent first.
-  Join join;
-  /// Deadline for the coordinator's reply to JOIN.
-  Deadline connect_by = Deadline::max();
-  /// Time for a coordinator to reply to JOIN after its handshake; then the next address is tried.
-  Milliseconds join_reply_timeout{10'000};
-  /// How long JOIN is retried after RefusalKind::taken.
-  Milliseconds conflict_timeout{6'000};
-  /// The coordinator runs in this process: its silence does not count as a loss.
-  bool is_local = false;
-  /// It was connected a moment ago: if connections are refused, it has ended and is not just late.
-  bool was_reachable = false;
-  /// Local IP address to bind to; empty: chosen by the system.
-  std::string local_address;
 
   // Called on the link's thread, even while the owner's is blocked; must not block. May be empty.
   /// This node's workers have to end, at once or within their grace period: the other members do not wait longer.
@@ -47,12 +29,6 @@ struct AgentLinkOptions {
   std::function<void()> on_workers_stopped;
   /// For how long the owner's thread has been blocked, for PONG.
   std::function<std::uint32_t()> stalled_ms;
-};
-
-/// Why a link ended.
-struct LinkLoss {
-  Error error;               ///< for the user: names the coordinator and what to do
-  bool unreachable = false;  ///< an established connection was lost; the coordinator may still run
 };
 
 struct AgentLinkCallbacks {

@@ -1,0 +1,309 @@
+#include "dialer.hpp"
+
+#include <algorithm>
+
+#include "ddrun/base/text.hpp"
+#include "ddrun/rendezvous/secret.hpp"
+#include "heartbeat.hpp"
+
+namespace ddrun::rendezvous {
+
+namespace {
+
+/// Short, as agents are often started some milliseconds before the coordinator listens.
+constexpr Milliseconds first_pause{2};
+constexpr Milliseconds max_pause{1000};
+constexpr Milliseconds max_resume_pause{200};
+/// Connections that are refused for this long, without any other reply, mean that the coordinator's process has ended:
+/// refusals by a device on the path are shorter.
+constexpr Milliseconds refused_timeout{500};
+/// Covers the retransmission of a lost SYN after 1 s and after 2 s more.
+constexpr std::chrono::seconds connect_timeout{5};
+constexpr std::chrono::seconds handshake_timeout{5};
+constexpr std::chrono::seconds lookup_timeout{10};
+
+DialStep loss(Errc code, std::string why, bool unreachable = false) {
+  return {LinkLoss{Error{code, std::move(why)}, unreachable}};
+}
+
+}  // namespace
+
+Dialer::Dialer(const DialerOptions& options) : options_(options), pause_(first_pause), by_(options.connect_by) {
+  for (const auto& endpoint : options_.coordinators) candidates_.push_back({endpoint, {}, {}});
+}
+
+// ---- search, until there is a connection
+
+DialStep Dialer::begin(Clock::time_point now) {
+  if (now >= by_) return give_up();
+  candidate_ = 0;
+  return next_candidate(now);
+}
+
+DialStep Dialer::next_candidate(Clock::time_point now) {
+  while (candidate_ < candidates_.size() && candidates_[candidate_].permanent_error) ++candidate_;
+  if (candidate_ == candidates_.size()) return end_pass(now);
+  stage_ = Stage::searching;
+  const auto& [host, port] = candidates_[candidate_].endpoint;
+  const auto literals = literal_socket_addresses(host, port);
+  if (literals.empty()) return {dial::LookUp{host, after(lookup_timeout, now) - now}};
+  targets_.assign(literals.rbegin(), literals.rend());
+  return next_target(now);
+}
+
+DialStep Dialer::resolved(const Result<std::vector<std::string>>& addresses, Clock::time_point now) {
+  targets_.clear();
+  if (!addresses) return failed(addresses.error().message, now);
+  for (auto text = addresses->rbegin(); text != addresses->rend(); ++text) {
+    const auto target = SocketAddress::parse(*text, candidates_[candidate_].endpoint.port);
+    if (target) targets_.push_back(*target);
+  }
+  return next_target(now);
+}
+
+DialStep Dialer::next_target(Clock::time_point now) {
+  if (targets_.empty() || candidates_[candidate_].permanent_error) {
+    ++candidate_;
+    return next_candidate(now);
+  }
+  if (now >= by_) return give_up();
+  target_ = targets_.back();
+  targets_.pop_back();
+  return connect(now);
+}
+
+DialStep Dialer::connect(Clock::time_point now) {
+  dial::Connect order{target_, std::nullopt};
+  if (!options_.local_address.empty()) {
+    order.from = SocketAddress::parse(options_.local_address, 0);
+    if (!order.from || order.from->family() != target_.family()) {
+      return failed(concat(target_text(), " cannot be reached from '", options_.local_address,
+                           "', which is no address of the same kind"),
+                    now);
+    }
+  }
+  stage_ = Stage::connecting;
+  return {std::move(order), after(connect_timeout, now)};
+}
+
+DialStep Dialer::end_pass(Clock::time_point now) {
+  const bool not_listening = is_not_listening(now);
+  if (possible_candidates() == 0 || (options_.was_reachable && not_listening)) return give_up();
+  auto step = pause(max_pause, now);
+  step.not_listening = not_listening;
+  return step;
+}
+
+DialStep Dialer::pause(Milliseconds longest, Clock::time_point now) {
+  stage_ = Stage::searching;
+  const auto due = after(pause_, now);
+  pause_ = std::min(2 * pause_, longest);
+  return {dial::Pause{}, due};
+}
+
+DialStep Dialer::connected(Clock::time_point now) {
+  refused_since_.reset();
+  stage_ = Stage::greeting;
+  return {dial::Greet{}, after(handshake_timeout, now)};
+}
+
+DialStep Dialer::refused(Clock::time_point now) {
+  if (!refused_since_) refused_since_ = now;
+  return failed(concat("no process listens on ", target_text()), now);
+}
+
+DialStep Dialer::unreachable(const std::string& how, Clock::time_point now) {
+  refused_since_.reset();
+  return failed(concat(target_text(), " cannot be reached: ", how), now);
+}
+
+DialStep Dialer::timed_out(Clock::time_point now) {
+  switch (stage_) {
+    case Stage::connecting:
+      refused_since_.reset();
+      return failed(concat(target_text(), " does not answer; is there a firewall in between?"), now);
+    case Stage::greeting:
+    case Stage::proving:
+      return failed(concat("what listens on ", target_text(), " does not answer ddrun's greeting"), now);
+    case Stage::joining: return failed(concat(there(), " does not say whether this ddrun may take part"), now);
+    default: return break_reason_ ? connect(now) : begin(now);  // the pause is over
+  }
+}
+
+/// One address failed; the next one follows, unless all failures are permanent.
+DialStep Dialer::failed(const std::string& why, Clock::time_point now, std::optional<Errc> permanent_error) {
+  if (break_reason_) return resume_failed(why, permanent_error.has_value(), now);
+  candidates_[candidate_].last_error = why;
+  candidates_[candidate_].permanent_error = permanent_error;
+  auto step = next_target(now);
+  step.retries.insert(step.retries.begin(), why);
+  return step;
+}
+
+DialStep Dialer::give_up() const {
+  if (candidates_.empty()) return loss(Errc::invalid_argument, "there is no address of a coordinator");
+  std::string errors;
+  Errc code = Errc::timeout;
+  for (const auto& one : candidates_) {
+    if (one.permanent_error) code = *one.permanent_error;
+    if (!one.last_error.empty()) errors += (errors.empty() ? "" : "; ") + one.last_error;
+  }
+  if (errors.empty()) errors = "the time was over before it could be tried";
+  if (possible_candidates() == 0) return loss(code, errors);
+  return loss(Errc::timeout, concat("the coordinator could not be reached in time: ", errors,
+                                    ". Is the ddrun there running, and is its port open for this machine?"));
+}
+
+bool Dialer::is_not_listening(Clock::time_point now) const {
+  return refused_since_ && now - *refused_since_ >= refused_timeout;
+}
+
+std::size_t Dialer::possible_candidates() const {
+  return static_cast<std::size_t>(
+      std::count_if(candidates_.begin(), candidates_.end(), [](const auto& one) { return !one.permanent_error; }));
+}
+
+/// "node0:29400 (10.0.0.7)", or only the first part if both are equal.
+std::string Dialer::target_text() const {
+  const auto& [host, port] = candidates_[candidate_].endpoint;
+  const auto named = host_port_text(host, port);  // as configured
+  const auto address = IpAddress::of(target_.storage).value_or(IpAddress()).text();
+  return host == address ? named : concat(named, " (", address, ")");
+}
+
+std::string Dialer::there() const { return concat("the coordinator on ", target_text()); }
+
+Deadline Dialer::after(Clock::duration timeout, Clock::time_point now) const { return std::min(now + timeout, by_); }
+
+// ---- the connection
+
+std::optional<DialStep> Dialer::shook_hands(HandshakeState state, std::uint16_t peer_version, Clock::time_point now) {
+  switch (state) {
+    case HandshakeState::in_progress:
+      if (peer_version == protocol_version) stage_ = Stage::proving;
+      return std::nullopt;
+    case HandshakeState::done:
+      stage_ = Stage::joining;
+      return DialStep{dial::Say{break_reason_ ? FromAgent(Resume{session_, 0}) : FromAgent(options_.join)},
+                      after(options_.join_reply_timeout, now)};
+    case HandshakeState::foreign_protocol:
+      return failed(concat("what listens on ", target_text(), " is not ddrun: give the coordinator's port"), now,
+                    Errc::protocol);
+    case HandshakeState::other_version:
+      return failed(concat(there(), " speaks version ", peer_version, " of ddrun's protocol, and this ddrun version ",
+                           protocol_version, ": start the same ddrun on all machines"),
+                    now, Errc::protocol);
+    case HandshakeState::needs_secret:
+      return failed(concat(there(),
+                           " asks for a secret and this ddrun has none: give it the job's with --secret-file or "
+                           "DDRUN_SECRET, without --insecure"),
+                    now, Errc::invalid_argument);
+    case HandshakeState::needs_no_secret:
+      return failed(concat(there(),
+                           " was started with --insecure and this ddrun has a secret: start all of them with "
+                           "--insecure, or none"),
+                    now, Errc::invalid_argument);
+    case HandshakeState::busy: return failed(concat(there(), " has too many connections to greet at once"), now);
+    case HandshakeState::rejected:
+      return failed(concat(there(), " turned this ddrun away because it has another secret: ",
+                           other_secret_advice(options_.secret_file, options_.join.host,
+                                               candidates_[candidate_].endpoint.host, "")),
+                    now, Errc::invalid_argument);
+    case HandshakeState::wrong_secret: break;
+  }
+  return failed(concat(there(),
+                       " does not know this job's secret: give all agents the same one (--secret-file or "
+                       "DDRUN_SECRET), or check who listens there"),
+                now, Errc::invalid_argument);
+}
+
+std::optional<DialStep> Dialer::received(const FromCoordinator& message, Clock::time_point now) {
+  if (std::holds_alternative<Resumed>(message)) {
+    if (stage_ != Stage::joining || !break_reason_) return unusable("it says RESUMED");
+  } else if (const auto* welcome = std::get_if<Welcome>(&message)) {
+    // A coordinator of a lower term has not noticed yet that another one leads.
+    if (welcome->term < options_.join.claim.term) {
+      return failed(concat("the coordinator on ", welcome->coordinator_host, " (", target_text(), ") leads no more"),
+                    now);
+    }
+    coordinator_host_ = welcome->coordinator_host;
+    session_ = welcome->session;
+    heartbeat_ = Milliseconds(std::clamp<std::uint32_t>(welcome->heartbeat_ms, 1, 3'600'000));
+    heartbeat_timeout_ = heartbeat_ * std::int64_t{std::clamp<std::uint32_t>(welcome->heartbeat_misses, 1, 1'000'000)};
+  } else if (const auto* refused = std::get_if<Refused>(&message)) {
+    if (auto step = try_elsewhere(*refused, now)) return step;
+  }
+  if (stage_ != Stage::joining) return std::nullopt;
+  stage_ = Stage::joined;
+  break_reason_.reset();
+  by_ = Deadline::max();
+  return DialStep{dial::Open{}};
+}
+
+/// Whether to try further candidates: this one serves another job, a coordinator has stepped down, or the node rank is
+/// held by an agent whose loss is not noticed yet.
+std::optional<DialStep> Dialer::try_elsewhere(const Refused& refused, Clock::time_point now) {
+  switch (refused.kind) {
+    case RefusalKind::moved:
+      if (stage_ == Stage::joining && !break_reason_) return failed(refused.why, now);
+      return std::nullopt;
+    case RefusalKind::taken:
+      if (!taken_since_) taken_since_ = now;
+      if (now - *taken_since_ >= options_.conflict_timeout) return std::nullopt;
+      candidates_[candidate_].last_error = refused.why;
+      return next_target(now);
+    case RefusalKind::other_job:
+      if (possible_candidates() >= 2) return failed(refused.why, now, Errc::invalid_argument);
+      return std::nullopt;
+    default: return std::nullopt;
+  }
+}
+
+DialStep Dialer::unusable(const std::string& why) const {
+  return loss(Errc::protocol, concat("the connection to ", there(), " cannot be used: ", why));
+}
+
+DialStep Dialer::hung_up(const std::string& how, bool in_order, Clock::time_point now) {
+  // A coordinator that has replied to the hello closes slow connections by itself.
+  if (stage_ == Stage::greeting) return failed(concat(target_text(), " hung up before it answered: ", how), now);
+  if (stage_ != Stage::joined) return failed(concat(there(), " hung up before it let us in: ", how), now);
+  if (in_order || session_.empty()) {
+    return loss(Errc::connection_lost,
+                concat("the connection to the coordinator", coordinator_host_.empty() ? "" : " on ", coordinator_host_,
+                       " (", target_text(), ") broke: ", how));
+  }
+  // The coordinator keeps the member for the heartbeat timeout.
+  break_reason_ = how;
+  refused_since_.reset();
+  pause_ = first_pause;
+  by_ = last_heard_ + heartbeat_timeout_;
+  return connect(now);
+}
+
+DialStep Dialer::resume_failed(const std::string& why, bool is_permanent, Clock::time_point now) {
+  const bool not_listening = is_not_listening(now);
+  if (!is_permanent && !not_listening && now < by_) return pause(max_resume_pause, now);
+  return loss(Errc::connection_lost,
+              concat("the connection to the coordinator on ", coordinator_host_, " (", target_text(),
+                     ") broke: ", *break_reason_, "; it could not be made again: ", why),
+              !not_listening && !is_permanent);
+}
+
+Clock::duration Dialer::silence_limit() const { return heartbeat_timeout_ + Heartbeat::margin(heartbeat_); }
+
+std::optional<Deadline> Dialer::silent_at() const {
+  if (options_.is_local || heartbeat_timeout_ == Clock::duration::zero()) return std::nullopt;
+  return last_heard_ + silence_limit();
+}
+
+std::optional<DialStep> Dialer::check_silence(Deadline due, bool has_unread, Clock::time_point now) {
+  // A late timer means that this process was suspended, so that messages may be unread.
+  if (now - due > heartbeat_ || has_unread) last_heard_ = now - silence_limit() + heartbeat_;
+  if (last_heard_ + silence_limit() > now) return std::nullopt;
+  return loss(Errc::connection_lost,
+              concat("nothing was heard from the coordinator on ", coordinator_host_, " (", target_text(), ") for ",
+                     format_duration(heartbeat_timeout_)),
+              true);
+}
+
+}  // namespace ddrun::rendezvous

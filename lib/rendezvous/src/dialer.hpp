@@ -1,0 +1,158 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ddrun/base/address.hpp"
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/result.hpp"
+#include "ddrun/rendezvous/messages.hpp"
+#include "ddrun/spec/launch_spec.hpp"
+#include "handshake.hpp"
+
+namespace ddrun::rendezvous {
+
+struct DialerOptions {
+  /// Candidate addresses of the coordinator, tried in turn until one works. Names are resolved for each attempt.
+  std::vector<Endpoint> coordinators;
+  /// As in RendezvousOptions; named in the error about a mismatching secret.
+  std::string secret_file;
+  /// Sent first.
+  Join join;
+  /// Deadline for the coordinator's reply to JOIN.
+  Deadline connect_by = Deadline::max();
+  /// Time for a coordinator to reply to JOIN after its handshake; then the next address is tried.
+  Milliseconds join_reply_timeout{10'000};
+  /// How long JOIN is retried after RefusalKind::taken.
+  Milliseconds conflict_timeout{6'000};
+  /// The coordinator runs in this process: its silence does not count as a loss.
+  bool is_local = false;
+  /// It was connected a moment ago: if connections are refused, it has ended and is not just late.
+  bool was_reachable = false;
+  /// Local IP address to bind to; empty: chosen by the system.
+  std::string local_address;
+};
+
+/// Why a link ended.
+struct LinkLoss {
+  Error error;               ///< for the user: names the coordinator and what to do
+  bool unreachable = false;  ///< an established connection was lost; the coordinator may still run
+};
+
+/// What Dialer wants next. LookUp, Connect and Pause come without a connection: one that is left is to be closed.
+namespace dial {
+struct LookUp {
+  std::string host;
+  Clock::duration timeout;
+};
+struct Connect {
+  SocketAddress to;
+  std::optional<SocketAddress> from;
+};
+struct Pause {};
+struct Greet {};  ///< begin the handshake
+struct Say {
+  FromAgent message;  ///< JOIN, or RESUME without its count
+};
+struct Open {};  ///< this agent is in the session
+}  // namespace dial
+
+struct DialStep {
+  /// LinkLoss is the last step.
+  std::variant<dial::LookUp, dial::Connect, dial::Pause, dial::Greet, dial::Say, dial::Open, LinkLoss> next;
+  Deadline due = Deadline::max();         ///< for timed_out(), unless another event comes before
+  std::vector<std::string> retries = {};  ///< why attempts failed after which another one follows
+  bool not_listening = false;             ///< all candidates have refused connections for half a second
+};
+
+/// Decides which address of the coordinator an agent tries next, when, what it says there, whether a broken or silent
+/// connection is lost, and what the user reads. Each function is an event and returns the next step. Pure: no socket,
+/// resolver or clock.
+class Dialer {
+ public:
+  explicit Dialer(const DialerOptions& options);
+
+  DialStep begin(Clock::time_point now);
+  DialStep timed_out(Clock::time_point now);
+  DialStep resolved(const Result<std::vector<std::string>>& addresses, Clock::time_point now);
+  DialStep connected(Clock::time_point now);
+  DialStep refused(Clock::time_point now);
+  DialStep unreachable(const std::string& how, Clock::time_point now);
+  /// Of this machine, or of one address. With `permanent_error` a retry is pointless.
+  DialStep failed(const std::string& why, Clock::time_point now, std::optional<Errc> permanent_error = std::nullopt);
+  /// Each time bytes of the handshake were fed. Empty: more are needed.
+  std::optional<DialStep> shook_hands(HandshakeState state, std::uint16_t peer_version, Clock::time_point now);
+  /// Any message but PING. Empty: it changes nothing here.
+  std::optional<DialStep> received(const FromCoordinator& message, Clock::time_point now);
+  /// The peer violated the protocol.
+  [[nodiscard]] DialStep unusable(const std::string& why) const;
+  /// The connection is gone; `in_order`: closed by the process, or by the kernel at its end.
+  DialStep hung_up(const std::string& how, bool in_order, Clock::time_point now);
+
+  void heard(Clock::time_point now) { last_heard_ = now; }
+  /// When to call check_silence(); empty: never.
+  [[nodiscard]] std::optional<Deadline> silent_at() const;
+  /// `due` is what silent_at() was, for a call that comes late. Empty: not lost.
+  std::optional<DialStep> check_silence(Deadline due, bool has_unread, Clock::time_point now);
+
+  [[nodiscard]] bool is_joined() const { return stage_ == Stage::joined; }
+  /// Joined, or resuming a broken connection.
+  [[nodiscard]] bool is_member() const { return is_joined() || break_reason_; }
+
+ private:
+  enum class Stage {
+    searching,  ///< for an address, or waiting for the next attempt
+    connecting,
+    greeting,  ///< no hello has come
+    proving,
+    joining,  ///< JOIN or RESUME was sent
+    joined,
+  };
+  /// A possible address of the coordinator, and the result of the last attempt.
+  struct Candidate {
+    Endpoint endpoint;
+    std::string last_error;
+    std::optional<Errc> permanent_error;  ///< retrying is pointless
+  };
+
+  [[nodiscard]] DialStep next_candidate(Clock::time_point now);
+  [[nodiscard]] DialStep next_target(Clock::time_point now);
+  [[nodiscard]] DialStep connect(Clock::time_point now);
+  [[nodiscard]] DialStep end_pass(Clock::time_point now);
+  [[nodiscard]] DialStep pause(Milliseconds longest, Clock::time_point now);
+  [[nodiscard]] DialStep give_up() const;
+  [[nodiscard]] std::optional<DialStep> try_elsewhere(const Refused& refused, Clock::time_point now);
+  [[nodiscard]] DialStep resume_failed(const std::string& why, bool is_permanent, Clock::time_point now);
+  [[nodiscard]] bool is_not_listening(Clock::time_point now) const;
+  [[nodiscard]] std::size_t possible_candidates() const;
+  [[nodiscard]] std::string target_text() const;
+  /// "the coordinator on node0:29400 (10.0.0.7)"
+  [[nodiscard]] std::string there() const;
+  [[nodiscard]] Deadline after(Clock::duration timeout, Clock::time_point now) const;
+  [[nodiscard]] Clock::duration silence_limit() const;
+
+  DialerOptions options_;
+  std::vector<Candidate> candidates_;
+  std::size_t candidate_ = 0;
+  std::vector<SocketAddress> targets_;  ///< untried addresses of the candidate, next one last
+  SocketAddress target_;
+  Milliseconds pause_;
+  Deadline by_;  ///< for the reply to JOIN or RESUME
+  Stage stage_ = Stage::searching;
+  std::optional<Clock::time_point> refused_since_;  ///< connection refused
+  std::optional<Clock::time_point> taken_since_;    ///< node rank or id in use
+  std::optional<std::string> break_reason_;         ///< of the connection to be resumed
+
+  // Of WELCOME.
+  std::string coordinator_host_;
+  std::string session_;
+  Milliseconds heartbeat_{0};  ///< 0: unknown
+  Clock::duration heartbeat_timeout_{};
+  Clock::time_point last_heard_{};
+};
+
+}  // namespace ddrun::rendezvous

@@ -1,0 +1,299 @@
+#include "dialer.hpp"
+
+#include "ddrun/base/text.hpp"
+#include "ddrun/test/catch.hpp"
+
+using namespace ddrun;
+using namespace ddrun::rendezvous;
+using namespace std::chrono_literals;
+
+namespace {
+
+DialerOptions options_for(std::vector<Endpoint> coordinators) {
+  DialerOptions options;
+  options.coordinators = std::move(coordinators);
+  options.join.host = "here";
+  options.connect_by = Clock::time_point() + 20s;
+  return options;
+}
+
+/// A dialer and its last step, in virtual time.
+struct Dialing {
+  explicit Dialing(const DialerOptions& options) : dialer(options), step(dialer.begin(now)) {}
+  explicit Dialing(std::vector<Endpoint> coordinators) : Dialing(options_for(std::move(coordinators))) {}
+
+  /// An event; its arguments without the time. False if it changed nothing.
+  template <class Event, class... Args>
+  bool tell(Event event, const Args&... args) {
+    std::optional<DialStep> next = (dialer.*event)(args..., now);
+    if (!next) return false;
+    step = std::move(*next);
+    retries.insert(retries.end(), step.retries.begin(), step.retries.end());
+    return true;
+  }
+  void wait() {
+    REQUIRE(step.due != Deadline::max());
+    now = step.due;
+    tell(&Dialer::timed_out);
+  }
+  /// Through the handshake of the connection that it wants, up to JOIN or RESUME.
+  void greet() {
+    REQUIRE(wants<dial::Connect>());
+    tell(&Dialer::connected);
+    REQUIRE(wants<dial::Greet>());
+    REQUIRE(tell(&Dialer::shook_hands, HandshakeState::done, protocol_version));
+    REQUIRE(wants<dial::Say>());
+  }
+  void join() {
+    greet();
+    REQUIRE(receive(Welcome{"its host", 1000, 3, "job", "session", 5}));
+    REQUIRE(wants<dial::Open>());
+    dialer.heard(now);
+  }
+  bool receive(const FromCoordinator& message) { return tell(&Dialer::received, message); }
+  template <class What>
+  [[nodiscard]] const What* wants() const {
+    return std::get_if<What>(&step.next);
+  }
+  [[nodiscard]] std::string target() const {
+    return wants<dial::Connect>() != nullptr ? wants<dial::Connect>()->to.text() : "";
+  }
+  [[nodiscard]] std::string end() const { return wants<LinkLoss>() != nullptr ? wants<LinkLoss>()->error.message : ""; }
+
+  Clock::time_point now;
+  Dialer dialer;
+  DialStep step;
+  std::vector<std::string> retries;
+};
+
+using Texts = std::vector<std::string>;
+const std::string first_coordinator = "the coordinator on 10.0.0.1:7 ";
+
+}  // namespace
+
+TEST_CASE("a dialer tries all addresses in turn, with growing pauses, until the time is over") {
+  Dialing d({{"10.0.0.1", 7}, {"node0", 8}});
+  for (Milliseconds pause{2}; pause < 1s; pause *= 2) {
+    CHECK(d.target() == "10.0.0.1:7");
+    d.tell(&Dialer::refused);
+    REQUIRE(d.wants<dial::LookUp>());
+    CHECK(d.wants<dial::LookUp>()->host == "node0");
+    CHECK(d.wants<dial::LookUp>()->timeout == std::min<Clock::duration>(10s, Clock::time_point() + 20s - d.now));
+    d.tell(&Dialer::resolved, Result<Texts>({"10.0.0.1", "fd00::1"}));
+    CHECK(d.target() == "10.0.0.1:8");
+    d.tell(&Dialer::unreachable, "no route");
+    CHECK(d.target() == "[fd00::1]:8");
+    d.wait();  // connecting takes too long
+    REQUIRE(d.wants<dial::Pause>());
+    CHECK_FALSE(d.step.not_listening);
+    CHECK(d.step.due == std::min(d.now + pause, Clock::time_point() + 20s));
+    CHECK(d.retries == Texts{"no process listens on 10.0.0.1:7", "node0:8 (10.0.0.1) cannot be reached: no route",
+                             "node0:8 (fd00::1) does not answer; is there a firewall in between?"});
+    d.retries.clear();
+    d.wait();
+    if (d.wants<LinkLoss>() != nullptr) break;
+  }
+  CHECK(d.end() ==
+        "the coordinator could not be reached in time: no process listens on 10.0.0.1:7; node0:8 (fd00::1) does not "
+        "answer; is there a firewall in between?. Is the ddrun there running, and is its port open for this machine?");
+  CHECK(d.wants<LinkLoss>()->error.code == Errc::timeout);
+  CHECK(d.now == Clock::time_point() + 20s);
+}
+
+TEST_CASE("a dialer without a usable address gives up") {
+  CHECK(Dialing(std::vector<Endpoint>{}).end() == "there is no address of a coordinator");
+  Dialing d({{"node0", 7}});
+  d.tell(&Dialer::resolved, Result<Texts>(fail(Errc::unavailable, "node0 is unknown")));
+  CHECK(d.retries == Texts{"node0 is unknown"});
+  auto options = options_for({{"10.0.0.1", 7}});
+  options.local_address = "fd00::9";
+  CHECK(Dialing(options).step.retries ==
+        Texts{"10.0.0.1:7 cannot be reached from 'fd00::9', which is no address of the same kind"});
+  options.local_address = "10.0.0.9";
+  const Dialing bound(options);
+  REQUIRE(bound.wants<dial::Connect>());
+  CHECK(bound.wants<dial::Connect>()->from->text() == "10.0.0.9:0");
+  options.connect_by = Clock::time_point();
+  CHECK(Dialing(options).end().find("the time was over before it could be tried") != std::string::npos);
+}
+
+TEST_CASE("a dialer knows that no process listens once all connections were refused for half a second") {
+  auto options = options_for({{"10.0.0.1", 7}});
+  for (const bool was_reachable : {false, true}) {
+    options.was_reachable = was_reachable;
+    Dialing d(options);
+    while (d.now < Clock::time_point() + 10s && !d.step.not_listening && d.end().empty()) {
+      d.tell(&Dialer::refused);
+      if (d.wants<dial::Pause>() != nullptr && !d.step.not_listening) d.wait();
+    }
+    CHECK(d.now >= Clock::time_point() + 500ms);
+    CHECK(d.now < Clock::time_point() + 2s);
+    CHECK(d.step.not_listening == !was_reachable);
+    CHECK(d.end().empty() == !was_reachable);
+  }
+  Dialing accepted({{"10.0.0.1", 7}, {"10.0.0.2", 7}});
+  while (accepted.end().empty()) {
+    CHECK_FALSE(accepted.step.not_listening);
+    accepted.tell(&Dialer::refused);
+    accepted.tell(&Dialer::connected);
+    accepted.tell(&Dialer::hung_up, "closed", true);
+    accepted.wait();
+  }
+}
+
+TEST_CASE("a dialer explains each failed handshake, and which of them a retry cannot mend") {
+  struct Row {
+    HandshakeState state;
+    const char* text;
+    std::optional<Errc> permanent;
+  };
+  const auto row =
+      GENERATE(Row{HandshakeState::foreign_protocol, "is not ddrun: give the coordinator's port", Errc::protocol},
+               Row{HandshakeState::other_version, "speaks version 7 of ddrun's protocol", Errc::protocol},
+               Row{HandshakeState::needs_secret, "asks for a secret and this ddrun has none", Errc::invalid_argument},
+               Row{HandshakeState::needs_no_secret, "was started with --insecure", Errc::invalid_argument},
+               Row{HandshakeState::busy, "has too many connections to greet at once", std::nullopt},
+               Row{HandshakeState::rejected, "this machine's is /a/secret on here;", Errc::invalid_argument},
+               Row{HandshakeState::wrong_secret, "does not know this job's secret", Errc::invalid_argument});
+  auto options = options_for({{"10.0.0.1", 7}});
+  options.secret_file = "/a/secret";
+  Dialing d(options);
+  d.tell(&Dialer::connected);
+  CHECK_FALSE(d.tell(&Dialer::shook_hands, HandshakeState::in_progress, std::uint16_t{0}));
+  CHECK(d.tell(&Dialer::shook_hands, row.state, std::uint16_t{7}));
+  REQUIRE(d.retries.size() == 1);
+  CHECK(d.retries[0].find(row.text) != std::string::npos);
+  CHECK((d.wants<LinkLoss>() != nullptr) == row.permanent.has_value());
+  if (row.permanent) CHECK(d.wants<LinkLoss>()->error.code == *row.permanent);
+}
+
+TEST_CASE("a dialer goes to the next address where it is not answered or let in") {
+  Dialing d({{"10.0.0.1", 7}, {"10.0.0.2", 7}});
+  d.tell(&Dialer::connected);
+  SECTION("without a hello") {
+    d.tell(&Dialer::hung_up, "closed", true);
+    CHECK(d.retries == Texts{"10.0.0.1:7 hung up before it answered: closed"});
+  }
+  SECTION("after the hello") {
+    CHECK_FALSE(d.tell(&Dialer::shook_hands, HandshakeState::in_progress, protocol_version));
+    d.tell(&Dialer::hung_up, "closed", true);
+    CHECK(d.retries == Texts{first_coordinator + "hung up before it let us in: closed"});
+  }
+  SECTION("in time") {
+    CHECK(d.step.due == d.now + 5s);
+    d.wait();
+    CHECK(d.retries == Texts{"what listens on 10.0.0.1:7 does not answer ddrun's greeting"});
+  }
+  SECTION("to its JOIN") {
+    d.tell(&Dialer::shook_hands, HandshakeState::done, protocol_version);
+    CHECK(d.step.due == d.now + 10s);
+    d.wait();
+    CHECK(d.retries == Texts{first_coordinator + "does not say whether this ddrun may take part"});
+  }
+  CHECK(d.target() == "10.0.0.2:7");
+}
+
+TEST_CASE("a dialer is sent elsewhere by a coordinator that refuses it") {
+  auto options = options_for({{"10.0.0.1", 7}, {"10.0.0.2", 7}});
+  options.join.claim.term = 6;
+  Dialing d(options);
+  d.greet();
+  SECTION("another coordinator leads") {
+    CHECK(d.receive(Refused{RefusalKind::moved, "moved"}));
+    CHECK(d.retries == Texts{"moved"});
+  }
+  SECTION("it leads no more, and does not know") {
+    CHECK(d.receive(Welcome{"its host", 1000, 3, "job", "session", 5}));
+    CHECK(d.retries == Texts{"the coordinator on its host (10.0.0.1:7) leads no more"});
+  }
+  SECTION("another job, unless that is the last address") {
+    CHECK(d.receive(Refused{RefusalKind::other_job, "another job"}));
+    d.greet();
+    CHECK(d.receive(Refused{RefusalKind::other_job, "another job"}));
+    CHECK(d.wants<dial::Open>());  // the refusal is for the owner
+    return;
+  }
+  SECTION("its node rank is taken, for as long as a lost member may keep it") {
+    CHECK(d.receive(Refused{RefusalKind::taken, "taken"}));
+    CHECK(d.retries.empty());
+    d.greet();
+    d.now += 6s;
+    CHECK(d.receive(Refused{RefusalKind::taken, "taken"}));
+    CHECK(d.wants<dial::Open>());
+    return;
+  }
+  CHECK(d.target() == "10.0.0.2:7");
+}
+
+TEST_CASE("a dialer resumes a broken connection at the same address until the coordinator gives the member up") {
+  Dialing d({{"10.0.0.1", 7}, {"10.0.0.2", 7}});
+  d.join();
+  CHECK(d.dialer.is_joined());
+  const std::string broke = "the connection to the coordinator on its host (10.0.0.1:7) broke: ";
+  SECTION("not after a close in order") {
+    d.tell(&Dialer::hung_up, "closed", true);
+    CHECK(d.end() == broke + "closed");
+    CHECK_FALSE(d.wants<LinkLoss>()->unreachable);
+    return;
+  }
+  const auto broken_at = d.now;
+  d.tell(&Dialer::hung_up, "reset", false);
+  CHECK(d.dialer.is_member());
+  CHECK_FALSE(d.dialer.is_joined());
+  SECTION("and succeeds") {
+    d.tell(&Dialer::unreachable, "no route");
+    CHECK(d.step.due == d.now + 2ms);
+    d.wait();
+    CHECK(d.target() == "10.0.0.1:7");
+    d.greet();
+    CHECK(std::get<Resume>(d.wants<dial::Say>()->message).session == "session");
+    CHECK(d.receive(Resumed{}));
+    CHECK(d.wants<dial::Open>());
+    CHECK(d.receive(Resumed{}));  // once is enough
+    CHECK(d.end() == "the connection to " + first_coordinator + "cannot be used: it says RESUMED");
+    return;
+  }
+  SECTION("and fails in time") {
+    while (d.end().empty()) {
+      CHECK(d.target() == "10.0.0.1:7");
+      d.tell(&Dialer::unreachable, "no route");
+      if (d.wants<dial::Pause>() != nullptr) d.wait();
+    }
+    CHECK(d.now == broken_at + 3s);
+    CHECK(d.end() == broke + "reset; it could not be made again: 10.0.0.1:7 cannot be reached: no route");
+    CHECK(d.wants<LinkLoss>()->unreachable);
+  }
+  SECTION("and fails at once where no process listens") {
+    while (d.end().empty()) {
+      d.tell(&Dialer::refused);
+      if (d.wants<dial::Pause>() != nullptr) d.wait();
+    }
+    CHECK(d.now < broken_at + 1s);
+    CHECK_FALSE(d.wants<LinkLoss>()->unreachable);
+  }
+  CHECK(d.retries.empty());  // of no use to the user
+}
+
+TEST_CASE("a dialer takes a silent coordinator for lost, but not after a suspension of its own process") {
+  Dialing d({{"10.0.0.1", 7}});
+  CHECK_FALSE(d.dialer.silent_at());
+  d.join();
+  auto due = d.dialer.silent_at();
+  REQUIRE(due == d.now + 3500ms);
+  d.now = *due;
+  CHECK_FALSE(d.tell(&Dialer::check_silence, *due, true));  // something is unread
+  due = d.dialer.silent_at();
+  REQUIRE(due == d.now + 1s);
+  d.now = *due + 2s;
+  CHECK_FALSE(d.tell(&Dialer::check_silence, *due, false));  // the timer was late
+  due = d.dialer.silent_at();
+  d.now = *due;
+  CHECK(d.tell(&Dialer::check_silence, *due, false));
+  CHECK(d.end() == "nothing was heard from the coordinator on its host (10.0.0.1:7) for 3.0 s");
+  CHECK(d.wants<LinkLoss>()->unreachable);
+  auto options = options_for({{"10.0.0.1", 7}});
+  options.is_local = true;
+  Dialing local(options);
+  local.join();
+  CHECK_FALSE(local.dialer.silent_at());
+}
