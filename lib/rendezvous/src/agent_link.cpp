@@ -15,7 +15,6 @@
 #include <cerrno>
 #include <cstring>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 
 #include "codec.hpp"
@@ -28,23 +27,17 @@ namespace ddrun::rendezvous {
 
 namespace asio = boost::asio;
 
-/// The owner's callbacks; used on the owner's thread only.
-struct AgentLink::Owner {
-  AgentLinkCallbacks callbacks;
-  std::function<void()> on_closed;
-};
-
 /// Everything that runs on the link's thread: the socket and the timers of Dialer and Session.
 class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Connection> {
  public:
   using tcp = boost::asio::ip::tcp;
   using error_code = boost::system::error_code;
 
-  Connection(asio::io_context& context, boost::asio::any_io_executor owners_executor, std::weak_ptr<Owner> owner,
-             AgentLinkOptions options)
+  Connection(asio::io_context& context, asio::any_io_executor owners_executor,
+             std::weak_ptr<AgentLinkCallbacks> callbacks, AgentLinkOptions options)
       : context_(context),
         owners_executor_(asio::prefer(std::move(owners_executor), asio::execution::outstanding_work.tracked)),
-        owner_(std::move(owner)),
+        callbacks_(std::move(callbacks)),
         options_(std::move(options)),
         dialer_(options_) {}
 
@@ -71,6 +64,7 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   void carry_out(const dial::Greet& order);
   void carry_out(const dial::Say& order);
   void carry_out(const dial::Open& order);
+  void carry_out(const dial::Watch& /*order*/) {}
   void carry_out(const LinkLoss& loss);
   void wake_at(Deadline due);
 
@@ -80,28 +74,18 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   void on_read_error(error_code ec);
   void take_frames();
   void on_message(const FromCoordinator& message);
-  void reply_to_ping(const Ping& ping);
   void send_directly(std::string_view bytes);
   void write();
-  void watch_silence();
-  void order_stop(bool at_once) {
-    if (options_.on_stop_order) options_.on_stop_order(at_once);
-  }
   void close_socket();
   void reset_attempt();
   void closed();
 
-  /// Posts to the owner's thread, unless the owner is destroyed by then.
-  template <class Action>
-  void post_to_owner(Action action) {
-    asio::post(owners_executor_, [owner = owner_, action = std::move(action)] {
-      if (const auto alive = owner.lock()) action(*alive);
-    });
-  }
-  template <class... Args>
-  void notify(std::function<void(Args...)> AgentLinkCallbacks::*which, std::decay_t<Args>... args) {
-    post_to_owner([which, ... args = std::move(args)](const Owner& owner) {
-      const auto callback = owner.callbacks.*which;  // it may end the link
+  /// Posts a callback to the owner's thread, unless the link is destroyed by then.
+  template <class Callback, class... Args>
+  void notify(Callback AgentLinkCallbacks::*which, const Args&... args) {
+    asio::post(owners_executor_, [weak = callbacks_, which, args...] {
+      const auto callbacks = weak.lock();
+      const auto callback = callbacks ? (*callbacks).*which : nullptr;  // copied: it may end the link
       if (callback) callback(args...);
     });
   }
@@ -116,19 +100,17 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
 
   asio::io_context& context_;
   asio::any_io_executor owners_executor_;
-  std::weak_ptr<Owner> owner_;
+  std::weak_ptr<AgentLinkCallbacks> callbacks_;
   AgentLinkOptions options_;
   Dialer dialer_;
   Session session_;
   Stage stage_ = Stage::open;
   std::uint64_t attempt_ = 0;  // callbacks of earlier attempts are ignored
   tcp::socket socket_{context_};
-  asio::steady_timer timer_{context_};    // of the current attempt, or the pause before the next one
-  asio::steady_timer silence_{context_};  // heartbeat timeout
+  asio::steady_timer timer_{context_};  // for the dialer, or for closing
   helper::Running lookup_;
   std::optional<AgentHandshake> handshake_;
   std::array<char, 16 * 1024> buffer_;
-  std::string payload_;
   error_code send_error_;
   bool is_waiting_to_write_ = false;
 };
@@ -143,13 +125,13 @@ void AgentLink::Connection::dial(const DialStep& step) {
 }
 
 void AgentLink::Connection::wake_at(Deadline due) {
-  timer_.cancel();
-  if (due == Deadline::max()) return;
   timer_.expires_at(due);
   timer_.async_wait(in_attempt([this](const error_code& ec) {
     if (ec) return;
-    if (stage_ == Stage::closing) closed();
-    else dial(dialer_.timed_out(Clock::now()));
+    if (stage_ == Stage::closing) return closed();
+    error_code not_connected;
+    if (socket_.available(not_connected) > 0) dialer_.heard(Clock::now());  // as soon as it is read
+    dial(dialer_.timed_out(Clock::now()));
   }));
 }
 
@@ -213,19 +195,15 @@ void AgentLink::Connection::carry_out(const dial::Say& order) {
 void AgentLink::Connection::carry_out(const dial::Open& /*order*/) {
   session_.open();
   write();
-  watch_silence();
 }
 
 void AgentLink::Connection::carry_out(const LinkLoss& loss) {
-  if (dialer_.is_member()) order_stop(false);
+  if (dialer_.is_member()) options_.on_stop_order(false);
   // Closing the connection would report that the workers have ended: while they run it stays open, unused.
   if (dialer_.is_joined()) reset_attempt();
   else close_socket();
   stage_ = Stage::over;
-  post_to_owner([loss](Owner& owner) {
-    const auto on_lost = std::exchange(owner.callbacks, {}).on_lost;
-    if (on_lost) on_lost(loss);
-  });
+  notify(&AgentLinkCallbacks::on_lost, loss);
 }
 
 // ---- the connection
@@ -279,33 +257,29 @@ void AgentLink::Connection::take_frames() {
 }
 
 void AgentLink::Connection::on_message(const FromCoordinator& message) {
-  if (const auto* ping = std::get_if<Ping>(&message)) return reply_to_ping(*ping);
+  if (const auto* ping = std::get_if<Ping>(&message)) {
+    if (!dialer_.is_joined()) return;
+    if (session_.confirm(ping->received)) return send(Pong{ping->number, options_.stalled_ms(), session_.received()});
+    return dial(dialer_.unusable(concat("it has heard ", ping->received, " messages, it says")));
+  }
   const auto* resumed = std::get_if<Resumed>(&message);
-  const auto attempt = attempt_;
   if (resumed != nullptr && !session_.confirm(resumed->received)) return dial(dialer_.unusable("it says RESUMED"));
+  const auto attempt = attempt_;
   if (const auto step = dialer_.received(message, Clock::now())) dial(*step);
   if (resumed != nullptr || attempt != attempt_) return;
   notify(&AgentLinkCallbacks::on_message, message);
   const auto* stop = std::get_if<Stop>(&message);
-  if (stop != nullptr && stop->signal == SIGKILL) order_stop(true);
-  else if (std::holds_alternative<Refused>(message)) order_stop(false);
-}
-
-void AgentLink::Connection::reply_to_ping(const Ping& ping) {
-  if (!dialer_.is_joined()) return;
-  if (!session_.confirm(ping.received)) {
-    return dial(dialer_.unusable(concat("it has heard ", ping.received, " messages, it says")));
-  }
-  send(Pong{ping.number, options_.stalled_ms ? options_.stalled_ms() : 0, session_.received()});
+  if (stop != nullptr && stop->signal == SIGKILL) options_.on_stop_order(true);
+  else if (std::holds_alternative<Refused>(message)) options_.on_stop_order(false);
 }
 
 /// Kept until this agent is in the session. Dropped if it is too long even when shortened.
 void AgentLink::Connection::send(FromAgent message) {
-  if (options_.on_workers_stopped && std::holds_alternative<Stopped>(message)) options_.on_workers_stopped();
-  if (stage_ != Stage::open) return;
-  const auto type = encode(message, payload_, max_payload);
-  if (!type) return;
-  session_.send(*type, payload_);
+  if (std::holds_alternative<Stopped>(message)) options_.on_workers_stopped();
+  std::string payload;
+  const auto type = encode(message, payload, max_payload);
+  if (!type || stage_ != Stage::open) return;
+  session_.send(*type, payload);
   write();
 }
 
@@ -338,20 +312,6 @@ void AgentLink::Connection::write() {
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
 }
 
-/// Rechecks when the heartbeat limit would be exceeded.
-void AgentLink::Connection::watch_silence() {
-  const auto due = dialer_.silent_at();
-  if (!due) return;
-  silence_.expires_at(*due);
-  silence_.async_wait(in_attempt([this, due = *due](const error_code& ec) {
-    if (ec || stage_ != Stage::open) return;
-    error_code unknown;
-    const bool has_unread = socket_.available(unknown) > 0;
-    if (const auto step = dialer_.check_silence(due, has_unread, Clock::now())) dial(*step);
-    else watch_silence();
-  }));
-}
-
 /// Ends the current attempt.
 void AgentLink::Connection::close_socket() {
   reset_attempt();
@@ -367,7 +327,6 @@ void AgentLink::Connection::close_socket() {
 void AgentLink::Connection::reset_attempt() {
   ++attempt_;
   timer_.cancel();
-  silence_.cancel();
   lookup_.reset();
   handshake_.reset();
   session_.disconnect();
@@ -385,10 +344,7 @@ void AgentLink::Connection::close(Milliseconds timeout) {
 void AgentLink::Connection::closed() {
   close_socket();
   stage_ = Stage::over;
-  post_to_owner([](Owner& owner) {
-    const auto on_closed = std::exchange(owner.on_closed, {});
-    if (on_closed) on_closed();
-  });
+  notify(&AgentLinkCallbacks::on_closed);
 }
 
 void AgentLink::Connection::abandon() {
@@ -401,12 +357,12 @@ void AgentLink::Connection::abandon() {
 
 AgentLink::AgentLink(asio::any_io_executor executor, std::unique_ptr<asio::io_context> context,
                      AgentLinkOptions options, AgentLinkCallbacks callbacks)
-    : owner_(std::make_shared<Owner>(Owner{std::move(callbacks), {}})),
+    : callbacks_(std::make_shared<AgentLinkCallbacks>(std::move(callbacks))),
       context_(std::move(context)),
-      connection_(std::make_shared<Connection>(*context_, std::move(executor), owner_, std::move(options))) {}
+      connection_(std::make_shared<Connection>(*context_, std::move(executor), callbacks_, std::move(options))) {}
 
 AgentLink::~AgentLink() {
-  owner_.reset();
+  callbacks_.reset();
   if (!thread_.joinable()) return;
   connection_->post([](Connection& connection) { connection.abandon(); });
   thread_.join();
@@ -430,8 +386,8 @@ void AgentLink::send(FromAgent message) {
 }
 
 void AgentLink::close(std::function<void()> on_closed, Milliseconds timeout) {
-  owner_->callbacks = {};
-  owner_->on_closed = std::move(on_closed);
+  *callbacks_ = {};
+  callbacks_->on_closed = std::move(on_closed);
   if (!thread_.joinable()) return connection_->close(timeout);  // never started
   connection_->post([timeout](Connection& connection) { connection.close(timeout); });
 }

@@ -22,13 +22,13 @@ struct AgentLinkOptions : DialerOptions {
   /// The job's secret; none: no authentication (--insecure).
   std::optional<HmacKey> secret;
 
-  // Called on the link's thread, even while the owner's is blocked; must not block. May be empty.
+  // Called on the link's thread, even while the owner's is blocked; must not block.
   /// This node's workers have to end, at once or within their grace period: the other members do not wait longer.
-  std::function<void(bool at_once)> on_stop_order;
+  std::function<void(bool at_once)> on_stop_order = [](bool /*at_once*/) {};
   /// The owner has sent STOPPED.
-  std::function<void()> on_workers_stopped;
+  std::function<void()> on_workers_stopped = [] {};
   /// For how long the owner's thread has been blocked, for PONG.
-  std::function<std::uint32_t()> stalled_ms;
+  std::function<std::uint32_t()> stalled_ms = [] { return 0U; };
 };
 
 struct AgentLinkCallbacks {
@@ -44,6 +44,8 @@ struct AgentLinkCallbacks {
   std::function<void()> on_not_listening;
   /// Addresses found for a candidate's name, tried next. May be empty.
   std::function<void(const std::vector<std::string>&)> on_resolved;
+  /// Given to close().
+  std::function<void()> on_closed;
 };
 
 /// An agent's connection to its coordinator (lib/rendezvous/PROTOCOL.md): locates it, authenticates, sends JOIN,
@@ -74,8 +76,7 @@ class AgentLink {
 
  private:
   class Connection;
-  struct Owner;
-  std::shared_ptr<Owner> owner_;
+  std::shared_ptr<AgentLinkCallbacks> callbacks_;  ///< used on the owner's thread only
   std::unique_ptr<boost::asio::io_context> context_;
   std::shared_ptr<Connection> connection_;
   std::thread thread_;

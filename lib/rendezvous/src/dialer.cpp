@@ -35,41 +35,40 @@ Dialer::Dialer(const DialerOptions& options) : options_(options), pause_(first_p
 // ---- search, until there is a connection
 
 DialStep Dialer::begin(Clock::time_point now) {
-  if (now >= by_) return give_up();
-  candidate_ = 0;
-  return next_candidate(now);
-}
-
-DialStep Dialer::next_candidate(Clock::time_point now) {
-  while (candidate_ < candidates_.size() && candidates_[candidate_].permanent_error) ++candidate_;
-  if (candidate_ == candidates_.size()) return end_pass(now);
-  stage_ = Stage::searching;
-  const auto& [host, port] = candidates_[candidate_].endpoint;
-  const auto literals = literal_socket_addresses(host, port);
-  if (literals.empty()) return {dial::LookUp{host, after(lookup_timeout, now) - now}};
-  targets_.assign(literals.rbegin(), literals.rend());
-  return next_target(now);
-}
-
-DialStep Dialer::resolved(const Result<std::vector<std::string>>& addresses, Clock::time_point now) {
+  begun_ = 0;
   targets_.clear();
-  if (!addresses) return failed(addresses.error().message, now);
-  for (auto text = addresses->rbegin(); text != addresses->rend(); ++text) {
-    const auto target = SocketAddress::parse(*text, candidates_[candidate_].endpoint.port);
-    if (target) targets_.push_back(*target);
-  }
-  return next_target(now);
+  return now >= by_ ? give_up() : next_target(now);
 }
 
 DialStep Dialer::next_target(Clock::time_point now) {
-  if (targets_.empty() || candidates_[candidate_].permanent_error) {
-    ++candidate_;
-    return next_candidate(now);
+  while (targets_.empty() || candidate().permanent_error) {
+    if (begun_ == candidates_.size()) {
+      const bool not_listening = is_not_listening(now);
+      if (all_permanent() || (options_.was_reachable && not_listening)) return give_up();
+      auto step = pause(max_pause, now);
+      step.not_listening = not_listening;
+      return step;
+    }
+    targets_.clear();
+    ++begun_;
+    if (candidate().permanent_error) continue;
+    const auto& [host, port] = candidate().endpoint;
+    const auto literals = literal_socket_addresses(host, port);
+    if (literals.empty()) return {dial::LookUp{host, after(lookup_timeout, now) - now}};
+    targets_.assign(literals.rbegin(), literals.rend());
   }
   if (now >= by_) return give_up();
   target_ = targets_.back();
   targets_.pop_back();
   return connect(now);
+}
+
+DialStep Dialer::resolved(const Result<std::vector<std::string>>& addresses, Clock::time_point now) {
+  if (!addresses) return failed(addresses.error().message, now);
+  for (auto text = addresses->rbegin(); text != addresses->rend(); ++text) {
+    if (const auto target = SocketAddress::parse(*text, candidate().endpoint.port)) targets_.push_back(*target);
+  }
+  return next_target(now);
 }
 
 DialStep Dialer::connect(Clock::time_point now) {
@@ -84,14 +83,6 @@ DialStep Dialer::connect(Clock::time_point now) {
   }
   stage_ = Stage::connecting;
   return {std::move(order), after(connect_timeout, now)};
-}
-
-DialStep Dialer::end_pass(Clock::time_point now) {
-  const bool not_listening = is_not_listening(now);
-  if (possible_candidates() == 0 || (options_.was_reachable && not_listening)) return give_up();
-  auto step = pause(max_pause, now);
-  step.not_listening = not_listening;
-  return step;
 }
 
 DialStep Dialer::pause(Milliseconds longest, Clock::time_point now) {
@@ -125,16 +116,20 @@ DialStep Dialer::timed_out(Clock::time_point now) {
     case Stage::greeting:
     case Stage::proving:
       return failed(concat("what listens on ", target_text(), " does not answer ddrun's greeting"), now);
-    case Stage::joining: return failed(concat(there(), " does not say whether this ddrun may take part"), now);
-    default: return break_reason_ ? connect(now) : begin(now);  // the pause is over
+    case Stage::joining:
+      return failed(concat("the coordinator on ", target_text(), " does not say whether this ddrun may take part"),
+                    now);
+    case Stage::joined: return watch_silence(now);
+    case Stage::searching: break;  // the pause is over
   }
+  return break_reason_ ? connect(now) : begin(now);
 }
 
 /// One address failed; the next one follows, unless all failures are permanent.
 DialStep Dialer::failed(const std::string& why, Clock::time_point now, std::optional<Errc> permanent_error) {
   if (break_reason_) return resume_failed(why, permanent_error.has_value(), now);
-  candidates_[candidate_].last_error = why;
-  candidates_[candidate_].permanent_error = permanent_error;
+  candidate().last_error = why;
+  candidate().permanent_error = permanent_error;
   auto step = next_target(now);
   step.retries.insert(step.retries.begin(), why);
   return step;
@@ -149,7 +144,7 @@ DialStep Dialer::give_up() const {
     if (!one.last_error.empty()) errors += (errors.empty() ? "" : "; ") + one.last_error;
   }
   if (errors.empty()) errors = "the time was over before it could be tried";
-  if (possible_candidates() == 0) return loss(code, errors);
+  if (all_permanent()) return loss(code, errors);
   return loss(Errc::timeout, concat("the coordinator could not be reached in time: ", errors,
                                     ". Is the ddrun there running, and is its port open for this machine?"));
 }
@@ -158,26 +153,26 @@ bool Dialer::is_not_listening(Clock::time_point now) const {
   return refused_since_ && now - *refused_since_ >= refused_timeout;
 }
 
-std::size_t Dialer::possible_candidates() const {
-  return static_cast<std::size_t>(
-      std::count_if(candidates_.begin(), candidates_.end(), [](const auto& one) { return !one.permanent_error; }));
+bool Dialer::all_permanent() const {
+  return std::all_of(candidates_.begin(), candidates_.end(), [](const auto& one) { return one.permanent_error; });
 }
 
 /// "node0:29400 (10.0.0.7)", or only the first part if both are equal.
 std::string Dialer::target_text() const {
-  const auto& [host, port] = candidates_[candidate_].endpoint;
+  const auto& [host, port] = candidates_[begun_ - 1].endpoint;
   const auto named = host_port_text(host, port);  // as configured
   const auto address = IpAddress::of(target_.storage).value_or(IpAddress()).text();
   return host == address ? named : concat(named, " (", address, ")");
 }
-
-std::string Dialer::there() const { return concat("the coordinator on ", target_text()); }
 
 Deadline Dialer::after(Clock::duration timeout, Clock::time_point now) const { return std::min(now + timeout, by_); }
 
 // ---- the connection
 
 std::optional<DialStep> Dialer::shook_hands(HandshakeState state, std::uint16_t peer_version, Clock::time_point now) {
+  const auto coordinator_failed = [&](std::optional<Errc> permanent_error, const auto&... what) {
+    return failed(concat("the coordinator on ", target_text(), what...), now, permanent_error);
+  };
   switch (state) {
     case HandshakeState::in_progress:
       if (peer_version == protocol_version) stage_ = Stage::proving;
@@ -190,31 +185,27 @@ std::optional<DialStep> Dialer::shook_hands(HandshakeState state, std::uint16_t 
       return failed(concat("what listens on ", target_text(), " is not ddrun: give the coordinator's port"), now,
                     Errc::protocol);
     case HandshakeState::other_version:
-      return failed(concat(there(), " speaks version ", peer_version, " of ddrun's protocol, and this ddrun version ",
-                           protocol_version, ": start the same ddrun on all machines"),
-                    now, Errc::protocol);
+      return coordinator_failed(Errc::protocol, " speaks version ", peer_version,
+                                " of ddrun's protocol, and this ddrun version ", protocol_version,
+                                ": start the same ddrun on all machines");
     case HandshakeState::needs_secret:
-      return failed(concat(there(),
-                           " asks for a secret and this ddrun has none: give it the job's with --secret-file or "
-                           "DDRUN_SECRET, without --insecure"),
-                    now, Errc::invalid_argument);
+      return coordinator_failed(Errc::invalid_argument,
+                                " asks for a secret and this ddrun has none: give it the job's with --secret-file or "
+                                "DDRUN_SECRET, without --insecure");
     case HandshakeState::needs_no_secret:
-      return failed(concat(there(),
-                           " was started with --insecure and this ddrun has a secret: start all of them with "
-                           "--insecure, or none"),
-                    now, Errc::invalid_argument);
-    case HandshakeState::busy: return failed(concat(there(), " has too many connections to greet at once"), now);
+      return coordinator_failed(Errc::invalid_argument,
+                                " was started with --insecure and this ddrun has a secret: start all of them with "
+                                "--insecure, or none");
+    case HandshakeState::busy: return coordinator_failed(std::nullopt, " has too many connections to greet at once");
     case HandshakeState::rejected:
-      return failed(concat(there(), " turned this ddrun away because it has another secret: ",
-                           other_secret_advice(options_.secret_file, options_.join.host,
-                                               candidates_[candidate_].endpoint.host, "")),
-                    now, Errc::invalid_argument);
+      return coordinator_failed(
+          Errc::invalid_argument, " turned this ddrun away because it has another secret: ",
+          other_secret_advice(options_.secret_file, options_.join.host, candidate().endpoint.host, ""));
     case HandshakeState::wrong_secret: break;
   }
-  return failed(concat(there(),
-                       " does not know this job's secret: give all agents the same one (--secret-file or "
-                       "DDRUN_SECRET), or check who listens there"),
-                now, Errc::invalid_argument);
+  return coordinator_failed(Errc::invalid_argument,
+                            " does not know this job's secret: give all agents the same one (--secret-file or "
+                            "DDRUN_SECRET), or check who listens there");
 }
 
 std::optional<DialStep> Dialer::received(const FromCoordinator& message, Clock::time_point now) {
@@ -237,7 +228,9 @@ std::optional<DialStep> Dialer::received(const FromCoordinator& message, Clock::
   stage_ = Stage::joined;
   break_reason_.reset();
   by_ = Deadline::max();
-  return DialStep{dial::Open{}};
+  auto step = watch_silence(now);
+  step.next = dial::Open{};
+  return step;
 }
 
 /// Whether to try further candidates: this one serves another job, a coordinator has stepped down, or the node rank is
@@ -250,23 +243,26 @@ std::optional<DialStep> Dialer::try_elsewhere(const Refused& refused, Clock::tim
     case RefusalKind::taken:
       if (!taken_since_) taken_since_ = now;
       if (now - *taken_since_ >= options_.conflict_timeout) return std::nullopt;
-      candidates_[candidate_].last_error = refused.why;
+      candidate().last_error = refused.why;
       return next_target(now);
     case RefusalKind::other_job:
-      if (possible_candidates() >= 2) return failed(refused.why, now, Errc::invalid_argument);
-      return std::nullopt;
+      if (std::count_if(candidates_.begin(), candidates_.end(), [](auto& one) { return !one.permanent_error; }) < 2) {
+        return std::nullopt;
+      }
+      return failed(refused.why, now, Errc::invalid_argument);
     default: return std::nullopt;
   }
 }
 
 DialStep Dialer::unusable(const std::string& why) const {
-  return loss(Errc::protocol, concat("the connection to ", there(), " cannot be used: ", why));
+  return loss(Errc::protocol, concat("the connection to the coordinator on ", target_text(), " cannot be used: ", why));
 }
 
 DialStep Dialer::hung_up(const std::string& how, bool in_order, Clock::time_point now) {
   // A coordinator that has replied to the hello closes slow connections by itself.
   if (stage_ == Stage::greeting) return failed(concat(target_text(), " hung up before it answered: ", how), now);
-  if (stage_ != Stage::joined) return failed(concat(there(), " hung up before it let us in: ", how), now);
+  if (stage_ != Stage::joined)
+    return failed(concat("the coordinator on ", target_text(), " hung up before it let us in: ", how), now);
   if (in_order || session_.empty()) {
     return loss(Errc::connection_lost,
                 concat("the connection to the coordinator", coordinator_host_.empty() ? "" : " on ", coordinator_host_,
@@ -289,17 +285,13 @@ DialStep Dialer::resume_failed(const std::string& why, bool is_permanent, Clock:
               !not_listening && !is_permanent);
 }
 
-Clock::duration Dialer::silence_limit() const { return heartbeat_timeout_ + Heartbeat::margin(heartbeat_); }
-
-std::optional<Deadline> Dialer::silent_at() const {
-  if (options_.is_local || heartbeat_timeout_ == Clock::duration::zero()) return std::nullopt;
-  return last_heard_ + silence_limit();
-}
-
-std::optional<DialStep> Dialer::check_silence(Deadline due, bool has_unread, Clock::time_point now) {
+DialStep Dialer::watch_silence(Clock::time_point now) {
+  if (options_.is_local || heartbeat_timeout_ == Clock::duration::zero()) return {dial::Watch{}};
+  const auto limit = heartbeat_timeout_ + Heartbeat::margin(heartbeat_);
   // A late timer means that this process was suspended, so that messages may be unread.
-  if (now - due > heartbeat_ || has_unread) last_heard_ = now - silence_limit() + heartbeat_;
-  if (last_heard_ + silence_limit() > now) return std::nullopt;
+  if (now - silent_at_ > heartbeat_) last_heard_ = std::max(last_heard_, now - limit + heartbeat_);
+  silent_at_ = last_heard_ + limit;
+  if (now < silent_at_) return {dial::Watch{}, silent_at_};
   return loss(Errc::connection_lost,
               concat("nothing was heard from the coordinator on ", coordinator_host_, " (", target_text(), ") for ",
                      format_duration(heartbeat_timeout_)),

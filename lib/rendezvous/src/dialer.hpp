@@ -56,15 +56,17 @@ struct Connect {
 struct Pause {};
 struct Greet {};  ///< begin the handshake
 struct Say {
-  FromAgent message;  ///< JOIN, or RESUME without its count
-};
-struct Open {};  ///< this agent is in the session
+  FromAgent message;
+};                ///< JOIN, or RESUME without its count
+struct Open {};   ///< this agent is in the session
+struct Watch {};  ///< the connection goes on
 }  // namespace dial
 
 struct DialStep {
   /// LinkLoss is the last step.
-  std::variant<dial::LookUp, dial::Connect, dial::Pause, dial::Greet, dial::Say, dial::Open, LinkLoss> next;
-  Deadline due = Deadline::max();         ///< for timed_out(), unless another event comes before
+  std::variant<dial::LookUp, dial::Connect, dial::Pause, dial::Greet, dial::Say, dial::Open, dial::Watch, LinkLoss>
+      next;
+  Deadline due = Deadline::max();         ///< for timed_out(), unless another step comes before
   std::vector<std::string> retries = {};  ///< why attempts failed after which another one follows
   bool not_listening = false;             ///< all candidates have refused connections for half a second
 };
@@ -86,18 +88,13 @@ class Dialer {
   DialStep failed(const std::string& why, Clock::time_point now, std::optional<Errc> permanent_error = std::nullopt);
   /// Each time bytes of the handshake were fed. Empty: more are needed.
   std::optional<DialStep> shook_hands(HandshakeState state, std::uint16_t peer_version, Clock::time_point now);
+  void heard(Clock::time_point now) { last_heard_ = now; }
   /// Any message but PING. Empty: it changes nothing here.
   std::optional<DialStep> received(const FromCoordinator& message, Clock::time_point now);
   /// The peer violated the protocol.
   [[nodiscard]] DialStep unusable(const std::string& why) const;
   /// The connection is gone; `in_order`: closed by the process, or by the kernel at its end.
   DialStep hung_up(const std::string& how, bool in_order, Clock::time_point now);
-
-  void heard(Clock::time_point now) { last_heard_ = now; }
-  /// When to call check_silence(); empty: never.
-  [[nodiscard]] std::optional<Deadline> silent_at() const;
-  /// `due` is what silent_at() was, for a call that comes late. Empty: not lost.
-  std::optional<DialStep> check_silence(Deadline due, bool has_unread, Clock::time_point now);
 
   [[nodiscard]] bool is_joined() const { return stage_ == Stage::joined; }
   /// Joined, or resuming a broken connection.
@@ -119,25 +116,22 @@ class Dialer {
     std::optional<Errc> permanent_error;  ///< retrying is pointless
   };
 
-  [[nodiscard]] DialStep next_candidate(Clock::time_point now);
-  [[nodiscard]] DialStep next_target(Clock::time_point now);
-  [[nodiscard]] DialStep connect(Clock::time_point now);
-  [[nodiscard]] DialStep end_pass(Clock::time_point now);
-  [[nodiscard]] DialStep pause(Milliseconds longest, Clock::time_point now);
+  DialStep next_target(Clock::time_point now);
+  DialStep connect(Clock::time_point now);
+  DialStep pause(Milliseconds longest, Clock::time_point now);
+  DialStep watch_silence(Clock::time_point now);
+  DialStep resume_failed(const std::string& why, bool is_permanent, Clock::time_point now);
   [[nodiscard]] DialStep give_up() const;
-  [[nodiscard]] std::optional<DialStep> try_elsewhere(const Refused& refused, Clock::time_point now);
-  [[nodiscard]] DialStep resume_failed(const std::string& why, bool is_permanent, Clock::time_point now);
+  std::optional<DialStep> try_elsewhere(const Refused& refused, Clock::time_point now);
   [[nodiscard]] bool is_not_listening(Clock::time_point now) const;
-  [[nodiscard]] std::size_t possible_candidates() const;
+  [[nodiscard]] bool all_permanent() const;
   [[nodiscard]] std::string target_text() const;
-  /// "the coordinator on node0:29400 (10.0.0.7)"
-  [[nodiscard]] std::string there() const;
   [[nodiscard]] Deadline after(Clock::duration timeout, Clock::time_point now) const;
-  [[nodiscard]] Clock::duration silence_limit() const;
+  [[nodiscard]] Candidate& candidate() { return candidates_[begun_ - 1]; }
 
   DialerOptions options_;
   std::vector<Candidate> candidates_;
-  std::size_t candidate_ = 0;
+  std::size_t begun_ = 0;               ///< candidates in this pass, the present one included
   std::vector<SocketAddress> targets_;  ///< untried addresses of the candidate, next one last
   SocketAddress target_;
   Milliseconds pause_;
@@ -153,6 +147,7 @@ class Dialer {
   Milliseconds heartbeat_{0};  ///< 0: unknown
   Clock::duration heartbeat_timeout_{};
   Clock::time_point last_heard_{};
+  Deadline silent_at_{};  ///< as the timer has it
 };
 
 }  // namespace ddrun::rendezvous

@@ -46,9 +46,9 @@ struct Dialing {
   }
   void join() {
     greet();
+    dialer.heard(now);
     REQUIRE(receive(Welcome{"its host", 1000, 3, "job", "session", 5}));
     REQUIRE(wants<dial::Open>());
-    dialer.heard(now);
   }
   bool receive(const FromCoordinator& message) { return tell(&Dialer::received, message); }
   template <class What>
@@ -275,25 +275,21 @@ TEST_CASE("a dialer resumes a broken connection at the same address until the co
 }
 
 TEST_CASE("a dialer takes a silent coordinator for lost, but not after a suspension of its own process") {
-  Dialing d({{"10.0.0.1", 7}});
-  CHECK_FALSE(d.dialer.silent_at());
-  d.join();
-  auto due = d.dialer.silent_at();
-  REQUIRE(due == d.now + 3500ms);
-  d.now = *due;
-  CHECK_FALSE(d.tell(&Dialer::check_silence, *due, true));  // something is unread
-  due = d.dialer.silent_at();
-  REQUIRE(due == d.now + 1s);
-  d.now = *due + 2s;
-  CHECK_FALSE(d.tell(&Dialer::check_silence, *due, false));  // the timer was late
-  due = d.dialer.silent_at();
-  d.now = *due;
-  CHECK(d.tell(&Dialer::check_silence, *due, false));
-  CHECK(d.end() == "nothing was heard from the coordinator on its host (10.0.0.1:7) for 3.0 s");
-  CHECK(d.wants<LinkLoss>()->unreachable);
   auto options = options_for({{"10.0.0.1", 7}});
   options.is_local = true;
   Dialing local(options);
   local.join();
-  CHECK_FALSE(local.dialer.silent_at());
+  CHECK(local.step.due == Deadline::max());
+  Dialing d({{"10.0.0.1", 7}});
+  d.join();
+  d.now += 1s;
+  d.dialer.heard(d.now);
+  d.wait();
+  CHECK(d.step.due == Clock::time_point() + 4500ms);
+  d.now = d.step.due + 2s;  // the timer was late
+  d.tell(&Dialer::timed_out);
+  CHECK(d.step.due == d.now + 1s);
+  d.wait();
+  CHECK(d.end() == "nothing was heard from the coordinator on its host (10.0.0.1:7) for 3.0 s");
+  CHECK(d.wants<LinkLoss>()->unreachable);
 }
