@@ -51,7 +51,10 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   void send(FromAgent message);
   void close(Milliseconds timeout);
   /// Closes at once and ends the thread.
-  void abandon();
+  void abandon() {
+    closed();
+    context_.stop();
+  }
 
  private:
   enum class Stage { open, closing, over };
@@ -60,10 +63,13 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   void dial(const DialStep& step);
   void carry_out(const dial::LookUp& order);
   void carry_out(const dial::Connect& order);
-  void carry_out(const dial::Pause& /*order*/) { close_socket(); }
+  void carry_out(const dial::Pause& /*order*/) { end_attempt(); }
   void carry_out(const dial::Greet& order);
-  void carry_out(const dial::Say& order);
-  void carry_out(const dial::Open& order);
+  void carry_out(FromAgent greeting);
+  void carry_out(const dial::Open& /*order*/) {
+    session_.open();
+    write();
+  }
   void carry_out(const dial::Watch& /*order*/) {}
   void carry_out(const LinkLoss& loss);
   void wake_at(Deadline due);
@@ -76,8 +82,7 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   void on_message(const FromCoordinator& message);
   void send_directly(std::string_view bytes);
   void write();
-  void close_socket();
-  void reset_attempt();
+  void end_attempt(bool keep_open = false);
   void closed();
 
   /// Posts a callback to the owner's thread, unless the link is destroyed by then.
@@ -130,13 +135,13 @@ void AgentLink::Connection::wake_at(Deadline due) {
     if (ec) return;
     if (stage_ == Stage::closing) return closed();
     error_code not_connected;
-    if (socket_.available(not_connected) > 0) dialer_.heard(Clock::now());  // as soon as it is read
+    if (socket_.available(not_connected) > 0) dialer_.heard(Clock::now());  // and not read yet
     dial(dialer_.timed_out(Clock::now()));
   }));
 }
 
 void AgentLink::Connection::carry_out(const dial::LookUp& order) {
-  close_socket();
+  end_attempt();
   lookup_ = helper::look_up_host(
       context_.get_executor(), order.host, order.timeout,
       [this, weak = weak_from_this(), attempt = attempt_](const Result<std::vector<std::string>>& addresses) {
@@ -148,7 +153,7 @@ void AgentLink::Connection::carry_out(const dial::LookUp& order) {
 }
 
 void AgentLink::Connection::carry_out(const dial::Connect& order) {
-  close_socket();
+  end_attempt();
   const auto failed = [this](const char* what, std::string_view where) {
     auto why = concat(what, where, ": ", std::generic_category().message(errno));
     asio::post(context_, in_attempt([this, why = std::move(why)] { dial(dialer_.failed(why, Clock::now())); }));
@@ -183,25 +188,18 @@ void AgentLink::Connection::carry_out(const dial::Greet& /*order*/) {
   read();
 }
 
-void AgentLink::Connection::carry_out(const dial::Say& order) {
+void AgentLink::Connection::carry_out(FromAgent greeting) {
   session_.connect(handshake_->keys());
   handshake_.reset();
-  auto message = order.message;
-  if (auto* resume = std::get_if<Resume>(&message)) resume->received = session_.received();
+  if (auto* resume = std::get_if<Resume>(&greeting)) resume->received = session_.received();
   else session_.reset_received();
-  send(std::move(message));
-}
-
-void AgentLink::Connection::carry_out(const dial::Open& /*order*/) {
-  session_.open();
-  write();
+  send(std::move(greeting));
 }
 
 void AgentLink::Connection::carry_out(const LinkLoss& loss) {
   if (dialer_.is_member()) options_.on_stop_order(false);
   // Closing the connection would report that the workers have ended: while they run it stays open, unused.
-  if (dialer_.is_joined()) reset_attempt();
-  else close_socket();
+  end_attempt(dialer_.is_joined());
   stage_ = Stage::over;
   notify(&AgentLinkCallbacks::on_lost, loss);
 }
@@ -312,19 +310,8 @@ void AgentLink::Connection::write() {
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
 }
 
-/// Ends the current attempt.
-void AgentLink::Connection::close_socket() {
-  reset_attempt();
-  error_code ignored;
-  if (socket_.is_open()) {
-    // Takes effect even if a child in the middle of clone() holds a copy of the descriptor.
-    socket_.shutdown(tcp::socket::shutdown_both, ignored);
-    socket_.close(ignored);
-  }
-}
-
 /// No more input or output.
-void AgentLink::Connection::reset_attempt() {
+void AgentLink::Connection::end_attempt(bool keep_open) {
   ++attempt_;
   timer_.cancel();
   lookup_.reset();
@@ -332,6 +319,11 @@ void AgentLink::Connection::reset_attempt() {
   session_.disconnect();
   is_waiting_to_write_ = false;
   send_error_ = {};
+  if (keep_open || !socket_.is_open()) return;
+  // Takes effect even if a child in the middle of clone() holds a copy of the descriptor.
+  error_code ignored;
+  socket_.shutdown(tcp::socket::shutdown_both, ignored);
+  socket_.close(ignored);
 }
 
 void AgentLink::Connection::close(Milliseconds timeout) {
@@ -342,15 +334,9 @@ void AgentLink::Connection::close(Milliseconds timeout) {
 }
 
 void AgentLink::Connection::closed() {
-  close_socket();
+  end_attempt();
   stage_ = Stage::over;
   notify(&AgentLinkCallbacks::on_closed);
-}
-
-void AgentLink::Connection::abandon() {
-  close_socket();
-  stage_ = Stage::over;
-  context_.stop();
 }
 
 // ---- public class

@@ -144,7 +144,6 @@ class CoordinatorServer::Loop {
   void add_newcomer(UniqueFd fd, const sockaddr_storage& peer);
   void on_newcomer(LinkId id, Newcomer& newcomer);
   void drop_newcomer(LinkId id);
-  void drop_newcomer(LinkId id, std::uint64_t& counter, const std::string& notice);
   [[nodiscard]] std::size_t newcomer_count() const { return newcomers_.size() + new_links_; }
 
   // Connected agents.
@@ -169,7 +168,6 @@ class CoordinatorServer::Loop {
 
   [[nodiscard]] std::uint64_t token_of(LinkId id) const { return first_listener_token + listeners_.size() + id; }
   void notice(std::uint64_t number, const std::string& text) const;
-  [[nodiscard]] CoordinatorServerStats collect() const;
 
   // Set before start().
   std::vector<Listener> listeners_;
@@ -227,15 +225,12 @@ CoordinatorServer::Loop::~Loop() {
 
 CoordinatorServerStats CoordinatorServer::Loop::stats() {
   CoordinatorServerStats stats;
-  thread_.call([&] { stats = collect(); });
-  return stats;
-}
-
-CoordinatorServerStats CoordinatorServer::Loop::collect() const {
-  CoordinatorServerStats stats = stats_;
-  stats.jobs = jobs_.size();
-  stats.agents = links_.size() - new_links_;
-  stats.newcomers = newcomer_count();
+  thread_.call([&] {
+    stats = stats_;
+    stats.jobs = jobs_.size();
+    stats.agents = links_.size() - new_links_;
+    stats.newcomers = newcomer_count();
+  });
   return stats;
 }
 
@@ -434,11 +429,6 @@ void CoordinatorServer::Loop::drop_newcomer(LinkId id) {
   newcomers_.erase(found);
 }
 
-void CoordinatorServer::Loop::drop_newcomer(LinkId id, std::uint64_t& counter, const std::string& text) {
-  drop_newcomer(id);
-  notice(++counter, text);
-}
-
 void CoordinatorServer::Loop::on_newcomer(LinkId id, Newcomer& newcomer) {
   const ssize_t got = ::recv(newcomer.fd.get(), buffer_.get(), buffer_size, MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
@@ -459,35 +449,32 @@ void CoordinatorServer::Loop::on_newcomer(LinkId id, Newcomer& newcomer) {
     stats_.bytes_out += answer.size();
   }
   const auto peer_text = newcomer.address.text();
+  const auto turn_away = [&](std::uint64_t& counter, const auto&... text) {
+    notice(++counter, concat(text...));
+    drop_newcomer(id);
+  };
   switch (state) {
     case HandshakeState::in_progress: return;
     case HandshakeState::done: break;
     case HandshakeState::other_version:
-      return drop_newcomer(id, stats_.other_versions,
-                           concat("an agent on ", peer_text, " speaks version ", newcomer.handshake.peer_version(),
-                                  " of ddrun's protocol, and this ddrun version ", protocol_version,
-                                  ": start the same ddrun on all machines"));
+      return turn_away(stats_.other_versions, "an agent on ", peer_text, " speaks version ",
+                       newcomer.handshake.peer_version(), " of ddrun's protocol, and this ddrun version ",
+                       protocol_version, ": start the same ddrun on all machines");
     case HandshakeState::wrong_secret:
-      return drop_newcomer(id, stats_.wrong_secrets,
-                           concat("an agent on ", peer_text, " has another secret and was turned away: ",
-                                  other_secret_advice(options_.secret_file, options_.coordinator.host, "", peer_text)));
+      return turn_away(stats_.wrong_secrets, "an agent on ", peer_text, " has another secret and was turned away: ",
+                       other_secret_advice(options_.secret_file, options_.coordinator.host, "", peer_text));
     case HandshakeState::needs_secret:
-      return drop_newcomer(id, stats_.wrong_secrets,
-                           concat("an agent on ", peer_text,
-                                  " has no secret and was turned away: give it that of the job "
-                                  "(--secret-file or DDRUN_SECRET)"));
+      return turn_away(stats_.wrong_secrets, "an agent on ", peer_text,
+                       " has no secret and was turned away: give it that of the job (--secret-file or DDRUN_SECRET)");
     case HandshakeState::needs_no_secret:
-      return drop_newcomer(
-          id, stats_.wrong_secrets,
-          concat("an agent on ", peer_text,
-                 " has a secret, but the coordinator was started with --insecure: start all agents with "
-                 "it, or none"));
+      return turn_away(stats_.wrong_secrets, "an agent on ", peer_text,
+                       " has a secret, but the coordinator was started with --insecure: start all agents with it, or "
+                       "none");
     case HandshakeState::foreign_protocol:
     case HandshakeState::busy:
     case HandshakeState::rejected:  // results for agents only
-      return drop_newcomer(id, stats_.foreign_protocol,
-                           concat("something on ", peer_text, " that is not ddrun has connected to port ", port_,
-                                  " and was turned away"));
+      return turn_away(stats_.foreign_protocol, "something on ", peer_text, " that is not ddrun has connected to port ",
+                       port_, " and was turned away");
   }
   Link& link = links_.try_emplace(id, newcomer).first->second;
   newcomers_.erase(id);

@@ -1,7 +1,5 @@
 #include "dialer.hpp"
 
-#include <algorithm>
-
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/secret.hpp"
 #include "heartbeat.hpp"
@@ -44,7 +42,7 @@ DialStep Dialer::next_target(Clock::time_point now) {
   while (targets_.empty() || candidate().permanent_error) {
     if (begun_ == candidates_.size()) {
       const bool not_listening = is_not_listening(now);
-      if (all_permanent() || (options_.was_reachable && not_listening)) return give_up();
+      if (usable_candidates() == 0 || (options_.was_reachable && not_listening)) return give_up();
       auto step = pause(max_pause, now);
       step.not_listening = not_listening;
       return step;
@@ -125,9 +123,15 @@ DialStep Dialer::timed_out(Clock::time_point now) {
   return break_reason_ ? connect(now) : begin(now);
 }
 
-/// One address failed; the next one follows, unless all failures are permanent.
 DialStep Dialer::failed(const std::string& why, Clock::time_point now, std::optional<Errc> permanent_error) {
-  if (break_reason_) return resume_failed(why, permanent_error.has_value(), now);
+  if (break_reason_) {
+    const bool is_over = permanent_error || is_not_listening(now);
+    if (!is_over && now < by_) return pause(max_resume_pause, now);
+    return loss(Errc::connection_lost,
+                concat("the connection to the coordinator on ", coordinator_host_, " (", target_text(),
+                       ") broke: ", *break_reason_, "; it could not be made again: ", why),
+                !is_over);
+  }
   candidate().last_error = why;
   candidate().permanent_error = permanent_error;
   auto step = next_target(now);
@@ -144,7 +148,7 @@ DialStep Dialer::give_up() const {
     if (!one.last_error.empty()) errors += (errors.empty() ? "" : "; ") + one.last_error;
   }
   if (errors.empty()) errors = "the time was over before it could be tried";
-  if (all_permanent()) return loss(code, errors);
+  if (usable_candidates() == 0) return loss(code, errors);
   return loss(Errc::timeout, concat("the coordinator could not be reached in time: ", errors,
                                     ". Is the ddrun there running, and is its port open for this machine?"));
 }
@@ -153,8 +157,8 @@ bool Dialer::is_not_listening(Clock::time_point now) const {
   return refused_since_ && now - *refused_since_ >= refused_timeout;
 }
 
-bool Dialer::all_permanent() const {
-  return std::all_of(candidates_.begin(), candidates_.end(), [](const auto& one) { return one.permanent_error; });
+std::ptrdiff_t Dialer::usable_candidates() const {
+  return std::count_if(candidates_.begin(), candidates_.end(), [](const auto& one) { return !one.permanent_error; });
 }
 
 /// "node0:29400 (10.0.0.7)", or only the first part if both are equal.
@@ -164,8 +168,6 @@ std::string Dialer::target_text() const {
   const auto address = IpAddress::of(target_.storage).value_or(IpAddress()).text();
   return host == address ? named : concat(named, " (", address, ")");
 }
-
-Deadline Dialer::after(Clock::duration timeout, Clock::time_point now) const { return std::min(now + timeout, by_); }
 
 // ---- the connection
 
@@ -179,7 +181,7 @@ std::optional<DialStep> Dialer::shook_hands(HandshakeState state, std::uint16_t 
       return std::nullopt;
     case HandshakeState::done:
       stage_ = Stage::joining;
-      return DialStep{dial::Say{break_reason_ ? FromAgent(Resume{session_, 0}) : FromAgent(options_.join)},
+      return DialStep{break_reason_ ? FromAgent(Resume{session_, 0}) : FromAgent(options_.join),
                       after(options_.join_reply_timeout, now)};
     case HandshakeState::foreign_protocol:
       return failed(concat("what listens on ", target_text(), " is not ddrun: give the coordinator's port"), now,
@@ -236,22 +238,15 @@ std::optional<DialStep> Dialer::received(const FromCoordinator& message, Clock::
 /// Whether to try further candidates: this one serves another job, a coordinator has stepped down, or the node rank is
 /// held by an agent whose loss is not noticed yet.
 std::optional<DialStep> Dialer::try_elsewhere(const Refused& refused, Clock::time_point now) {
-  switch (refused.kind) {
-    case RefusalKind::moved:
-      if (stage_ == Stage::joining && !break_reason_) return failed(refused.why, now);
-      return std::nullopt;
-    case RefusalKind::taken:
-      if (!taken_since_) taken_since_ = now;
-      if (now - *taken_since_ >= options_.conflict_timeout) return std::nullopt;
-      candidate().last_error = refused.why;
-      return next_target(now);
-    case RefusalKind::other_job:
-      if (std::count_if(candidates_.begin(), candidates_.end(), [](auto& one) { return !one.permanent_error; }) < 2) {
-        return std::nullopt;
-      }
-      return failed(refused.why, now, Errc::invalid_argument);
-    default: return std::nullopt;
-  }
+  const auto kind = refused.kind;
+  if (kind == RefusalKind::moved && stage_ == Stage::joining && !break_reason_) return failed(refused.why, now);
+  if (kind == RefusalKind::other_job && usable_candidates() > 1)
+    return failed(refused.why, now, Errc::invalid_argument);
+  if (kind != RefusalKind::taken) return std::nullopt;
+  if (!taken_since_) taken_since_ = now;
+  if (now - *taken_since_ >= options_.conflict_timeout) return std::nullopt;
+  candidate().last_error = refused.why;
+  return next_target(now);
 }
 
 DialStep Dialer::unusable(const std::string& why) const {
@@ -274,15 +269,6 @@ DialStep Dialer::hung_up(const std::string& how, bool in_order, Clock::time_poin
   pause_ = first_pause;
   by_ = last_heard_ + heartbeat_timeout_;
   return connect(now);
-}
-
-DialStep Dialer::resume_failed(const std::string& why, bool is_permanent, Clock::time_point now) {
-  const bool not_listening = is_not_listening(now);
-  if (!is_permanent && !not_listening && now < by_) return pause(max_resume_pause, now);
-  return loss(Errc::connection_lost,
-              concat("the connection to the coordinator on ", coordinator_host_, " (", target_text(),
-                     ") broke: ", *break_reason_, "; it could not be made again: ", why),
-              !not_listening && !is_permanent);
 }
 
 DialStep Dialer::watch_silence(Clock::time_point now) {

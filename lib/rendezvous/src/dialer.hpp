@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -55,16 +56,13 @@ struct Connect {
 };
 struct Pause {};
 struct Greet {};  ///< begin the handshake
-struct Say {
-  FromAgent message;
-};                ///< JOIN, or RESUME without its count
 struct Open {};   ///< this agent is in the session
 struct Watch {};  ///< the connection goes on
 }  // namespace dial
 
 struct DialStep {
-  /// LinkLoss is the last step.
-  std::variant<dial::LookUp, dial::Connect, dial::Pause, dial::Greet, dial::Say, dial::Open, dial::Watch, LinkLoss>
+  /// FromAgent is what to say first, JOIN or RESUME (without its count). LinkLoss is the last step.
+  std::variant<dial::LookUp, dial::Connect, dial::Pause, dial::Greet, FromAgent, dial::Open, dial::Watch, LinkLoss>
       next;
   Deadline due = Deadline::max();         ///< for timed_out(), unless another step comes before
   std::vector<std::string> retries = {};  ///< why attempts failed after which another one follows
@@ -84,7 +82,7 @@ class Dialer {
   DialStep connected(Clock::time_point now);
   DialStep refused(Clock::time_point now);
   DialStep unreachable(const std::string& how, Clock::time_point now);
-  /// Of this machine, or of one address. With `permanent_error` a retry is pointless.
+  /// One address failed; the next one follows. With `permanent_error` a retry is pointless.
   DialStep failed(const std::string& why, Clock::time_point now, std::optional<Errc> permanent_error = std::nullopt);
   /// Each time bytes of the handshake were fed. Empty: more are needed.
   std::optional<DialStep> shook_hands(HandshakeState state, std::uint16_t peer_version, Clock::time_point now);
@@ -120,13 +118,14 @@ class Dialer {
   DialStep connect(Clock::time_point now);
   DialStep pause(Milliseconds longest, Clock::time_point now);
   DialStep watch_silence(Clock::time_point now);
-  DialStep resume_failed(const std::string& why, bool is_permanent, Clock::time_point now);
   [[nodiscard]] DialStep give_up() const;
   std::optional<DialStep> try_elsewhere(const Refused& refused, Clock::time_point now);
   [[nodiscard]] bool is_not_listening(Clock::time_point now) const;
-  [[nodiscard]] bool all_permanent() const;
+  [[nodiscard]] std::ptrdiff_t usable_candidates() const;
   [[nodiscard]] std::string target_text() const;
-  [[nodiscard]] Deadline after(Clock::duration timeout, Clock::time_point now) const;
+  [[nodiscard]] Deadline after(Clock::duration timeout, Clock::time_point now) const {
+    return std::min(now + timeout, by_);
+  }
   [[nodiscard]] Candidate& candidate() { return candidates_[begun_ - 1]; }
 
   DialerOptions options_;

@@ -19,9 +19,8 @@ namespace ddrun::test {
 /// A link and a log of its callbacks.
 struct Agent {
   explicit Agent(std::vector<Endpoint> coordinators, const std::string& secret = test_secret,
-                 std::chrono::milliseconds timeout = std::chrono::seconds(20), const std::string& job = "job",
-                 std::chrono::milliseconds join_reply_timeout = std::chrono::seconds(13))
-      : Agent(std::move(coordinators), options_with(secret, join_reply_timeout), timeout, job) {}
+                 std::chrono::milliseconds timeout = std::chrono::seconds(20), const std::string& job = "job")
+      : Agent(std::move(coordinators), options_with(secret), timeout, job) {}
   Agent(std::vector<Endpoint> coordinators, rendezvous::AgentLinkOptions options,
         std::chrono::milliseconds timeout = std::chrono::seconds(20), const std::string& job = "job",
         std::function<bool()> kill_workers = {}) {
@@ -81,10 +80,8 @@ struct Agent {
   std::optional<rendezvous::AgentLink> link;
 
  private:
-  static rendezvous::AgentLinkOptions options_with(const std::string& secret,
-                                                   std::chrono::milliseconds join_reply_timeout) {
+  static rendezvous::AgentLinkOptions options_with(const std::string& secret) {
     rendezvous::AgentLinkOptions options;
-    options.join_reply_timeout = join_reply_timeout;
     if (!secret.empty()) options.secret.emplace(secret);
     return options;
   }

@@ -42,7 +42,7 @@ struct Dialing {
     tell(&Dialer::connected);
     REQUIRE(wants<dial::Greet>());
     REQUIRE(tell(&Dialer::shook_hands, HandshakeState::done, protocol_version));
-    REQUIRE(wants<dial::Say>());
+    REQUIRE(wants<FromAgent>());
   }
   void join() {
     greet();
@@ -119,35 +119,22 @@ TEST_CASE("a dialer without a usable address gives up") {
 
 TEST_CASE("a dialer knows that no process listens once all connections were refused for half a second") {
   auto options = options_for({{"10.0.0.1", 7}});
-  for (const bool was_reachable : {false, true}) {
-    options.was_reachable = was_reachable;
-    Dialing d(options);
-    while (d.now < Clock::time_point() + 10s && !d.step.not_listening && d.end().empty()) {
-      d.tell(&Dialer::refused);
-      if (d.wants<dial::Pause>() != nullptr && !d.step.not_listening) d.wait();
-    }
-    CHECK(d.now >= Clock::time_point() + 500ms);
-    CHECK(d.now < Clock::time_point() + 2s);
-    CHECK(d.step.not_listening == !was_reachable);
-    CHECK(d.end().empty() == !was_reachable);
-  }
-  Dialing accepted({{"10.0.0.1", 7}, {"10.0.0.2", 7}});
-  while (accepted.end().empty()) {
-    CHECK_FALSE(accepted.step.not_listening);
-    accepted.tell(&Dialer::refused);
-    accepted.tell(&Dialer::connected);
-    accepted.tell(&Dialer::hung_up, "closed", true);
-    accepted.wait();
-  }
+  options.was_reachable = GENERATE(false, true);
+  const bool was_accepted = GENERATE(false, true);
+  Dialing d(options);
+  d.tell(&Dialer::refused);
+  CHECK_FALSE(d.step.not_listening);
+  d.now += 500ms;
+  d.tell(&Dialer::timed_out);
+  if (was_accepted) d.tell(&Dialer::connected);
+  d.tell(&Dialer::refused);
+  CHECK(d.step.not_listening == (!was_accepted && !options.was_reachable));
+  CHECK(d.end().empty() == (was_accepted || !options.was_reachable));
 }
 
 TEST_CASE("a dialer explains each failed handshake, and which of them a retry cannot mend") {
-  struct Row {
-    HandshakeState state;
-    const char* text;
-    std::optional<Errc> permanent;
-  };
-  const auto row =
+  using Row = std::tuple<HandshakeState, const char*, std::optional<Errc>>;
+  const auto [state, text, permanent] =
       GENERATE(Row{HandshakeState::foreign_protocol, "is not ddrun: give the coordinator's port", Errc::protocol},
                Row{HandshakeState::other_version, "speaks version 7 of ddrun's protocol", Errc::protocol},
                Row{HandshakeState::needs_secret, "asks for a secret and this ddrun has none", Errc::invalid_argument},
@@ -160,11 +147,10 @@ TEST_CASE("a dialer explains each failed handshake, and which of them a retry ca
   Dialing d(options);
   d.tell(&Dialer::connected);
   CHECK_FALSE(d.tell(&Dialer::shook_hands, HandshakeState::in_progress, std::uint16_t{0}));
-  CHECK(d.tell(&Dialer::shook_hands, row.state, std::uint16_t{7}));
-  REQUIRE(d.retries.size() == 1);
-  CHECK(d.retries[0].find(row.text) != std::string::npos);
-  CHECK((d.wants<LinkLoss>() != nullptr) == row.permanent.has_value());
-  if (row.permanent) CHECK(d.wants<LinkLoss>()->error.code == *row.permanent);
+  CHECK(d.tell(&Dialer::shook_hands, state, std::uint16_t{7}));
+  CHECK(d.retries.at(0).find(text) != std::string::npos);
+  CHECK(d.end().empty() != permanent.has_value());
+  if (permanent) CHECK(d.wants<LinkLoss>()->error.code == *permanent);
 }
 
 TEST_CASE("a dialer goes to the next address where it is not answered or let in") {
@@ -246,7 +232,7 @@ TEST_CASE("a dialer resumes a broken connection at the same address until the co
     d.wait();
     CHECK(d.target() == "10.0.0.1:7");
     d.greet();
-    CHECK(std::get<Resume>(d.wants<dial::Say>()->message).session == "session");
+    CHECK(std::get<Resume>(*d.wants<FromAgent>()).session == "session");
     CHECK(d.receive(Resumed{}));
     CHECK(d.wants<dial::Open>());
     CHECK(d.receive(Resumed{}));  // once is enough
@@ -254,21 +240,16 @@ TEST_CASE("a dialer resumes a broken connection at the same address until the co
     return;
   }
   SECTION("and fails in time") {
-    while (d.end().empty()) {
-      CHECK(d.target() == "10.0.0.1:7");
-      d.tell(&Dialer::unreachable, "no route");
-      if (d.wants<dial::Pause>() != nullptr) d.wait();
-    }
-    CHECK(d.now == broken_at + 3s);
+    d.now = broken_at + 3s;
+    d.tell(&Dialer::unreachable, "no route");
     CHECK(d.end() == broke + "reset; it could not be made again: 10.0.0.1:7 cannot be reached: no route");
     CHECK(d.wants<LinkLoss>()->unreachable);
   }
-  SECTION("and fails at once where no process listens") {
-    while (d.end().empty()) {
-      d.tell(&Dialer::refused);
-      if (d.wants<dial::Pause>() != nullptr) d.wait();
-    }
-    CHECK(d.now < broken_at + 1s);
+  SECTION("and fails sooner where no process listens") {
+    d.tell(&Dialer::refused);
+    d.now += 500ms;
+    d.tell(&Dialer::refused);
+    CHECK(d.end() == broke + "reset; it could not be made again: no process listens on 10.0.0.1:7");
     CHECK_FALSE(d.wants<LinkLoss>()->unreachable);
   }
   CHECK(d.retries.empty());  // of no use to the user
