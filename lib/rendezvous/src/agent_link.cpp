@@ -3,6 +3,7 @@
 #include <netinet/tcp.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
@@ -13,6 +14,7 @@
 #include <boost/asio/prefer.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <string_view>
 #include <utility>
@@ -257,8 +259,11 @@ void AgentLink::Connection::take_frames() {
 void AgentLink::Connection::on_message(const FromCoordinator& message) {
   if (const auto* ping = std::get_if<Ping>(&message)) {
     if (!dialer_.is_joined()) return;
-    if (session_.confirm(ping->received)) return send(Pong{ping->number, options_.stalled_ms(), session_.received()});
-    return dial(dialer_.unusable(concat("it has heard ", ping->received, " messages, it says")));
+    if (!session_.confirm(ping->received)) {
+      return dial(dialer_.unusable(concat("it has heard ", ping->received, " messages, it says")));
+    }
+    const auto stalled_ms = static_cast<std::uint32_t>(std::min<std::int64_t>(options_.stalled().count(), UINT32_MAX));
+    return send(Pong{ping->number, stalled_ms, session_.received()});
   }
   const auto* resumed = std::get_if<Resumed>(&message);
   if (resumed != nullptr && !session_.confirm(resumed->received)) return dial(dialer_.unusable("it says RESUMED"));

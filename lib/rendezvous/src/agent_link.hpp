@@ -2,7 +2,6 @@
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/io_context.hpp>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -28,7 +27,7 @@ struct AgentLinkOptions : DialerOptions {
   /// The owner has sent STOPPED.
   std::function<void()> on_workers_stopped = [] {};
   /// For how long the owner's thread has been blocked, for PONG.
-  std::function<std::uint32_t()> stalled_ms = [] { return 0U; };
+  std::function<Milliseconds()> stalled = [] { return Milliseconds{0}; };
 };
 
 struct AgentLinkCallbacks {

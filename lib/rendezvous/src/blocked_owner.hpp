@@ -1,17 +1,8 @@
 #pragma once
 
-#include <algorithm>
 #include <atomic>
-#include <boost/asio/any_io_executor.hpp>
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <chrono>
-#include <cstdint>
-#include <functional>
-#include <limits>
-#include <memory>
-#include <optional>
 #include <utility>
 
 #include "agent_link.hpp"
@@ -62,16 +53,13 @@ class StallProbe {
  public:
   explicit StallProbe(boost::asio::any_io_executor owner) : owner_(std::move(owner)) {}
 
-  /// In milliseconds; 0: it has run the last probe, and gets another one.
-  std::uint32_t stalled_ms() {
+  /// 0: it has run the last probe, and gets another one.
+  Milliseconds measure() {
     const auto now = Clock::now();
-    if (is_pending_->exchange(true)) {
-      const auto stall = std::chrono::duration_cast<Milliseconds>(now - probed_at_).count();
-      return static_cast<std::uint32_t>(std::min<std::int64_t>(stall, std::numeric_limits<std::uint32_t>::max()));
-    }
+    if (is_pending_->exchange(true)) return std::chrono::duration_cast<Milliseconds>(now - probed_at_);
     probed_at_ = now;
     boost::asio::post(owner_, [is_pending = is_pending_] { *is_pending = false; });
-    return 0;
+    return Milliseconds{0};
   }
 
  private:
@@ -84,7 +72,7 @@ class StallProbe {
 inline void serve_blocked_owner(AgentLinkOptions& link, boost::asio::io_context& context,
                                 const boost::asio::any_io_executor& executor, std::function<bool()> kill_workers,
                                 Milliseconds grace) {
-  link.stalled_ms = [probe = std::make_shared<StallProbe>(executor)] { return probe->stalled_ms(); };
+  link.stalled = [probe = std::make_shared<StallProbe>(executor)] { return probe->measure(); };
   if (!kill_workers) return;
   const auto killer = std::make_shared<WorkerKiller>(context, std::move(kill_workers), grace);
   link.on_stop_order = [killer](bool at_once) { killer->arm(at_once); };

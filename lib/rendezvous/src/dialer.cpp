@@ -18,6 +18,8 @@ constexpr Milliseconds refused_timeout{500};
 /// Covers the retransmission of a lost SYN after 1 s and after 2 s more.
 constexpr std::chrono::seconds connect_timeout{5};
 constexpr std::chrono::seconds handshake_timeout{5};
+/// For the reply to JOIN or RESUME.
+constexpr std::chrono::seconds join_reply_timeout{10};
 constexpr std::chrono::seconds lookup_timeout{10};
 
 DialStep loss(Errc code, std::string why, bool unreachable = false) {
@@ -182,7 +184,7 @@ std::optional<DialStep> Dialer::shook_hands(HandshakeState state, std::uint16_t 
     case HandshakeState::done:
       stage_ = Stage::joining;
       return DialStep{break_reason_ ? FromAgent(Resume{session_, 0}) : FromAgent(options_.join),
-                      after(options_.join_reply_timeout, now)};
+                      after(join_reply_timeout, now)};
     case HandshakeState::foreign_protocol:
       return failed(concat("what listens on ", target_text(), " is not ddrun: give the coordinator's port"), now,
                     Errc::protocol);

@@ -26,8 +26,6 @@ struct DialerOptions {
   Join join;
   /// Deadline for the coordinator's reply to JOIN.
   Deadline connect_by = Deadline::max();
-  /// Time for a coordinator to reply to JOIN after its handshake; then the next address is tried.
-  Milliseconds join_reply_timeout{10'000};
   /// How long JOIN is retried after RefusalKind::taken.
   Milliseconds conflict_timeout{6'000};
   /// The coordinator runs in this process: its silence does not count as a loss.
