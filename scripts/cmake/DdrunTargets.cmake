@@ -68,7 +68,11 @@ endfunction()
 # The part of ddrun_module() for its DECIDERS. Their objects lie in the module's library.
 macro(ddrun_deciders target)
   add_library(${target}_deciders OBJECT ${arg_DECIDERS})
-  target_include_directories(${target}_deciders PRIVATE include src)
+  target_include_directories(${target}_deciders PRIVATE include)
+  foreach(decider IN LISTS arg_DECIDERS)
+    cmake_path(GET decider PARENT_PATH folder)
+    target_include_directories(${target}_deciders PRIVATE ${folder})
+  endforeach()
   foreach(dep IN LISTS arg_DECIDER_DEPS)
     target_include_directories(${target}_deciders PRIVATE "${PROJECT_SOURCE_DIR}/lib/${dep}/include")
   endforeach()
@@ -87,8 +91,8 @@ endmacro()
 # One static library `ddrun_store`, alias `ddrun::store`, with its own public include directory
 # (`include/ddrun/store/…`). What is not in DEPS cannot be included: that is how the arrows of the
 # architecture are kept. COLD: see ddrun_cold(). DECIDERS: sources that read their own members and the event; they are
-# compiled apart, with the headers of DECIDER_DEPS but not of what these depend on, and tests/e2e/build reads what they
-# include.
+# compiled apart, with the headers of their folder and of DECIDER_DEPS, but not of what these depend on, and
+# tests/e2e/build reads what they include.
 function(ddrun_module name)
   cmake_parse_arguments(arg "COLD" "" "SOURCES;DEPS;LIBRARIES;DECIDERS;DECIDER_DEPS" ${ARGN})
   set(target ddrun_${name})

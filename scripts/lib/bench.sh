@@ -16,8 +16,8 @@ bench_helpers() {
         ;;
       bare | store_load) flags="-O2 -static" ;;
       agents_load)
-        flags="-O2 -I$root/lib/base/include -I$root/lib/spec/include -I$root/lib/rendezvous/include -I$root/lib/rendezvous/src"
-        files+=("$root"/lib/rendezvous/src/{codec,frames,handshake,hmac}.cpp "$root"/lib/base/src/bytes.cpp)
+        flags="-O2 -I$root/lib/base/include -I$root/lib/spec/include -I$root/lib/rendezvous/include -I$root/lib/rendezvous/src/wire"
+        files+=("$root"/lib/rendezvous/src/wire/{codec,frames,handshake,hmac}.cpp "$root"/lib/base/src/bytes.cpp)
         libraries=(-lcrypto)
         ;;
       roofline) flags="-O3 -march=native" ;;

@@ -21,7 +21,7 @@ CALL = re.compile(r"::now\(|\b(secure_)?getenv\b|\brandom_device\b")
 def find(name, includer, root):
     """The header of the project that `name` in `includer` means; None: a library's."""
     module = root / "lib" / includer.relative_to(root / "lib").parts[0]
-    folders = [includer.parent, module / "src", module / "include", *root.glob("lib/*/include")]
+    folders = [includer.parent, module / "src", *module.glob("src/*/"), *root.glob("lib/*/include")]
     return next((file for folder in folders if (file := folder / name).is_file()), None)
 
 

@@ -56,7 +56,8 @@ struct Dialing {
     return std::get_if<What>(&step.next);
   }
   [[nodiscard]] std::string target() const {
-    return wants<dial::Connect>() != nullptr ? wants<dial::Connect>()->to.text() : "";
+    const auto* connect = wants<dial::Connect>();
+    return connect != nullptr ? host_port_text(connect->to.host, connect->to.port) : "";
   }
   [[nodiscard]] std::string end() const { return wants<LinkLoss>() != nullptr ? wants<LinkLoss>()->error.message : ""; }
 
@@ -112,7 +113,7 @@ TEST_CASE("a dialer without a usable address gives up") {
   options.local_address = "10.0.0.9";
   const Dialing bound(options);
   REQUIRE(bound.wants<dial::Connect>());
-  CHECK(bound.wants<dial::Connect>()->from->text() == "10.0.0.9:0");
+  CHECK(bound.wants<dial::Connect>()->from == "10.0.0.9");
   options.connect_by = Clock::time_point();
   CHECK(Dialing(options).end().find("the time was over before it could be tried") != std::string::npos);
 }

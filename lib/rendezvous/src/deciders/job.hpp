@@ -73,7 +73,8 @@ struct Job : JobState {
   }
   /// After the last sign of life of a member, until its workers have ended whatever has happened to it.
   [[nodiscard]] Clock::duration lost_workers_timeout() const {
-    return settings.fence ? Clock::duration(*settings.fence) : heartbeat.limit() + settings.grace + shutdown::kill_margin;
+    return settings.fence ? Clock::duration(*settings.fence)
+                          : heartbeat.limit() + settings.grace + shutdown::kill_margin;
   }
   void send_waiting(Member& member, bool spare, const std::string& waiting_for) {
     member.notified_spare = spare;

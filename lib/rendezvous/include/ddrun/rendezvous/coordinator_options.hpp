@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "ddrun/base/address.hpp"
 #include "ddrun/base/duration.hpp"
+#include "ddrun/base/ip_address.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 
 namespace ddrun::rendezvous {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "ddrun/base/address.hpp"
+#include "ddrun/base/ip_address.hpp"
 
 namespace ddrun::rendezvous {
 

@@ -53,9 +53,9 @@ DialStep Dialer::next_target(Clock::time_point now) {
     ++begun_;
     if (candidate().permanent_error) continue;
     const auto& [host, port] = candidate().endpoint;
-    const auto literals = literal_socket_addresses(host, port);
-    if (literals.empty()) return {dial::LookUp{host, after(lookup_timeout, now) - now}};
-    targets_.assign(literals.rbegin(), literals.rend());
+    if (host == "localhost") targets_ = {{"::1", port}, {"127.0.0.1", port}};
+    else if (IpAddress::parse(host)) targets_ = {{host, port}};
+    else return {dial::LookUp{host, after(lookup_timeout, now) - now}};
   }
   if (now >= by_) return give_up();
   target_ = targets_.back();
@@ -66,23 +66,20 @@ DialStep Dialer::next_target(Clock::time_point now) {
 DialStep Dialer::resolved(const Result<std::vector<std::string>>& addresses, Clock::time_point now) {
   if (!addresses) return failed(addresses.error().message, now);
   for (auto text = addresses->rbegin(); text != addresses->rend(); ++text) {
-    if (const auto target = SocketAddress::parse(*text, candidate().endpoint.port)) targets_.push_back(*target);
+    targets_.push_back({*text, candidate().endpoint.port});
   }
   return next_target(now);
 }
 
 DialStep Dialer::connect(Clock::time_point now) {
-  dial::Connect order{target_, std::nullopt};
-  if (!options_.local_address.empty()) {
-    order.from = SocketAddress::parse(options_.local_address, 0);
-    if (!order.from || order.from->family() != target_.family()) {
-      return failed(concat(target_text(), " cannot be reached from '", options_.local_address,
-                           "', which is no address of the same kind"),
-                    now);
-    }
+  const std::string& from = options_.local_address;
+  const auto local = IpAddress::parse(from);
+  if (!from.empty() && (!local || local->is_v4() != address().is_v4())) {
+    return failed(concat(target_text(), " cannot be reached from '", from, "', which is no address of the same kind"),
+                  now);
   }
   stage_ = Stage::connecting;
-  return {std::move(order), after(connect_timeout, now)};
+  return {dial::Connect{target_, from}, after(connect_timeout, now)};
 }
 
 DialStep Dialer::pause(Milliseconds longest, Clock::time_point now) {
@@ -167,8 +164,8 @@ std::ptrdiff_t Dialer::usable_candidates() const {
 std::string Dialer::target_text() const {
   const auto& [host, port] = candidates_[begun_ - 1].endpoint;
   const auto named = host_port_text(host, port);  // as configured
-  const auto address = IpAddress::of(target_.storage).value_or(IpAddress()).text();
-  return host == address ? named : concat(named, " (", address, ")");
+  const auto number = address().text();
+  return host == number ? named : concat(named, " (", number, ")");
 }
 
 // ---- the connection

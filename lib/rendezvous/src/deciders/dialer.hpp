@@ -8,8 +8,8 @@
 #include <variant>
 #include <vector>
 
-#include "ddrun/base/address.hpp"
 #include "ddrun/base/duration.hpp"
+#include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 #include "ddrun/spec/launch_spec.hpp"
@@ -49,8 +49,8 @@ struct LookUp {
   Clock::duration timeout;
 };
 struct Connect {
-  SocketAddress to;
-  std::optional<SocketAddress> from;
+  Endpoint to;       ///< an address
+  std::string from;  ///< as DialerOptions::local_address
 };
 struct Pause {};
 struct Greet {};  ///< begin the handshake
@@ -120,6 +120,7 @@ class Dialer {
   std::optional<DialStep> try_elsewhere(const Refused& refused, Clock::time_point now);
   [[nodiscard]] bool is_not_listening(Clock::time_point now) const;
   [[nodiscard]] std::ptrdiff_t usable_candidates() const;
+  [[nodiscard]] IpAddress address() const { return IpAddress::parse(target_.host).value_or(IpAddress()); }
   [[nodiscard]] std::string target_text() const;
   [[nodiscard]] Deadline after(Clock::duration timeout, Clock::time_point now) const {
     return std::min(now + timeout, by_);
@@ -128,9 +129,9 @@ class Dialer {
 
   DialerOptions options_;
   std::vector<Candidate> candidates_;
-  std::size_t begun_ = 0;               ///< candidates in this pass, the present one included
-  std::vector<SocketAddress> targets_;  ///< untried addresses of the candidate, next one last
-  SocketAddress target_;
+  std::size_t begun_ = 0;          ///< candidates in this pass, the present one included
+  std::vector<Endpoint> targets_;  ///< untried addresses of the candidate, next one last
+  Endpoint target_;
   Milliseconds pause_;
   Deadline by_;  ///< for the reply to JOIN or RESUME
   Stage stage_ = Stage::searching;

@@ -7,10 +7,6 @@
 #include <openssl/sha.h>
 
 #include <algorithm>
-#include <span>
-
-#include "ddrun/base/text.hpp"
-#include "fingerprint.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -84,10 +80,5 @@ bool equal_in_constant_time(std::string_view one, std::string_view other) {
 }
 
 void wipe(void* data, std::size_t size) { OPENSSL_cleanse(data, size); }
-
-std::string fingerprint(std::string_view text) {
-  const Digest digest = HmacKey("ddrun program").sign({text});
-  return in_hex(std::as_bytes(std::span(digest)).first(digest.size() / 2));
-}
 
 }  // namespace ddrun::rendezvous

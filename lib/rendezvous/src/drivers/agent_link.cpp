@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "codec.hpp"
+#include "ddrun/base/address.hpp"
 #include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/helper/host_lookup.hpp"
@@ -160,20 +161,20 @@ void AgentLink::Connection::carry_out(const dial::Connect& order) {
     auto why = concat(what, where, ": ", std::generic_category().message(errno));
     asio::post(context_, in_attempt([this, why = std::move(why)] { dial(dialer_.failed(why, Clock::now())); }));
   };
+  const auto to = SocketAddress::parse(order.to.host, order.to.port).value_or(SocketAddress());
   // Not by Asio, whose sockets lack O_CLOEXEC and would be inherited by workers.
-  const int fd = ::socket(order.to.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  const int fd = ::socket(to.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return failed("no socket can be made", "");
   const int on = 1;
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   tcp::endpoint target;
-  target.resize(order.to.size);
-  std::memcpy(target.data(), order.to.get(), order.to.size);
+  target.resize(to.size);
+  std::memcpy(target.data(), to.get(), to.size);
   error_code ec;
   socket_.assign(target.protocol(), fd, ec);
   socket_.non_blocking(true, ec);
-  if (order.from && ::bind(fd, order.from->get(), order.from->size) != 0) {
-    return failed("cannot connect from ", options_.local_address);
-  }
+  const auto from = SocketAddress::parse(order.from, 0).value_or(SocketAddress());
+  if (!order.from.empty() && ::bind(fd, from.get(), from.size) != 0) return failed("cannot connect from ", order.from);
   socket_.async_connect(target, in_attempt([this, target](const error_code& result) {
                           const auto now = Clock::now();
                           // If no process listens on an ephemeral port, TCP can connect a socket to itself.
