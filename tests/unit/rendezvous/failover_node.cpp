@@ -171,7 +171,7 @@ void SimulatedNode::try_finish_close() {
   exit();
 }
 
-// ---- the connection: as in agent_link.cpp
+// ---- the connection: as in dialer.cpp
 
 void SimulatedNode::begin_link(Clock::time_point connect_by) {
   reset_link();

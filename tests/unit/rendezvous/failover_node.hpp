@@ -64,7 +64,7 @@ class SimulatedNode : public std::enable_shared_from_this<SimulatedNode> {
   template <class Action>
   void later(Clock::duration time, Action action);
 
-  // As in agent_link.cpp.
+  // As in dialer.cpp.
   void begin_link(Clock::time_point connect_by);
   void connect();
   void attempt_failed();

@@ -33,7 +33,7 @@ class Gathering {
   void spend_restart(const std::string& why);
   /// Workers of a lost member may still run. If its agent ended, the kernel closed the connection and the guard killed
   /// the workers. A silent one gives up the coordinator within the heartbeat timeout and stops its workers within their
-  /// grace; one that is blocked does so from its link's thread (AgentLinkOptions::kill_workers).
+  /// grace; of one that is blocked, its WorkerKiller kills them.
   void fence(const Member& gone, Clock::time_point since);
 
   /// What waiting members wait for.
