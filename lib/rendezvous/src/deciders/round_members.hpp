@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <utility>
@@ -33,7 +34,11 @@ class RoundMembers {
   }
   /// For each member that is removed from the job, before that.
   void remove(const Member& member) {
-    if (std::erase(members_, &member) != 0) --count_of(member.part);
+    const auto at = std::lower_bound(members_.begin(), members_.end(), member.node_rank,
+                                     [](const Member* one, int rank) { return one->node_rank < rank; });
+    if (at == members_.end() || *at != &member) return;
+    --count_of(member.part);
+    members_.erase(at);
   }
 
   /// Those that were not removed, in order of node rank.
