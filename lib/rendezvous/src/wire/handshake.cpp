@@ -63,10 +63,22 @@ std::string_view Handshake::collect(std::string_view& bytes, std::size_t size) {
 }
 
 /// Detected at the first wrong byte: a peer of another protocol may wait for a reply before it has sent a whole hello.
-bool Handshake::is_foreign(std::string_view& bytes) const {
+bool Handshake::is_foreign(std::string_view bytes) const {
   const auto expected = magic.substr(std::min<std::size_t>(gathered_, magic.size()));
   const auto length = std::min(expected.size(), bytes.size());
   return bytes.substr(0, length) != expected.substr(0, length);
+}
+
+std::string_view Handshake::collect_hello(std::string_view& bytes) {
+  if (is_foreign(bytes)) {
+    state_ = HandshakeState::foreign_protocol;
+    return {};
+  }
+  const auto theirs = collect(bytes, hello_size);
+  if (theirs.empty()) return {};
+  hello_received_ = true;
+  peer_version_ = load<std::uint16_t>(theirs.data() + version_at);
+  return theirs;
 }
 
 std::string Handshake::hello(std::uint16_t number) const { return make_hello(number, nonce_); }
@@ -89,11 +101,8 @@ std::string AgentHandshake::begin() const { return hello(static_cast<std::uint16
 HandshakeState AgentHandshake::feed(std::string_view& bytes, std::string& out) {
   if (state_ != HandshakeState::in_progress) return state_;
   if (!hello_received_) {
-    if (is_foreign(bytes)) return state_ = HandshakeState::foreign_protocol;
-    const auto theirs = collect(bytes, hello_size);
+    const auto theirs = collect_hello(bytes);
     if (theirs.empty()) return state_;
-    hello_received_ = true;
-    peer_version_ = load<std::uint16_t>(theirs.data() + version_at);
     switch (load<std::uint16_t>(theirs.data() + number_at)) {
       case go_on: break;
       case another_version: return state_ = HandshakeState::other_version;
@@ -119,11 +128,8 @@ SessionKeys AgentHandshake::keys() const { return Handshake::keys(agent_frames, 
 HandshakeState CoordinatorHandshake::feed(std::string_view& bytes, std::string& out) {
   if (state_ != HandshakeState::in_progress) return state_;
   if (!hello_received_) {
-    if (is_foreign(bytes)) return state_ = HandshakeState::foreign_protocol;
-    const auto theirs = collect(bytes, hello_size);
+    const auto theirs = collect_hello(bytes);
     if (theirs.empty()) return state_;
-    hello_received_ = true;
-    peer_version_ = load<std::uint16_t>(theirs.data() + version_at);
     const auto method = static_cast<Method>(load<std::uint16_t>(theirs.data() + number_at));
     Status status = go_on;
     if (peer_version_ != protocol_version) {

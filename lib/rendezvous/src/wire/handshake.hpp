@@ -60,7 +60,9 @@ class Handshake {
 
   /// Moves bytes of a `size`-byte message out of `bytes`; returns the message once it is complete.
   [[nodiscard]] std::string_view collect(std::string_view& bytes, std::size_t size);
-  [[nodiscard]] bool is_foreign(std::string_view& bytes) const;
+  [[nodiscard]] bool is_foreign(std::string_view bytes) const;
+  /// Collects the peer's hello and notes its version. Empty while it is incomplete, and in state foreign_protocol.
+  [[nodiscard]] std::string_view collect_hello(std::string_view& bytes);
   [[nodiscard]] std::string hello(std::uint16_t number) const;
   void derive_key(const HmacKey& secret, std::string_view hello_of_agent, std::string_view answer_of_coordinator);
   [[nodiscard]] Digest proof(std::string_view of) const { return HmacKey(key_).sign({of}); }
