@@ -45,6 +45,8 @@ std::string seconds_text(Clock::duration time) {
   return text;
 }
 
+VerdictMessage success() { return {.why = "all workers have ended well"}; }
+
 VerdictMessage worker_failed(const Failed& failure, const Member& member) {
   const ExitStatus status =
       failure.by_signal ? ExitStatus(Signaled{failure.code, failure.core_dumped}) : ExitStatus(Exited{failure.code});

@@ -25,6 +25,8 @@ namespace ddrun::rendezvous::causes {
 /// "c (10.0.0.3) joins"
 [[nodiscard]] std::string joining(const std::vector<const Member*>& newcomers);
 
+/// All workers of the job have ended with success.
+[[nodiscard]] VerdictMessage success();
 [[nodiscard]] VerdictMessage worker_failed(const Failed& failure, const Member& member);
 /// `how`: "the connection broke: connection reset by peer".
 [[nodiscard]] VerdictMessage node_lost(const Member& member, const std::string& how);

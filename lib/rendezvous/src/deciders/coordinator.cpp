@@ -31,6 +31,10 @@ std::string left_text(const Member& member) {
   return concat("left the job after ", signal_name(member.leaving->signal));
 }
 
+std::string leads_no_more(const Job& job, const std::string& why) {
+  return concat("the coordinator on ", job.options.host, " leads no more: ", why);
+}
+
 /// Starts to wait for members of an earlier coordinator's last round.
 void expect_claims(Job& job) {
   const auto stopped = std::max<Clock::duration>(job.options.lease_ttl, rejoin_timeout + job.lost_workers_timeout());
@@ -122,12 +126,12 @@ void Coordinator::gather() {
 void Coordinator::begin_round() {
   job_.members.assign_labels();
   const auto max_nodes = static_cast<std::size_t>(job_.settings.max_nodes);
-  std::vector<Member*> members = order_members(choose_members(job_.members.available_members(), max_nodes));
+  const std::vector<Member*> available = job_.members.available_members();
   // Above every claim, late ones included.
   job_.round = std::max(job_.round, job_.succession.claimed()) + 1;
   job_.deadlines.clear(Due::last_call);
-  round_.begin(std::move(members));
-  for (Member* member : job_.members.available_members()) {
+  round_.begin(order_members(choose_members(available, max_nodes)));
+  for (Member* member : available) {
     if (!member->in_round() && !member->notified_spare) job_.send_waiting(*member, true, "a place in the job");
   }
 }
@@ -147,7 +151,7 @@ void Coordinator::after_round() {
   round_.members().dissolve();
   if (const Member* own = job_.members.own(); job_.options.has_lease && own != nullptr && own->leaving) {
     if (ended->is_restart()) job_.succession.owe_restart();
-    return step_down(concat("the coordinator on ", job_.options.host, " leads no more: ", cause.why), job_.now);
+    return step_down(leads_no_more(job_, cause.why), job_.now);
   }
   job_.phase = Phase::gathering;
   if (ended->is_restart()) gathering_.spend_restart(cause.why);
@@ -192,7 +196,8 @@ void Coordinator::count_failure(const std::string& machine, const std::string& h
 void Coordinator::receive(LinkId link, const FromAgent& message, Clock::time_point now) {
   Member* member = job_.members.find(link);
   if (member == nullptr) return;
-  note_activity(link, now);
+  job_.now = now;
+  member->note_heard(now);
   if (std::holds_alternative<Join>(message)) {
     job_.out.close(link);
     lost(link, "it sent a second JOIN", now);
@@ -238,7 +243,7 @@ void Coordinator::on(Member& member, const Leave& message) {
   } else if (job_.phase == Phase::opening || job_.phase == Phase::running) {
     round_.stop({.cause = std::move(cause), .cause_link = member.link});
   } else if (gathering && is_leader) {
-    step_down(concat("the coordinator on ", job_.options.host, " leads no more: ", cause.why), job_.now);
+    step_down(leads_no_more(job_, cause.why), job_.now);
   }
 }
 
@@ -265,10 +270,7 @@ void Coordinator::on(Member& member, const Abort& received) {
 
 void Coordinator::note_activity(LinkId link, Clock::time_point now) {
   job_.now = now;
-  Member* member = job_.members.find(link);
-  if (member == nullptr) return;
-  member->last_heard = now;
-  member->broken.clear();
+  if (Member* member = job_.members.find(link)) member->note_heard(now);
 }
 
 void Coordinator::connection_broken(LinkId link, const std::string& how) {
@@ -301,8 +303,7 @@ void Coordinator::lose_member(Member& member, const std::string& how, Clock::tim
   job_.event(event_text::lost, job_.round, gone.node(), cause.why);
   if (leader_lost) {
     // The next coordinator counts the loss.
-    return dismiss_members(RefusalKind::lost,
-                           concat("the coordinator on ", job_.options.host, " leads no more: ", how));
+    return dismiss_members(RefusalKind::lost, leads_no_more(job_, how));
   }
   // The agent of this process: tell the others while the process still runs.
   if (own_lost) stop_permanently(std::move(cause), nullptr, 0);
@@ -483,8 +484,7 @@ void Coordinator::on(Due due) {
     case Due::opened:
       return lose_member(*round_.members().first(), "it did not open the store in time", job_.now, false);
     case Due::stopped: {
-      const std::string how =
-          concat("its workers were not stopped after ", causes::seconds_text(stop_timeout(job_.settings)));
+      const std::string how = concat("its workers were not stopped after ", causes::seconds_text(job_.stop_timeout()));
       for (Member* member : std::vector<Member*>(round_.members().all())) {
         if (!member->owes_stopped()) continue;
         lose_member(*member, how, job_.now, false);
@@ -495,11 +495,10 @@ void Coordinator::on(Due due) {
     case Due::skew: round_.on_skew(); break;
     case Due::lease: {
       const auto since = job_.succession.suspended_since();
-      const std::string wait = causes::seconds_text(job_.now - since.value_or(job_.ended_at));
-      return step_down(
-          concat("the coordinator on ", job_.options.host, " leads no more: ",
-                 since ? "its lease could not be renewed for " : "the verdict could not be recorded for ", wait),
-          job_.now);
+      const std::string why =
+          concat(since ? "its lease could not be renewed for " : "the verdict could not be recorded for ",
+                 causes::seconds_text(job_.now - since.value_or(job_.ended_at)));
+      return step_down(leads_no_more(job_, why), job_.now);
     }
     case Due::admission: round_.admit_waiting(); break;
     case Due::last_call: gathering_.note_last_call_over(); [[fallthrough]];

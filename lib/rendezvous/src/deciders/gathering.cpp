@@ -41,7 +41,7 @@ std::optional<VerdictMessage> Gathering::recover(const Succession::LastRound& ro
       // They took part in the successful round.
       if (Member* member = job_.members.find(link)) member->part = Part::finished;
     }
-    return VerdictMessage{.why = "all workers have ended well"};
+    return causes::success();
   }
   VerdictMessage cause{.kind = VerdictKind::node_lost,
                        .exit_code = exit_codes::launcher_failed,

@@ -76,6 +76,9 @@ struct Job : JobState {
     return settings.fence ? Clock::duration(*settings.fence)
                           : heartbeat.limit() + settings.grace + shutdown::kill_margin;
   }
+  /// From STOP, or from the last SUCCEEDED, until a member without STOPPED counts as lost: the grace time, and time for
+  /// slow output.
+  [[nodiscard]] Milliseconds stop_timeout() const { return settings.grace + shutdown::stop_margin; }
   void send_waiting(Member& member, bool spare, const std::string& waiting_for) {
     member.notified_spare = spare;
     out.send(member.link,

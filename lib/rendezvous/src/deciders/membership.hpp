@@ -64,6 +64,11 @@ struct Member {
   bool stall_reported = false;  ///< its main thread is blocked, and a notice was sent
 
   [[nodiscard]] bool available() const { return !leaving && !excluded; }
+  /// A sign of life.
+  void note_heard(Clock::time_point now) {
+    last_heard = now;
+    broken.clear();
+  }
   [[nodiscard]] bool in_round() const { return part != Part::none; }
   [[nodiscard]] bool was_notified() const { return part >= Part::notified; }
   [[nodiscard]] bool owes_stopped() const { return part == Part::notified || part == Part::succeeded; }

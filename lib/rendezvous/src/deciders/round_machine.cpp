@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "causes.hpp"
-#include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/assign_ranks.hpp"
 #include "ddrun/rendezvous/event_text.hpp"
@@ -23,8 +22,6 @@ constexpr std::size_t max_cause_bytes = 64UL << 10U;
 constexpr Milliseconds max_settle_time{30'000};
 
 }  // namespace
-
-Milliseconds stop_timeout(const JobSettings& job) { return job.grace + shutdown::stop_margin; }
 
 // ---- opening and starting
 
@@ -102,7 +99,7 @@ void RoundMachine::on(Member& member, const Succeeded& message) {
   any_succeeded_ = true;
   if (members_.count(Part::notified) != 0) return;
   job_.deadlines.clear(Due::skew);
-  if (!job_.options.single_member) job_.deadlines.arm(Due::stopped, job_.now + stop_timeout(job_.settings));
+  if (!job_.options.single_member) job_.deadlines.arm(Due::stopped, job_.now + job_.stop_timeout());
 }
 
 void RoundMachine::on(Member& member, const Stopped& message) {
@@ -283,7 +280,7 @@ void RoundMachine::stop(Ending ending, int signal) {
   ending.had_started = job_.phase == Phase::running;
   job_.phase = Phase::stopping;
   for (const Due due : {Due::opened, Due::skew, Due::admission}) job_.deadlines.clear(due);
-  if (!job_.options.single_member) job_.deadlines.arm(Due::stopped, job_.now + stop_timeout(job_.settings));
+  if (!job_.options.single_member) job_.deadlines.arm(Due::stopped, job_.now + job_.stop_timeout());
   ending_ = std::move(ending);
   send_stop(job_.succession.must_kill() ? SIGKILL : signal);
 }
@@ -311,7 +308,7 @@ void RoundMachine::escalate_to_kill() {
 
 std::optional<Ending> RoundMachine::take_ended() {
   if (job_.phase == Phase::running && members_.count(Part::finished) == members_.size()) {
-    return Ending{.cause = {.why = "all workers have ended well"}, .next = Ending::Next::end_of_job};
+    return Ending{.cause = causes::success(), .next = Ending::Next::end_of_job};
   }
   if (job_.phase != Phase::stopping || members_.to_stop() != 0) return std::nullopt;
   job_.deadlines.clear(Due::stopped);

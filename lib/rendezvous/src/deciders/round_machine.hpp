@@ -79,8 +79,4 @@ class RoundMachine {
   std::optional<VerdictMessage> lost_finished_;  ///< a finished member was lost: the cause, if it counts later
 };
 
-/// From STOP, or from the last SUCCEEDED, until a member without STOPPED counts as lost: the grace time, and time for
-/// slow output.
-[[nodiscard]] Milliseconds stop_timeout(const JobSettings& job);
-
 }  // namespace ddrun::rendezvous
