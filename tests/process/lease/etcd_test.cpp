@@ -220,7 +220,8 @@ TEST_CASE("recording a verdict that is already recorded succeeds if it is the sa
   const bool same = GENERATE(true, false);
   const EtcdCluster cluster(1);
   Candidates candidates;
-  add(candidates, cluster, 1);
+  // Not lost while the processor is busy and its thread frozen.
+  candidates.add("1", in(cluster, "a job/ü%", Milliseconds{10'000})).lease->campaign("1:1");
   Candidate& leader = elected(candidates);
   leader.frozen = true;
   REQUIRE(cluster.etcdctl({"put", "/ddrun/a%20job%2F%C3%BC%25/verdict", same ? "exit%200" : "exit%201"}) == "OK\n");

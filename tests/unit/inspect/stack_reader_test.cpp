@@ -48,6 +48,10 @@ TEST_CASE("stacks of several ranks are read in order of rank, and written to the
   const test::TemporaryDirectory folder;
   const test::Run first({"sleep", "1000"});
   const test::Run second({"sleep", "1000"});
+  for (const pid_t pid : {first.pid(), second.pid()}) {
+    // Before exec() it has the threads of a sanitizer.
+    REQUIRE(test::wait_until([&] { return read_small_file(concat("/proc/", pid, "/comm")).value_or("") == "sleep"; }));
+  }
   for (const int number : {1, 2}) {
     const auto answer = read({"for a test", {{1, second.pid()}, {0, first.pid()}}, folder.file("stacks-")});
     CHECK(answer.file_error.empty());
