@@ -176,7 +176,7 @@ class Agent {
   }
   void carry_out(const action::SendFailed& failed);
   void carry_out(const action::SendSucceeded& succeeded) { member_.send(succeeded); }
-  void carry_out(const action::SendStopped& stopped);
+  void carry_out(const action::SendStopped&);
   void carry_out(const action::SendLeave& leave) { member_.send(leave); }
   void carry_out(const action::SendAbort& abort) { member_.send(abort); }
   void carry_out(const action::Abandon& abandon) { member_.abandon(abandon.why); }
@@ -661,14 +661,12 @@ void Agent::on_output_closed() {
   dispatch(event::OutputClosed{});
 }
 
-void Agent::carry_out(const action::SendStopped& stopped) {
+void Agent::carry_out(const action::SendStopped&) {
   std::string restart;
   if (!spec_.rendezvous.several_machines() && member_.expects_another_round()) {
     restart = record_.describe_restart(machine_.attempt() + 1);
   }
-  member_.send(stopped);
-  // The coordinator may have ended the job instead.
-  if (!restart.empty() && !record_.has_verdict()) say(Level::notice, restart);
+  member_.send_stopped(std::move(restart));
 }
 
 void Agent::carry_out(const action::StartSkew& skew) {

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "ddrun/base/messages.hpp"
 #include "ddrun/rendezvous/event_text.hpp"
 
 namespace ddrun::agent {
@@ -34,57 +33,58 @@ JobMember::JobMember(boost::asio::any_io_executor executor, const LaunchSpec& sp
     : spec_(spec),
       record_(record),
       events_(events),
-      rendezvous_(rendezvous::make_rendezvous(std::move(executor), std::move(options), listener())) {}
+      rendezvous_(rendezvous::make_rendezvous(
+          std::move(executor), std::move(options),
+          [this](const rendezvous::ToAgent& told) { std::visit([this](const auto& what) { on(what); }, told); })) {}
 
-rendezvous::RendezvousListener JobMember::listener() {
-  rendezvous::RendezvousListener listener;
-  listener.round_begins = [this](rendezvous::Round round, const RankAssignment& ranks) {
-    round_ = round;
-    ranks_ = ranks;
-    another_round_ = false;
-    record_.begin_round(round, ranks);
-    handlers_.dispatch(event::RoundBegins{ranks.restart_count, ranks.node_count == 1});
-  };
-  listener.stop = [this](const rendezvous::Stop& stop) {
-    another_round_ = stop.another_round;
-    // On one machine the restart is reported with its reason, once that is known.
-    if (several_machines() && expects_another_round()) say(Level::notice, stop.why);
-    handlers_.dispatch(event::StopOrdered{stop.signal});
-  };
-  listener.verdict = [this](const rendezvous::VerdictMessage& verdict) {
-    verdict_ = verdict;
-    record_.set_verdict(verdict, rendezvous_->runs_coordinator());
-    handlers_.dispatch(event::VerdictReceived{});
-  };
-  listener.coordinator_lost = [this](const std::string& why) { handlers_.dispatch(event::CoordinatorLost{why}); };
-  listener.node_report = [this](const rendezvous::NodeReport& report) { record_.add_node_report(report); };
-  listener.event = [this](const std::string& line) { events_.write_line(line); };
-  listener.notice = [](const std::string& text) { say(Level::notice, text); };
-  listener.signal = [this](int signal) { handlers_.forward_signal(signal); };
-  return listener;
+void JobMember::on(const rendezvous::RoundBegins& begins) {
+  announce_restart();
+  round_ = begins.round;
+  ranks_ = begins.ranks;
+  another_round_ = false;
+  record_.begin_round(round_, ranks_);
+  handlers_.dispatch(event::RoundBegins{ranks_.restart_count, ranks_.node_count == 1});
+}
+
+void JobMember::on(const rendezvous::StopOrder& stop) {
+  another_round_ = stop.another_round;
+  // On one machine the restart is reported with its reason, once that is known.
+  if (several_machines() && expects_another_round()) say(Level::notice, stop.why);
+  handlers_.dispatch(event::StopOrdered{stop.signal});
+}
+
+void JobMember::on(const rendezvous::VerdictMessage& verdict) {
+  verdict_ = verdict;
+  record_.set_verdict(verdict, rendezvous_->runs_coordinator());
+  handlers_.dispatch(event::VerdictReceived{});
+}
+
+void JobMember::announce_restart() {
+  if (!restart_.empty()) say(Level::notice, std::exchange(restart_, {}));
 }
 
 void JobMember::send_failed(const WorkerEnd& worker) {
   rendezvous::Failed message = failed_message(round_, worker);
   message.may_restart = message.by_signal || spec_.restart.no_restart_on.count(message.code) == 0;
-  rendezvous_->failed(message);
+  rendezvous_->send(message);
 }
 
-void JobMember::send(const action::SendStopped&) {
+void JobMember::send_stopped(std::string restart) {
+  restart_ = std::move(restart);
   // --report is usually given on every machine; on one machine the record has all workers already.
   rendezvous::Stopped message = record_.stopped_message(several_machines() && spec_.report_file.has_value());
   message.round = round_;
-  rendezvous_->stopped(message);
+  rendezvous_->send(message);
 }
 
 void JobMember::send(const action::SendLeave& leave) {
   leaving_ = true;
-  rendezvous_->leave(leave.message);
+  rendezvous_->send(leave.message);
 }
 
 void JobMember::send(const action::SendAbort& abort) {
   leaving_ = true;
-  rendezvous_->abort(abort.message);
+  rendezvous_->send(abort.message);
 }
 
 void JobMember::write_verdict(const JobResult& result) {

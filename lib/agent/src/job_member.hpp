@@ -8,6 +8,7 @@
 
 #include "ddrun/agent/events_file.hpp"
 #include "ddrun/agent/job_result.hpp"
+#include "ddrun/base/messages.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 #include "ddrun/rendezvous/rendezvous.hpp"
 #include "group_machine.hpp"
@@ -39,25 +40,35 @@ class JobMember {
   /// The present round is over, and the coordinator has announced another.
   [[nodiscard]] bool expects_another_round() const { return another_round_ && !leaving_; }
 
-  /// From here on the handlers are called: on the executor, on one machine also from within a call.
+  /// From here on the handlers are called, on the executor, never from within a call.
   void join(Handlers handlers) {
     handlers_ = std::move(handlers);
     rendezvous_->join();
   }
   void send_failed(const WorkerEnd& worker);
-  void send(const action::SendSucceeded&) { rendezvous_->succeeded(); }
-  void send(const action::SendStopped&);
+  void send(const action::SendSucceeded&) { rendezvous_->send(rendezvous::Succeeded{round_}); }
+  /// `restart`: for the user, once another round is certain; may be empty.
+  void send_stopped(std::string restart);
   void send(const action::SendLeave& leave);
   void send(const action::SendAbort& abort);
   void abandon(const std::string& why);
-  void pass_signal(int signal) { rendezvous_->pass_signal(signal); }
+  void pass_signal(int signal) { rendezvous_->send(rendezvous::PassSignal{round_, signal}); }
   /// On machines without the coordinator: the line `verdict` of --events, the coordinator's or this machine's own.
   void write_verdict(const JobResult& result);
   void set_paused(bool still) { rendezvous_->set_paused(still); }
   void async_close(std::function<void()> done) { rendezvous_->async_close(std::move(done)); }
 
  private:
-  [[nodiscard]] rendezvous::RendezvousListener listener();
+  void on(const rendezvous::RoundBegins& begins);
+  void on(const rendezvous::StopOrder& stop);
+  void on(const rendezvous::VerdictMessage& verdict);
+  void on(const rendezvous::CoordinatorLost& lost) { handlers_.dispatch(event::CoordinatorLost{lost.why}); }
+  void on(const rendezvous::NodeReport& report) { record_.add_node_report(report); }
+  void on(const rendezvous::EventLine& line) { events_.write_line(line.json); }
+  void on(const rendezvous::Notice& notice) { say(Level::notice, notice.text); }
+  void on(const rendezvous::PassSignal& pass) { handlers_.forward_signal(pass.signal); }
+  void on(const rendezvous::Waiting&) { announce_restart(); }
+  void announce_restart();
 
   [[nodiscard]] bool several_machines() const { return spec_.rendezvous.several_machines(); }
 
@@ -69,6 +80,7 @@ class JobMember {
   RankAssignment ranks_;
   rendezvous::Round round_ = 0;
   std::optional<rendezvous::VerdictMessage> verdict_;
+  std::string restart_;  ///< as given to send_stopped()
   bool another_round_ = false;
   bool leaving_ = false;  ///< the job ends on this machine
 };

@@ -24,7 +24,6 @@ class JobRecord {
   explicit JobRecord(const LaunchSpec& spec);
 
   [[nodiscard]] JobResult& result() { return result_; }
-  [[nodiscard]] bool has_verdict() const { return verdict_is_known_; }
   [[nodiscard]] Clock::time_point started_at() const { return started_at_; }
 
   /// To be called before an attempt's workers start.

@@ -25,13 +25,11 @@ std::string reply_to_open(const std::string& job) {
   options.spec = &spec;
   options.host = "node";
   options.secret = std::move(*Secret::from_text(test_secret));
-  RendezvousListener listener;
   std::string begun;
-  listener.round_begins = [&](Round, const RankAssignment&) { begun = "a round has begun"; };
-  listener.notice = listener.coordinator_lost = listener.event = [](const std::string&) {};
-  listener.verdict = [](const VerdictMessage&) {};
   boost::asio::io_context context;
-  const auto member = make_rendezvous(context.get_executor(), std::move(options), std::move(listener));
+  const auto member = make_rendezvous(context.get_executor(), std::move(options), [&](const ToAgent& told) {
+    if (std::holds_alternative<RoundBegins>(told)) begun = "a round has begun";
+  });
   REQUIRE(member->open());
   member->join();
   for (const auto end = soon(); Clock::now() < end && begun.empty();) {

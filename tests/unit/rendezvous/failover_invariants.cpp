@@ -104,21 +104,21 @@ void FailoverInvariants::check_gathering(const OfServer& of) const {
 
 // ---- machines
 
-void FailoverInvariants::on_lead(const SimulatedNode& node,
-                                 const std::vector<std::shared_ptr<SimulatedNode>>& all) const {
+void FailoverInvariants::on_lead(const SimulatedMember& node,
+                                 const std::vector<std::shared_ptr<SimulatedMember>>& all) const {
   for (const auto& other : all) {
     require(other->index() == node.index() || !other->is_leader(), node.host(), " and ", other->host(),
             " lead at once");
   }
 }
 
-void FailoverInvariants::check_term(const SimulatedNode& node, Term term) const {
+void FailoverInvariants::check_term(const SimulatedMember& node, Term term) const {
   const auto last = last_start_term_.find(node.index());
   require(last == last_start_term_.end() || term >= last->second, node.host(), " obeys term ", term, " after ",
           last == last_start_term_.end() ? 0 : last->second);
 }
 
-void FailoverInvariants::on_start(const SimulatedNode& node, const Start& start, bool with_coordinator) {
+void FailoverInvariants::on_start(const SimulatedMember& node, const Start& start, bool with_coordinator) {
   last_start_term_[node.index()] = start.term;
   auto& [round, restarts] = last_[node.index()];
   require(start.round > round, node.host(), " starts round ", start.round, " after round ", round);
@@ -147,7 +147,7 @@ void FailoverInvariants::on_start(const SimulatedNode& node, const Start& start,
 }
 
 /// Workers of another round still run somewhere.
-void FailoverInvariants::check_overlap(const SimulatedNode& node, Place place) {
+void FailoverInvariants::check_overlap(const SimulatedMember& node, Place place) {
   const OfServer& of = servers_[terms_.at(place.first)];
   for (auto& [index, running] : running_) {
     if (running.was_suspended || running.place == place) continue;
@@ -171,7 +171,7 @@ void FailoverInvariants::remove_running(const Running& running) {
   if (--count->second == 0) running_in_.erase(count);
 }
 
-void FailoverInvariants::on_workers_end(const SimulatedNode& node) {
+void FailoverInvariants::on_workers_end(const SimulatedMember& node) {
   const auto found = running_.find(node.index());
   const Running running = found->second;
   running_.erase(found);
@@ -185,7 +185,7 @@ std::size_t FailoverInvariants::running_last_round() const {
   return found == running_in_.end() ? 0 : static_cast<std::size_t>(found->second);
 }
 
-void FailoverInvariants::on_suspended(const SimulatedNode& node, Clock::time_point until) {
+void FailoverInvariants::on_suspended(const SimulatedMember& node, Clock::time_point until) {
   auto& last = suspended_until_[node.machine()];
   last = std::max(last, until);
   const auto found = running_.find(node.index());
@@ -199,7 +199,7 @@ void FailoverInvariants::note_fault(std::size_t machine, Clock::time_point until
   last = std::max(last, until);
 }
 
-void FailoverInvariants::on_coordinator_lost(const SimulatedNode& node, const SimulatedNode* coordinator) {
+void FailoverInvariants::on_coordinator_lost(const SimulatedMember& node, const SimulatedMember* coordinator) {
   if (coordinator == nullptr || !coordinator->is_alive() || coordinator->is_stopped()) return;
   // After a recent fault the machine may not have sent anything yet.
   for (const std::size_t machine : {node.machine(), coordinator->machine()}) {
@@ -209,8 +209,8 @@ void FailoverInvariants::on_coordinator_lost(const SimulatedNode& node, const Si
   require(false, node.host(), " takes a coordinator for lost that is well");
 }
 
-void FailoverInvariants::on_end(const SimulatedNode& node) const {
-  if (node.outcome() == SimulatedNode::Outcome::coordinator_lost) {
+void FailoverInvariants::on_end(const SimulatedMember& node) const {
+  if (node.outcome() == SimulatedMember::Outcome::coordinator_lost) {
     // A search that began after the last fault succeeds.
     const bool well = scenario_.lost_requests == 0 && scenario_.late_requests == 0;
     require(!well || node.searched_since() < last_fault_ + seconds(1), node.host(), " has found no coordinator");

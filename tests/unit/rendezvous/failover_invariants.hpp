@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "failover_engine.hpp"
-#include "failover_node.hpp"
+#include "failover_member.hpp"
 #include "failover_scenario.hpp"
 
 namespace ddrun::test {
@@ -27,19 +27,19 @@ class FailoverInvariants {
   void after_step(const SimulatedServer& server, bool quiet);
 
   // A machine.
-  void on_lead(const SimulatedNode& node, const std::vector<std::shared_ptr<SimulatedNode>>& all) const;
+  void on_lead(const SimulatedMember& node, const std::vector<std::shared_ptr<SimulatedMember>>& all) const;
   /// A message of a coordinator of that term.
-  void check_term(const SimulatedNode& node, rendezvous::Term term) const;
+  void check_term(const SimulatedMember& node, rendezvous::Term term) const;
   /// `with_coordinator`: in the same process.
-  void on_start(const SimulatedNode& node, const rendezvous::Start& start, bool with_coordinator);
-  void on_workers_end(const SimulatedNode& node);
+  void on_start(const SimulatedMember& node, const rendezvous::Start& start, bool with_coordinator);
+  void on_workers_end(const SimulatedMember& node);
   /// Its agent is suspended, and nothing stops its workers.
-  void on_suspended(const SimulatedNode& node, Clock::time_point until);
-  void on_coordinator_lost(const SimulatedNode& node, const SimulatedNode* coordinator);
+  void on_suspended(const SimulatedMember& node, Clock::time_point until);
+  void on_coordinator_lost(const SimulatedMember& node, const SimulatedMember* coordinator);
   /// The machine has a network fault, or its process is suspended, until then.
   void note_fault(std::size_t machine, Clock::time_point until);
   void note_engine_fault(Clock::time_point until) { last_fault_ = std::max(last_fault_, until); }
-  void on_end(const SimulatedNode& node) const;
+  void on_end(const SimulatedMember& node) const;
 
   [[nodiscard]] rendezvous::Round rounds() const { return rounds_; }
   /// Number of terms in which rounds were started.
@@ -65,7 +65,7 @@ class FailoverInvariants {
   const FailoverScenario& scenario_;
   const Timeline& timeline_;
   const Engine& engine_;
-  void check_overlap(const SimulatedNode& node, Place place);
+  void check_overlap(const SimulatedMember& node, Place place);
   void check_gathering(const OfServer& of) const;
   void remove_running(const Running& running);
 

@@ -69,6 +69,17 @@ rendezvous::Settings FailoverScenario::settings() const {
   return {all.begin(), all.end()};
 }
 
+RendezvousSpec FailoverScenario::spec() const {
+  RendezvousSpec spec;
+  spec.lease = "program";
+  spec.min_nodes = min_nodes;
+  spec.max_nodes = std::max(max_nodes, 2);  // one machine needs no lease
+  spec.join_timeout = join_timeout;
+  spec.coordinator_timeout = coordinator_timeout;
+  spec.fence = fence;
+  return spec;
+}
+
 Clock::duration FailoverScenario::max_gathering() const {
   const Clock::duration recovery = std::max<Clock::duration>({seconds(10), silence(*this) + seconds(5), ttl});
   return recovery + last_call + max_pause_of(*this) + seconds(1);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ddrun/rendezvous/messages.hpp"
+#include "ddrun/spec/launch_spec.hpp"
 #include "simulation_timeline.hpp"
 
 namespace ddrun::test {
@@ -56,6 +57,7 @@ struct FailoverScenario {
   std::vector<Fault> faults;
 
   [[nodiscard]] rendezvous::Settings settings() const;
+  [[nodiscard]] RendezvousSpec spec() const;
   /// The longest time from enough members under a leader to the next round.
   [[nodiscard]] Clock::duration max_gathering() const;
   /// Virtual time limit of the job.

@@ -62,7 +62,7 @@ FailoverWorld::FailoverWorld(FailoverScenario drawn, bool tracing)
 void FailoverWorld::run() {
   const auto end = start_ + scenario.bound();
   const auto over = [](const auto& node) {
-    return node->outcome() != SimulatedNode::Outcome::none && !node->is_alive();
+    return node->outcome() != SimulatedMember::Outcome::none && !node->is_alive();
   };
   // Ended ones need no second look.
   std::size_t ended = 0;
@@ -102,7 +102,7 @@ std::size_t FailoverWorld::add_machine(Clock::duration when) {
 void FailoverWorld::add_node(std::size_t machine, Clock::duration when) {
   const std::size_t index = nodes_.size();
   machines_[machine].node = index;
-  const auto node = std::make_shared<SimulatedNode>(*this, index, machine, machines_[machine].host);
+  const auto node = std::make_shared<SimulatedMember>(*this, index, machine, machines_[machine].host);
   nodes_.push_back(node);
   timeline.in(when, [node] { node->turn([node] { node->begin(); }); });
 }
@@ -150,34 +150,34 @@ void FailoverWorld::cut(Cut what, Clock::duration time) {
   }
 }
 
-void FailoverWorld::connect(std::size_t node, std::uint64_t attempt, const std::string& target) {
-  const std::size_t split = target.find('#');
-  const std::size_t machine = std::stoul(target.substr(0, split));
-  const std::uint64_t server = std::stoull(target.substr(split + 1));
-  check_connection(node, attempt, machine, server, timeline.now() + time_to_connect);
+void FailoverWorld::connect(const SimulatedMember& from, const Endpoint& to, OnConnect done) {
+  std::size_t machine = 0;
+  while (address_of(machine).text() != to.host) ++machine;
+  try_connect(from.index(), machine, to.port, timeline.now() + time_to_connect, std::move(done));
 }
 
 /// SYN is repeated until there is a reply, or the time is over.
-void FailoverWorld::check_connection(std::size_t node, std::uint64_t attempt, std::size_t machine, std::uint64_t server,
-                                     Clock::time_point until) {
+void FailoverWorld::try_connect(std::size_t node, std::size_t machine, std::uint64_t server, Clock::time_point until,
+                                OnConnect done) {
   const auto apart = apart_until(nodes_[node]->machine(), machine);
   const bool is_up = machines_[machine].up;
   if (!is_up || apart > timeline.now()) {
+    // After the time the agent has given up.
     const auto next = is_up ? std::min(until, apart + random.time({}, seconds(1))) : until;
-    timeline.at(next, [this, node, attempt, machine, server, until] {
-      if (timeline.now() >= until) return nodes_[node]->not_connected(attempt, false);
-      check_connection(node, attempt, machine, server, until);
+    timeline.at(next, [this, node, machine, server, until, done = std::move(done)] {
+      if (timeline.now() < until) try_connect(node, machine, server, until, done);
     });
     return;
   }
-  timeline.in(random.time(Clock::duration{1}, 2 * scenario.max_latency), [this, node, attempt, machine, server] {
-    const std::size_t coordinator = machines_[machine].node;
-    const auto found = nodes_[coordinator]->is_alive() ? nodes_[coordinator]->server_of(server) : nullptr;
-    if (!found) return nodes_[node]->not_connected(attempt, true);
-    const LinkId link = network_.connect(node);
-    connections_[link] = {node, coordinator, server, {address_of(nodes_[node]->machine()), address_of(machine)}};
-    nodes_[node]->turn([this, node, attempt, link] { nodes_[node]->connected(attempt, link); });
-  });
+  timeline.in(
+      random.time(Clock::duration{1}, 2 * scenario.max_latency), [this, node, machine, server, done = std::move(done)] {
+        const std::size_t coordinator = machines_[machine].node;
+        const auto found = nodes_[coordinator]->is_alive() ? nodes_[coordinator]->server_of(server) : nullptr;
+        if (!found) return done(0, true);
+        const LinkId link = network_.connect(node);
+        connections_[link] = {node, coordinator, server, {address_of(nodes_[node]->machine()), address_of(machine)}};
+        done(link, false);
+      });
 }
 
 std::shared_ptr<SimulatedServer> FailoverWorld::server_at(LinkId link) const {
@@ -185,7 +185,7 @@ std::shared_ptr<SimulatedServer> FailoverWorld::server_at(LinkId link) const {
   return nodes_[at.coordinator]->is_alive() ? nodes_[at.coordinator]->server_of(at.server) : nullptr;
 }
 
-const SimulatedNode* FailoverWorld::coordinator_node(LinkId link) const {
+const SimulatedMember* FailoverWorld::coordinator_node(LinkId link) const {
   return server_at(link) ? nodes_[connections_.at(link).coordinator].get() : nullptr;
 }
 
@@ -195,7 +195,7 @@ void FailoverWorld::to_coordinator(LinkId link, const FromAgent& message) {
 
 void FailoverWorld::to_agent(LinkId link, const FromCoordinator& message) { network_.send_to_agent(link, message); }
 
-void FailoverWorld::on_node_ended(const SimulatedNode& node, bool with_its_machine) {
+void FailoverWorld::on_node_ended(const SimulatedMember& node, bool with_its_machine) {
   note([&] { return concat(node.host(), with_its_machine ? " loses its power" : " is killed"); });
   if (with_its_machine) machines_[node.machine()].up = false;
   invariants.note_engine_fault(timeline.now());
@@ -217,7 +217,7 @@ void FailoverWorld::inject(const FailoverScenario::Fault& fault) {
   const auto leading = leader();
   const std::size_t machine =
       fault.of_leader && leading ? nodes_[*leading]->machine() : fault.machine % machines_.size();
-  SimulatedNode& node = *nodes_[machines_[machine].node];
+  SimulatedMember& node = *nodes_[machines_[machine].node];
   note([&] {
     const double time = std::chrono::duration<double>(fault.time).count();
     return concat("fault ", static_cast<int>(fault.kind), " at ", machines_[machine].host, " for ",

@@ -9,8 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "ddrun/base/text.hpp"
 #include "failover_invariants.hpp"
-#include "failover_node.hpp"
+#include "failover_member.hpp"
 #include "failover_scenario.hpp"
 #include "simulation_invariants.hpp"
 #include "simulation_network.hpp"
@@ -43,19 +44,26 @@ class FailoverWorld {
   Random random;
   Engine engine;
   FailoverInvariants invariants;
-  [[nodiscard]] const std::vector<std::shared_ptr<SimulatedNode>>& nodes() const { return nodes_; }
+  [[nodiscard]] const std::vector<std::shared_ptr<SimulatedMember>>& nodes() const { return nodes_; }
   [[nodiscard]] IpAddress address_of(std::size_t machine) const;
   [[nodiscard]] bool reaches_engine(std::size_t machine) const;
   std::uint64_t next_server() { return ++servers_; }
-  /// `target`: the machine and the number of its server, "3#17".
-  void connect(std::size_t node, std::uint64_t attempt, const std::string& target);
+  /// `done`: with the link; with 0 if there was no answer, or the machine has `refused`.
+  using OnConnect = std::function<void(LinkId link, bool refused)>;
+  /// `to`: the port is the number of a server.
+  void connect(const SimulatedMember& from, const Endpoint& to, OnConnect done);
+  /// The member has heard nothing on this link for too long.
+  void on_silence(const SimulatedMember& node, LinkId link) {
+    note([&] { return concat(node.host(), " has heard nothing from its coordinator"); });
+    invariants.on_coordinator_lost(node, coordinator_node(link));
+  }
   void to_coordinator(LinkId link, const FromAgent& message);
   void to_agent(LinkId link, const FromCoordinator& message);
   void close_by_agent(LinkId link) { network_.close_by_agent(link); }
   void close_by_coordinator(LinkId link) { network_.close_by_coordinator(link); }
   /// The process ends without a message.
-  void on_node_ended(const SimulatedNode& node, bool with_its_machine);
-  [[nodiscard]] const SimulatedNode* coordinator_node(LinkId link) const;
+  void on_node_ended(const SimulatedMember& node, bool with_its_machine);
+  [[nodiscard]] const SimulatedMember* coordinator_node(LinkId link) const;
   void note(const std::function<std::string()>& text);
 
   // For tests.
@@ -86,14 +94,14 @@ class FailoverWorld {
   void inject(const FailoverScenario::Fault& fault);
   void cut(Cut what, Clock::duration time);
   [[nodiscard]] Clock::time_point apart_until(std::size_t a, std::size_t b) const;
-  void check_connection(std::size_t node, std::uint64_t attempt, std::size_t machine, std::uint64_t server,
-                        Clock::time_point until);
+  void try_connect(std::size_t node, std::size_t machine, std::uint64_t server, Clock::time_point until,
+                   OnConnect done);
   [[nodiscard]] std::shared_ptr<SimulatedServer> server_at(LinkId link) const;
 
   bool tracing_;
   Network network_;
   std::vector<Machine> machines_;
-  std::vector<std::shared_ptr<SimulatedNode>> nodes_;
+  std::vector<std::shared_ptr<SimulatedMember>> nodes_;
   std::vector<Cut> cuts_;
   std::map<LinkId, Connection> connections_;
   std::uint64_t servers_ = 0;

@@ -62,28 +62,35 @@ struct Member {
     options.local_world_size = workers;
     options.host = options.full_host = "a";
     options.with_store = with_store;
-    RendezvousListener listener;
-    listener.round_begins = [this](Round number, const RankAssignment& ranks) {
-      number_ = number;
-      round = ranks;
-    };
-    listener.stop = [this](const Stop& message) { stop = message; };
-    listener.verdict = [this](const VerdictMessage& message) { verdict = message; };
-    rendezvous = make_rendezvous(io.get_executor(), std::move(options), std::move(listener));
+    rendezvous = make_rendezvous(io.get_executor(), std::move(options), [this](const ToAgent& told) {
+      if (const auto* begins = std::get_if<RoundBegins>(&told)) round = begins->ranks;
+      if (const auto* order = std::get_if<StopOrder>(&told)) stop = *order;
+      if (const auto* message = std::get_if<VerdictMessage>(&told)) verdict = *message;
+    });
+  }
+  void join() {
+    rendezvous->join();
+    hear();
+  }
+  /// What it was told by now.
+  void hear() {
+    io.restart();
+    io.poll();
   }
   void fail(int code) {
     round.reset();
     Failed failed;
-    failed.round = number_;
+    failed.round = ++number_;
     failed.code = code;
-    rendezvous->failed(failed);
-    rendezvous->stopped({number_, {}, {}});
+    rendezvous->send(failed);
+    rendezvous->send(Stopped{number_, {}, {}});
+    hear();
   }
 
   asio::io_context io;
   std::shared_ptr<Rendezvous> rendezvous;
   std::optional<RankAssignment> round;
-  std::optional<Stop> stop;
+  std::optional<StopOrder> stop;
   std::optional<VerdictMessage> verdict;
 
  private:
@@ -113,7 +120,7 @@ TEST_CASE("every round has an empty store at the same place") {
   spec.restart.max_restarts = 2;
   Member member(spec, 2);
   REQUIRE(member.rendezvous->open());
-  member.rendezvous->join();
+  member.join();
   int port = 0;
   std::unique_ptr<store::TcpClient> old;
   for (int attempt = 0; attempt < 3; ++attempt) {
@@ -136,7 +143,7 @@ TEST_CASE("the only machine is never left out") {
   spec.rendezvous.node_max_failures = 1;
   Member member(spec);
   REQUIRE(member.rendezvous->open());
-  member.rendezvous->join();
+  member.join();
   for (int attempt = 0; attempt < 2; ++attempt) {
     member.fail(1);
     CHECK(member.round);
@@ -152,13 +159,15 @@ TEST_CASE("a member of this very process may take what time it needs") {
   spec.rendezvous.heartbeat_interval = Milliseconds{1};
   Member member(spec);
   REQUIRE(member.rendezvous->open());
-  member.rendezvous->join();
+  member.join();
   REQUIRE(member.round);
-  member.rendezvous->leave({SIGTERM, ""});
+  member.rendezvous->send(Leave{SIGTERM, ""});
+  member.hear();
   REQUIRE(member.stop);
   CHECK_FALSE(member.verdict);
   CHECK(member.io.run_one_for(std::chrono::milliseconds(1)) == 0);  // no timer is armed
-  member.rendezvous->stopped({1, {}, {}});
+  member.rendezvous->send(Stopped{1, {}, {}});
+  member.hear();
   REQUIRE(member.verdict);
   CHECK(member.verdict->kind == VerdictKind::stopped_by_signal);
 }
@@ -169,10 +178,11 @@ TEST_CASE("the pause before a restart does not elapse while the agent is paused"
   spec.restart.backoff = Milliseconds{50};
   Member member(spec);
   REQUIRE(member.rendezvous->open());
-  member.rendezvous->join();
+  member.join();
   member.fail(1);
   CHECK_FALSE(member.round);
   member.rendezvous->set_paused(true);
+  member.io.restart();
   CHECK(member.io.run_for(std::chrono::milliseconds(100)) == 1);  // the cancelled timer
   CHECK_FALSE(member.round);
   member.rendezvous->set_paused(false);
@@ -206,7 +216,7 @@ TEST_CASE("without a store the port is left for a worker to listen on") {
   spec.restart.max_restarts = 1;
   Member member(spec, 1, false);
   REQUIRE(member.rendezvous->open());
-  member.rendezvous->join();
+  member.join();
   for (int attempt = 0; attempt < 2; ++attempt) {
     if (attempt > 0) member.fail(1);
     REQUIRE(member.round);

@@ -163,9 +163,10 @@ void Coordinator::after_round() {
   gather();
   const int available = job_.members.available();
   const auto& [min_nodes, max_nodes] = std::tie(job_.settings.min_nodes, job_.settings.max_nodes);
-  if (job_.phase != Phase::gathering || (available >= min_nodes && !gathering_.is_held_up())) return;
+  const bool must_wait = available < min_nodes || gathering_.is_held_up();
+  if (job_.phase != Phase::gathering || (!must_wait && !job_.deadlines.is_armed(Due::pause))) return;
   const std::string waiting_for = concat(gathering_.wait_reason(), ", after ", cause.why);
-  job_.event(event_text::waiting, job_.round, available, min_nodes, max_nodes, waiting_for);
+  if (must_wait) job_.event(event_text::waiting, job_.round, available, min_nodes, max_nodes, waiting_for);
   for (auto& [link, member] : job_.members.all()) job_.send_waiting(member, member.excluded, waiting_for);
 }
 
@@ -262,7 +263,9 @@ void Coordinator::on(Member& member, const Abort& received) {
   } else if (only_this_node && in_round && others_can && job_.can_restart() && !ends) {
     round_.lose_orderly(member, message);
   } else {
-    stop_permanently(causes::aborted(member, message), &member, 0);
+    VerdictMessage cause = causes::aborted(member, message);
+    if (job_.options.single_member) cause.why = message.what;  // the host need not be named
+    stop_permanently(std::move(cause), &member, 0);
   }
 }
 

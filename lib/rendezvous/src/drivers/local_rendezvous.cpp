@@ -13,7 +13,7 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/secret.hpp"
 #include "ddrun/store/tcp_server.hpp"
-#include "settings.hpp"
+#include "member_driver.hpp"
 #include "warn_on.hpp"
 
 namespace ddrun::rendezvous {
@@ -89,61 +89,50 @@ namespace {
 /// The agent's link number.
 constexpr LinkId own_link = 1;
 
-/// Rendezvous of a job on one machine: a coordinator with one member, called directly. Its messages are handled before
-/// the causing call returns. The worker store listens on loopback unless the user named another address of this
-/// machine.
-class LocalRendezvous final : public Rendezvous {
+/// The driver of a job on one machine: its member and its coordinator are joined by a queue. The worker store listens
+/// on loopback unless the user named another address of this machine.
+class LocalRendezvous final : public MemberDriver {
  public:
   LocalRendezvous(boost::asio::any_io_executor executor, RendezvousOptions options, RendezvousListener listener)
-      : executor_(std::move(executor)),
-        options_(std::move(options)),
-        listener_(std::move(listener)),
+      : MemberDriver(std::move(executor), std::move(options), std::move(listener)),
         first_client_(executor_),
         coordinator_(coordinator_options(options_)),
         alarm_(executor_) {}
 
   Result<void> open() override;
-  [[nodiscard]] bool runs_coordinator() const override { return true; }
-  [[nodiscard]] const std::string& run_id() const override { return endpoint_.run_id; }
-  void join() override;
-  void failed(const Failed& failure) override { send(failure); }
-  void succeeded() override { send(Succeeded{round_}); }
-  void stopped(const Stopped& stopped) override { send(stopped); }
-  void leave(const Leave& why) override { send(why); }
-  void pass_signal(int signal) override { listener_.signal(signal); }
-  void abort(const Abort& why) override {
-    if (abort_reason_.empty()) abort_reason_ = why.what;
-    send(why);
+  /// The coordinator ends the job in order, as it has no other process.
+  void abandon(const std::string& why) override {
+    send(Abort{AbortKind::cannot_go_on, exit_codes::launcher_failed, why});
   }
-  void abandon(const std::string& why) override { abort({AbortKind::cannot_go_on, exit_codes::launcher_failed, why}); }
   void set_paused(bool paused) override;
-  void async_close(std::function<void()> done) override {
-    stop_awaiting();
-    alarm_.cancel();
-    done();
-  }
 
  private:
   [[nodiscard]] static CoordinatorOptions coordinator_options(const RendezvousOptions& options);
 
-  /// The coordinator's clock stops while paused.
-  [[nodiscard]] Clock::time_point now() const { return paused_since_.value_or(Clock::now()) - paused_time_; }
-  void send(const FromAgent& message) {
-    if (is_over_) return;
-    coordinator_.receive(own_link, message, now());
-    process_outputs();
+  /// Stops while paused.
+  [[nodiscard]] Clock::time_point now() const override { return paused_since_.value_or(Clock::now()) - paused_time_; }
+  using MemberDriver::carry_out;
+  void carry_out(const MemberAction& action) override {
+    std::visit([this](const auto& what) { carry_out(what); }, action);
   }
-  /// Handles the coordinator's output and arms its timer.
-  void process_outputs();
-  template <class Other>  // messages for jobs with several members
-  void on(const Other&) {}
-  void on(const Refused& refused);
-  void on(const Open& open);
-  void on(const Start& start);
-  void on(const Stop& stop);
-  void on(VerdictMessage verdict);
-  void on(const Notice& notice) { listener_.notice(notice.text); }
-  void on(const EventLine& event) { listener_.event(event.json); }
+  template <class Other>  // actions for several machines
+  void carry_out(const Other&) {}
+  void carry_out(const member_action::StartServer&) { step(member_event::ServerStarted{}); }
+  void carry_out(const member_action::Dial& dial);
+  void carry_out(const FromAgent& message) {
+    coordinator_.receive(own_link, message, now());
+    take_outputs();
+  }
+  void carry_out(const member_action::OpenStore& open);
+  void carry_out(const member_action::CloseLink&) {
+    stop_awaiting();
+    step(member_event::LinkClosed{});
+    step(member_event::ServerDone{1});
+  }
+  void carry_out(const member_action::DropAll&) { alarm_.cancel(); }
+  /// Passes the coordinator's messages on, and arms its timer.
+  void take_outputs();
+
   /// Until a worker connects, the store has no thread: most programs without PyTorch need none.
   Result<void> await_first_client();
   void stop_awaiting() {
@@ -153,9 +142,6 @@ class LocalRendezvous final : public Rendezvous {
   /// Starts with an empty key space and without old connections.
   Result<void> renew_store();
 
-  boost::asio::any_io_executor executor_;
-  RendezvousOptions options_;
-  RendezvousListener listener_;
   LocalEndpoint endpoint_;
   std::unique_ptr<store::TcpServer> store_;
   boost::asio::posix::stream_descriptor first_client_;
@@ -163,10 +149,6 @@ class LocalRendezvous final : public Rendezvous {
   bool store_is_new_ = true;
   Coordinator coordinator_;
   Alarm alarm_;
-  bool processing_ = false;
-  Round round_ = 0;  ///< last started
-  std::string abort_reason_;
-  bool is_over_ = false;
   std::optional<Clock::time_point> paused_since_;
   Clock::duration paused_time_{};
 };
@@ -184,6 +166,7 @@ Result<void> LocalRendezvous::open() {
   auto endpoint = choose_local_endpoint(spec);
   if (!endpoint) return tl::unexpected(endpoint.error());
   endpoint_ = std::move(*endpoint);
+  run_id_ = endpoint_.run_id;
   store::TcpServerOptions options;
   options.addresses = endpoint_.listen_on;
   options.port = endpoint_.port;
@@ -196,7 +179,11 @@ Result<void> LocalRendezvous::open() {
     return tl::unexpected(error);
   }
   port_ = (*server)->port();
-  endpoint_.advertised = reachable_address(endpoint_.advertised, (*server)->addresses());
+  MemberOptions member;
+  member.may_run_server = true;
+  member.join.address = reachable_address(endpoint_.advertised, (*server)->addresses());
+  start_machine(std::move(member));
+  step(member_event::Prepare{});
   if (!options_.with_store) return {};
   store_ = std::move(*server);
   return await_first_client();
@@ -217,49 +204,27 @@ Result<void> LocalRendezvous::await_first_client() {
   return {};
 }
 
-void LocalRendezvous::join() {
-  Join join;
-  join.version = options_.version;
-  join.job_id = endpoint_.run_id;
-  join.agent_id = random_id();
-  join.host = options_.full_host;
-  join.local_world_size = static_cast<std::uint32_t>(options_.local_world_size);
-  join.role = options_.spec->role;
-  join.address = endpoint_.advertised;
-  join.runs_coordinator = true;
-  join.settings = join_settings(*options_.spec);
+void LocalRendezvous::carry_out(const member_action::Dial& dial) {
+  Join join = dial.join;
   for (auto& [key, value] : join.settings) {
     if (key == "min_nodes" || key == "max_nodes") value = "1";
     if (key == "node_max_failures") value = "0";  // no other machine to continue on
   }
   const LinkAddresses addresses{*IpAddress::parse("127.0.0.1"), *IpAddress::parse("127.0.0.1")};
   coordinator_.join(own_link, join, addresses, now());
-  process_outputs();
+  take_outputs();
 }
 
-void LocalRendezvous::process_outputs() {
-  if (std::exchange(processing_, true)) return;  // nested output is handled by the outer call
-  for (auto outputs = coordinator_.take_outputs(); !outputs.empty(); outputs = coordinator_.take_outputs()) {
-    for (auto& one : outputs) {
-      if (one.message && !is_over_) std::visit([this](auto& what) { on(what); }, *one.message);
-    }
+void LocalRendezvous::take_outputs() {
+  for (auto& output : coordinator_.take_outputs()) {
+    if (output.message) step(std::move(*output.message));
   }
-  processing_ = false;
   const auto wanted = coordinator_.next_deadline();
-  if (is_over_ || !wanted) return alarm_.cancel();
-  const Clock::duration late = Clock::now() - now();
-  alarm_.set(*wanted + late, [this] {
+  if (!wanted) return alarm_.cancel();
+  alarm_.set(*wanted + (Clock::now() - now()), [this] {
     coordinator_.tick(now());
-    process_outputs();
+    take_outputs();
   });
-}
-
-void LocalRendezvous::on(const Refused& refused) {
-  VerdictMessage verdict;
-  verdict.kind = VerdictKind::launcher_failed;
-  verdict.exit_code = exit_codes::launcher_failed;
-  abort_reason_ = refused.why;
-  on(verdict);
 }
 
 Result<void> LocalRendezvous::renew_store() {
@@ -267,32 +232,10 @@ Result<void> LocalRendezvous::renew_store() {
   return store_->new_round();
 }
 
-void LocalRendezvous::on(const Open& open) {
-  if (auto renewed = renew_store(); !renewed) {
-    return abort({AbortKind::cannot_go_on, exit_codes::launcher_failed, renewed.error().message});
-  }
-  send(Opened{open.round, port_});
-}
-
-void LocalRendezvous::on(const Start& start) {
-  round_ = start.round;
-  RankAssignment ranks = start.ranks;
-  ranks.run_id = endpoint_.run_id;
-  ranks.round = start.round;
-  listener_.round_begins(start.round, ranks);
-}
-
-void LocalRendezvous::on(const Stop& stop) {
-  if (stop.round == round_) listener_.stop(stop);
-  else send(Stopped{stop.round, {}, {}});  // the store could not be opened: nothing runs
-}
-
-void LocalRendezvous::on(VerdictMessage verdict) {
-  is_over_ = true;
-  // With one machine the host need not be named.
-  if (verdict.kind == VerdictKind::launcher_failed || verdict.kind == VerdictKind::timed_out)
-    verdict.why = abort_reason_;
-  listener_.verdict(verdict);
+void LocalRendezvous::carry_out(const member_action::OpenStore& open) {
+  auto renewed = renew_store();
+  if (renewed) step(member_event::StoreOpened{open.order.round, port_});
+  else step(member_event::StoreOpened{open.order.round, tl::unexpected(renewed.error())});
 }
 
 void LocalRendezvous::set_paused(bool paused) {
@@ -300,6 +243,7 @@ void LocalRendezvous::set_paused(bool paused) {
   if (paused) paused_since_ = Clock::now();
   else paused_time_ += Clock::now() - *std::exchange(paused_since_, std::nullopt);
   alarm_.set_paused(paused);
+  timer_.set_paused(paused);
 }
 
 }  // namespace

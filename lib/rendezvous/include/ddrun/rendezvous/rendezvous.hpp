@@ -12,22 +12,10 @@
 #include "ddrun/base/result.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 #include "ddrun/rendezvous/secret.hpp"
+#include "ddrun/rendezvous/to_agent.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::rendezvous {
-
-/// Callbacks to a member of a job, all on the executor. On one machine they may come from within a call of Rendezvous,
-/// on several machines never.
-struct RendezvousListener {
-  std::function<void(Round, const RankAssignment&)> round_begins;  ///< the workers of this round may start
-  std::function<void(const Stop&)> stop;                           ///< the current round is over
-  std::function<void(const VerdictMessage&)> verdict;              ///< the job is over; no callback follows
-  std::function<void(const std::string&)> coordinator_lost;        ///< one sentence; no callback follows
-  std::function<void(const NodeReport&)> node_report;
-  std::function<void(const std::string&)> event;   ///< a line of JSON
-  std::function<void(const std::string&)> notice;  ///< for the user, while waiting
-  std::function<void(int)> signal;                 ///< for the workers of the current round: pass_signal()
-};
 
 struct RendezvousOptions {
   const LaunchSpec* spec = nullptr;  ///< borrowed
@@ -69,19 +57,13 @@ class Rendezvous {
   /// The job's id, the same on all agents.
   [[nodiscard]] virtual const std::string& run_id() const = 0;
 
-  /// Starts to join, for at most the join timeout. Callbacks begin here.
+  /// Starts to join, for at most the join timeout. The listener's calls begin here.
   virtual void join() = 0;
 
-  // Local results. Ignored after coordinator_lost or the verdict. Before the first round, leave and abort end the wait
-  // at once.
-  virtual void failed(const Failed& failure) = 0;
-  virtual void succeeded() = 0;
-  virtual void stopped(const Stopped& stopped) = 0;
-  virtual void leave(const Leave& why) = 0;
-  virtual void abort(const Abort& why) = 0;
-
-  /// Sends SIGUSR1 or SIGUSR2 to the workers of all machines, including this one, by each agent's `signal` callback.
-  virtual void pass_signal(int signal) = 0;
+  /// A result of this node, for its current round. Ignored after CoordinatorLost or the verdict. Before the first
+  /// round, Leave and Abort end the wait at once. PassSignal: SIGUSR1 or SIGUSR2 for the workers of all machines,
+  /// including this one.
+  virtual void send(const FromAgent& message) = 0;
 
   /// The agent cannot continue and sends nothing more: on several machines the connection is closed, and this node
   /// counts as lost.
@@ -94,6 +76,9 @@ class Rendezvous {
   /// calls `done`.
   virtual void async_close(std::function<void()> done) = 0;
 };
+
+/// Called on the executor, never from within a call of Rendezvous.
+using RendezvousListener = std::function<void(const ToAgent&)>;
 
 /// The implementation for `options.spec`: one machine, or several. To add one, write a class and a row in
 /// rendezvous.cpp.

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/post.hpp>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "ddrun/base/alarm.hpp"
+#include "ddrun/rendezvous/rendezvous.hpp"
+#include "member_machine.hpp"
+
+namespace ddrun::rendezvous {
+
+/// What the drivers of a MemberMachine share: its events in order, its timer, and what it tells the agent. A driver
+/// carries out the other actions.
+class MemberDriver : public Rendezvous, public std::enable_shared_from_this<MemberDriver> {
+ public:
+  [[nodiscard]] bool runs_coordinator() const override { return machine_ && machine_->runs_coordinator(); }
+  [[nodiscard]] const std::string& run_id() const override { return run_id_; }
+  void join() override { step(member_event::Begin{}); }
+  void send(const FromAgent& message) override { step(message); }
+  void abandon(const std::string& /*why*/) override { step(member_event::Abandon{}); }
+  void set_paused(bool /*paused*/) override {}
+  void async_close(std::function<void()> done) override {
+    done_ = std::move(done);
+    step(member_event::Close{});
+  }
+
+ protected:
+  MemberDriver(boost::asio::any_io_executor executor, RendezvousOptions options, RendezvousListener listener)
+      : executor_(std::move(executor)),
+        options_(std::move(options)),
+        timer_(executor_),
+        listener_(std::move(listener)) {}
+
+  /// In open(). `options`: without what is the same for each driver.
+  void start_machine(MemberOptions options);
+  /// An event that an action causes waits until all actions before are carried out.
+  void step(MemberEvent event);
+  virtual void carry_out(const MemberAction& action) = 0;
+  [[nodiscard]] virtual Clock::time_point now() const { return Clock::now(); }
+
+  // In every driver:
+  void carry_out(const ToAgent& what) {
+    boost::asio::post(executor_, [self = shared_from_this(), what] { self->listener_(what); });
+  }
+  void carry_out(const member_action::Done&) { boost::asio::post(executor_, std::exchange(done_, {})); }
+
+  boost::asio::any_io_executor executor_;
+  RendezvousOptions options_;
+  std::string run_id_;
+  Alarm timer_;
+
+ private:
+  RendezvousListener listener_;
+  std::optional<MemberMachine> machine_;
+  std::deque<MemberEvent> events_;
+  std::optional<Clock::time_point> armed_;  ///< the timer
+  std::function<void()> done_;
+};
+
+}  // namespace ddrun::rendezvous
