@@ -51,6 +51,29 @@ void draw_silence(Random& random, FailoverScenario& drawn) {
   else drawn.faults.front() = fault;
 }
 
+/// In mid-round a machine is mute, deaf or cut off, each for a while and one after the other, and its workers stop as
+/// slowly as they may.
+void draw_lost_sight(Random& random, FailoverScenario& drawn) {
+  drawn.agents = drawn.max_nodes = random.between(2, 4);
+  drawn.min_nodes = random.between(1, drawn.max_nodes - 1);
+  drawn.max_restarts = 6;
+  drawn.grace = milliseconds(random.between(4'000, 30'000));
+  if (drawn.fence) drawn.fence = drawn.grace + milliseconds(4'000);
+  drawn.max_run = seconds(60);
+  drawn.faults.clear();
+  FailoverScenario::Fault fault;
+  fault.when = drawn.arrival_spread + random.time(seconds(3), seconds(12));
+  fault.of_leader = random.chance(0.2);
+  fault.machine = random.below(1'000'000);
+  for (int left = random.between(1, 3); left > 0; --left) {
+    constexpr Kind kinds[] = {Kind::mute, Kind::deaf, Kind::cut_off};
+    fault.kind = kinds[random.below(std::size(kinds))];
+    fault.time = random.time(seconds(1), seconds(25));
+    drawn.faults.push_back(fault);
+    fault.when += random.time({}, seconds(6));
+  }
+}
+
 }  // namespace
 
 rendezvous::Settings FailoverScenario::settings() const {
@@ -125,7 +148,8 @@ FailoverScenario draw_failover(std::uint64_t seed) {
     constexpr Kind kinds[] = {Kind::process_killed, Kind::machine_killed,     Kind::suspended,
                               Kind::cut_off,        Kind::cut_apart,          Kind::cut_from_engine,
                               Kind::preempted,      Kind::engine_unavailable, Kind::cut_from_engine,
-                              Kind::slow_clock,     Kind::machine_restarted,  Kind::newcomer};
+                              Kind::slow_clock,     Kind::machine_restarted,  Kind::newcomer,
+                              Kind::mute,           Kind::deaf};
     fault.kind = kinds[random.below(std::size(kinds))];
     // Some faults follow closely on another.
     fault.when = i > 0 && random.chance(0.4) ? drawn.faults.back().when + random.time({}, seconds(6))
@@ -136,6 +160,7 @@ FailoverScenario draw_failover(std::uint64_t seed) {
     drawn.faults.push_back(fault);
   }
   if (random.chance(0.15)) draw_silence(random, drawn);
+  else if (random.chance(0.15)) draw_lost_sight(random, drawn);
   return drawn;
 }
 

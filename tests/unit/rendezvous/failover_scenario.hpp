@@ -41,6 +41,8 @@ struct FailoverScenario {
     cut_off,    ///< the machine, from the others and the engine
     cut_apart,  ///< some machines from the rest, with the engine on one side
     cut_from_engine,
+    mute,       ///< nothing that the machine sends arrives at another one
+    deaf,       ///< nothing that others send arrives at it
     preempted,  ///< SIGTERM
     engine_unavailable,
     slow_clock,         ///< of the machine: less than the lease's margin

@@ -122,7 +122,7 @@ std::optional<std::size_t> FailoverWorld::leader() const {
 
 bool FailoverWorld::reaches_engine(std::size_t machine) const {
   return std::none_of(cuts_.begin(), cuts_.end(), [&](const Cut& one) {
-    return one.until > timeline.now() && (one.inside.count(machine) != 0) != one.engine_inside;
+    return one.until > timeline.now() && !one.one_way && (one.inside.count(machine) != 0) != one.engine_inside;
   });
 }
 
@@ -146,7 +146,13 @@ void FailoverWorld::cut(Cut what, Clock::duration time) {
   for (const auto& [link, at] : connections_) {
     const std::size_t a = nodes_[at.node]->machine();
     const std::size_t b = nodes_[at.coordinator]->machine();
-    if (what.inside.count(a) != what.inside.count(b)) network_.stall(link, time);
+    if (what.inside.count(a) == what.inside.count(b)) continue;
+    const bool agent_hears = what.inside.count(a) != 0 ? what.one_way == FailoverScenario::Kind::mute
+                                                       : what.one_way == FailoverScenario::Kind::deaf;
+    network_.stall(link, time,
+                   !what.one_way ? Network::Stalls::both
+                   : agent_hears ? Network::Stalls::to_coordinator
+                                 : Network::Stalls::to_agent);
   }
 }
 
@@ -246,6 +252,8 @@ void FailoverWorld::inject(const FailoverScenario::Fault& fault) {
       break;
     }
     case Kind::cut_from_engine: cut({{machine}, false, true, {}}, fault.time); break;
+    case Kind::mute:
+    case Kind::deaf: cut({{machine}, false, false, {}, fault.kind}, fault.time); break;
     case Kind::preempted:
       if (node.is_alive()) node.turn([&node] { node.leave(SIGTERM); });
       break;

@@ -82,6 +82,7 @@ class FailoverWorld {
     bool engine_inside = false;
     bool others_inside = false;  ///< only the engine is cut off
     Clock::time_point until;
+    std::optional<FailoverScenario::Kind> one_way{};  ///< mute, deaf: all still reach the engine
   };
   struct Connection {
     std::size_t node = 0;         ///< the agent

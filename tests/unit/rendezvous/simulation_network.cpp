@@ -58,8 +58,8 @@ void Network::close_by_coordinator(LinkId link) {
 void Network::pump_up(LinkId link) {
   Link& at = all_.at(link);
   while (at.up_open && !at.up.sent.empty() && at.up.sent.front().first <= timeline_.now()) {
-    if (timeline_.now() < at.stalled_until) {
-      timeline_.at(at.stalled_until, [this, link] { pump_up(link); });
+    if (timeline_.now() < at.up.stalled_until) {
+      timeline_.at(at.up.stalled_until, [this, link] { pump_up(link); });
       return;
     }
     const auto message = std::move(at.up.sent.front().second);
@@ -77,8 +77,8 @@ void Network::pump_up(LinkId link) {
 void Network::pump_down(LinkId link) {
   Link& at = all_.at(link);
   while (at.down_open && !at.down.sent.empty() && at.down.sent.front().first <= timeline_.now()) {
-    if (timeline_.now() < at.stalled_until) {
-      timeline_.at(at.stalled_until, [this, link] { pump_down(link); });
+    if (timeline_.now() < at.down.stalled_until) {
+      timeline_.at(at.down.stalled_until, [this, link] { pump_down(link); });
       return;
     }
     const auto message = std::move(at.down.sent.front().second);
@@ -107,9 +107,11 @@ void Network::break_link(LinkId link, bool coordinator_notices, bool agent_notic
   }
 }
 
-void Network::stall(LinkId link, Clock::duration time) {
+void Network::stall(LinkId link, Clock::duration time, Stalls which) {
   Link& at = all_.at(link);
-  at.stalled_until = std::max(at.stalled_until, timeline_.now() + time);
+  const auto until = timeline_.now() + time;
+  if (which != Stalls::to_agent) at.up.stalled_until = std::max(at.up.stalled_until, until);
+  if (which != Stalls::to_coordinator) at.down.stalled_until = std::max(at.down.stalled_until, until);
 }
 
 }  // namespace ddrun::test

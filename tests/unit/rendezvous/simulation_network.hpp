@@ -38,8 +38,10 @@ class Network {
 
   /// Messages in flight are lost; each end notices after a while, or never.
   void break_link(LinkId link, bool coordinator_notices, bool agent_notices);
+  /// What delays a link, as TCP sends again what is lost.
+  enum class Stalls { both, to_coordinator, to_agent };
   /// Delays everything by this time; nothing is lost.
-  void stall(LinkId link, Clock::duration time);
+  void stall(LinkId link, Clock::duration time, Stalls which = Stalls::both);
 
   /// Of all that both ends have sent, with its times: equal histories have equal hashes.
   [[nodiscard]] std::uint64_t hash() const { return hash_; }
@@ -48,12 +50,12 @@ class Network {
   template <class Message>
   struct Direction {
     std::deque<std::pair<Clock::time_point, std::optional<Message>>> sent;  ///< no message: closed
+    Clock::time_point stalled_until;
   };
   struct Link {
     std::size_t agent = 0;
     Direction<FromAgent> up;
     Direction<FromCoordinator> down;
-    Clock::time_point stalled_until;
     bool up_open = true;    ///< the coordinator still receives
     bool down_open = true;  ///< the agent still receives
     bool coordinator_done = false;
