@@ -119,7 +119,7 @@ class Load {
 
   void finish() {
     begin("end");
-    for (auto& agent : agents_) send_message(agent, Stopped{agent.round, "", ""});
+    for (auto& agent : agents_) send_message(agent, Stopped{agent.round});
     run_until(ended_, "all have the verdict");
     end();
   }

@@ -178,7 +178,6 @@ class Agent {
   void carry_out(const action::SendSucceeded& succeeded) { member_.send(succeeded); }
   void carry_out(const action::SendStopped&);
   void carry_out(const action::SendLeave& leave) { member_.send(leave); }
-  void carry_out(const action::SendAbort& abort) { member_.send(abort); }
   void carry_out(const action::Abandon& abandon) { member_.abandon(abandon.why); }
   /// Output from now on is a consequence of the stop, and no evidence of a cause.
   void close_evidence();

@@ -60,51 +60,45 @@ constexpr auto table = [] {
   constexpr unsigned close = actions<Abandon, CloseOutput>;
   return std::array{
       on<Start>(idle, {State::rendezvous}, actions<Join>),
-      on<JobTimeout>(idle, {finished}, actions<SendAbort, Finish>),
-      on<EndingSignal>(idle, {finished}, actions<SendLeave, Finish>),
+      on<JobTimeout, EndingSignal>(idle, {finished}, actions<SendLeave, Finish>),
       on<ParentLost>(idle, {finished}, actions<Abandon, Finish>),
       on<VerdictReceived, CoordinatorLost>(idle, {finished}, actions<Finish>),
 
       on<RoundBegins>(State::rendezvous, {State::rendezvous, starting}, actions<SpawnWorkers>),
-      on<JobTimeout>(State::rendezvous, {State::rendezvous, finished}, actions<SendAbort, Finish>),
-      on<EndingSignal>(State::rendezvous, {State::rendezvous, finished}, actions<SendLeave, Finish>),
+      on<JobTimeout, EndingSignal>(State::rendezvous, {State::rendezvous, finished}, actions<SendLeave, Finish>),
       on<ParentLost>(State::rendezvous, {State::rendezvous, finished}, actions<Abandon, Finish>),
       on<StopOrdered>(State::rendezvous, {State::rendezvous}, actions<SendStopped>),
       on<VerdictReceived, CoordinatorLost>(State::rendezvous, {State::rendezvous, finished}, actions<Finish>),
       ignore<WorkerEnded>(State::rendezvous),  // one that SIGKILL did not end in time
 
       on<Spawned>(starting, {running, stopping, killing}, stop | actions<SendSucceeded, StartSkew>),
-      on<SpawnFailed>(starting, {stopping, killing}, stop | actions<SendAbort>),
+      on<SpawnFailed>(starting, {stopping, killing}, stop | actions<SendLeave>),
       on<WorkerEnded>(starting, {starting}, cancel | actions<SendFailed>),
-      on<JobTimeout>(starting, {starting}, cancel | actions<SendAbort>),
-      on<EndingSignal>(starting, {starting}, cancel | actions<SendLeave>),
+      on<JobTimeout, EndingSignal>(starting, {starting}, cancel | actions<SendLeave>),
       on<ParentLost, StopOrdered, VerdictReceived, CoordinatorLost>(starting, {starting}, cancel),
 
       on<WorkerEnded>(running, {running, stopping, killing},
                       stop | stacks | actions<SendFailed, SendSucceeded, StartSkew>),
-      on<SkewExpired>(running, {running, stopping, killing}, stop | stacks | actions<SendAbort>),
-      on<JobTimeout>(running, {stopping, killing}, stop | stacks | actions<SendAbort>),
-      on<EndingSignal>(running, {stopping, killing}, stop | stacks | actions<SendLeave>),
+      on<SkewExpired>(running, {running, stopping, killing}, stop | stacks | actions<SendLeave>),
+      on<JobTimeout, EndingSignal>(running, {stopping, killing}, stop | stacks | actions<SendLeave>),
       on<ParentLost, StopOrdered, VerdictReceived, CoordinatorLost>(running, {stopping, killing}, stop),
 
       on<GroupGone>(stopping, {closing}, close),
       on<StopOrdered>(stopping, {stopping, killing}, kill),
       on<GraceExpired>(stopping, {killing}, kill | stacks),
-      on<JobTimeout>(stopping, {stopping}, actions<SendAbort>),
+      on<JobTimeout>(stopping, {stopping}, actions<SendLeave>),
       on<EndingSignal>(stopping, {stopping, killing}, kill | actions<SendLeave, SignalGroup>),
       on<WorkerEnded, ParentLost, VerdictReceived, CoordinatorLost>(stopping, {stopping}),
       ignore<SkewExpired>(stopping),
 
       on<GroupGone>(killing, {closing}, close),
-      on<KillExpired>(killing, {closing}, close | actions<SendAbort>),
-      on<JobTimeout>(killing, {killing}, actions<SendAbort>),
-      on<EndingSignal>(killing, {killing}, actions<SendLeave>),
+      on<KillExpired>(killing, {closing}, close | actions<SendLeave>),
+      on<JobTimeout, EndingSignal>(killing, {killing}, actions<SendLeave>),
       on<WorkerEnded, ParentLost, VerdictReceived, CoordinatorLost>(killing, {killing}),
       ignore<StopOrdered, SkewExpired>(killing),
 
       on<OutputClosed>(closing, {State::rendezvous, finished}, actions<SendStopped, Finish>),
-      on<JobTimeout>(closing, {closing}, actions<SendAbort>),
-      on<EndingSignal>(closing, {closing}, actions<SendLeave>),
+      on<JobTimeout, EndingSignal>(closing, {closing}, actions<SendLeave>),
       on<ParentLost>(closing, {closing}, actions<Abandon>),
       on<VerdictReceived, CoordinatorLost>(closing, {closing}),
       // GroupGone: from a CheckGone that was queued before.
@@ -204,7 +198,7 @@ GroupMachine::Decision GroupMachine::handle(const event::SpawnFailed& failed) {
   verdict_ = Verdict::launcher_failed;
   message_ = failed.message;
   launcher_code_ = failed.code;
-  return after({action::SendAbort{{rendezvous::AbortKind::cannot_go_on, failed.code, failed.message}}},
+  return after({action::SendLeave{{rendezvous::LeaveKind::cannot_go_on, failed.code, failed.message}}},
                stop_group(SIGTERM));
 }
 
@@ -239,7 +233,7 @@ GroupMachine::Decision GroupMachine::handle(const event::KillExpired& expired) {
     verdict_ = Verdict::launcher_failed;
     message_ = concat("processes of the job cannot be killed: ", expired.left,
                       "; they hang inside the kernel (state D) or belong to another user; not restarting beside them");
-    actions.emplace_back(action::SendAbort{{rendezvous::AbortKind::cannot_go_on, launcher_code_, message_}});
+    actions.emplace_back(action::SendLeave{{rendezvous::LeaveKind::cannot_go_on, launcher_code_, message_}});
   }
   return after(std::move(actions), after(pending_abandon(), {State::closing, {action::CloseOutput{}}}));
 }
@@ -270,8 +264,8 @@ GroupMachine::Decision GroupMachine::after_stacks(action::ReadStacks stacks, Dec
 
 GroupMachine::Decision GroupMachine::handle(const event::JobTimeout&) {
   if (job_is_ending_ || job_succeeded()) return stay();
-  return after({action::SendAbort{
-                   {rendezvous::AbortKind::time_is_up, exit_codes::timed_out,
+  return after({action::SendLeave{
+                   {rendezvous::LeaveKind::time_is_up, exit_codes::timed_out,
                     concat("the job ran for ", format_duration(rules_.job_limit), ", the limit set with --timeout")}}},
                after_stacks({concat("after ", format_duration(rules_.job_limit), " (--timeout)")},
                             end_job(Verdict::timed_out, SIGTERM)));
@@ -293,7 +287,8 @@ GroupMachine::Decision GroupMachine::handle_first_signal(const event::EndingSign
   Decision decision = end_job(Verdict::stopped_by_signal, ending.signal);
   if (ending.signal == SIGQUIT) decision = after_stacks({"at SIGQUIT"}, std::move(decision));
   if (state_ == State::stopping) decision = kills_leftovers ? kill() : stay({action::SignalGroup{ending.signal}});
-  return after({action::SendLeave{{ending.signal, ending.sender}}}, std::move(decision));
+  return after({action::SendLeave{{rendezvous::LeaveKind::signalled, ending.signal, ending.sender}}},
+               std::move(decision));
 }
 
 GroupMachine::Decision GroupMachine::handle_repeated_signal(const event::EndingSignal& ending) {
@@ -327,7 +322,7 @@ GroupMachine::Decision GroupMachine::handle(const event::SkewExpired&) {
   message_ = concat(only_node_ ? "rank" : "local rank", running_.size() == 1 ? " " : "s ",
                     fold_ranks({running_.begin(), running_.end()}), " still ran ", format_duration(*rules_.exit_skew),
                     " after the first worker had ended well (--exit-skew)");
-  return after({action::SendAbort{{rendezvous::AbortKind::skewed, exit_codes::timed_out, message_}}},
+  return after({action::SendLeave{{rendezvous::LeaveKind::skewed, exit_codes::timed_out, message_}}},
                after_stacks({"at the end of --exit-skew"}, end_job(Verdict::timed_out, SIGTERM)));
 }
 

@@ -122,9 +122,6 @@ struct SendStopped {};
 struct SendLeave {
   rendezvous::Leave message;
 };
-struct SendAbort {
-  rendezvous::Abort message;
-};
 struct Abandon {  ///< no more messages: for the others this node is lost
   std::string why;
 };
@@ -133,7 +130,7 @@ struct Abandon {  ///< no more messages: for the others this node is lost
 using Action = std::variant<action::SpawnWorkers, action::CancelSpawn, action::ReadStacks, action::SignalGroup,
                             action::StartGrace, action::KillGroup, action::CheckGone, action::CloseOutput,
                             action::StartSkew, action::Finish, action::Join, action::SendFailed, action::SendSucceeded,
-                            action::SendStopped, action::SendLeave, action::SendAbort, action::Abandon>;
+                            action::SendStopped, action::SendLeave, action::Abandon>;
 
 /// A row of the machine's table: events that can come in a state, the states that may follow, and the actions that may
 /// be taken.

@@ -59,6 +59,14 @@ void JobMember::on(const rendezvous::VerdictMessage& verdict) {
   handlers_.dispatch(event::VerdictReceived{});
 }
 
+void JobMember::on(const rendezvous::Log& log) {
+  switch (log.kind) {
+    case rendezvous::LogKind::event: return events_.write_line(log.text);
+    case rendezvous::LogKind::notice: return say(Level::notice, log.text);
+    case rendezvous::LogKind::report: return record_.add_node_report(log);
+  }
+}
+
 void JobMember::announce_restart() {
   if (!restart_.empty()) say(Level::notice, std::exchange(restart_, {}));
 }
@@ -80,11 +88,6 @@ void JobMember::send_stopped(std::string restart) {
 void JobMember::send(const action::SendLeave& leave) {
   leaving_ = true;
   rendezvous_->send(leave.message);
-}
-
-void JobMember::send(const action::SendAbort& abort) {
-  leaving_ = true;
-  rendezvous_->send(abort.message);
 }
 
 void JobMember::write_verdict(const JobResult& result) {

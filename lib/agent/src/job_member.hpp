@@ -50,7 +50,6 @@ class JobMember {
   /// `restart`: for the user, once another round is certain; may be empty.
   void send_stopped(std::string restart);
   void send(const action::SendLeave& leave);
-  void send(const action::SendAbort& abort);
   void abandon(const std::string& why);
   void pass_signal(int signal) { rendezvous_->send(rendezvous::PassSignal{round_, signal}); }
   /// On machines without the coordinator: the line `verdict` of --events, the coordinator's or this machine's own.
@@ -63,9 +62,7 @@ class JobMember {
   void on(const rendezvous::StopOrder& stop);
   void on(const rendezvous::VerdictMessage& verdict);
   void on(const rendezvous::CoordinatorLost& lost) { handlers_.dispatch(event::CoordinatorLost{lost.why}); }
-  void on(const rendezvous::NodeReport& report) { record_.add_node_report(report); }
-  void on(const rendezvous::EventLine& line) { events_.write_line(line.json); }
-  void on(const rendezvous::Notice& notice) { say(Level::notice, notice.text); }
+  void on(const rendezvous::Log& log);
   void on(const rendezvous::PassSignal& pass) { handlers_.forward_signal(pass.signal); }
   void on(const rendezvous::Waiting&) { announce_restart(); }
   void announce_restart();

@@ -305,6 +305,27 @@ WorkerEnd shortened(WorkerEnd worker) {
 /// Whether another worker failed before the one that ended first.
 bool failed_before(const AttemptResult& attempt) { return attempt.cause && attempt.cause != attempt.first_failure; }
 
+/// For an agent that reports it in a line or two.
+WorkerEnd brief(WorkerEnd worker) {
+  worker = shortened(std::move(worker));
+  worker.stderr_tail.clear();
+  if (worker.error) worker.error->traceback.clear();
+  if (worker.last_words) worker.last_words->text.clear();
+  return worker;
+}
+
+/// JSON of the first worker that failed by itself, and of the one that failed before it, if any; or of a stopped one
+/// that had failed.
+std::string failure_text(const AttemptResult& attempt, WorkerEnd (*shorten)(WorkerEnd)) {
+  const WorkerEnd& first = attempt.workers.at(attempt.first_failure ? *attempt.first_failure : *attempt.cause);
+  Json failure = worker_json(shorten(first));
+  failure["failed_after_s"] = seconds(attempt.cause_evidence.at - first.started);
+  if (attempt.first_failure && failed_before(attempt)) {
+    add_failed_before(failure, shorten(attempt.workers[*attempt.cause]), attempt.cause_evidence);
+  }
+  return one_line(failure);
+}
+
 }  // namespace
 
 void JobRecord::set_verdict(const rendezvous::VerdictMessage& verdict, bool runs_coordinator) {
@@ -333,7 +354,7 @@ JobCause JobRecord::read_cause(const rendezvous::VerdictMessage& verdict, bool r
   cause.is_detailed = cause.is_local || runs_coordinator;
   cause.restarts = verdict.restarts;
   bool is_elsewhere = false;  // of the worker that failed first, according to the coordinator
-  if (auto before = failed_before_from_json(verdict.cause)) {
+  if (auto before = read_failed_first(verdict)) {
     cause.failed_first = std::move(before->worker);
     cause.failed_first_evidence = before->evidence;
     cause.failed_first_host = before->host.empty() ? verdict.host : before->host;
@@ -367,33 +388,26 @@ void JobRecord::begin_round(rendezvous::Round round, const RankAssignment& ranks
   result_.max_restarts = ranks.max_restarts;
 }
 
-void JobRecord::add_node_report(const rendezvous::NodeReport& report) {
-  if (report.workers.empty()) {
+void JobRecord::add_node_report(const rendezvous::Log& report) {
+  if (report.text.empty()) {
     if (!std::exchange(missing_report_warned_, true)) {
       say(Level::warning, concat("the report is missing the workers of ", report.host, " in round ", report.round,
                                  ", and perhaps of other nodes: they sent too much at once"));
     }
     return;
   }
-  result_.other_nodes.push_back({report.round, report.node_rank, report.host, report.workers});
+  result_.other_nodes.push_back({report.round, report.node_rank, report.host, report.text});
 }
 
 rendezvous::Stopped JobRecord::stopped_message(bool whole) const {
-  rendezvous::Stopped stopped;
-  stopped.round = round_;
+  rendezvous::Stopped stopped{round_};
   if (result_.attempts.empty() || result_.attempts.back().round != round_) return stopped;
   const AttemptResult& last = result_.attempts.back();
   // A node whose workers were stopped reports one that had failed before, in case the others only blame peers.
   if (last.first_failure || (last.cause && last.cause_evidence.own)) {
-    const WorkerEnd& first = last.workers.at(last.first_failure ? *last.first_failure : *last.cause);
-    Json cause = worker_json(shortened(first));
-    cause["failed_after_s"] = seconds(last.cause_evidence.at - first.started);
-    if (last.cause) add_evidence(cause, last.cause_evidence, last.workers[*last.cause]);
-    if (last.first_failure && failed_before(last)) {
-      add_failed_before(cause, shortened(last.workers[*last.cause]), last.cause_evidence);
-    }
-    stopped.cause = one_line(cause);
-    if (stopped.cause.size() > max_cause_bytes) stopped.cause.clear();
+    if (last.cause) stopped.failure = evidence_for_coordinator(last.cause_evidence, last.workers[*last.cause]);
+    stopped.failure.full = failure_text(last, shortened);
+    stopped.failure.brief = failure_text(last, brief);
   }
   if (whole) {
     Json workers = Json::array();

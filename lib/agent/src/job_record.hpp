@@ -69,7 +69,7 @@ class JobRecord {
   void set_verdict(const rendezvous::VerdictMessage& verdict, bool runs_coordinator);
   /// Number and ranks of the present round.
   void begin_round(rendezvous::Round round, const RankAssignment& ranks);
-  void add_node_report(const rendezvous::NodeReport& report);
+  void add_node_report(const rendezvous::Log& report);
 
   /// STOPPED for the coordinator: the last attempt's first failure, and all its workers if `whole`.
   [[nodiscard]] rendezvous::Stopped stopped_message(bool whole) const;

@@ -179,13 +179,14 @@ Json preload_json(const PreloadResult& preload) {
           {"imports", preload.imports}};
 }
 
-void add_evidence(Json& cause, const Evidence& evidence, const WorkerEnd& of) {
-  const auto time = std::chrono::duration_cast<std::chrono::microseconds>(evidence.at.time_since_epoch()).count();
-  cause["evidence"] = {{"own", evidence.own},
-                       {"time_us", time},
-                       {"stopped", of.stopped_by_ddrun},
-                       {"explained", is_explained(of)},
-                       {"key", evidence.own && evidence.kind != EvidenceKind::end ? cause_key(of) : std::string()}};
+rendezvous::Failure evidence_for_coordinator(const Evidence& evidence, const WorkerEnd& of) {
+  rendezvous::Failure failure;
+  failure.own = evidence.own;
+  failure.stopped = of.stopped_by_ddrun;
+  failure.explained = is_explained(of);
+  failure.time_us = std::chrono::duration_cast<std::chrono::microseconds>(evidence.at.time_since_epoch()).count();
+  if (evidence.own && evidence.kind != EvidenceKind::end) failure.key = cause_key(of);
+  return failure;
 }
 
 void add_failed_before(Json& worker, const WorkerEnd& failed_first, const Evidence& evidence) {
@@ -195,10 +196,13 @@ void add_failed_before(Json& worker, const WorkerEnd& failed_first, const Eviden
   worker["failed_first"] = std::move(before);
 }
 
-std::optional<FailedBefore> failed_before_from_json(const std::string& text) {
-  const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object() || !json.contains("failed_first")) return std::nullopt;
-  const Json& before = json["failed_first"];
+std::optional<FailedBefore> read_failed_first(const rendezvous::VerdictMessage& verdict) {
+  const auto& other = verdict.failed_first;
+  const Json json = Json::parse(other.failure.empty() ? verdict.cause : other.failure, nullptr, false);
+  // The other node's own report may name a worker that failed before the one that ended first.
+  const bool names_another = json.is_object() && json.contains("failed_first") && json["failed_first"].is_object();
+  if (other.failure.empty() && !names_another) return std::nullopt;
+  const Json& before = names_another ? json["failed_first"] : json;
   auto worker = read_worker(before);
   if (!worker) return std::nullopt;
   worker->stopped_by_ddrun = true;  // it did not end by itself
@@ -207,7 +211,7 @@ std::optional<FailedBefore> failed_before_from_json(const std::string& text) {
   if (const auto held_up = before.find("held_up"); held_up != before.end() && *held_up == true)
     evidence.kind = EvidenceKind::stack;
   evidence.at = worker->started + std::chrono::duration_cast<std::chrono::system_clock::duration>(after);
-  return FailedBefore{std::move(*worker), evidence, text_at(before, "host"), number_of(before, "node_rank", -1)};
+  return FailedBefore{std::move(*worker), evidence, other.host, other.node_rank};
 }
 
 }  // namespace ddrun::agent

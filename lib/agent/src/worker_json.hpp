@@ -28,9 +28,8 @@ double seconds(Duration duration) {
 /// "preload" of the report, and of an event.
 [[nodiscard]] Json preload_json(const PreloadResult& preload);
 
-/// Adds the key "evidence", by which the coordinator compares causes of nodes and attempts. `evidence` is that of
-/// worker `of`, which is `cause` or its "failed_first".
-void add_evidence(Json& cause, const Evidence& evidence, const WorkerEnd& of);
+/// Without the texts. `evidence` is that of worker `of`.
+[[nodiscard]] rendezvous::Failure evidence_for_coordinator(const Evidence& evidence, const WorkerEnd& of);
 /// Adds the key "failed_first": another worker of this machine that failed before `worker`.
 void add_failed_before(Json& worker, const WorkerEnd& failed_first, const Evidence& evidence);
 
@@ -53,7 +52,8 @@ struct FailedBefore {
   std::string host;  ///< empty: that of the cause
   int node_rank = -1;
 };
-/// The key "failed_first", added by add_failed_before() or by the coordinator for another node; nothing if absent.
-[[nodiscard]] std::optional<FailedBefore> failed_before_from_json(const std::string& text);
+/// The worker that failed before the one of the cause, on the same node, by add_failed_before(), or on another; nothing
+/// if there is none.
+[[nodiscard]] std::optional<FailedBefore> read_failed_first(const rendezvous::VerdictMessage& verdict);
 
 }  // namespace ddrun::agent

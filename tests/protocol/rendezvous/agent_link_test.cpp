@@ -211,8 +211,9 @@ TEST_CASE("an agent notices a broken connection and a silent coordinator") {
 
 namespace {
 
-/// Accepts one connection, completes the handshake and sends WELCOME. Returns the connection.
-int welcome(const Listener& listener) {
+/// Accepts one connection, completes the handshake and sends these messages as type and payload. Returns the
+/// connection.
+int greet(const Listener& listener, const std::vector<std::pair<std::uint8_t, std::string>>& messages) {
   const int fd = ::accept(listener.fd, nullptr, nullptr);
   const HmacKey secret(test_secret);
   CoordinatorHandshake handshake(&secret, random_nonce());
@@ -226,11 +227,16 @@ int welcome(const Listener& listener) {
     (void)::send(fd, out.data(), out.size(), MSG_NOSIGNAL);
   }
   auto keys = handshake.keys();
-  std::string payload, out;
-  const auto type = encode(FromCoordinator(Welcome{"a host", 100, 3, "job", "", 0}), payload);
-  keys.sealer.seal(type, payload, out);
+  std::string out;
+  for (const auto& [type, payload] : messages) keys.sealer.seal(type, payload, out);
   (void)::send(fd, out.data(), out.size(), MSG_NOSIGNAL);
   return fd;
+}
+
+std::pair<std::uint8_t, std::string> encoded(const FromCoordinator& message) {
+  std::string payload;
+  const auto type = encode(message, payload);
+  return {type, payload};
 }
 
 }  // namespace
@@ -239,7 +245,7 @@ TEST_CASE("an agent detects silence, and closes once its owner is done") {
   Listener listener;
   Agent agent({{"127.0.0.1", listener.port}});
   int fd = -1;
-  std::thread peer([&] { fd = welcome(listener); });
+  std::thread peer([&] { fd = greet(listener, {encoded(Welcome{"a host", 100, 3, "", 0})}); });
   REQUIRE(agent.link->start());
   REQUIRE(agent.wait_for<Welcome>());
   peer.join();
@@ -264,7 +270,7 @@ TEST_CASE("a link that is closed in order delivers what is queued") {
   REQUIRE(agent.link->start());
   REQUIRE(agent.wait_for<Welcome>());
   bool closed = false;
-  for (int i = 0; i < 300; ++i) agent.link->send(Stopped{1, "", std::string(100'000, 'w')});
+  for (int i = 0; i < 300; ++i) agent.link->send(Stopped{1, {}, std::string(100'000, 'w')});
   agent.link->send(Failed{.round = 99});
   agent.link->close([&] { closed = true; }, 20s);
   CHECK(agent.run_until([&] { return closed; }));
@@ -294,7 +300,7 @@ TEST_CASE("a message above the limit is sent without its optional texts") {
   Agent agent({{"127.0.0.1", f.server->port()}});
   REQUIRE(agent.link->start());
   REQUIRE(agent.wait_for<Welcome>());
-  agent.link->send(Stopped{1, "cause", std::string(5'000'000, 'w')});
+  agent.link->send(Stopped{1, {"failure"}, std::string(5'000'000, 'w')});
   agent.link->send(Opened{8, 1});
   CHECK(agent.wait_for<Start>().value_or(Start{}).round == 8);
 }
@@ -402,7 +408,7 @@ TEST_CASE("the workers of an agent with a blocked thread are killed when their g
   SECTION("but not if they have ended in time") {
     agent.link->send(kill_all);
     REQUIRE(agent.wait_for<Stop>());
-    agent.link->send(Stopped{1, "", ""});
+    agent.link->send(Stopped{1});
     CHECK_FALSE(killed(1, 1s));
   }
 }

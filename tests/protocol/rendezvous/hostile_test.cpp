@@ -118,8 +118,8 @@ TEST_CASE("a handshake that takes too long is closed") {
   const auto begin = Clock::now();
   std::vector<RawAgent> slow;
   for (int i = 0; i < 4; ++i) slow.emplace_back(f.server->port());
-  REQUIRE(slow[1].send(hello("0200 0100 00000000").substr(0, 47)));
-  REQUIRE(slow[2].send(hello("0200 0100 00000000")));
+  REQUIRE(slow[1].send(hello("0300 0100 00000000").substr(0, 47)));
+  REQUIRE(slow[2].send(hello("0300 0100 00000000")));
   REQUIRE(slow[3].handshake() == HandshakeState::done);  // never joins
   for (auto& one : slow) one.receive_all();
   CHECK(Clock::now() - begin > 4s);
@@ -176,7 +176,7 @@ TEST_CASE("frames that are too long, garbled, unknown or unreadable end their co
   check_cut_off("long", "longer than any", [](RawAgent& agent) { agent.send(unhex("01004000 02")); });
   check_cut_off("huge", "longer than any", [](RawAgent& agent) { agent.send(unhex("ffffffff 02")); });
   check_cut_off("garbage", "was changed on its way",
-                [](RawAgent& agent) { agent.send(unhex("04000000 08") + std::string(20, 'x')); });
+                [](RawAgent& agent) { agent.send(unhex("04000000 07") + std::string(20, 'x')); });
   check_cut_off("flipped", "was changed on its way", [](RawAgent& agent) {
     auto bytes = agent.sealed(Pong{1});
     bytes[7] = static_cast<char>(bytes[7] ^ 1);
@@ -203,7 +203,7 @@ TEST_CASE("authenticated peers must send valid messages, too") {
     return open.notices().back();
   };
   CHECK(notice_after(unhex("00000000 63")).find("unknown type 99") != std::string::npos);
-  CHECK(notice_after(unhex("10000000 08 01000000 00000000 0000000000000000"))
+  CHECK(notice_after(unhex("10000000 07 01000000 00000000 0000000000000000"))
             .find("its first message is not JOIN but PONG") != std::string::npos);
   CHECK(notice_after(unhex("04000000 01 ffffffff")).find("JOIN with a payload of 4 bytes") != std::string::npos);
   CHECK(notice_after(unhex("01000100 01")).find("longer than any may be") != std::string::npos);  // 64 KiB and one
@@ -253,7 +253,7 @@ TEST_CASE("without descriptors new connections are closed and the job goes on") 
   int greeted = 0, cut_off = 0;
   for (const int fd : sockets) {
     REQUIRE(::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
-    const auto bytes = hello("0200 0100 00000000");
+    const auto bytes = hello("0300 0100 00000000");
     (void)::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     char reply[hello_size];
     pollfd entry{fd, POLLIN, 0};

@@ -63,8 +63,12 @@ class RawAgent {
 
   /// The bytes of a message, as the next frame of this connection.
   std::string sealed(const rendezvous::FromAgent& message) {
-    std::string payload, bytes;
+    std::string payload;
     const auto type = rendezvous::encode(message, payload);
+    return sealed(type, payload);
+  }
+  std::string sealed(std::uint8_t type, std::string_view payload) {
+    std::string bytes;
     REQUIRE(keys_);
     REQUIRE(keys_->sealer.seal(type, payload, bytes));
     return bytes;

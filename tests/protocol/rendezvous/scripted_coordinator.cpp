@@ -85,10 +85,9 @@ void Coordinator::join(LinkId link, const Join& join, const LinkAddresses& addre
   welcome.coordinator_host = "coordinator's host";
   welcome.heartbeat_ms = static_cast<std::uint32_t>(options.heartbeat_interval.count());
   welcome.heartbeat_misses = static_cast<std::uint32_t>(options.heartbeat_misses);
-  welcome.job_id = join.job_id;
   job_.out.send(link, welcome);
-  if (join.job_id == "no-address") job_.out.send(link, Open{1, "127.0.0.1", 0, {}});
-  if (join.job_id == "link-local") job_.out.send(link, Open{1, "fe80::1", 0, {"fe80::2"}});
+  if (join.job_id == "no-address") job_.out.send(link, Open{1, "127.0.0.1", {}});
+  if (join.job_id == "link-local") job_.out.send(link, Open{1, "fe80::1", {"fe80::2"}});
   if (!script.next_ping) script.next_ping = now + options.heartbeat_interval;
 }
 
@@ -107,13 +106,14 @@ void Coordinator::receive(LinkId link, const FromAgent& message, Clock::time_poi
     for (const auto& [other, peer] : peers)
       job_.out.send(other, Stop{failed->round, false, "", failed->by_signal ? failed->code : 0});
   } else if (const auto* succeeded = std::get_if<Succeeded>(&message)) {
-    for (Round i = 0; i < succeeded->round; ++i) job_.out.send(link, EventLine{std::string(60'000, 'e')});
-  } else if (std::holds_alternative<Leave>(message)) {
+    for (Round i = 0; i < succeeded->round; ++i) job_.out.send(link, Log{LogKind::event, std::string(60'000, 'e')});
+  } else if (const auto* leave = std::get_if<Leave>(&message);
+             leave != nullptr && leave->kind == LeaveKind::signalled) {
     job_.out.send(link, VerdictMessage{});
     job_.out.close(link);
     peers.erase(link);
-  } else if (const auto* abort = std::get_if<Abort>(&message)) {
-    log(concat("Abort: ", abort->what));
+  } else if (leave != nullptr) {
+    log(concat("gave up: ", leave->text));
     for (const auto& [other, peer] : peers) job_.out.send(other, VerdictMessage{});
     job_.phase = Phase::ended;
   }

@@ -31,12 +31,12 @@ TEST_CASE("a dismissed agent gets all its messages before the close") {
   Fixture f;
   // More is queued than was read when the connection ends.
   REQUIRE(f.members[0].send_message(Succeeded{50}));
-  REQUIRE(f.members[0].send_message(Leave{15, ""}));
+  REQUIRE(f.members[0].send_message(Leave{LeaveKind::signalled, 15}));
   for (int i = 0; i < 100; ++i) REQUIRE(f.members[0].send_message(Pong{1}));
   int events = 0;
   bool verdict = false;
   while (const auto message = f.members[0].receive()) {
-    events += std::holds_alternative<EventLine>(*message) ? 1 : 0;
+    events += std::holds_alternative<Log>(*message) ? 1 : 0;
     verdict = verdict || std::holds_alternative<VerdictMessage>(*message);
   }
   CHECK(events == 50);
@@ -69,7 +69,7 @@ TEST_CASE("the end of the job is reported after all agents have been notified") 
   CoordinatorServerOptions options;
   options.on_done = [&] { ++notices_seen; };
   Fixture f(options);
-  REQUIRE(f.members[0].send_message(Abort{}));
+  REQUIRE(f.members[0].send_message(Leave{LeaveKind::cannot_go_on}));
   for (auto& member : f.members) CHECK(member.wait_for<VerdictMessage>());
   CHECK(wait_until([&] { return notices_seen == 1; }));
 }
@@ -121,7 +121,7 @@ TEST_CASE("a slow message counts as a sign of life") {
   options.coordinator.heartbeat_misses = 20;  // tolerates a busy machine
   Fixture f(options);
   RawAgent& agent = f.members[0];
-  const std::string bytes = agent.sealed(Stopped{.round = 1, .cause = "", .workers = std::string(200'000, 'w')});
+  const std::string bytes = agent.sealed(Stopped{.round = 1, .workers = std::string(200'000, 'w')});
   std::string_view left = bytes;
   const auto silent = [](const std::string& line) {
     const auto log = coordinator_log();

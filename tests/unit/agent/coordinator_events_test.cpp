@@ -147,7 +147,7 @@ TEST_CASE("a lost coordinator is the end") {
 TEST_CASE("an end of the job on this node ends it on all nodes") {
   SECTION("the time limit") {
     Walk walk = running();
-    CHECK(walk.on(event::JobTimeout{}) == "send abort 124, stacks, " + stop_with_term);
+    CHECK(walk.on(event::JobTimeout{}) == "send leave 124, stacks, " + stop_with_term);
     CHECK(gone(walk) == "send stopped");
     CHECK(walk.on(event::RoundBegins{1}).empty());
     CHECK(walk.on(event::VerdictReceived{}) == "finish");
@@ -156,7 +156,7 @@ TEST_CASE("an end of the job on this node ends it on all nodes") {
     Walk walk = running();
     walk.ended(0, Exited{1});
     walk.on(event::GraceExpired{});
-    CHECK(walk.on(event::KillExpired{"pid 7 (sleep)"}) == "send abort 125, close");
+    CHECK(walk.on(event::KillExpired{"pid 7 (sleep)"}) == "send leave 125, close");
   }
 }
 
@@ -199,7 +199,7 @@ TEST_CASE("the first success starts the timer of --exit-skew") {
     walk.on(event::RoundBegins{0});
     walk.on(event::Spawned{});
     CHECK(walk.ended(0, Exited{0}) == "skew 5000");
-    CHECK(walk.on(event::SkewExpired{}) == "send abort 124, stacks, " + stop_with_term);
+    CHECK(walk.on(event::SkewExpired{}) == "send leave 124, stacks, " + stop_with_term);
     CHECK(walk.machine.message() == "local rank 1 still ran 5.0 s after the first worker had ended well (--exit-skew)");
   }
   SECTION("on one node") {
@@ -209,7 +209,7 @@ TEST_CASE("the first success starts the timer of --exit-skew") {
     walk.on(event::Spawned{});
     CHECK(walk.ended(2, Exited{0}) == "skew 5000");
     CHECK(walk.ended(0, Exited{0}).empty());
-    CHECK(walk.on(event::SkewExpired{}) == "send abort 124, stacks, " + stop_with_term);
+    CHECK(walk.on(event::SkewExpired{}) == "send leave 124, stacks, " + stop_with_term);
     CHECK(gone(walk) == "send stopped");
     CHECK(walk.machine.verdict() == Verdict::timed_out);
     CHECK(walk.machine.message() == "rank 1 still ran 5.0 s after the first worker had ended well (--exit-skew)");

@@ -47,10 +47,7 @@ inline std::string describe(const std::vector<agent::Action>& actions) {
     std::string operator()(const agent::action::SendSucceeded&) const { return "send succeeded"; }
     std::string operator()(const agent::action::SendStopped&) const { return "send stopped"; }
     std::string operator()(const agent::action::SendLeave& leave) const {
-      return "send leave " + std::to_string(leave.message.signal);
-    }
-    std::string operator()(const agent::action::SendAbort& abort) const {
-      return "send abort " + std::to_string(abort.message.exit_code);
+      return "send leave " + std::to_string(leave.message.code);
     }
     std::string operator()(const agent::action::Abandon&) const { return "abandon"; }
   };
@@ -74,7 +71,6 @@ class OneMachine {
     join_.agent_id = "1";
     join_.host = "a";
     join_.local_world_size = static_cast<std::uint32_t>(workers_);
-    join_.runs_coordinator = true;
     join_.settings = rendezvous::join_settings(spec);
   }
 
@@ -95,16 +91,14 @@ class OneMachine {
     } else if (std::holds_alternative<SendSucceeded>(action)) {
       coordinator_->receive(1, rendezvous::Succeeded{round_}, now);
     } else if (std::holds_alternative<SendStopped>(action)) {
-      coordinator_->receive(1, rendezvous::Stopped{round_, {}, {}}, now);
+      coordinator_->receive(1, rendezvous::Stopped{round_}, now);
     } else if (const auto* leave = std::get_if<SendLeave>(&action)) {
       ends_ = true;
       coordinator_->receive(1, leave->message, now);
-    } else if (const auto* abort = std::get_if<SendAbort>(&action)) {
-      ends_ = true;
-      coordinator_->receive(1, abort->message, now);
     } else if (const auto* abandon = std::get_if<Abandon>(&action)) {
       ends_ = true;
-      coordinator_->receive(1, rendezvous::Abort{{}, exit_codes::launcher_failed, abandon->why}, now);
+      coordinator_->receive(
+          1, rendezvous::Leave{rendezvous::LeaveKind::cannot_go_on, exit_codes::launcher_failed, abandon->why}, now);
     } else {
       return false;
     }

@@ -70,7 +70,7 @@ TEST_CASE("without an own agent the coordinator reports to node rank 0, earlier 
   job.joins("a");
   CHECK(names(job) == std::vector<std::string>{"joined", "joined", "round"});
   CHECK(job.node_rank(2) == 0);
-  CHECK(job.counts(2)[FromCoordinator(EventLine{}).index()] == 3);
+  CHECK(job.counts(2)[FromCoordinator(Log{}).index()] == 3);
 }
 
 TEST_CASE("reports of all nodes go to the agent of the coordinator") {
@@ -83,10 +83,10 @@ TEST_CASE("reports of all nodes go to the agent of the coordinator") {
     job.succeeds(link);
     job.stops(link, "", "workers of " + std::to_string(link));
   }
-  CHECK(job.next<NodeReport>(a) == NodeReport{1, 0, "a", "workers of 2"});
-  CHECK(job.next<NodeReport>(a) == NodeReport{1, 1, "b", "workers of 1"});
+  CHECK(job.next<Log>(a) == Log{LogKind::report, "workers of 2", 1, 0, "a"});
+  CHECK(job.next<Log>(a) == Log{LogKind::report, "workers of 1", 1, 1, "b"});
   CHECK(job.has<VerdictMessage>(a));
-  CHECK_FALSE(job.has<NodeReport>(b));
+  CHECK_FALSE(job.has<Log>(b));
 }
 
 TEST_CASE("the full cause goes to the coordinator's agent, a short one to the rest") {
@@ -96,47 +96,31 @@ TEST_CASE("the full cause goes to the coordinator's agent, a short one to the re
   const LinkId c = job.joins("c");
   job.opens();
   job.fails(b, 2, 3, false);
-  json cause{{"rank", 2},
-             {"pid", 7},
-             {"error", {{"message", "no data"}, {"traceback", std::string(9'000, 't')}}},
-             {"last_words", {{"reason", "ValueError"}, {"text", {std::string(9'000, 'x')}}}},
-             {"stderr_tail", {std::string(9'000, 's')}},
-             {"stderr_log", "/logs/2"},
-             {"evidence", {{"own", false}, {"time_us", 20}}}};
-  const auto reports = [&](const json& report) {
-    job.stops(c, json{{"rank", 4}, {"stderr_tail", {"long"}}, {"evidence", {{"own", true}, {"time_us", 10}}}}.dump());
-    job.stops(b, report.dump());
+  const auto all_stop = [&](const Failure& cause) {
+    job.stops(c, Failure{.full = "all of c", .brief = "c", .own = true});
+    job.stops(b, cause);
     job.stops(a);
   };
   SECTION("of usual size") {
-    reports(cause);
-    const json full = json::parse(job.next<VerdictMessage>(a).cause);
-    CHECK(full.at("stderr_tail").at(0).get<std::string>().size() == 9'000);
-    CHECK(full.at("failed_first").at("stderr_tail").size() == 1);
-    for (const LinkId link : {b, c}) {
-      const json brief = json::parse(job.next<VerdictMessage>(link).cause);
-      CHECK(brief.at("rank") == 2);
-      CHECK(brief.at("stderr_log") == "/logs/2");
-      CHECK(brief.at("error").at("message") == "no data");
-      CHECK(brief.at("last_words").at("reason") == "ValueError");
-      CHECK(brief.at("stderr_tail").empty());
-      CHECK(brief.at("failed_first").at("rank") == 4);
-      CHECK(brief.at("failed_first").at("stderr_tail").empty());
-      CHECK(brief.dump().size() < 1'000);
+    all_stop({"all of b", "b"});
+    const VerdictMessage full = job.next<VerdictMessage>(a);
+    CHECK(full.cause == "all of b");
+    CHECK(full.failed_first == FailedFirst{"all of c", "c", 2});
+    for (const LinkId link : {b, c, job.joins("late")}) {
+      const VerdictMessage brief = job.next<VerdictMessage>(link);
+      CHECK(brief.cause == "b");
+      CHECK(brief.failed_first == FailedFirst{"c", "c", 2});
     }
-    const LinkId late = job.joins("d");
-    CHECK(json::parse(job.next<VerdictMessage>(late).cause).at("stderr_tail").empty());
   }
-  SECTION("a long message is not sent to all") {
-    cause["error"]["message"] = std::string(9'000, 'm');
-    reports(cause);
+  SECTION("a brief one that is long is not sent to all") {
+    all_stop({"all of b", std::string(5'000, 'm')});
     CHECK(job.next<VerdictMessage>(c).cause.empty());
-    CHECK_FALSE(job.next<VerdictMessage>(a).cause.empty());
+    CHECK(job.next<VerdictMessage>(a).cause == "all of b");
   }
   SECTION("more than an agent sends is dropped on receipt") {
-    cause["stderr_tail"][0] = std::string(70'000, 's');
-    reports(cause);
+    all_stop({std::string(70'000, 's'), "b"});
     CHECK(job.next<VerdictMessage>(a).cause.empty());
+    CHECK(job.next<VerdictMessage>(b).cause.empty());
   }
 }
 
@@ -154,8 +138,8 @@ TEST_CASE("an agent that is slow to read reports is not sent more than the trans
     job.fails(2, 2, 1);
     for (LinkId link = 1; link <= 3; ++link) job.stops(link, "", large);
     for (const auto& message : job.received(a)) {
-      const auto* report = std::get_if<NodeReport>(&message);
-      if (report != nullptr) ++(report->workers.empty() ? left_out : with_workers);
+      const auto* report = std::get_if<Log>(&message);
+      if (report != nullptr) ++(report->text.empty() ? left_out : with_workers);
     }
   };
   for (int i = 0; i < 6; ++i) round();

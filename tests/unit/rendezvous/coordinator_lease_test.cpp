@@ -53,7 +53,7 @@ TEST_CASE("without its lease a coordinator lets the round run, and begins no oth
   Leader leader;
   auto& job = leader.job;
   leader.suspend();
-  CHECK(job.next<Notice>(leader.a).text.find("the round that runs goes on") != std::string::npos);
+  CHECK(job.next<Log>(leader.a).text.find("the round that runs goes on") != std::string::npos);
   job.wait(Milliseconds{60'000});
   CHECK_FALSE(job.has<Stop>(leader.b));
 
@@ -100,7 +100,7 @@ TEST_CASE("workers unknown to the next coordinator are killed when the lease and
   SECTION("members first, and then all that could go on") {
     job.disconnects(leader.c);
     CHECK(job.next<Stop>(leader.a).another_round);
-    job.sends(leader.b, Abort{AbortKind::time_is_up, 124, "the time is up"});
+    job.sends(leader.b, Leave{LeaveKind::time_is_up, 124, "the time is up"});
     leader.suspend();
     const Stop stop = job.next<Stop>(leader.a);
     CHECK_FALSE(stop.another_round);
@@ -284,7 +284,7 @@ TEST_CASE("a coordinator whose own agent is lost hands the job to another one, w
 TEST_CASE("what the agent of the coordinator's machine cannot do, another one's may") {
   Leader leader;
   auto& job = leader.job;
-  job.sends(leader.a, Abort{AbortKind::cannot_go_on, 127, "./train is not there"});
+  job.sends(leader.a, Leave{LeaveKind::cannot_go_on, 127, "./train is not there"});
   CHECK(job.next<Stop>(leader.b).another_round);
   leader.all_stop();
   CHECK(job.next<VerdictMessage>(leader.a).exit_code == 127);

@@ -132,20 +132,20 @@ TEST_CASE("a node that has finished may leave without harm") {
 
 TEST_CASE("an agent that cannot go on ends a job of fixed size, and one that is out of time any job") {
   struct Row {
-    Abort abort;
+    Leave leave;
     VerdictKind kind;
     int exit_code;
   };
   const std::vector<Row> rows = {
-      {{AbortKind::cannot_go_on, 125, "the disk is full"}, VerdictKind::launcher_failed, 125},
-      {{AbortKind::cannot_go_on, 127, "the disk is full"}, VerdictKind::launcher_failed, 127},
-      {{AbortKind::cannot_go_on, 0, "the disk is full"}, VerdictKind::launcher_failed, 125},
-      {{AbortKind::time_is_up, 124, "the disk is full"}, VerdictKind::timed_out, 124},
-      {{AbortKind::skewed, 0, "the disk is full"}, VerdictKind::timed_out, 124},
+      {{LeaveKind::cannot_go_on, 125, "the disk is full"}, VerdictKind::launcher_failed, 125},
+      {{LeaveKind::cannot_go_on, 127, "the disk is full"}, VerdictKind::launcher_failed, 127},
+      {{LeaveKind::cannot_go_on, 0, "the disk is full"}, VerdictKind::launcher_failed, 125},
+      {{LeaveKind::time_is_up, 124, "the disk is full"}, VerdictKind::timed_out, 124},
+      {{LeaveKind::skewed, 0, "the disk is full"}, VerdictKind::timed_out, 124},
   };
   for (const Row& row : rows) {
     Three three(row.kind == VerdictKind::launcher_failed ? 3 : 1);
-    three.job.sends(three.b, row.abort);
+    three.job.sends(three.b, row.leave);
     for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link, "details of " + std::to_string(link));
     const VerdictMessage verdict = three.job.next<VerdictMessage>(three.c);
     CHECK(verdict.kind == row.kind);
@@ -156,10 +156,10 @@ TEST_CASE("an agent that cannot go on ends a job of fixed size, and one that is 
 }
 
 TEST_CASE("of an elastic job an agent that cannot go on is a lost node, once its workers are gone") {
-  const Abort abort{AbortKind::cannot_go_on, 127, "no such program"};
+  const Leave leave{LeaveKind::cannot_go_on, 127, "no such program"};
   SECTION("while workers run") {
     Three three(2, {{"max_restarts", "1"}});
-    three.job.sends(three.c, abort);
+    three.job.sends(three.c, leave);
     CHECK(three.job.next<Stop>(three.a) ==
           Stop{1, true, "c (10.0.0.3, node rank 2) was lost: no such program; restarting all workers (restart 1 of 1)",
                0});
@@ -179,7 +179,7 @@ TEST_CASE("of an elastic job an agent that cannot go on is a lost node, once its
   SECTION("while the round ends for a restart already") {
     Three three(2);
     three.job.fails(three.c, 4, 1);
-    three.job.sends(three.c, abort);
+    three.job.sends(three.c, leave);
     for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
     CHECK(three.job.coordinator().job().round == 2);
     CHECK(three.job.coordinator().job().budget.used() == 1);
@@ -188,7 +188,7 @@ TEST_CASE("of an elastic job an agent that cannot go on is a lost node, once its
   SECTION("while the round ends for a newcomer, which used up nothing until then") {
     Three three(2);
     three.job.leaves(three.b, SIGTERM);
-    three.job.sends(three.c, abort);
+    three.job.sends(three.c, leave);
     for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
     CHECK(three.job.coordinator().job().budget.used() == 1);
     CHECK(three.job.next<Waiting>(three.a).waiting_for.starts_with(
@@ -198,7 +198,7 @@ TEST_CASE("of an elastic job an agent that cannot go on is a lost node, once its
     ScriptedJob job(2, 3);
     job.joins("a");
     const LinkId b = job.joins("b");
-    job.sends(b, abort);
+    job.sends(b, leave);
     CHECK(job.closed(b));
     CHECK_FALSE(job.coordinator().job().verdict);
   }
@@ -206,7 +206,7 @@ TEST_CASE("of an elastic job an agent that cannot go on is a lost node, once its
     ScriptedJob job(2, 3, {{"last_call_ms", "0"}});
     const LinkId a = job.joins("a");
     const LinkId b = job.joins("b");
-    job.sends(a, abort);
+    job.sends(a, leave);
     job.stops(a);
     CHECK(job.closed(a));
     CHECK(job.coordinator().job().budget.used() == 0);
@@ -216,56 +216,40 @@ TEST_CASE("of an elastic job an agent that cannot go on is a lost node, once its
   SECTION("but where a spare can take its place, a fixed size is no reason to end") {
     Three three(3);
     const LinkId d = three.job.joins("d");
-    three.job.sends(three.c, abort);
+    three.job.sends(three.c, leave);
     for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
     CHECK(three.job.node_rank(d) == 2);
   }
 }
 
 TEST_CASE("what an agent cannot do ends the job where the others cannot go on without it") {
-  const Abort abort{AbortKind::cannot_go_on, 127, "no such program"};
+  const Leave leave{LeaveKind::cannot_go_on, 127, "no such program"};
   const auto end_reason = [](Three& three) {
     for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
     return three.job.next<VerdictMessage>(three.b).why;
   };
   SECTION("it runs the coordinator") {
     Three three(1);
-    three.job.sends(three.a, abort);
+    three.job.sends(three.a, leave);
     CHECK(end_reason(three) == "a: no such program");
   }
   SECTION("no restart is left") {
     Three three(1, {{"max_restarts", "0"}});
-    three.job.sends(three.c, abort);
+    three.job.sends(three.c, leave);
     CHECK(end_reason(three) == "c: no such program");
   }
   SECTION("it is the only one") {
     ScriptedJob job(1, 3);
     const LinkId a = job.joins("a");
-    job.sends(a, abort);
+    job.sends(a, leave);
     CHECK(job.next<VerdictMessage>(a).why == "a: no such program");
   }
-}
-
-TEST_CASE("a false claim to run the coordinator is ignored") {
-  ScriptedJob job(1, 3, {{"last_call_ms", "0"}});
-  const LinkId a = job.joins("a");
-  job.opens();
-  Join join = job.join_of("b");
-  join.runs_coordinator = true;
-  const LinkId b = job.joins(join);
-  job.stops(a);
-  job.opens();
-  job.leaves(b, SIGTERM);
-  job.stops(a);
-  job.stops(b);
-  CHECK_FALSE(job.coordinator().job().verdict);
-  CHECK(job.coordinator().job().round == 3);
 }
 
 TEST_CASE("an abort wins over a restart that is under way") {
   Three three(3);
   three.job.fails(three.b, 2, 1);
-  three.job.sends(three.c, Abort{AbortKind::time_is_up, 124, "too late"});
+  three.job.sends(three.c, Leave{LeaveKind::time_is_up, 124, "too late"});
   for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
   CHECK(three.job.next<VerdictMessage>(three.a).kind == VerdictKind::timed_out);
 }
@@ -273,7 +257,7 @@ TEST_CASE("an abort wins over a restart that is under way") {
 TEST_CASE("a spare that cannot go on is only lost itself") {
   Three three(3);
   const LinkId spare = three.job.joins("d");
-  three.job.sends(spare, Abort{AbortKind::cannot_go_on, 125, "no memory"});
+  three.job.sends(spare, Leave{LeaveKind::cannot_go_on, 125, "no memory"});
   CHECK(three.job.closed(spare));
   CHECK(three.job.received(three.a).empty());
 }

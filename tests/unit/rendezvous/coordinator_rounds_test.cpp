@@ -14,7 +14,7 @@ using ddrun::test::ScriptedJob;
 TEST_CASE("a round of a fixed size begins when all are there") {
   ScriptedJob job(2, 2);
   const LinkId b = job.joins("b");
-  CHECK(job.next<Welcome>(b) == Welcome{"a", 1000, 3, "job", "", 0});
+  CHECK(job.next<Welcome>(b) == Welcome{"a", 1000, 3, "", 0});
   const Waiting waiting = job.next<Waiting>(b);
   CHECK(waiting == Waiting{1, 2, 2, false, "1 more node"});
   const LinkId a = job.joins("a");

@@ -38,13 +38,13 @@ TEST_CASE("an agent that waits for a disk for ten minutes is not lost, and is re
   RunningPair pair;
   pair.job.stalls(pair.b);
   pair.job.wait(Milliseconds{9'000});
-  CHECK_FALSE(pair.job.has<Notice>(pair.a));
+  CHECK_FALSE(pair.job.has<Log>(pair.a));
   pair.job.wait(Milliseconds{591'000});
   CHECK(pair.both_run());
-  CHECK(pair.job.next<Notice>(pair.a).text.find("b (10.0.0.2, node rank 1) answers, but its ddrun waits") == 0);
+  CHECK(pair.job.next<Log>(pair.a).text.find("b (10.0.0.2, node rank 1) answers, but its ddrun waits") == 0);
   pair.job.unstalls(pair.b);
   pair.job.wait(Milliseconds{2'000});
-  CHECK_FALSE(pair.job.has<Notice>(pair.a));
+  CHECK_FALSE(pair.job.has<Log>(pair.a));
   CHECK(pair.job.coordinator().job().budget.used() == 0);
 }
 

@@ -47,7 +47,7 @@ struct Dialing {
   void join() {
     greet();
     dialer.heard(now);
-    REQUIRE(receive(Welcome{"its host", 1000, 3, "job", "session", 5}));
+    REQUIRE(receive(Welcome{"its host", 1000, 3, "session", 5}));
     REQUIRE(wants<dial::Open>());
   }
   bool receive(const FromCoordinator& message) { return tell(&Dialer::received, message); }
@@ -190,7 +190,7 @@ TEST_CASE("a dialer is sent elsewhere by a coordinator that refuses it") {
     CHECK(d.retries == Texts{"moved"});
   }
   SECTION("it leads no more, and does not know") {
-    CHECK(d.receive(Welcome{"its host", 1000, 3, "job", "session", 5}));
+    CHECK(d.receive(Welcome{"its host", 1000, 3, "session", 5}));
     CHECK(d.retries == Texts{"the coordinator on its host (10.0.0.1:7) leads no more"});
   }
   SECTION("another job, unless that is the last address") {

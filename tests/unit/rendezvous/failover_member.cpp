@@ -307,7 +307,7 @@ void SimulatedMember::leave(int signal) {
     return exit();
   }
   awaits_verdict_ = member_.runs_coordinator();
-  step(FromAgent(Leave{signal, "pid 1"}));
+  step(FromAgent(Leave{LeaveKind::signalled, signal, "pid 1"}));
   if (workers_ != Workers::none) stop_workers(0);
   else if (!awaits_verdict_) end(Outcome::left, std::nullopt);
 }
@@ -398,7 +398,7 @@ void SimulatedMember::stop_workers(int signal, Milliseconds max_grace) {
 void SimulatedMember::on_workers_ended() {
   workers_ = Workers::none;
   if (std::exchange(workers_live_, false)) world_.invariants.on_workers_end(*this);
-  step(FromAgent(Stopped{start_->round, {}, {}}));
+  step(FromAgent(Stopped{start_->round}));
   if (outcome_ != Outcome::none) return step(member_event::Close{});
   if (is_leaving_ && !awaits_verdict_) end(Outcome::left, std::nullopt);
 }

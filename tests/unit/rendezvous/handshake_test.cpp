@@ -94,8 +94,8 @@ TEST_CASE("the handshake has the layout of PROTOCOL.md") {
   const auto hello = [](const char* numbers, std::uint8_t fill) {
     return "DDRUN-RV" + unhex(numbers) + std::string(32, static_cast<char>(fill));
   };
-  const auto first = hello("0200 0100 00000000", 1);
-  const auto second = hello("0200 0000 00000000", 2);
+  const auto first = hello("0300 0100 00000000", 1);
+  const auto second = hello("0300 0000 00000000", 2);
   const HmacKey key(secret.sign({"ddrun rendezvous 1", first, second}));
   CHECK(sides.to_coordinator == first + std::string(view(key.sign({"ddrun agent"}))));
   CHECK(sides.to_agent == second + std::string(view(key.sign({"ddrun coordinator"}))));
@@ -128,7 +128,7 @@ TEST_CASE("a false coordinator is detected") {
   TwoSides sides(&secret, &secret);
   std::string out = sides.to_coordinator;
   std::string_view bytes;
-  const auto hello = "DDRUN-RV" + unhex("0200 0000 00000000") + std::string(32, 'n');
+  const auto hello = "DDRUN-RV" + unhex("0300 0000 00000000") + std::string(32, 'n');
   bytes = hello;
   REQUIRE(sides.agent.feed(bytes, out) == HandshakeState::in_progress);
   SECTION("with a proof of its own making") {
@@ -165,7 +165,7 @@ TEST_CASE("another version of the protocol is named on both sides") {
   CHECK(sides.coordinator.state() == HandshakeState::other_version);
   CHECK(sides.coordinator.peer_version() == 7);
   CHECK(sides.agent.state() == HandshakeState::other_version);
-  CHECK(sides.agent.peer_version() == 2);
+  CHECK(sides.agent.peer_version() == protocol_version);
   CHECK(sides.to_agent.size() == hello_size);
 }
 

@@ -83,7 +83,7 @@ struct Member {
     failed.round = ++number_;
     failed.code = code;
     rendezvous->send(failed);
-    rendezvous->send(Stopped{number_, {}, {}});
+    rendezvous->send(Stopped{number_});
     hear();
   }
 
@@ -161,12 +161,12 @@ TEST_CASE("a member of this very process may take what time it needs") {
   REQUIRE(member.rendezvous->open());
   member.join();
   REQUIRE(member.round);
-  member.rendezvous->send(Leave{SIGTERM, ""});
+  member.rendezvous->send(Leave{LeaveKind::signalled, SIGTERM, ""});
   member.hear();
   REQUIRE(member.stop);
   CHECK_FALSE(member.verdict);
   CHECK(member.io.run_one_for(std::chrono::milliseconds(1)) == 0);  // no timer is armed
-  member.rendezvous->send(Stopped{1, {}, {}});
+  member.rendezvous->send(Stopped{1});
   member.hear();
   REQUIRE(member.verdict);
   CHECK(member.verdict->kind == VerdictKind::stopped_by_signal);

@@ -9,7 +9,7 @@ using namespace ddrun::rendezvous;
 TEST_CASE("a recorded verdict has the result, and not the details of its cause") {
   for (const auto kind : {VerdictKind::success, VerdictKind::worker_failed, VerdictKind::timed_out,
                           VerdictKind::stopped_by_signal, VerdictKind::launcher_failed, VerdictKind::node_lost}) {
-    VerdictMessage verdict{kind, 7, 9, "node3", 3, 17, "rank 17 on node3 exited with code 7", "{}", 2};
+    VerdictMessage verdict{kind, 7, 9, "node3", 3, 17, "rank 17 on node3 exited with code 7", "{}", {}, 2};
     const auto read = parse_verdict(serialize_verdict(verdict));
     REQUIRE(read);
     verdict.cause.clear();

@@ -43,7 +43,6 @@ Join ScriptedJob::own_join_of(const std::string& host) {
   if (coordinator_) throw std::logic_error("the coordinator is there already");
   Join own = join_of(host);
   own.agent_id = "the coordinator's agent";
-  own.runs_coordinator = true;
   options.own_join = own;
   return own;
 }
@@ -94,11 +93,15 @@ void ScriptedJob::fails(LinkId link, int rank, int code, bool may_restart) {
 
 void ScriptedJob::succeeds(LinkId link) { sends(link, Succeeded{coordinator().job().round}); }
 
-void ScriptedJob::stops(LinkId link, const std::string& cause, const std::string& workers) {
-  sends(link, Stopped{coordinator().job().round, cause, workers});
+void ScriptedJob::stops(LinkId link, const Failure& failure, const std::string& workers) {
+  sends(link, Stopped{coordinator().job().round, failure, workers});
 }
 
-void ScriptedJob::leaves(LinkId link, int signal) { sends(link, Leave{signal, "pid 7"}); }
+void ScriptedJob::stops(LinkId link, const std::string& failure, const std::string& workers) {
+  stops(link, Failure{failure, failure}, workers);
+}
+
+void ScriptedJob::leaves(LinkId link, int signal) { sends(link, Leave{LeaveKind::signalled, signal, "pid 7"}); }
 
 void ScriptedJob::wait(Milliseconds time) {
   const auto end = now + time;
@@ -141,8 +144,8 @@ void ScriptedJob::deliver() {
           pong.stalled_ms = static_cast<std::uint32_t>((now - since->second) / Milliseconds{1});
         }
         coordinator().receive(output.link, pong, now);
-      } else if (const auto* event = std::get_if<EventLine>(&*output.message)) {
-        events_.push_back(event->json);
+      } else if (const auto* log = std::get_if<Log>(&*output.message); log != nullptr && log->kind == LogKind::event) {
+        events_.push_back(log->text);
       } else {
         queues_[output.link].push_back(*output.message);
       }

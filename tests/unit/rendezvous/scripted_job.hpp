@@ -44,7 +44,9 @@ class ScriptedJob {
   void opens(std::uint16_t port = 29500);
   void fails(LinkId link, int rank, int code, bool may_restart = true);
   void succeeds(LinkId link);
-  void stops(LinkId link, const std::string& cause = "", const std::string& workers = "");
+  void stops(LinkId link, const Failure& failure, const std::string& workers = "");
+  /// With a failure of this text only.
+  void stops(LinkId link, const std::string& failure = "", const std::string& workers = "");
   void leaves(LinkId link, int signal);
 
   /// Calls the coordinator as its owner.

@@ -9,7 +9,7 @@ using Status = FrameOpener::Status;
 
 namespace {
 
-constexpr std::uint8_t kept = 2;  // OPENED
+constexpr std::uint8_t join_type = 1, kept = 2, pong_type = 7, resume_type = 8;
 using Texts = std::vector<std::string>;
 
 /// Two ends and the connection between them.

@@ -55,7 +55,6 @@ void World::connect(std::size_t index) {
   join.node_rank = agent.wanted_rank;
   join.local_world_size = static_cast<std::uint32_t>(1 + agent.number % 3);
   join.role = agent.number % 4 == 3 ? "other" : "default";
-  join.runs_coordinator = is_own(index);
   join.settings = scenario_.settings();
   if (agent.wrong_settings) join.settings.emplace_back("other", "1");
   network_.send_to_coordinator(agent.link, join);
@@ -120,7 +119,7 @@ void World::on(std::size_t index, const Open& open) {
   timeline_.in(random_.time({}, milliseconds(20)), [this, index, round = open.round] {
     Agent& opening = agents_[index];
     if (opening.round != round || opening.workers != Workers::opening) return;
-    if (random_.chance(scenario_.aborting)) sends(index, Abort{AbortKind::cannot_go_on, 125, "the port is taken"});
+    if (random_.chance(scenario_.aborting)) sends(index, Leave{LeaveKind::cannot_go_on, 125, "the port is taken"});
     else sends(index, Opened{round, 29'500});
   });
 }
@@ -143,7 +142,7 @@ void World::on(std::size_t index, const Start& start) {
       if (agents_[index].workers != Workers::running) return;
       const bool time_is_up = random_.chance(0.5);
       sends(index,
-            Abort{time_is_up ? AbortKind::time_is_up : AbortKind::cannot_go_on, time_is_up ? 124 : 125, "trouble"});
+            Leave{time_is_up ? LeaveKind::time_is_up : LeaveKind::cannot_go_on, time_is_up ? 124 : 125, "trouble"});
       stop_workers(index);
     });
   }
@@ -181,7 +180,7 @@ void World::stop_workers(std::size_t index) {
     if (stopping.round != round || stopping.sent_stopped) return;
     stopping.workers = Workers::none;
     stopping.sent_stopped = true;
-    sends(index, Stopped{round, "cause", "workers"});
+    sends(index, Stopped{round, {"cause", "cause"}, "workers"});
   });
 }
 
@@ -217,7 +216,7 @@ void World::leave(std::size_t index) {
     return;
   }
   agent.leaving = true;
-  sends(index, Leave{random_.chance(0.5) ? SIGINT : SIGTERM, "pid 1"});
+  sends(index, Leave{LeaveKind::signalled, random_.chance(0.5) ? SIGINT : SIGTERM, "pid 1"});
   stop_workers(index);
 }
 

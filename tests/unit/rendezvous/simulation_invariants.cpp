@@ -48,11 +48,13 @@ void Invariants::receives(LinkId link, const FromAgent& message, Clock::time_poi
       if (stopped->round == started_) stopped_[link] = *stopped;
     }
   } else if (const auto* leave = std::get_if<Leave>(&message)) {
-    signals_.insert(leave->signal);
-    leaving_.insert(link);
-  } else if (const auto* abort = std::get_if<Abort>(&message)) {
+    if (leave->kind == LeaveKind::signalled) {
+      signals_.insert(leave->code);
+      leaving_.insert(link);
+      return;
+    }
     aborted_ = true;
-    if (abort->kind != AbortKind::cannot_go_on) return;
+    if (leave->kind != LeaveKind::cannot_go_on) return;
     // For the others it may count as a lost node.
     cannot_go_on_.insert(link);
     any_loss_ = true;

@@ -28,7 +28,7 @@ struct Scenario {
   Clock::duration max_run{0};  ///< of a worker
   double failing = 0;          ///< a node's workers fail in a round
   double stuck = 0;            ///< a node never sends OPENED or STOPPED
-  double aborting = 0;         ///< a node sends ABORT after OPEN or START
+  double aborting = 0;         ///< a node cannot go on after OPEN or START
   double reconnecting = 0;     ///< an agent connects twice
   Clock::duration max_latency{0};
 

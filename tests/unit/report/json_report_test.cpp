@@ -10,6 +10,7 @@
 #include "ddrun/test/files.hpp"
 #include "event_log.hpp"
 #include "job_samples.hpp"
+#include "worker_json.hpp"
 
 using namespace ddrun;
 using namespace ddrun::agent;
@@ -270,6 +271,38 @@ TEST_CASE("a report that cannot be written says which file and why") {
   REQUIRE_FALSE(full);
   CHECK(full.error().message == "--report: cannot write /dev/full: No space left on device");
   CHECK(write_report("/dev/null", json_report(JobResult())));
+}
+
+TEST_CASE("a worker that failed before the cause is read from a verdict, of the same node or of another") {
+  rendezvous::VerdictMessage verdict;
+  Json cause = worker_json(worker(3, Exited{1}));
+  verdict.cause = one_line(cause);
+  CHECK_FALSE(read_failed_first(verdict));
+  add_failed_before(cause, worker(5, Exited{2}), {EvidenceKind::stack, {}});
+  verdict.cause = one_line(cause);
+  const auto same_node = read_failed_first(verdict);
+  REQUIRE(same_node);
+  CHECK(same_node->worker.rank == 5);
+  CHECK(same_node->evidence.kind == EvidenceKind::stack);
+  CHECK(same_node->host.empty());
+  // The other node's report takes precedence; what it names itself, too.
+  Json other = worker_json(worker(8, Exited{1}));
+  other["failed_after_s"] = 2.5;
+  verdict.failed_first = {one_line(other), "c", 2};
+  auto elsewhere = read_failed_first(verdict);
+  REQUIRE(elsewhere);
+  CHECK(elsewhere->worker.rank == 8);
+  CHECK(elsewhere->evidence.at == elsewhere->worker.started + 2500ms);
+  CHECK(elsewhere->host == "c");
+  CHECK(elsewhere->node_rank == 2);
+  add_failed_before(other, worker(9, Exited{1}), {});
+  verdict.failed_first.failure = one_line(other);
+  elsewhere = read_failed_first(verdict);
+  REQUIRE(elsewhere);
+  CHECK(elsewhere->worker.rank == 9);
+  CHECK(elsewhere->host == "c");
+  verdict.failed_first.failure = "no JSON";
+  CHECK_FALSE(read_failed_first(verdict));
 }
 
 TEST_CASE("the report of a job on several machines has the workers of all of them, by rank") {

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <nlohmann/json.hpp>
-#include <optional>
+#include <tuple>
+#include <utility>
 
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/text.hpp"
@@ -63,19 +63,18 @@ VerdictMessage node_lost(const Member& member, const std::string& how) {
 }
 
 VerdictMessage left(const Member& member, const Leave& leave) {
-  const int signal = leave.signal > 0 && leave.signal < 128 ? leave.signal : SIGTERM;
+  if (leave.kind != LeaveKind::signalled) {
+    const bool in_time = leave.kind == LeaveKind::cannot_go_on;
+    return make_verdict(member, in_time ? VerdictKind::launcher_failed : VerdictKind::timed_out,
+                        exit_code_or(leave.code, in_time ? exit_codes::launcher_failed : exit_codes::timed_out),
+                        concat(member.host, ": ", leave.text));
+  }
+  const int signal = leave.code > 0 && leave.code < 128 ? leave.code : SIGTERM;
   VerdictMessage verdict = make_verdict(member, VerdictKind::stopped_by_signal, exit_codes::signal_base + signal,
                                         concat("stopped by ", signal_name(signal), " on ", member.host,
-                                               leave.sender.empty() ? "" : concat(" (from ", leave.sender, ")")));
+                                               leave.text.empty() ? "" : concat(" (from ", leave.text, ")")));
   verdict.signal = signal;
   return verdict;
-}
-
-VerdictMessage aborted(const Member& member, const Abort& abort) {
-  const bool in_time = abort.kind == AbortKind::cannot_go_on;
-  return make_verdict(member, in_time ? VerdictKind::launcher_failed : VerdictKind::timed_out,
-                      exit_code_or(abort.exit_code, in_time ? exit_codes::launcher_failed : exit_codes::timed_out),
-                      concat(member.host, ": ", abort.what));
 }
 
 VerdictMessage skewed(const std::vector<const Member*>& late, Milliseconds allowed) {
@@ -110,105 +109,53 @@ VerdictMessage too_few(int joined, int wanted, Milliseconds timeout, const std::
   return verdict;
 }
 
-namespace {
-
-constexpr std::size_t max_abbreviated_bytes = 4096;
-
-void strip_details(nlohmann::ordered_json& worker) {
-  if (!worker.is_object()) return;
-  const auto empty = [](nlohmann::ordered_json& of, const char* key, const nlohmann::ordered_json& by) {
-    if (of.is_object() && of.contains(key)) of[key] = by;
-  };
-  empty(worker, "stderr_tail", nlohmann::ordered_json::array());
-  if (worker.contains("error")) empty(worker["error"], "traceback", nullptr);
-  if (worker.contains("last_words")) empty(worker["last_words"], "text", nlohmann::ordered_json::array());
-  if (worker.contains("failed_first")) strip_details(worker["failed_first"]);
-}
-
-}  // namespace
-
-std::string abbreviate(const std::string& cause) {
-  if (cause.empty()) return {};
-  auto json = nlohmann::ordered_json::parse(cause, nullptr, false);
-  if (json.is_object()) {
-    strip_details(json);
-    std::string brief = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-    return brief.size() <= max_abbreviated_bytes ? brief : "";
-  }
-  return cause.size() <= max_abbreviated_bytes ? cause : "";
-}
-
 }  // namespace ddrun::rendezvous::causes
 
 namespace ddrun::rendezvous {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+constexpr std::size_t max_full_bytes = 64UL << 10U;
+constexpr std::size_t max_brief_bytes = 4UL << 10U;
 
-struct Evidence {
-  bool own = false;        ///< not a complaint about peers
-  bool stopped = false;    ///< the worker was stopped
-  bool explained = false;  ///< it ended by itself, with a reason
-  std::int64_t time_us = 0;
-  std::string key;
-};
-
-std::optional<Evidence> evidence_of(const Json& cause) {
-  if (!cause.is_object()) return std::nullopt;
-  const auto found = cause.find("evidence");
-  if (found == cause.end() || !found->is_object()) return std::nullopt;
-  const auto is = [&](const char* key) { return found->contains(key) && (*found)[key] == true; };
-  const bool whole = found->contains("own") && (*found)["own"].is_boolean() && found->contains("time_us") &&
-                     (*found)["time_us"].is_number_integer();
-  if (!whole) return std::nullopt;
-  Evidence evidence{is("own"), is("stopped"), is("explained"), (*found)["time_us"].get<std::int64_t>(), {}};
-  if (found->contains("key") && (*found)["key"].is_string()) evidence.key = (*found)["key"].get<std::string>();
-  return evidence;
-}
-
-std::optional<Evidence> evidence_of(const std::string& cause) {
-  return evidence_of(Json::parse(cause, nullptr, false));
+Failure bounded(const Failure& failure) {
+  if (failure.full.size() > max_full_bytes) return {};
+  Failure kept = failure;
+  if (kept.brief.size() > max_brief_bytes) kept.brief.clear();
+  kept.key = causes::truncate_text(plain_line(kept.key));
+  return kept;
 }
 
 }  // namespace
 
-void CauseDetails::add_other(const std::string& host, std::int32_t node_rank, const std::string& json) {
-  if (json.empty()) return;
-  Json cause = Json::parse(json, nullptr, false);
-  const auto evidence = evidence_of(cause);
-  if (!evidence || !evidence->own) return;
-  if (const auto kept = evidence_of(other_evidence_)) {
-    if (kept->explained > evidence->explained) return;
-    if (kept->explained == evidence->explained && kept->time_us <= evidence->time_us) return;
-  }
-  other_evidence_ = Json{{"evidence", cause["evidence"]}}.dump(-1, ' ', false, Json::error_handler_t::replace);
-  // Its report may name a worker that failed before the one that ended first.
-  if (cause.contains("failed_first") && cause["failed_first"].is_object()) cause = Json(cause["failed_first"]);
-  cause["host"] = host;
-  cause["node_rank"] = node_rank;
-  other_ = cause.dump(-1, ' ', false, Json::error_handler_t::replace);
+void CauseDetails::set_cause(const Failure& failure) { cause_ = bounded(failure); }
+
+void CauseDetails::add_other(const Member& member, const Failure& failure) {
+  const auto order = [](const Failure& one) { return std::tuple(one.full.empty(), !one.explained, one.time_us); };
+  if (!failure.own || order(failure) >= order(other_)) return;
+  Failure other = bounded(failure);
+  if (other.full.empty()) return;
+  other_ = std::move(other);
+  other_host_ = member.host;
+  other_node_rank_ = member.node_rank;
 }
 
 bool CauseDetails::other_failed_first() const {
-  const auto ours = evidence_of(cause_);
-  const auto other = evidence_of(other_evidence_);
-  if (!ours || !other) return false;
   // Clocks of machines differ, so two reasons are not ordered by time: a reason only takes precedence over a complaint,
   // and over a worker that was stopped.
-  return !ours->own || (ours->stopped && other->explained);
+  const bool gives_way = !cause_.own || (cause_.stopped && other_.explained);
+  return gives_way && !cause_.full.empty() && !other_.full.empty();
 }
 
-std::string CauseDetails::text() const {
-  if (!other_failed_first()) return cause_;
-  Json cause = Json::parse(cause_, nullptr, false);
-  cause["failed_first"] = Json::parse(other_, nullptr, false);
-  return cause.dump(-1, ' ', false, Json::error_handler_t::replace);
+void CauseDetails::describe(VerdictMessage& verdict, std::string Failure::*text) const {
+  verdict.cause = cause_.*text;
+  const bool adds_other = other_failed_first() && !verdict.cause.empty() && !(other_.*text).empty();
+  verdict.failed_first = adds_other ? FailedFirst{other_.*text, other_host_, other_node_rank_} : FailedFirst{};
 }
 
 std::string CauseDetails::key() const {
-  const auto evidence = evidence_of(other_failed_first() ? other_evidence_ : cause_);
-  return evidence && evidence->own ? plain_line(evidence->key) : std::string();
+  const Failure& failure = other_failed_first() ? other_ : cause_;
+  return failure.own ? failure.key : std::string();
 }
 
 }  // namespace ddrun::rendezvous

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,11 +29,8 @@ namespace ddrun::rendezvous::causes {
 /// `how`: "the connection broke: connection reset by peer".
 [[nodiscard]] VerdictMessage node_lost(const Member& member, const std::string& how);
 [[nodiscard]] VerdictMessage left(const Member& member, const Leave& leave);
-[[nodiscard]] VerdictMessage aborted(const Member& member, const Abort& abort);
 /// Some nodes of the round have finished, and the `late` ones have not.
 [[nodiscard]] VerdictMessage skewed(const std::vector<const Member*>& late, Milliseconds allowed);
-/// A verdict's cause without last lines and traceback, for agents that report it in a line or two.
-[[nodiscard]] std::string abbreviate(const std::string& cause);
 /// `wanted` nodes were needed, `names` had joined.
 [[nodiscard]] VerdictMessage too_few(int joined, int wanted, Milliseconds timeout, const std::string& names);
 
@@ -43,27 +38,28 @@ namespace ddrun::rendezvous::causes {
 
 namespace ddrun::rendezvous {
 
-/// Collects the failure reports of STOPPED while a round is being stopped. The node whose worker failed first is the
-/// cause. Another node's failure is added if the first one only complains about peers, or if its worker was stopped and
-/// the other one ended by itself with a reason. JSON as in PROTOCOL.md, section 3; other text is passed on as it is.
+/// Collects the failures of STOPPED while a round is being stopped. The node whose worker failed first is the cause.
+/// Another node's failure is added if the first one only complains about peers, or if its worker was stopped and the
+/// other one ended by itself with a reason. Failures that are too long count as none.
 class CauseDetails {
  public:
   void clear() { *this = {}; }
   /// From the node of the cause.
-  void set_cause(std::string json) { cause_ = std::move(json); }
+  void set_cause(const Failure& failure);
   /// From another node. Keeps the earliest failure with its own evidence, preferring workers that ended by themselves.
-  void add_other(const std::string& host, std::int32_t node_rank, const std::string& json);
-  /// For VERDICT.
-  [[nodiscard]] std::string text() const;
+  void add_other(const Member& member, const Failure& failure);
+  /// Sets the texts of VERDICT: Failure::full or Failure::brief.
+  void describe(VerdictMessage& verdict, std::string Failure::*text) const;
   /// A line that is equal for failures of the same cause; empty if unknown.
   [[nodiscard]] std::string key() const;
 
  private:
   [[nodiscard]] bool other_failed_first() const;
 
-  std::string cause_;
-  std::string other_;
-  std::string other_evidence_;  ///< timestamp by the other node's clock
+  Failure cause_;
+  Failure other_;
+  std::string other_host_;
+  int other_node_rank_ = -1;
 };
 
 }  // namespace ddrun::rendezvous

@@ -9,6 +9,7 @@
 
 #include "admission.hpp"
 #include "causes.hpp"
+#include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/event_text.hpp"
@@ -27,9 +28,7 @@ std::string conflict_text(const Join& join, const Member& rival) {
   return concat("node rank ", join.node_rank, " is taken by ", describe(rival));
 }
 
-std::string left_text(const Member& member) {
-  return concat("left the job after ", signal_name(member.leaving->signal));
-}
+std::string left_text(const Member& member) { return concat("left the job after ", signal_name(member.leaving->code)); }
 
 std::string leads_no_more(const Job& job, const std::string& why) {
   return concat("the coordinator on ", job.options.host, " leads no more: ", why);
@@ -100,7 +99,7 @@ void Coordinator::admit(LinkId link, const Join& join, const LinkAddresses& addr
     job_.merge(join.claim.job_state, job_.now);  // also from a late claim: the number of restarts never decreases
   }
   job_.out.send(link, Welcome{options.host, static_cast<std::uint32_t>(options.heartbeat_interval.count()),
-                              static_cast<std::uint32_t>(options.heartbeat_misses), job_.job_id, "",
+                              static_cast<std::uint32_t>(options.heartbeat_misses), "",
                               options.term});  // the transport sets the session
   const bool in_time = job_.phase == Phase::gathering || round_.is_stopping_for_another();
   const bool spare = !round_.has_free_place() && (!in_time || job_.members.available() > job_.settings.max_nodes);
@@ -140,7 +139,8 @@ void Coordinator::after_round() {
   auto ended = round_.take_ended();
   if (!ended) return;
   VerdictMessage& cause = ended->cause;
-  cause.cause = ended->details.text();
+  details_ = ended->details;
+  details_.describe(cause, &Failure::full);
   if (ended->is_final()) return end(std::move(cause));
   if (const std::string again = failures_.add(*ended, round_.started_at(), job_.settings); !again.empty()) {
     job_.out.notice(concat("not restarting: ", again, " (", counted(job_.budget.left(job_.now), "restart"),
@@ -222,11 +222,17 @@ void Coordinator::receive(LinkId link, const FromAgent& message, Clock::time_poi
 }
 
 void Coordinator::on(Member& member, const Leave& message) {
-  if (member.leaving) return;
-  VerdictMessage cause = causes::left(member, {message.signal, causes::truncate_text(message.sender)});
+  const Leave leave{message.kind, message.code, causes::truncate_text(message.text)};
+  if (leave.kind != LeaveKind::signalled) give_up(member, leave);
+  else if (!member.leaving) leave_on_signal(member, leave);
+}
+
+void Coordinator::leave_on_signal(Member& member, Leave message) {
+  VerdictMessage cause = causes::left(member, message);
   const int signal = cause.signal;
+  message.code = signal;
   Membership& members = job_.members;
-  members.set_leaving(member, {signal, std::nullopt});
+  members.set_leaving(member, std::move(message));
   job_.event(event_text::left, job_.round, member.node(), cause.why);
   const bool gathering = job_.phase == Phase::gathering;
   const bool in_round = member.in_round();
@@ -248,23 +254,22 @@ void Coordinator::on(Member& member, const Leave& message) {
   }
 }
 
-void Coordinator::on(Member& member, const Abort& received) {
-  const Abort message{received.kind, received.exit_code, causes::truncate_text(received.what)};
+void Coordinator::give_up(Member& member, const Leave& message) {
   const bool gathering = job_.phase == Phase::gathering;
   const bool in_round = member.in_round();
   const bool may_go = !member.runs_coordinator || (job_.options.has_lease && in_round);
-  const bool only_this_node = message.kind == AbortKind::cannot_go_on && may_go;
+  const bool only_this_node = message.kind == LeaveKind::cannot_go_on && may_go;
   const int available = job_.members.available();
   const bool others_can = available > 1 && (!job_.settings.fixed_size() || available > job_.settings.min_nodes);
   const bool ends = job_.phase == Phase::stopping && !round_.is_stopping_for_another();
   if (only_this_node && member.leaving) return;
   if (only_this_node && !in_round && (!gathering || others_can)) {
-    lose_member(member, message.what, job_.now, false);
+    lose_member(member, message.text, job_.now, false);
   } else if (only_this_node && in_round && others_can && job_.can_restart() && !ends) {
     round_.lose_orderly(member, message);
   } else {
-    VerdictMessage cause = causes::aborted(member, message);
-    if (job_.options.single_member) cause.why = message.what;  // the host need not be named
+    VerdictMessage cause = causes::left(member, message);
+    if (job_.options.single_member) cause.why = message.text;  // the host need not be named
     stop_permanently(std::move(cause), &member, 0);
   }
 }
@@ -337,8 +342,8 @@ void Coordinator::check_heartbeats() {
 
 /// The member leaves; the job continues without it.
 void Coordinator::release(Member& member, const std::string& why) {
-  if (member.leaving && member.leaving->abort) {
-    VerdictMessage own = causes::aborted(member, *member.leaving->abort);
+  if (member.leaving && member.leaving->kind != LeaveKind::signalled) {
+    VerdictMessage own = causes::left(member, *member.leaving);
     own.restarts = job_.budget.used();
     job_.out.send(member.link, std::move(own));
     job_.out.close(member.link);
@@ -443,9 +448,7 @@ void Coordinator::publish_verdict() {
   job_.deadlines.clear_all();
   job_.deadlines.arm(Due::verdict, job_.now + shutdown::verdict_timeout);
   job_.event(event_text::verdict, job_.round, *job_.verdict);
-  // Only the observer gets the full cause; other agents get it abbreviated.
   observer_of_the_end_ = job_.out.observer();
-  abbreviated_cause_ = causes::abbreviate(job_.verdict->cause);
   std::vector<const Member*> released;
   for (const auto& [link, member] : job_.members.all()) {
     send_outcome(link, member.in_round());
@@ -463,7 +466,8 @@ void Coordinator::send_outcome(LinkId link, bool took_part) {
     return job_.out.send(link, Refused{RefusalKind::not_needed, "the job has ended well without it"});
   }
   VerdictMessage verdict = *job_.verdict;
-  if (link != observer_of_the_end_) verdict.cause = abbreviated_cause_;
+  // Only the observer gets the full cause.
+  if (link != observer_of_the_end_ && !verdict.cause.empty()) details_.describe(verdict, &Failure::brief);
   job_.out.send(link, std::move(verdict));
 }
 

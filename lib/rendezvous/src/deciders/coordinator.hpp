@@ -73,7 +73,8 @@ class Coordinator {
   void gather();
   void begin_round();
   void on(Member& member, const Leave& message);
-  void on(Member& member, const Abort& message);
+  void leave_on_signal(Member& member, Leave message);
+  void give_up(Member& member, const Leave& message);
   void on(Due due);
   void check_heartbeats();
   void lose_member(Member& member, const std::string& how, Clock::time_point since, bool broken);
@@ -92,8 +93,8 @@ class Coordinator {
   RoundMachine round_{job_};
   FailureHistory failures_;
   TurnedAway turned_away_;
-  bool to_record_ = false;         ///< the transport has not taken the verdict yet
-  std::string abbreviated_cause_;  ///< of the verdict, for all but the observer
+  bool to_record_ = false;  ///< the transport has not taken the verdict yet
+  CauseDetails details_;    ///< of the last round
   std::optional<LinkId> observer_of_the_end_;
   std::optional<std::string> stepped_down_;  ///< why; the reply to agents that join later
 };

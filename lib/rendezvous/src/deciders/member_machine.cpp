@@ -18,6 +18,8 @@ constexpr Milliseconds notice_delay{2'000};
 /// Between attempts to record the verdict while the lease is held.
 constexpr Milliseconds record_retry_interval{500};
 
+Log notice(std::string text) { return {LogKind::notice, std::move(text)}; }
+
 }  // namespace
 
 MemberMachine::MemberMachine(MemberOptions options)
@@ -120,7 +122,7 @@ void MemberMachine::obey(const Welcome& welcome) {
 
 void MemberMachine::obey(const Waiting& waiting) {
   if (!options_.spec.several_machines()) return tell(waiting);
-  if (waiting.spare) return tell(Notice{concat("this node is a spare and waits for ", waiting.waiting_for)});
+  if (waiting.spare) return tell(notice(concat("this node is a spare and waits for ", waiting.waiting_for)));
   const std::string nodes = waiting.min_nodes == waiting.max_nodes
                                 ? std::to_string(waiting.min_nodes)
                                 : concat(waiting.min_nodes, " to ", waiting.max_nodes);
@@ -131,7 +133,7 @@ void MemberMachine::obey(const Waiting& waiting) {
 void MemberMachine::on(const member_event::StoreOpened& opened) {
   if (!is_member()) return;
   if (opened.port) return send(Opened{opened.round, *opened.port});
-  send(Abort{AbortKind::cannot_go_on, exit_codes::launcher_failed,
+  send(Leave{LeaveKind::cannot_go_on, exit_codes::launcher_failed,
              concat("the worker store on ", options_.host, ": ", opened.port.error().message)});
 }
 
@@ -149,7 +151,7 @@ void MemberMachine::obey(const Start& start) {
 
 void MemberMachine::obey(const Stop& stop) {
   if (stop.round == claim_.round) return tell(StopOrder{stop.another_round, stop.why, stop.signal});
-  send(Stopped{stop.round, {}, {}});  // OPEN of a round that was never started: nothing runs
+  send(Stopped{stop.round});  // OPEN of a round that was never started: nothing runs
 }
 
 void MemberMachine::obey(const PassSignal& pass) {
@@ -205,7 +207,7 @@ void MemberMachine::obey(const Refused& refused) {
     return rejoin(refused.why, step_down(refused.why));
   }
   // The local coordinator releases this node like any other.
-  if (refused.kind == RefusalKind::permanent && leave_) return end(left_verdict(""));
+  if (refused.kind == RefusalKind::permanent && leave_) return end(left_verdict(*leave_, ""));
   if (refused.kind != RefusalKind::not_needed) return end(failure(refused.why));
   const std::string what = concat("this node was not needed: ", refused.why);
   if (claim_.round == 0 && options_.run_id == RendezvousSpec().id) {
@@ -213,7 +215,7 @@ void MemberMachine::obey(const Refused& refused) {
     return end(
         failure(concat(what, ", and nothing has run here; a job with a name (--rdzv-id) takes that for success")));
   }
-  tell(Notice{what});
+  tell(notice(what));
   end({});
 }
 
@@ -231,13 +233,13 @@ void MemberMachine::rejoin(const std::string& why, int signal, Milliseconds max_
     return tell(StopOrder{true, concat(why, "; stopping the workers, to join again"), signal, max_grace});
   }
   act(member_action::Hang{});
-  tell(Notice{concat(why, has_lease() ? "; looking for the next coordinator" : "; joining again")});
+  tell(notice(concat(why, has_lease() ? "; looking for the next coordinator" : "; joining again")));
   find_coordinator_again();
 }
 
 void MemberMachine::find_coordinator_again() {
   // The coordinator that got LEAVE no longer knows this node.
-  if (leave_) return end(left_verdict(when_not_member()));
+  if (leave_) return end(left_verdict(*leave_, when_not_member()));
   const Deadline until = now_ + options_.spec.coordinator_timeout;
   if (has_lease()) search_coordinator(until);
   else join_by(until);
@@ -373,31 +375,22 @@ void MemberMachine::end_as_recorded() {
 
 void MemberMachine::note(const lease::tell::Status& status) {
   lease_error_ = status.text;
-  if (!is_over()) tell(Notice{status.text});
+  if (!is_over()) tell(notice(status.text));
 }
 
 /// The running job continues, but without failover.
 void MemberMachine::note(const lease::tell::Unusable& unusable) {
   lease_error_ = unusable.error.message;
-  if (is_member()) tell(Notice{lease_error_});
+  if (is_member()) tell(notice(lease_error_));
   else if (!is_over()) lose({unusable.error, false});
 }
 
 // ---- the end of this node's part
 
 void MemberMachine::say(const Leave& leave) {
-  leave_ = leave;
+  if (leave.kind == LeaveKind::signalled) leave_ = leave;
   if (is_member()) send(leave);
-  else if (!is_over()) end(left_verdict(when_not_member()));
-}
-
-void MemberMachine::say(const Abort& abort) {
-  if (is_member()) return send(abort);
-  if (is_over()) return;
-  VerdictMessage verdict = failure(concat(abort.what, ",", when_not_member()));
-  if (abort.kind != AbortKind::cannot_go_on) verdict.kind = VerdictKind::timed_out;
-  verdict.exit_code = abort.exit_code;
-  end(std::move(verdict));
+  else if (!is_over()) end(left_verdict(leave, when_not_member()));
 }
 
 /// Completes a sentence about an event outside of membership.
@@ -412,12 +405,17 @@ VerdictMessage MemberMachine::failure(std::string why) const {
           .why = std::move(why)};
 }
 
-VerdictMessage MemberMachine::left_verdict(const char* when) const {
-  VerdictMessage verdict = failure(concat("stopped by ", signal_name(leave_->signal),
-                                          leave_->sender.empty() ? "" : concat(" from ", leave_->sender), when));
+VerdictMessage MemberMachine::left_verdict(const Leave& leave, const char* when) const {
+  VerdictMessage verdict = failure(concat(leave.text, ",", when));
+  verdict.exit_code = leave.code;
+  if (leave.kind == LeaveKind::cannot_go_on) return verdict;
+  verdict.kind = VerdictKind::timed_out;
+  if (leave.kind != LeaveKind::signalled) return verdict;
   verdict.kind = VerdictKind::stopped_by_signal;
-  verdict.exit_code = exit_codes::signal_base + leave_->signal;
-  verdict.signal = leave_->signal;
+  verdict.exit_code = exit_codes::signal_base + leave.code;
+  verdict.signal = leave.code;
+  verdict.why =
+      concat("stopped by ", signal_name(leave.code), leave.text.empty() ? "" : concat(" from ", leave.text), when);
   return verdict;
 }
 
@@ -482,7 +480,7 @@ void MemberMachine::on(const member_event::TimeIsUp&) {
 
 void MemberMachine::on(Due due) {
   switch (due) {
-    case Due::notice: return tell(Notice{notice_});
+    case Due::notice: return tell(notice(notice_));
     case Due::search:
       if (state_ != MemberState::searching) return;  // the link reports the reason
       return lose({Error{Errc::timeout,

@@ -217,7 +217,6 @@ class MemberMachine {
   void say(const Succeeded& succeeded);
   void say(const Stopped& stopped);
   void say(const Leave& leave);
-  void say(const Abort& abort);
   void obey(const Welcome& welcome);
   void obey(const Refused& refused);
   void obey(const Waiting& waiting);
@@ -250,7 +249,7 @@ class MemberMachine {
   void end_as_recorded();
   [[nodiscard]] Join join_message() const;
   [[nodiscard]] VerdictMessage failure(std::string why) const;
-  [[nodiscard]] VerdictMessage left_verdict(const char* when) const;
+  [[nodiscard]] VerdictMessage left_verdict(const Leave& leave, const char* when) const;
   [[nodiscard]] const char* when_not_member() const;
   void go_on_closing();
   void finish_closing();
@@ -265,7 +264,7 @@ class MemberMachine {
   std::string agent_id_;
   RoundClaim claim_;            ///< of the last START, for another coordinator
   std::string rejoin_reason_;   ///< empty: not a member before
-  std::optional<Leave> leave_;  ///< this node has to leave
+  std::optional<Leave> leave_;  ///< this node has to leave after a signal
   Deadline join_until_{};       ///< by which a coordinator has to accept this node
   Milliseconds dials_for_{};    ///< until then, when it was last dialled
   Server server_ = Server::none;

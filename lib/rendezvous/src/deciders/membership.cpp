@@ -95,9 +95,9 @@ Member* Membership::conflicting_member(const Join& join) {
   return same == by_wanted_rank_.end() ? nullptr : find(same->second);
 }
 
-void Membership::set_leaving(Member& member, Departure departure) {
+void Membership::set_leaving(Member& member, Leave leave) {
   if (member.available()) ++unavailable_;
-  member.leaving = std::move(departure);
+  member.leaving = std::move(leave);
   release_identity(member);
 }
 

@@ -28,12 +28,6 @@ enum class Part : std::uint8_t {
   finished,   ///< both have come
 };
 
-/// A member that leaves: LEAVE was received, or ABORT.
-struct Departure {
-  int signal = 0;              ///< of LEAVE
-  std::optional<Abort> abort;  ///< the reason, if it leaves by ABORT
-};
-
 /// A member. There may be ten thousand, so nothing common to all is stored here.
 struct Member {
   LinkId link = 0;
@@ -52,7 +46,7 @@ struct Member {
   bool runs_coordinator = false;
 
   bool excluded = false;  ///< its host failed too often, but the coordinator's agent must stay
-  std::optional<Departure> leaving;
+  std::optional<Leave> leaving;
   bool notified_spare = false;
 
   int kept_rank = -1;  ///< in the last started round
@@ -99,7 +93,7 @@ class Membership {
   [[nodiscard]] const Member* own() const { return own_ ? find(*own_) : nullptr; }
 
   /// Excludes it from new rounds and frees its node rank.
-  void set_leaving(Member& member, Departure departure);
+  void set_leaving(Member& member, Leave leave);
   void set_excluded(Member& member);
 
   /// Labels each member by its short host name, or the full one where that is ambiguous. Call before a round begins:

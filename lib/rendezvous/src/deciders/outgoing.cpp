@@ -38,23 +38,23 @@ void Outgoing::on_pong(LinkId link, std::uint32_t number) {
 void Outgoing::event(std::string json, std::size_t max_early) {
   early_events_.push_back(std::move(json));
   if (const auto to = observer_()) {
-    for (auto& one : std::exchange(early_events_, {})) send(*to, EventLine{std::move(one)});
+    for (auto& one : std::exchange(early_events_, {})) send(*to, Log{LogKind::event, std::move(one)});
     return;
   }
   while (early_events_.size() > max_early) early_events_.pop_front();
 }
 
 void Outgoing::notice(const std::string& text) {
-  if (const auto to = observer_()) send(*to, Notice{text});
+  if (const auto to = observer_()) send(*to, Log{LogKind::notice, text});
 }
 
-void Outgoing::report(NodeReport report) {
+void Outgoing::report(Log report) {
   const auto to = observer_();
   if (!to) return;
   if (reported_.to != *to) reported_ = {.to = *to};
-  const bool fits = reported_.sent - reported_.read + report.workers.size() <= max_unread_report_bytes;
-  if (fits) reported_.sent += report.workers.size();
-  else report.workers.clear();
+  const bool fits = reported_.sent - reported_.read + report.text.size() <= max_unread_report_bytes;
+  if (fits) reported_.sent += report.text.size();
+  else report.text.clear();
   send(*to, std::move(report));
 }
 

@@ -19,8 +19,7 @@ struct Output {
   std::optional<FromCoordinator> message;
 };
 
-/// Output queue of a coordinator. Events, notices and reports about workers go to one agent only, the observer, which
-/// shows them to the user.
+/// Output queue of a coordinator. Logs go to one agent only, the observer, which shows them to the user.
 class Outgoing {
  public:
   /// `observer`: its current link, if there is one.
@@ -35,9 +34,9 @@ class Outgoing {
   /// Queued until there is an observer; only the last `max_early` are kept.
   void event(std::string json, std::size_t max_early);
   void notice(const std::string& text);
-  /// Drops the workers from the report if the observer has too many unread bytes, so that it is not disconnected for
+  /// `report` is sent without its text if the observer has too many unread bytes, so that it is not disconnected for
   /// being slow.
-  void report(NodeReport report);
+  void report(Log report);
 
   [[nodiscard]] std::vector<Output> take();
   [[nodiscard]] std::optional<LinkId> observer() const { return observer_(); }

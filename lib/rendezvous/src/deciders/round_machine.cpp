@@ -16,8 +16,6 @@ namespace ddrun::rendezvous {
 namespace {
 
 constexpr Milliseconds open_timeout{30'000};
-/// Of a node's report of its first failure.
-constexpr std::size_t max_cause_bytes = 64UL << 10U;
 /// The longest time that a newcomer waits for the running round to settle, whatever --last-call is.
 constexpr Milliseconds max_settle_time{30'000};
 
@@ -42,7 +40,7 @@ void RoundMachine::begin(std::vector<Member*> members) {
   if (!job_.options.single_member) job_.deadlines.arm(Due::opened, job_.now + open_timeout);
   Member& first = *members_.first();
   members_.set(first, Part::notified);
-  job_.out.send(first.link, Open{job_.round, address_, 0, allowed_addresses(seen, job_.options.own_addresses)});
+  job_.out.send(first.link, Open{job_.round, address_, allowed_addresses(seen, job_.options.own_addresses)});
 }
 
 void RoundMachine::on(Member& member, const Opened& message) {
@@ -106,11 +104,12 @@ void RoundMachine::on(Member& member, const Stopped& message) {
   if (message.round != job_.round || !member.owes_stopped()) return;
   const bool succeeded = member.part == Part::succeeded;
   members_.set(member, succeeded ? Part::finished : Part::stopped);
-  if (!message.workers.empty()) job_.out.report({job_.round, member.node_rank, member.host, message.workers});
+  if (!message.workers.empty()) {
+    job_.out.report({LogKind::report, message.workers, job_.round, member.node_rank, member.host});
+  }
   if (ending_) {
-    const std::string cause = message.cause.size() <= max_cause_bytes ? message.cause : "";
-    if (ending_->cause_link == member.link) ending_->details.set_cause(cause);
-    else ending_->details.add_other(member.host, member.node_rank, cause);
+    if (ending_->cause_link == member.link) ending_->details.set_cause(message.failure);
+    else ending_->details.add_other(member, message.failure);
   } else if (!succeeded) {
     stop_for_cause(causes::node_lost(member, "it stopped its workers without saying why"), member.link, true);
   }
@@ -242,10 +241,10 @@ void RoundMachine::count_loss(VerdictMessage cause) {
   ending.cause_link = 0;
 }
 
-void RoundMachine::lose_orderly(Member& member, const Abort& message) {
-  VerdictMessage cause = causes::node_lost(member, message.what);
+void RoundMachine::lose_orderly(Member& member, const Leave& message) {
+  VerdictMessage cause = causes::node_lost(member, message.text);
   job_.event(event_text::lost, job_.round, member.node(), cause.why);
-  job_.members.set_leaving(member, {0, message});
+  job_.members.set_leaving(member, message);
   if (job_.phase == Phase::running) {
     stop_for_cause(std::move(cause), member.link, true);
   } else if (job_.phase == Phase::opening) {

@@ -33,8 +33,8 @@ class RoundMachine {
   /// `gone` was a member, and is removed. `since`: its last sign of life. `broken`: its connection has ended.
   void on_lost(const Member& gone, VerdictMessage cause, Clock::time_point since, bool broken);
   /// For the others this node is lost; its agent still answers, so its STOPPED is awaited, and its verdict is its own
-  /// abort message.
-  void lose_orderly(Member& member, const Abort& message);
+  /// reason.
+  void lose_orderly(Member& member, const Leave& message);
   void on_suspended();
 
   /// `signal` for the workers; 0: SIGTERM.

@@ -311,9 +311,7 @@ void JobRendezvous::carry_out(const member_action::Resign& resign) {
 // ---- the worker store
 
 void JobRendezvous::carry_out(const member_action::OpenStore& open) {
-  Open order = open.order;
-  if (order.port == 0) order.port = wanted_store_port();
-  step(member_event::StoreOpened{order.round, store_->open(order)});
+  step(member_event::StoreOpened{open.order.round, store_->open(open.order, wanted_store_port())});
 }
 
 /// For firewalls that allow some ports only. Without an endpoint --master-port is the coordinator's.

@@ -102,7 +102,7 @@ class LocalRendezvous final : public MemberDriver {
   Result<void> open() override;
   /// The coordinator ends the job in order, as it has no other process.
   void abandon(const std::string& why) override {
-    send(Abort{AbortKind::cannot_go_on, exit_codes::launcher_failed, why});
+    send(Leave{LeaveKind::cannot_go_on, exit_codes::launcher_failed, why});
   }
   void set_paused(bool paused) override;
 

@@ -8,7 +8,7 @@
 
 namespace ddrun::rendezvous {
 
-Result<std::uint16_t> RoundStore::open(const Open& order) {
+Result<std::uint16_t> RoundStore::open(const Open& order, std::uint16_t port) {
   std::vector<std::string> addresses{order.address};
   const auto address = IpAddress::parse(order.address);
   if (address && address->is_link_local()) {
@@ -26,20 +26,20 @@ Result<std::uint16_t> RoundStore::open(const Open& order) {
                                                 machine_addresses_.end());
   // A name or a translated address does not tell where connections arrive.
   if (!ours) addresses = {"0.0.0.0", "::"};
-  if (server_ && addresses == listens_on_ && (order.port == 0 || order.port == server_->port())) {
+  if (server_ && addresses == listens_on_ && (port == 0 || port == server_->port())) {
     if (auto emptied = server_->new_round(order.addresses); !emptied) return tl::unexpected(emptied.error());
     return server_->port();
   }
   server_.reset();
   store::TcpServerOptions options;
   options.addresses = addresses;
-  options.port = order.port;
+  options.port = port;
   options.max_memory = max_memory_;
   options.allowed_peers = order.addresses;
   options.on_refusal = warn_on(executor_);
   auto started = store::TcpServer::start(options);
   if (!started) return tl::unexpected(started.error());
-  const std::uint16_t port = (*started)->port();
+  port = (*started)->port();
   if (with_store_) {
     server_ = std::move(*started);
     listens_on_ = std::move(addresses);

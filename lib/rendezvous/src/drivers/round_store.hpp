@@ -26,9 +26,9 @@ class RoundStore {
         max_memory_(max_memory),
         with_store_(with_store) {}
 
-  /// Opens it for a round; returns the port. Blocks for less than a millisecond. Errors: `unavailable` if it cannot
-  /// listen; `invalid_argument` or `protocol` for an order without usable addresses.
-  Result<std::uint16_t> open(const Open& order);
+  /// Opens it for a round, at that port, 0: any; returns the port. Blocks for less than a millisecond. Errors:
+  /// `unavailable` if it cannot listen; `invalid_argument` or `protocol` for an order without usable addresses.
+  Result<std::uint16_t> open(const Open& order, std::uint16_t port);
 
   /// Another node has the store.
   void close() { server_.reset(); }

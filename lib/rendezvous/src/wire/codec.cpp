@@ -21,7 +21,7 @@ concept Is = std::same_as<std::remove_const_t<Given>, Message>;
 
 void fields(auto& visitor, Is<Join> auto& join) {
   visitor(join.version, join.job_id, join.agent_id, join.host, join.node_rank, join.local_world_size, join.role,
-          join.address, join.runs_coordinator, join.clock_us, join.settings, join.own_addresses);
+          join.address, join.settings, join.own_addresses);
   auto& claim = join.claim;
   visitor(claim.term, claim.round, claim.node_rank, claim.node_count, claim.job_state, claim.succeeded, claim.moved);
   visitor(join.machine);
@@ -32,23 +32,25 @@ void fields(auto& visitor, Is<Failed> auto& failed) {
           failed.may_restart, failed.why);
 }
 void fields(auto& visitor, Is<Succeeded> auto& succeeded) { visitor(succeeded.round); }
-void fields(auto& visitor, Is<Stopped> auto& stopped) { visitor(stopped.round, stopped.cause, stopped.workers); }
-void fields(auto& visitor, Is<Leave> auto& leave) { visitor(leave.signal, leave.sender); }
-void fields(auto& visitor, Is<Abort> auto& abort) { visitor(abort.kind, abort.exit_code, abort.what); }
+void fields(auto& visitor, Is<Stopped> auto& stopped) {
+  auto& failure = stopped.failure;
+  visitor(stopped.round, failure.full, failure.brief, failure.own, failure.stopped, failure.explained, failure.time_us,
+          failure.key, stopped.workers);
+}
+void fields(auto& visitor, Is<Leave> auto& leave) { visitor(leave.kind, leave.code, leave.text); }
 void fields(auto& visitor, Is<Pong> auto& pong) { visitor(pong.number, pong.stalled_ms, pong.received); }
 void fields(auto& visitor, Is<Resume> auto& resume) { visitor(resume.session, resume.received); }
 
 void fields(auto& visitor, Is<PassSignal> auto& pass) { visitor(pass.round, pass.signal); }
 
 void fields(auto& visitor, Is<Welcome> auto& welcome) {
-  visitor(welcome.coordinator_host, welcome.heartbeat_ms, welcome.heartbeat_misses, welcome.job_id, welcome.session,
-          welcome.term);
+  visitor(welcome.coordinator_host, welcome.heartbeat_ms, welcome.heartbeat_misses, welcome.session, welcome.term);
 }
 void fields(auto& visitor, Is<Refused> auto& refused) { visitor(refused.kind, refused.why); }
 void fields(auto& visitor, Is<Waiting> auto& waiting) {
   visitor(waiting.joined, waiting.min_nodes, waiting.max_nodes, waiting.spare, waiting.waiting_for);
 }
-void fields(auto& visitor, Is<Open> auto& open) { visitor(open.round, open.address, open.port, open.addresses); }
+void fields(auto& visitor, Is<Open> auto& open) { visitor(open.round, open.address, open.addresses); }
 // Ranks are int elsewhere.
 static_assert(sizeof(int) == sizeof(std::int32_t));
 void fields(auto& visitor, Is<Start> auto& start) {
@@ -61,15 +63,12 @@ void fields(auto& visitor, Is<Start> auto& start) {
 void fields(auto& visitor, Is<Stop> auto& stop) { visitor(stop.round, stop.another_round, stop.why, stop.signal); }
 void fields(auto& visitor, Is<VerdictMessage> auto& verdict) {
   visitor(verdict.kind, verdict.exit_code, verdict.signal, verdict.host, verdict.node_rank, verdict.rank, verdict.why,
-          verdict.cause, verdict.restarts);
+          verdict.cause, verdict.failed_first.failure, verdict.failed_first.host, verdict.failed_first.node_rank,
+          verdict.restarts);
 }
-void fields(auto& visitor, Is<NodeReport> auto& report) {
-  visitor(report.round, report.node_rank, report.host, report.workers);
-}
+void fields(auto& visitor, Is<Log> auto& log) { visitor(log.kind, log.text, log.round, log.node_rank, log.host); }
 void fields(auto& visitor, Is<Ping> auto& ping) { visitor(ping.number, ping.received); }
-void fields(auto& visitor, Is<EventLine> auto& event) { visitor(event.json); }
 void fields(auto& visitor, Is<Resumed> auto& resumed) { visitor(resumed.received); }
-void fields(auto& visitor, Is<Notice> auto& notice) { visitor(notice.text); }
 
 using KeyAndValue = Settings::value_type;
 
@@ -92,7 +91,8 @@ struct FieldWriter {
   }
 };
 
-constexpr AbortKind last(AbortKind /*kind*/) { return AbortKind::skewed; }
+constexpr LeaveKind last(LeaveKind /*kind*/) { return LeaveKind::skewed; }
+constexpr LogKind last(LogKind /*kind*/) { return LogKind::report; }
 constexpr RefusalKind last(RefusalKind /*kind*/) { return RefusalKind::taken; }
 constexpr VerdictKind last(VerdictKind /*kind*/) { return VerdictKind::node_lost; }
 
@@ -120,22 +120,12 @@ struct FieldReader {
 };
 
 // Types are numbered in the order of the variants.
-constexpr std::uint8_t first_from_agent = join_type;
+constexpr std::uint8_t first_from_agent = 1;
 constexpr std::uint8_t first_from_coordinator = 65;
-constexpr const char* agent_names[] = {"JOIN",  "OPENED", "FAILED", "SUCCEEDED", "STOPPED",
-                                       "LEAVE", "ABORT",  "PONG",   "RESUME",    "PASS_SIGNAL"};
-constexpr const char* coordinator_names[] = {"WELCOME", "REFUSED", "WAITING",     "OPEN", "START",
-                                             "STOP",    "VERDICT", "NODE_REPORT", "PING", "EVENT",
-                                             "RESUMED", "NOTICE",  "PASS_SIGNAL"};
-template <class Message, class Of, std::size_t index = 0>
-constexpr std::size_t index_in() {
-  if constexpr (std::same_as<std::variant_alternative_t<index, Of>, Message>) return index;
-  else return index_in<Message, Of, index + 1>();
-}
-static_assert(first_from_agent + index_in<Pong, FromAgent>() == pong_type);
-static_assert(first_from_agent + index_in<Resume, FromAgent>() == resume_type);
-static_assert(first_from_coordinator + index_in<Ping, FromCoordinator>() == ping_type);
-static_assert(first_from_coordinator + index_in<Resumed, FromCoordinator>() == resumed_type);
+constexpr const char* agent_names[] = {"JOIN",  "OPENED", "FAILED", "SUCCEEDED",  "STOPPED",
+                                       "LEAVE", "PONG",   "RESUME", "PASS_SIGNAL"};
+constexpr const char* coordinator_names[] = {"WELCOME", "REFUSED", "WAITING", "OPEN",    "START",      "STOP",
+                                             "VERDICT", "LOG",     "PING",    "RESUMED", "PASS_SIGNAL"};
 static_assert(std::size(agent_names) == std::variant_size_v<FromAgent>);
 static_assert(std::size(coordinator_names) == std::variant_size_v<FromCoordinator>);
 
@@ -150,7 +140,7 @@ std::uint8_t encode_any(const Message& message, std::string& payload, std::uint8
 template <class Message, std::size_t index = 0>
 Result<Message> decode_any(std::uint8_t type, std::uint8_t first, std::string_view payload) {
   if constexpr (index == std::variant_size_v<Message>) {
-    return fail(Errc::protocol, concat("a message of the unknown type ", int{type}));
+    return fail(Errc::unsupported, concat("a message of the unknown type ", int{type}));
   } else {
     if (type != first + index) return decode_any<Message, index + 1>(type, first, payload);
     Reader reader(payload);
@@ -165,33 +155,26 @@ Result<Message> decode_any(std::uint8_t type, std::uint8_t first, std::string_vi
   }
 }
 
-/// Texts that a message can be sent without; none for most types.
-struct OptionalTexts {
-  std::vector<std::string*> texts;
-  void operator()(Stopped& stopped) { texts = {&stopped.workers, &stopped.cause}; }
-  void operator()(Abort& abort) { texts = {&abort.what}; }
-  void operator()(VerdictMessage& verdict) { texts = {&verdict.cause, &verdict.why}; }
-  void operator()(NodeReport& report) { texts = {&report.workers}; }
-  void operator()(Stop& stop) { texts = {&stop.why}; }
-  void operator()(Refused& refused) { texts = {&refused.why}; }
-  void operator()(EventLine& event) { texts = {&event.json}; }
-  void operator()(Notice& notice) { texts = {&notice.text}; }
-  template <class Other>
-  void operator()(Other& /*other*/) {}
-};
+// Texts that a message can be sent without; only these may be long.
+std::vector<std::string*> optional_texts(FromAgent& message) {
+  if (auto* stopped = std::get_if<Stopped>(&message)) return {&stopped->workers, &stopped->failure.full};
+  if (auto* leave = std::get_if<Leave>(&message)) return {&leave->text};
+  return {};
+}
+std::vector<std::string*> optional_texts(FromCoordinator& message) {
+  if (auto* log = std::get_if<Log>(&message)) return {&log->text};
+  return {};
+}
 
 template <class Message>
 std::optional<std::uint8_t> encode_shortened(Message& message, std::string& payload, std::size_t max_size) {
   const auto type = encode(message, payload);
-  if (payload.size() <= max_size) return type;
-  OptionalTexts optional;
-  std::visit(optional, message);
-  for (auto* text : optional.texts) {
+  for (auto* text : optional_texts(message)) {
+    if (payload.size() <= max_size) break;
     text->clear();
     encode(message, payload);
-    if (payload.size() <= max_size) return type;
   }
-  return std::nullopt;
+  return payload.size() <= max_size ? std::optional(type) : std::nullopt;
 }
 
 }  // namespace
@@ -221,7 +204,8 @@ Result<FromCoordinator> decode_from_coordinator(std::uint8_t type, std::string_v
 }
 
 bool is_sequenced(std::uint8_t type) {
-  return type != join_type && type != pong_type && type != resume_type && type != ping_type && type != resumed_type;
+  const std::string_view name = type_name(type);
+  return name != "JOIN" && name != "PONG" && name != "RESUME" && name != "PING" && name != "RESUMED";
 }
 
 const char* type_name(std::uint8_t type) {

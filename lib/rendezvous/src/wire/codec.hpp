@@ -12,12 +12,6 @@
 // Encoding of messages: lib/rendezvous/PROTOCOL.md, sections 3 and 4.
 namespace ddrun::rendezvous {
 
-inline constexpr std::uint8_t join_type = 1;
-inline constexpr std::uint8_t pong_type = 8;
-inline constexpr std::uint8_t resume_type = 9;
-inline constexpr std::uint8_t ping_type = 73;
-inline constexpr std::uint8_t resumed_type = 75;
-
 /// Whether both sides count messages of this type, to resume a connection without loss: all but those about the
 /// connection itself.
 [[nodiscard]] bool is_sequenced(std::uint8_t type);
@@ -25,13 +19,13 @@ inline constexpr std::uint8_t resumed_type = 75;
 /// Encodes into `payload`, which is replaced; returns the type.
 std::uint8_t encode(const FromAgent& message, std::string& payload);
 std::uint8_t encode(const FromCoordinator& message, std::string& payload);
-/// The same with at most `max_size` bytes: clears optional texts (workers, causes, sentences) one by one until it fits.
+/// The same with at most `max_size` bytes: clears optional texts (workers, failures, logs) one by one until it fits.
 /// Nothing if the payload is still larger.
 std::optional<std::uint8_t> encode(FromAgent& message, std::string& payload, std::size_t max_size);
 std::optional<std::uint8_t> encode(FromCoordinator& message, std::string& payload, std::size_t max_size);
 
-/// Ignores bytes after the last field. Errors: `protocol` for an unknown type, and for a payload that is truncated, has
-/// wrong counts or invalid values. Allocates no more than the payload's size.
+/// Ignores bytes after the last field. Errors: `unsupported` for an unknown type; `protocol` for a payload that is
+/// truncated, has wrong counts or invalid values. Allocates no more than the payload's size.
 [[nodiscard]] Result<FromAgent> decode_from_agent(std::uint8_t type, std::string_view payload);
 [[nodiscard]] Result<FromCoordinator> decode_from_coordinator(std::uint8_t type, std::string_view payload);
 

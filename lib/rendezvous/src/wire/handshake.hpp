@@ -12,7 +12,7 @@
 // The handshake: lib/rendezvous/PROTOCOL.md, section 1. Pure: no sockets, clock or randomness.
 namespace ddrun::rendezvous {
 
-inline constexpr std::uint16_t protocol_version = 2;
+inline constexpr std::uint16_t protocol_version = 3;
 inline constexpr std::size_t hello_size = 48;
 using Nonce = std::array<std::uint8_t, 32>;
 

@@ -6,7 +6,6 @@
 #include <variant>
 #include <vector>
 
-#include "ddrun/base/exit_status.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
 // Messages between agents and the coordinator, as plain values: lib/rendezvous/PROTOCOL.md, sections 3 and 4.
@@ -44,8 +43,6 @@ struct Join {
   std::uint32_t local_world_size = 1;
   std::string role = "default";
   std::string address;  ///< to advertise; empty: the address it connects from
-  bool runs_coordinator = false;
-  std::int64_t clock_us = 0;
   Settings settings;
   std::vector<std::string> own_addresses;  ///< of its machine: its workers may connect to the store from these
   RoundClaim claim;
@@ -73,23 +70,30 @@ struct Succeeded {
   Round round = 0;
   bool operator==(const Succeeded&) const = default;
 };
+/// The first failure of a node in a round: its description, which the coordinator passes on unread, and the evidence by
+/// which it compares failures of nodes and rounds.
+struct Failure {
+  std::string full = {};     ///< JSON; empty: no failure
+  std::string brief = {};    ///< the same without last lines and traceback, for reports of a line or two
+  bool own = false;          ///< not a complaint about peers
+  bool stopped = false;      ///< the worker was stopped
+  bool explained = false;    ///< it ended by itself, with a reason
+  std::int64_t time_us = 0;  ///< since 1970, by the node's clock
+  std::string key = {};      ///< one line that is equal for failures of the same cause; empty: unknown
+  bool operator==(const Failure&) const = default;
+};
 struct Stopped {
   Round round = 0;
-  std::string cause;    ///< JSON of the node's first failure, or empty
-  std::string workers;  ///< JSON of all workers of the node in this round, or empty
+  Failure failure = {};
+  std::string workers = {};  ///< JSON of all workers of the node in this round, or empty
   bool operator==(const Stopped&) const = default;
 };
+enum class LeaveKind : std::uint8_t { signalled = 0, cannot_go_on = 1, time_is_up = 2, skewed = 3 };
 struct Leave {
-  std::int32_t signal = 0;
-  std::string sender;
+  LeaveKind kind = LeaveKind::signalled;
+  std::int32_t code = 0;  ///< signal number, or exit code
+  std::string text = {};  ///< sender of the signal, or what happened
   bool operator==(const Leave&) const = default;
-};
-enum class AbortKind : std::uint8_t { cannot_go_on = 0, time_is_up = 1, skewed = 2 };
-struct Abort {
-  AbortKind kind = AbortKind::cannot_go_on;
-  std::int32_t exit_code = exit_codes::launcher_failed;
-  std::string what;
-  bool operator==(const Abort&) const = default;
 };
 struct Pong {
   std::uint32_t number = 0;
@@ -108,14 +112,13 @@ struct PassSignal {
   std::int32_t signal = 0;  ///< SIGUSR1 or SIGUSR2
   bool operator==(const PassSignal&) const = default;
 };
-using FromAgent = std::variant<Join, Opened, Failed, Succeeded, Stopped, Leave, Abort, Pong, Resume, PassSignal>;
+using FromAgent = std::variant<Join, Opened, Failed, Succeeded, Stopped, Leave, Pong, Resume, PassSignal>;
 
 // From the coordinator.
 struct Welcome {
   std::string coordinator_host;
   std::uint32_t heartbeat_ms = 1000;
   std::uint32_t heartbeat_misses = 3;
-  std::string job_id;
   std::string session;  ///< for Resume; known to these two only
   Term term = 0;
   bool operator==(const Welcome&) const = default;
@@ -144,13 +147,12 @@ struct Waiting {
 struct Open {
   Round round = 0;
   std::string address;
-  std::uint16_t port = 0;              ///< requested; 0: any
   std::vector<std::string> addresses;  ///< of all members: allowed to use the store
   bool operator==(const Open&) const = default;
 };
 struct Start {
   Round round = 0;
-  /// All but round, and run_id, which is the job id of Welcome.
+  /// All but round and run_id.
   RankAssignment ranks;
   Term term = 0;
   std::string job_state;  ///< for the coordinator of the next term; opaque to agents
@@ -171,6 +173,13 @@ enum class VerdictKind : std::uint8_t {
   launcher_failed = 4,    ///< ddrun itself failed
   node_lost = 5,          ///< no restart left after a loss, or the coordinator was lost
 };
+/// A worker of another node that failed before the one of the cause.
+struct FailedFirst {
+  std::string failure;  ///< as Failure::full or Failure::brief; empty: none
+  std::string host;
+  std::int32_t node_rank = -1;
+  bool operator==(const FailedFirst&) const = default;
+};
 struct VerdictMessage {
   VerdictKind kind = VerdictKind::success;
   std::int32_t exit_code = 0;
@@ -179,35 +188,36 @@ struct VerdictMessage {
   std::int32_t node_rank = -1;  ///< of that host
   std::int32_t rank = -1;       ///< of the worker that failed first
   std::string why = {};         ///< one sentence
-  std::string cause = {};       ///< from its Stopped
+  std::string cause = {};       ///< from its Stopped: Failure::full or Failure::brief
+  FailedFirst failed_first = {};
   std::int32_t restarts = 0;
   bool operator==(const VerdictMessage&) const = default;
 };
-struct NodeReport {
+enum class LogKind : std::uint8_t {
+  event = 0,   ///< a line of JSON
+  notice = 1,  ///< one sentence for the user
+  report = 2,  ///< Stopped::workers of a node, or empty for one that was dropped
+};
+/// For the agent that reports to the user.
+struct Log {
+  LogKind kind = LogKind::event;
+  std::string text = {};
+  // Of a report.
   Round round = 0;
-  std::int32_t node_rank = 0;
-  std::string host;
-  std::string workers;
-  bool operator==(const NodeReport&) const = default;
+  std::int32_t node_rank = -1;
+  std::string host = {};
+  bool operator==(const Log&) const = default;
 };
 struct Ping {
   std::uint32_t number = 0;
   std::uint64_t received = 0;  ///< sequenced messages from the agent so far
   bool operator==(const Ping&) const = default;
 };
-struct EventLine {
-  std::string json;
-  bool operator==(const EventLine&) const = default;
-};
 struct Resumed {
   std::uint64_t received = 0;
   bool operator==(const Resumed&) const = default;
 };
-struct Notice {
-  std::string text;  ///< one sentence for the user
-  bool operator==(const Notice&) const = default;
-};
-using FromCoordinator = std::variant<Welcome, Refused, Waiting, Open, Start, Stop, VerdictMessage, NodeReport, Ping,
-                                     EventLine, Resumed, Notice, PassSignal>;
+using FromCoordinator =
+    std::variant<Welcome, Refused, Waiting, Open, Start, Stop, VerdictMessage, Log, Ping, Resumed, PassSignal>;
 
 }  // namespace ddrun::rendezvous

@@ -18,8 +18,6 @@ inline std::vector<rendezvous::FromAgent> messages_of_agent() {
            8,
            "trainer",
            "10.0.0.7",
-           true,
-           -5,
            {{"k", "v"}, {"max_nodes", "4"}},
            {"10.0.0.7", "fd00::7"},
            {17, 5, 2, 4, "{}", true, true},
@@ -27,9 +25,8 @@ inline std::vector<rendezvous::FromAgent> messages_of_agent() {
       Opened{1, 29500},
       Failed{2, 9, 1, 4711, true, 9, true, false, "out of memory"},
       Succeeded{std::uint64_t{1} << 40},
-      Stopped{3, R"({"rank":9})", R"([{"rank":8},{"rank":9}])"},
-      Leave{2, "pid 17 (bash) of user 1000"},
-      Abort{AbortKind::skewed, 124, "rank 3 still runs"},
+      Stopped{3, {R"({"rank":9})", "{}", true, true, true, -5, "boom"}, R"([{"rank":8},{"rank":9}])"},
+      Leave{LeaveKind::skewed, 124, "rank 3 still runs"},
       Pong{4'000'000'000, 33'000, 1'000'000'000'000},
       Resume{"17.a1b2", 12},
       PassSignal{5, 10},
@@ -56,18 +53,16 @@ inline std::vector<rendezvous::FromCoordinator> messages_of_coordinator() {
   start.term = 17;
   start.job_state = R"({"restarts":1})";
   return {
-      Welcome{"node0", 500, 4, "job", "17.a1b2", 18},
+      Welcome{"node0", 500, 4, "17.a1b2", 18},
       Refused{RefusalKind::not_needed, "all have finished"},
       Waiting{1, 2, 4, true, "a place"},
-      Open{5, "10.0.0.1", 29500, {"10.0.0.1", "", "fd00::7"}},
+      Open{5, "10.0.0.1", {"10.0.0.1", "", "fd00::7"}},
       start,
       Stop{5, true, "node7 joins", 10},
-      VerdictMessage{VerdictKind::node_lost, 125, 9, "node7", 2, 16, "node7 is silent", "{}", 3},
-      NodeReport{5, 2, "node7", "[]"},
+      VerdictMessage{VerdictKind::node_lost, 125, 9, "node7", 2, 16, "node7 is silent", "{}", {"[]", "node8", 3}, 3},
+      Log{LogKind::report, "[]", 5, 2, "node7"},
       Ping{4'000'000'000, 1'000'000'000'000},
-      EventLine{R"({"event":"joined"})"},
       Resumed{12},
-      Notice{"node7 waits for a disk"},
       PassSignal{5, 10},
   };
 }
