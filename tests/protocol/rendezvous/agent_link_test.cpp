@@ -264,6 +264,21 @@ TEST_CASE("an agent detects silence, and closes once its owner is done") {
   ::close(fd);
 }
 
+TEST_CASE("a message of an unknown type is skipped by a member") {
+  Listener listener;
+  Agent agent({{"127.0.0.1", listener.port}});
+  const bool welcomed = GENERATE(true, false);
+  const auto first =
+      welcomed ? encoded(Welcome{"a host", 60'000, 3, "", 0}) : std::pair(std::uint8_t{98}, std::string());
+  int fd = -1;
+  std::thread peer([&] { fd = greet(listener, {first, {99, "of a later version"}, encoded(Stop{7, false, "", 0})}); });
+  REQUIRE(agent.link->start());
+  CHECK(agent.wait_for<Stop>().has_value() == welcomed);
+  peer.join();
+  ::close(fd);
+  if (!welcomed) CHECK(has(agent.end(), "a message of the unknown type 98"));
+}
+
 TEST_CASE("a link that is closed in order delivers what is queued") {
   Fixture f;
   Agent agent({{"127.0.0.1", f.server->port()}});

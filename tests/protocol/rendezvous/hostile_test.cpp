@@ -209,6 +209,14 @@ TEST_CASE("authenticated peers must send valid messages, too") {
   CHECK(notice_after(unhex("01000100 01")).find("longer than any may be") != std::string::npos);  // 64 KiB and one
 }
 
+TEST_CASE("a member's message of an unknown type is skipped") {
+  Fixture f;
+  auto member = joined(f, "newer");
+  REQUIRE(member.send(member.sealed(99, "of a later version")));
+  REQUIRE(member.send_message(Opened{3, 1}));
+  CHECK(member.wait_for<Start>().value_or(Start{}).round == 3);
+}
+
 TEST_CASE("memory is not allocated by announced lengths") {
   Fixture open(Fixture::slow_heartbeat(), "");
   const long before = resident_kib();

@@ -252,8 +252,10 @@ void AgentLink::Connection::take_frames() {
       case FrameOpener::Status::wrong_tag: return dial(dialer_.unusable("a message was changed on its way"));
     }
     const auto message = decode_from_coordinator(frame.type, frame.payload);
-    if (!message) return dial(dialer_.unusable(concat("it sent ", message.error().message)));
-    on_message(*message);
+    if (message) on_message(*message);
+    // A message of an unknown type is of a later version.
+    else if (message.error().code != Errc::unsupported || !dialer_.is_joined())
+      return dial(dialer_.unusable(concat("it sent ", message.error().message)));
   }
 }
 

@@ -523,8 +523,13 @@ void CoordinatorServer::Loop::take_frames(LinkId id, Link& link) {
 void CoordinatorServer::Loop::on_frame(LinkId id, Link& link, const FrameOpener::Frame& frame) {
   ++stats_.messages_in;
   const auto message = decode_from_agent(frame.type, frame.payload);
+  const bool is_joined = link.state == Link::State::joined;
+  // Of a later version.
+  if (!message && message.error().code == Errc::unsupported && is_joined) {
+    return link.job->coordinator.note_activity(id, now());
+  }
   if (!message) return cut_off(id, link, message.error().message);
-  if (link.state == Link::State::joined) {
+  if (is_joined) {
     if (const auto* pong = std::get_if<Pong>(&*message); pong != nullptr && !link.session.confirm(pong->received)) {
       return cut_off(id, link, concat("it has heard ", pong->received, " messages, it says"));
     }
