@@ -36,7 +36,7 @@ std::string reply_to_open(const std::string& job) {
     context.restart();
     context.run_one_for(20ms);
     for (const std::string& line : coordinator_log()) {
-      if (line.starts_with("Abort: ")) return line;
+      if (line.starts_with("gave up: ")) return line;
     }
   }
   return begun;
@@ -46,11 +46,12 @@ std::string reply_to_open(const std::string& job) {
 
 TEST_CASE("the store of a round is not opened without allowed addresses") {
   CHECK(reply_to_open("no-address") ==
-        "Abort: the worker store on node: the coordinator does not say which machines may use it");
+        "gave up: the worker store on node: the coordinator does not say which machines may use it");
 }
 
 TEST_CASE("the store of a round is not opened at an address that means nothing to other machines") {
-  CHECK(reply_to_open("link-local") ==
-        "Abort: the worker store on node: no address is known by which the other machines reach this one but fe80::1, "
-        "which means nothing without an interface; give one (--local-addr), or the endpoint by another");
+  CHECK(
+      reply_to_open("link-local") ==
+      "gave up: the worker store on node: no address is known by which the other machines reach this one but fe80::1, "
+      "which means nothing without an interface; give one (--local-addr), or the endpoint by another");
 }

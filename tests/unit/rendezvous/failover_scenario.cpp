@@ -145,11 +145,20 @@ FailoverScenario draw_failover(std::uint64_t seed) {
   const int faults = random.chance(0.05) ? 0 : random.between(1, 6);
   for (int i = 0; i < faults; ++i) {
     FailoverScenario::Fault fault;
-    constexpr Kind kinds[] = {Kind::process_killed, Kind::machine_killed,     Kind::suspended,
-                              Kind::cut_off,        Kind::cut_apart,          Kind::cut_from_engine,
-                              Kind::preempted,      Kind::engine_unavailable, Kind::cut_from_engine,
-                              Kind::slow_clock,     Kind::machine_restarted,  Kind::newcomer,
-                              Kind::mute,           Kind::deaf};
+    constexpr Kind kinds[] = {Kind::process_killed,
+                              Kind::machine_killed,
+                              Kind::suspended,
+                              Kind::cut_off,
+                              Kind::cut_apart,
+                              Kind::cut_from_engine,
+                              Kind::preempted,
+                              Kind::engine_unavailable,
+                              Kind::cut_from_engine,
+                              Kind::slow_clock,
+                              Kind::machine_restarted,
+                              Kind::newcomer,
+                              Kind::mute,
+                              Kind::deaf};
     fault.kind = kinds[random.below(std::size(kinds))];
     // Some faults follow closely on another.
     fault.when = i > 0 && random.chance(0.4) ? drawn.faults.back().when + random.time({}, seconds(6))

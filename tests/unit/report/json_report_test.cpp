@@ -5,7 +5,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "ddrun/base/duration.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/files.hpp"
 #include "event_log.hpp"
@@ -274,35 +276,29 @@ TEST_CASE("a report that cannot be written says which file and why") {
 }
 
 TEST_CASE("a worker that failed before the cause is read from a verdict, of the same node or of another") {
+  const auto failed_first = [](const rendezvous::VerdictMessage& verdict) {
+    const auto found = read_failed_first(verdict);
+    if (!found) return std::string("none");
+    return concat("rank ", found->worker.rank, " on '", found->host, "' after ",
+                  format_duration(found->evidence.at - found->worker.started));
+  };
   rendezvous::VerdictMessage verdict;
   Json cause = worker_json(worker(3, Exited{1}));
   verdict.cause = one_line(cause);
-  CHECK_FALSE(read_failed_first(verdict));
-  add_failed_before(cause, worker(5, Exited{2}), {EvidenceKind::stack, {}});
+  CHECK(failed_first(verdict) == "none");
+  const Evidence evidence{EvidenceKind::last_words, std::chrono::system_clock::time_point(2500ms)};
+  add_failed_before(cause, worker(5, Exited{2}), evidence);
   verdict.cause = one_line(cause);
-  const auto same_node = read_failed_first(verdict);
-  REQUIRE(same_node);
-  CHECK(same_node->worker.rank == 5);
-  CHECK(same_node->evidence.kind == EvidenceKind::stack);
-  CHECK(same_node->host.empty());
-  // The other node's report takes precedence; what it names itself, too.
+  CHECK(failed_first(verdict) == "rank 5 on '' after 2.5 s");
+  // Another node's takes precedence, and there the one that its report names.
   Json other = worker_json(worker(8, Exited{1}));
-  other["failed_after_s"] = 2.5;
   verdict.failed_first = {one_line(other), "c", 2};
-  auto elsewhere = read_failed_first(verdict);
-  REQUIRE(elsewhere);
-  CHECK(elsewhere->worker.rank == 8);
-  CHECK(elsewhere->evidence.at == elsewhere->worker.started + 2500ms);
-  CHECK(elsewhere->host == "c");
-  CHECK(elsewhere->node_rank == 2);
-  add_failed_before(other, worker(9, Exited{1}), {});
+  CHECK(failed_first(verdict) == "rank 8 on 'c' after 0.0 ms");
+  add_failed_before(other, worker(9, Exited{1}), evidence);
   verdict.failed_first.failure = one_line(other);
-  elsewhere = read_failed_first(verdict);
-  REQUIRE(elsewhere);
-  CHECK(elsewhere->worker.rank == 9);
-  CHECK(elsewhere->host == "c");
+  CHECK(failed_first(verdict) == "rank 9 on 'c' after 2.5 s");
   verdict.failed_first.failure = "no JSON";
-  CHECK_FALSE(read_failed_first(verdict));
+  CHECK(failed_first(verdict) == "none");
 }
 
 TEST_CASE("the report of a job on several machines has the workers of all of them, by rank") {

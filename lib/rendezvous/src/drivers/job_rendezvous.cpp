@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "agent_link.hpp"
-#include "back_ends.hpp"
 #include "blocked_owner.hpp"
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/duration.hpp"

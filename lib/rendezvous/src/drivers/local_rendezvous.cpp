@@ -5,10 +5,10 @@
 #include <utility>
 #include <variant>
 
-#include "back_ends.hpp"
 #include "coordinator.hpp"
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/alarm.hpp"
+#include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/io_context.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/secret.hpp"

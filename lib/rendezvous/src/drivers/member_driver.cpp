@@ -36,4 +36,11 @@ void MemberDriver::step(MemberEvent event) {
   });
 }
 
+std::shared_ptr<Rendezvous> make_rendezvous(boost::asio::any_io_executor executor, RendezvousOptions options,
+                                            RendezvousListener listener) {
+  const bool several = options.spec->rendezvous.several_machines();
+  return (several ? make_job_rendezvous : make_local_rendezvous)(std::move(executor), std::move(options),
+                                                                 std::move(listener));
+}
+
 }  // namespace ddrun::rendezvous

@@ -62,4 +62,10 @@ class MemberDriver : public Rendezvous, public std::enable_shared_from_this<Memb
   std::function<void()> done_;
 };
 
+// The drivers of one machine (local_rendezvous.cpp) and of several (job_rendezvous.cpp).
+[[nodiscard]] std::shared_ptr<Rendezvous> make_local_rendezvous(boost::asio::any_io_executor executor,
+                                                                RendezvousOptions options, RendezvousListener listener);
+[[nodiscard]] std::shared_ptr<Rendezvous> make_job_rendezvous(boost::asio::any_io_executor executor,
+                                                              RendezvousOptions options, RendezvousListener listener);
+
 }  // namespace ddrun::rendezvous

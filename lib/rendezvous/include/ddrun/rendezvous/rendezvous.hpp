@@ -61,7 +61,7 @@ class Rendezvous {
   virtual void join() = 0;
 
   /// A result of this node, for its current round. Ignored after CoordinatorLost or the verdict. Before the first
-  /// round, Leave and Abort end the wait at once. PassSignal: SIGUSR1 or SIGUSR2 for the workers of all machines,
+  /// round, Leave ends the wait at once. PassSignal: SIGUSR1 or SIGUSR2 for the workers of all machines,
   /// including this one.
   virtual void send(const FromAgent& message) = 0;
 
@@ -80,8 +80,7 @@ class Rendezvous {
 /// Called on the executor, never from within a call of Rendezvous.
 using RendezvousListener = std::function<void(const ToAgent&)>;
 
-/// The implementation for `options.spec`: one machine, or several. To add one, write a class and a row in
-/// rendezvous.cpp.
+/// The implementation for `options.spec`: one machine, or several.
 [[nodiscard]] std::shared_ptr<Rendezvous> make_rendezvous(boost::asio::any_io_executor executor,
                                                           RendezvousOptions options, RendezvousListener listener);
 

@@ -27,8 +27,8 @@ struct CoordinatorLost {
   std::string why;  ///< one sentence
 };
 
-/// What the member of a job tells its agent. VerdictMessage: the job is over, nothing follows. PassSignal: for the workers
-/// of the current round. Waiting: on one machine, for a restart that is decided.
+/// What the member of a job tells its agent. VerdictMessage: the job is over, nothing follows. PassSignal: for the
+/// workers of the current round. Waiting: on one machine, for a restart that is decided.
 using ToAgent = std::variant<RoundBegins, StopOrder, VerdictMessage, CoordinatorLost, Log, PassSignal, Waiting>;
 
 }  // namespace ddrun::rendezvous
