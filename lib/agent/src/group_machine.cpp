@@ -84,7 +84,7 @@ constexpr auto table = [] {
       on<ParentLost, StopOrdered, VerdictReceived, CoordinatorLost>(running, {stopping, killing}, stop),
 
       on<GroupGone>(stopping, {closing}, close),
-      on<StopOrdered>(stopping, {stopping, killing}, kill),
+      on<StopOrdered>(stopping, {stopping, killing}, kill | actions<StartGrace>),
       on<GraceExpired>(stopping, {killing}, kill | stacks),
       on<JobTimeout>(stopping, {stopping}, actions<SendLeave>),
       on<EndingSignal>(stopping, {stopping, killing}, kill | actions<SendLeave, SignalGroup>),
@@ -156,6 +156,7 @@ GroupMachine::Decision GroupMachine::start_attempt() {
   first_failure_.reset();
   succeeded_ = false;
   stop_pending_ = false;
+  max_grace_ = Milliseconds::max();
   skew_running_ = false;
   return {State::starting, {action::SpawnWorkers{attempt_}}};
 }
@@ -167,8 +168,9 @@ GroupMachine::Decision GroupMachine::take_down(int signal) {
 }
 
 GroupMachine::Decision GroupMachine::stop_group(int signal) const {
-  if (rules_.stop.grace.count() == 0 || signal == SIGKILL) return kill();
-  return {State::stopping, {action::SignalGroup{signal}, action::StartGrace{rules_.stop.grace}, action::CheckGone{}}};
+  const Milliseconds grace = std::min(rules_.stop.grace, max_grace_);
+  if (grace.count() == 0 || signal == SIGKILL) return kill();
+  return {State::stopping, {action::SignalGroup{signal}, action::StartGrace{grace}, action::CheckGone{}}};
 }
 
 GroupMachine::Decision GroupMachine::kill() { return {State::killing, {action::KillGroup{}, action::CheckGone{}}}; }
@@ -221,8 +223,8 @@ GroupMachine::Decision GroupMachine::handle(const event::GroupGone&) {
   return after(pending_abandon(), {State::closing, {action::CloseOutput{}}});
 }
 
-GroupMachine::Decision GroupMachine::handle(const event::GraceExpired&) {
-  return after_stacks({concat("when the grace time of ", format_duration(rules_.stop.grace), " ended")}, kill());
+GroupMachine::Decision GroupMachine::handle(const event::GraceExpired& expired) {
+  return after_stacks({concat("when the grace time of ", format_duration(expired.duration), " ended")}, kill());
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::KillExpired& expired) {
@@ -341,7 +343,11 @@ GroupMachine::Decision GroupMachine::handle(const event::StopOrdered& order) {
   if (state_ == State::rendezvous) {
     return std::exchange(skipped_round_, false) ? stay({action::SendStopped{}}) : stay();
   }
-  if (state_ == State::stopping) return order.signal == SIGKILL ? kill() : stay();
+  max_grace_ = std::min(max_grace_, order.max_grace);
+  if (state_ == State::stopping) {
+    if (order.signal == SIGKILL) return kill();
+    return max_grace_ < rules_.stop.grace ? stay({action::StartGrace{max_grace_}}) : stay();
+  }
   if (stop_pending_) {
     if (order.signal == SIGKILL) stop_signal_ = SIGKILL;
     return stay();

@@ -52,7 +52,9 @@ struct WorkerEnded {
   std::string hang{};  ///< "rank 0 timed out": its last words say that it waited in vain for others; else empty
 };
 struct GroupGone {};  ///< no worker and no descendant of a worker is left
-struct GraceExpired {};
+struct GraceExpired {
+  Milliseconds duration{0};  ///< of the grace time, for the message
+};
 struct KillExpired {  ///< processes are left kill_timeout after SIGKILL
   std::string left;   ///< these processes, for messages
 };
@@ -74,6 +76,7 @@ struct RoundBegins {
 };
 struct StopOrdered {
   int signal = 0;  ///< for the workers; 0: SIGTERM
+  Milliseconds max_grace = Milliseconds::max();
 };
 struct VerdictReceived {};
 struct CoordinatorLost {
@@ -101,7 +104,7 @@ struct ReadStacks {          ///< and show where the ranks are; the actions afte
 struct SignalGroup {  ///< to each worker's process group, then SIGCONT for stopped ones
   int signal = 0;
 };
-struct StartGrace {
+struct StartGrace {  ///< one that runs already can only get shorter
   Milliseconds duration{0};
 };
 struct KillGroup {};  ///< SIGKILL to each worker's process group and to all other descendants
@@ -243,6 +246,7 @@ class GroupMachine {
   bool skipped_round_ = false;  ///< it began while the job was ending here: no worker was started
   bool stop_pending_ = false;   ///< take the attempt down once spawning is over
   int stop_signal_ = 0;
+  Milliseconds max_grace_ = Milliseconds::max();  ///< of the attempt's stop
   Verdict verdict_ = Verdict::success;
   bool job_is_ending_ = false;  ///< by a signal, a timeout or a failure of ddrun, or the verdict is known
   int ending_signal_ = 0;

@@ -50,7 +50,7 @@ void JobMember::on(const rendezvous::StopOrder& stop) {
   another_round_ = stop.another_round;
   // On one machine the restart is reported with its reason, once that is known.
   if (several_machines() && expects_another_round()) say(Level::notice, stop.why);
-  handlers_.dispatch(event::StopOrdered{stop.signal});
+  handlers_.dispatch(event::StopOrdered{stop.signal, stop.max_grace});
 }
 
 void JobMember::on(const rendezvous::VerdictMessage& verdict) {

@@ -54,17 +54,21 @@ void Takedown::signal(int number) {
 
 void Takedown::start_grace(Milliseconds grace) {
   set_paused(false);  // SIGCONT has continued the workers
-  grace_ends_ = Clock::now() + grace;
-  timer_.set(Clock::now() + grace, [this, grace] {
+  const auto now = Clock::now();
+  if (now + grace >= grace_ends_) return;
+  if (grace_ends_ == Deadline::max()) grace_begun_ = now;
+  grace_ends_ = now + grace;
+  const auto whole = std::chrono::round<Milliseconds>(grace_ends_ - grace_begun_);
+  timer_.set(grace_ends_, [this, whole] {
     if (group_.alive_count() > 0) {
       say(Level::notice, concat(group_.alive_count(), group_.alive_count() == 1 ? " worker has" : " workers have",
-                                " not ended within ", format_duration(grace), ": SIGKILL"));
+                                " not ended within ", format_duration(whole), ": SIGKILL"));
     }
-    dispatch_(event::GraceExpired{});
+    dispatch_(event::GraceExpired{whole});
   });
   // A worker may wait for a process that left its group. Late, because a worker that is a launcher signals its own
   // processes, for which a second signal may mean "at once".
-  schedule_stray_check(Clock::now() + grace * 3 / 4);
+  schedule_stray_check(now + grace * 3 / 4);
 }
 
 void Takedown::schedule_stray_check(Deadline time) {

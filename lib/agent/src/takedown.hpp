@@ -33,10 +33,11 @@ class Takedown {
     sent_.clear();
     signaled_strays_.clear();
     survivors_reported_ = recheck_scheduled_ = false;
+    grace_ends_ = Deadline::max();
   }
 
   void signal(int number);
-  /// Dispatches GraceExpired after this time.
+  /// Dispatches GraceExpired after this time. Shortens a grace time that runs already, and never extends it.
   void start_grace(Milliseconds grace);
   void kill();
   /// Dispatches GroupGone, now or as soon as it is true; while killing KillExpired after kill_timeout.
@@ -81,7 +82,8 @@ class Takedown {
   Dispatch dispatch_;
   Alarm timer_;         ///< of the grace time, then of the next SIGKILL
   std::set<int> sent_;  ///< signals of the present attempt's stop
-  Deadline grace_ends_{};
+  Clock::time_point grace_begun_;
+  Deadline grace_ends_ = Deadline::max();
   Alarm strays_timer_;  ///< until strays are signalled, while stopping
   WorkerGroup::Strays signaled_strays_;
   Alarm survivor_report_;

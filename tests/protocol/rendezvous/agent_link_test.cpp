@@ -243,12 +243,17 @@ std::pair<std::uint8_t, std::string> encoded(const FromCoordinator& message) {
 
 TEST_CASE("an agent detects silence, and closes once its owner is done") {
   Listener listener;
-  Agent agent({{"127.0.0.1", listener.port}});
+  std::atomic<bool> killed = false;
+  AgentLinkOptions link;
+  link.secret.emplace(test_secret);
+  Agent agent({{"127.0.0.1", listener.port}}, std::move(link), 20s, "job", [&] { return !killed.exchange(true); },
+              {1h, 100ms});
   int fd = -1;
   std::thread peer([&] { fd = greet(listener, {encoded(Welcome{"a host", 100, 3, "", 0})}); });
   REQUIRE(agent.link->start());
   REQUIRE(agent.wait_for<Welcome>());
   peer.join();
+  CHECK(agent.run_until([&] { return killed.load(); }));  // in less than its whole grace
   CHECK(has(agent.end(), "nothing was heard from the coordinator on a host"));
   CHECK(agent.unreachable);
   const auto end_of_it = [&](int flags) {

@@ -16,6 +16,12 @@
 
 namespace ddrun::test {
 
+/// Of an agent's workers, while its owner's thread is blocked.
+struct Graces {
+  Milliseconds whole{100};
+  Milliseconds lost_sight = std::chrono::hours(1);
+};
+
 /// A link and a log of its callbacks.
 struct Agent {
   explicit Agent(std::vector<Endpoint> coordinators, const std::string& secret = test_secret,
@@ -23,7 +29,7 @@ struct Agent {
       : Agent(std::move(coordinators), options_with(secret), timeout, job) {}
   Agent(std::vector<Endpoint> coordinators, rendezvous::AgentLinkOptions options,
         std::chrono::milliseconds timeout = std::chrono::seconds(20), const std::string& job = "job",
-        std::function<bool()> kill_workers = {}) {
+        std::function<bool()> kill_workers = {}, Graces graces = {}) {
     options.coordinators = std::move(coordinators);
     options.join.host = "linked";
     options.join.job_id = job;
@@ -38,11 +44,10 @@ struct Agent {
     callbacks.on_retry = [this](const std::string& why) { retries.push_back(why); };
     callbacks.on_not_listening = [this] { not_listening = true; };
     auto of_link = *make_io_context();
-    rendezvous::serve_blocked_owner(options, *of_link, context.get_executor(), std::move(kill_workers), grace);
+    rendezvous::serve_blocked_owner(options, *of_link, context.get_executor(), std::move(kill_workers), graces.whole,
+                                    graces.lost_sight);
     link.emplace(context.get_executor(), std::move(of_link), std::move(options), std::move(callbacks));
   }
-
-  static constexpr Milliseconds grace{100};
 
   /// Runs until the condition holds; false after 20 s.
   template <class Condition>

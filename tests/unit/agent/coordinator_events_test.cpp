@@ -75,6 +75,45 @@ TEST_CASE("success on this node is not yet success of the job") {
   }
 }
 
+TEST_CASE("workers of a node that has lost sight of its coordinator have a shorter grace time") {
+  const event::StopOrdered lost{0, Milliseconds{5'000}};
+  SECTION("from SIGTERM on") {
+    Walk walk = running();
+    CHECK(walk.on(lost) == "signal 15, grace 5000, check");
+    CHECK(gone(walk) == "send stopped");
+    walk.on(event::RoundBegins{1});
+    walk.on(event::Spawned{});
+    CHECK(walk.on(event::StopOrdered{}) == stop_with_term);  // the next one has its whole grace
+  }
+  SECTION("while they are being spawned, whatever is ordered before or after") {
+    Walk walk(rules());
+    walk.on(event::Start{});
+    walk.on(event::RoundBegins{0});
+    const bool before = GENERATE(true, false);
+    if (before) walk.on(event::StopOrdered{});
+    walk.on(lost);
+    if (!before) walk.on(event::StopOrdered{});
+    CHECK(walk.on(event::Spawned{}) == "signal 15, grace 5000, check");
+  }
+  SECTION("also if they are being stopped already") {
+    Walk walk = running();
+    CHECK(walk.on(event::StopOrdered{}) == stop_with_term);
+    CHECK(walk.on(lost) == "grace 5000");
+    CHECK(walk.on(event::GraceExpired{}) == "stacks, kill, check");
+    CHECK(walk.on(lost).empty());
+  }
+  SECTION("but never a longer one") {
+    auto short_grace = rules();
+    short_grace.stop = ddrun::test::grace(Milliseconds{2'000});
+    Walk walk(short_grace);
+    walk.on(event::Start{});
+    walk.on(event::RoundBegins{0});
+    walk.on(event::Spawned{});
+    CHECK(walk.on(lost) == "signal 15, grace 2000, check");
+    CHECK(walk.on(lost).empty());
+  }
+}
+
 TEST_CASE("on an ending signal a member leaves") {
   SECTION("while its workers run") {
     Walk walk = running();

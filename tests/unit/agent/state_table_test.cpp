@@ -41,6 +41,7 @@ NamedEvents make_events() {
   add("RoundBegins", event::RoundBegins{0});
   add("StopOrdered", event::StopOrdered{SIGINT});
   add("StopOrdered at once", event::StopOrdered{SIGKILL});
+  add("StopOrdered soon", event::StopOrdered{SIGINT, Milliseconds{5'000}});
   add("VerdictReceived", event::VerdictReceived{});
   add("CoordinatorLost", event::CoordinatorLost{"gone"});
   return events;
@@ -115,6 +116,7 @@ constexpr Done table[] = {
     {State::starting, "ParentLost", State::starting, "cancel spawn"},
     {State::starting, "StopOrdered", State::starting, "cancel spawn"},
     {State::starting, "StopOrdered at once", State::starting, "cancel spawn"},
+    {State::starting, "StopOrdered soon", State::starting, "cancel spawn"},
     {State::starting, "VerdictReceived", State::starting, "cancel spawn"},
     {State::starting, "CoordinatorLost", State::starting, "cancel spawn"},
 
@@ -125,12 +127,14 @@ constexpr Done table[] = {
     {State::running, "ParentLost", State::stopping, stop_with_term},
     {State::running, "StopOrdered", State::stopping, "signal 2, grace 30000, check"},
     {State::running, "StopOrdered at once", State::killing, "kill, check"},
+    {State::running, "StopOrdered soon", State::stopping, "signal 2, grace 5000, check"},
     {State::running, "VerdictReceived", State::stopping, stop_with_term},
     {State::running, "CoordinatorLost", State::stopping, stop_with_term},
 
     {State::stopping, "GroupGone", State::closing, "close"},
     {State::stopping, "GraceExpired", State::killing, "stacks, kill, check"},
     {State::stopping, "StopOrdered at once", State::killing, "kill, check"},
+    {State::stopping, "StopOrdered soon", State::stopping, "grace 5000"},
     {State::stopping, "JobTimeout", State::stopping, "send leave 124"},
     {State::stopping, "EndingSignal", State::stopping, "send leave 2, signal 2"},
     {State::stopping, "ParentLost", State::stopping, ""},
@@ -249,6 +253,7 @@ TEST_CASE("events while workers are spawned take effect at Spawned") {
                                                                   {"ParentLost", stop_with_term},
                                                                   {"StopOrdered", "signal 2, grace 30000, check"},
                                                                   {"StopOrdered at once", "kill, check"},
+                                                                  {"StopOrdered soon", "signal 2, grace 5000, check"},
                                                                   {"VerdictReceived", stop_with_term},
                                                                   {"CoordinatorLost", stop_with_term}};
   for (const auto& [event_name, event] : all_events()) {

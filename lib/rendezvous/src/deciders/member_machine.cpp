@@ -191,7 +191,7 @@ void MemberMachine::on(const LinkLoss& loss) {
 void MemberMachine::lose(const LinkLoss& loss) {
   // A member that lost contact with a running coordinator rejoins it, or the next one.
   if (is_member() && (has_lease() || (loss.unreachable && !runs_coordinator()))) {
-    return rejoin(loss.error.message, step_down(loss.error.message));
+    return rejoin(loss.error.message, step_down(loss.error.message), loss.coordinator_may_run());
   }
   const std::string before = rejoin_reason_.empty() || is_member() ? "" : concat(rejoin_reason_, "; then ");
   state_ = MemberState::over;
@@ -204,7 +204,7 @@ void MemberMachine::obey(const Refused& refused) {
   const bool may_rejoin = refused.kind == RefusalKind::lost || refused.kind == RefusalKind::moved;
   if (may_rejoin && is_member() && (!runs_coordinator() || has_lease())) {
     claim_.moved = refused.kind == RefusalKind::moved;
-    return rejoin(refused.why, step_down(refused.why));
+    return rejoin(refused.why, step_down(refused.why), !claim_.moved);
   }
   // The local coordinator releases this node like any other.
   if (refused.kind == RefusalKind::permanent && leave_) return end(left_verdict(*leave_, ""));
@@ -221,7 +221,7 @@ void MemberMachine::obey(const Refused& refused) {
 
 /// This node lost its membership, and the job may go on: joins as a newcomer, after its workers were stopped with
 /// `signal`. Until then the link stays open: its end would report theirs.
-void MemberMachine::rejoin(const std::string& why, int signal, Milliseconds max_grace) {
+void MemberMachine::rejoin(const std::string& why, int signal, bool lost_sight) {
   rejoin_reason_ = why;
   agent_id_ = options_.new_agent_id();
   retry_noticed_ = false;
@@ -230,7 +230,8 @@ void MemberMachine::rejoin(const std::string& why, int signal, Milliseconds max_
   if (has_lease()) campaign();
   if (state_ == MemberState::in_round) {
     state_ = MemberState::rejoining;
-    return tell(StopOrder{true, concat(why, "; stopping the workers, to join again"), signal, max_grace});
+    return tell(StopOrder{true, concat(why, "; stopping the workers, to join again"), signal,
+                          lost_sight ? lost_sight_grace(options_.spec) : Milliseconds::max()});
   }
   act(member_action::Hang{});
   tell(notice(concat(why, has_lease() ? "; looking for the next coordinator" : "; joining again")));
@@ -488,7 +489,7 @@ void MemberMachine::on(Due due) {
                                 lease_error_),
                          {}},
                    false});
-    case Due::superseded: act(member_action::Hang{}); return rejoin(superseded_by_, 0);
+    case Due::superseded: act(member_action::Hang{}); return rejoin(superseded_by_, 0, false);
     case Due::record: return act(member_action::Record{to_record_});
     case Due::close: return finish_closing();
   }

@@ -10,6 +10,7 @@
 #include "ddrun/base/deadlines.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
+#include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/lease/candidate.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 #include "ddrun/rendezvous/to_agent.hpp"
@@ -152,6 +153,11 @@ struct MemberOptions {
   std::function<std::string()> new_agent_id;
 };
 
+/// Of workers whose coordinator is out of sight, at most: it counts on that, unless --fence gives a bound of its own.
+[[nodiscard]] inline Milliseconds lost_sight_grace(const RendezvousSpec& spec) {
+  return spec.fence ? Milliseconds::max() : shutdown::lost_sight_grace;
+}
+
 /// Decides what this machine does as a member of a job (PROTOCOL.md): when it joins which coordinator, when it runs
 /// one, what its agent hears, and how its part ends. Knows no socket, thread, process or clock: its driver passes
 /// events in, carries the returned actions out in their order, and passes TimeIsUp at next_deadline().
@@ -236,7 +242,7 @@ class MemberMachine {
   void join_by(Deadline until);
   void start_server();
   void lose(const LinkLoss& loss);
-  void rejoin(const std::string& why, int signal, Milliseconds max_grace = Milliseconds::max());
+  void rejoin(const std::string& why, int signal, bool lost_sight);
   void find_coordinator_again();
   void search_coordinator(Deadline until);
   void lead(Term term);

@@ -200,7 +200,9 @@ void AgentLink::Connection::carry_out(FromAgent greeting) {
 }
 
 void AgentLink::Connection::carry_out(const LinkLoss& loss) {
-  if (dialer_.is_member()) options_.on_stop_order(false);
+  if (dialer_.is_member()) {
+    options_.on_stop_order(loss.coordinator_may_run() ? Grace::lost_sight : Grace::whole);
+  }
   // Closing the connection would report that the workers have ended: while they run it stays open, unused.
   end_attempt(dialer_.is_joined());
   stage_ = Stage::over;
@@ -275,8 +277,10 @@ void AgentLink::Connection::on_message(const FromCoordinator& message) {
   if (resumed != nullptr || attempt != attempt_) return;
   notify(&AgentLinkCallbacks::on_message, message);
   const auto* stop = std::get_if<Stop>(&message);
-  if (stop != nullptr && stop->signal == SIGKILL) options_.on_stop_order(true);
-  else if (std::holds_alternative<Refused>(message)) options_.on_stop_order(false);
+  if (stop != nullptr && stop->signal == SIGKILL) options_.on_stop_order(Grace::none);
+  if (const auto* refused = std::get_if<Refused>(&message)) {
+    options_.on_stop_order(refused->kind == RefusalKind::lost ? Grace::lost_sight : Grace::whole);
+  }
 }
 
 /// Kept until this agent is in the session. Dropped if it is too long even when shortened.

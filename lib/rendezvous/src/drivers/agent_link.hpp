@@ -17,13 +17,20 @@
 
 namespace ddrun::rendezvous {
 
+/// Of workers whose round ends with this agent's membership.
+enum class Grace {
+  whole,       ///< their coordinator has ended, or handed over
+  lost_sight,  ///< it may begin the next round soon, without this agent
+  none,
+};
+
 struct AgentLinkOptions : DialerOptions {
   /// The job's secret; none: no authentication (--insecure).
   std::optional<HmacKey> secret;
 
   // Called on the link's thread, even while the owner's is blocked; must not block.
-  /// This node's workers have to end, at once or within their grace period: the other members do not wait longer.
-  std::function<void(bool at_once)> on_stop_order = [](bool /*at_once*/) {};
+  /// This node's workers have to end: the other members do not wait longer.
+  std::function<void(Grace)> on_stop_order = [](Grace) {};
   /// The owner has sent STOPPED.
   std::function<void()> on_workers_stopped = [] {};
   /// For how long the owner's thread has been blocked, for PONG.

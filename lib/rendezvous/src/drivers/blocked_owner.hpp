@@ -15,11 +15,11 @@ namespace ddrun::rendezvous {
 class WorkerKiller : public std::enable_shared_from_this<WorkerKiller> {
  public:
   /// `kill` kills once, and returns true if there were any.
-  WorkerKiller(boost::asio::io_context& context, std::function<bool()> kill, Milliseconds grace)
-      : timer_(context), kill_(std::move(kill)), grace_(grace) {}
+  WorkerKiller(boost::asio::io_context& context, std::function<bool()> kill)
+      : timer_(context), kill_(std::move(kill)) {}
 
-  void arm(bool at_once) {
-    const auto at = Clock::now() + (at_once ? Milliseconds{0} : grace_) + shutdown::owner_margin;
+  void arm(Milliseconds grace) {
+    const auto at = Clock::now() + grace + shutdown::owner_margin;
     if (kill_at_ && *kill_at_ <= at) return;
     kill_at_ = at;
     kill_at(at, max_kills);
@@ -44,7 +44,6 @@ class WorkerKiller : public std::enable_shared_from_this<WorkerKiller> {
 
   boost::asio::steady_timer timer_;
   std::function<bool()> kill_;
-  Milliseconds grace_;
   std::optional<Clock::time_point> kill_at_;
 };
 
@@ -71,11 +70,15 @@ class StallProbe {
 /// Both, for a link on `context` whose owner is on `executor`. `kill_workers` as in RendezvousOptions.
 inline void serve_blocked_owner(AgentLinkOptions& link, boost::asio::io_context& context,
                                 const boost::asio::any_io_executor& executor, std::function<bool()> kill_workers,
-                                Milliseconds grace) {
+                                Milliseconds grace, Milliseconds lost_sight_grace) {
   link.stalled = [probe = std::make_shared<StallProbe>(executor)] { return probe->measure(); };
   if (!kill_workers) return;
-  const auto killer = std::make_shared<WorkerKiller>(context, std::move(kill_workers), grace);
-  link.on_stop_order = [killer](bool at_once) { killer->arm(at_once); };
+  const auto killer = std::make_shared<WorkerKiller>(context, std::move(kill_workers));
+  link.on_stop_order = [killer, grace, lost_sight_grace](Grace order) {
+    killer->arm(order == Grace::none      ? Milliseconds{0}
+                : order == Grace::lost_sight ? lost_sight_grace
+                                                 : grace);
+  };
   link.on_workers_stopped = [killer] { killer->disarm(); };
 }
 

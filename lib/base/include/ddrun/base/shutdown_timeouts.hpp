@@ -13,11 +13,12 @@ inline constexpr Milliseconds console_stall_limit{1'000};  ///< until a console 
 inline constexpr Milliseconds kill_timeout{10'000};        ///< until processes that SIGKILL did not end are given up
 inline constexpr Milliseconds agent_timeout{15'000};  ///< until its sweeper kills it; a margin if the guard is dead
 // Members and their coordinator
-inline constexpr Milliseconds kill_margin{1'000};      ///< until workers of a lost member count as killed
-inline constexpr Milliseconds stop_margin{30'000};     ///< until a member that has not sent STOPPED is lost
-inline constexpr Milliseconds verdict_timeout{5'000};  ///< until members that do not read the verdict are given up
-inline constexpr Milliseconds close_timeout{6'000};    ///< until an agent gives up its coordinator
-inline constexpr Milliseconds resign_timeout{1'000};   ///< until the lease is left to expire
+inline constexpr Milliseconds lost_sight_grace{5'000};  ///< at most, for workers of a member that lost its coordinator
+inline constexpr Milliseconds kill_margin{1'000};       ///< until workers of a lost member count as killed
+inline constexpr Milliseconds stop_margin{30'000};      ///< until a member that has not sent STOPPED is lost
+inline constexpr Milliseconds verdict_timeout{5'000};   ///< until members that do not read the verdict are given up
+inline constexpr Milliseconds close_timeout{6'000};     ///< until an agent gives up its coordinator
+inline constexpr Milliseconds resign_timeout{1'000};    ///< until the lease is left to expire
 // Hosts and their head (--hosts), agents and their srun
 inline constexpr Milliseconds relay_output_limit{20'000};  ///< until open pipes, then a slow ssh, are given up
 inline constexpr Milliseconds node_margin{20'000};         ///< until a relay without head kills the guard
