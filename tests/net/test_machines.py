@@ -5,7 +5,7 @@ import json
 import os
 import time
 
-from jobs import CONTINUE, KILL, STOP, JobTest
+from jobs import CONTINUE, KILL, PATIENCE, STOP, JobTest
 from netcase import CLOCK_OFFSET, is_static, main
 
 DAY = 86400
@@ -140,6 +140,48 @@ class Machines(JobTest):
         lines = [json.loads(line) for line in events.read_text(encoding="utf-8").splitlines()]
         first, last = (datetime.datetime.fromisoformat(lines[at]["time"].replace("Z", "+00:00")) for at in (0, -1))
         self.assertAlmostEqual((last - first).total_seconds(), ends["h1"], delta=120, msg="ddrun's clock on h1")
+
+
+class TwoMachines(JobTest):
+    """One of two machines falls silent, and the other goes on alone, with default times."""
+
+    def options(self, nnodes=None):
+        return [option for option in super().options("1:2") if not option.startswith("--shutdown-timeout")]
+
+    def goes_on_after(self, break_h2, *verbs_on_h2):
+        """The agents, once workers of the next round run on h1."""
+        events = self.bed.dir / f"events-{self.number}"
+        jobs = {host.name: self.ddrun(host, "--max-restarts=1", "--coordinator-timeout=1",
+                                      *([f"--events={events}"] if host.name == "h1" else []),
+                                      verbs=[*(verbs_on_h2 if host.name == "h2" else []), "report", self.reports,
+                                             "await", self.go_file]) for host in self.bed.hosts}
+        self.wait_for_attempt(0, range(4))
+        break_h2()
+        self.wait_for_attempt(1, range(2))
+        times = {}
+        for line in events.read_text(encoding="utf-8").splitlines():
+            event = json.loads(line)
+            times[event["event"]] = datetime.datetime.fromisoformat(event["time"].replace("Z", "+00:00"))
+        # It is lost after 3.5 s of silence and may run for 7 s more. By the whole grace time these were 31 s.
+        waited = (times["round"] - times["lost"]).total_seconds()
+        self.assertGreater(waited, 6.5, self.said())
+        self.assertLess(waited, 7.5 + PATIENCE / 2, self.said())
+        self.assertRegex(jobs["h1"].err, r"may still run on h2 \(10.77.0.2, node rank 1\), for (7|6\.\d+) s \(--fence\)", self.said())
+        return jobs
+
+    def test_one_of_two_loses_power(self):
+        row = self.row("power-cut")
+        jobs = self.goes_on_after(self.bed[2].crash)
+        self.go()
+        self.ends(row, [jobs["h1"]], 0)
+
+    def test_one_of_two_is_not_heard_and_its_workers_do_not_end(self):
+        row = self.row("mute")
+        jobs = self.goes_on_after(self.bed[2].mute, "ignore", "TERM")
+        self.assertEqual(self.workers([self.bed[2]]), 0, self.said())
+        self.go()
+        self.ends(row, [jobs["h1"]], 0)
+        self.assertEqual(jobs["h2"].wait(40), 125, self.said())
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ struct Script {
   struct Peer {
     std::string host;
     Clock::time_point last_heard;
+    std::uint32_t pong = 0;
   };
   std::map<LinkId, Peer> peers;
   std::optional<Clock::time_point> next_ping;
@@ -80,7 +81,7 @@ void Coordinator::join(LinkId link, const Join& join, const LinkAddresses& addre
   }
   log(concat("join ", join.host, " ", addresses.peer_address.text(), " ", options.job_id));
   Script& script = script_of(*this);
-  script.peers[link] = {join.host, now};
+  script.peers[link] = {join.host, now, 0};
   Welcome welcome;
   welcome.coordinator_host = "coordinator's host";
   welcome.heartbeat_ms = static_cast<std::uint32_t>(options.heartbeat_interval.count());
@@ -94,8 +95,9 @@ void Coordinator::join(LinkId link, const Join& join, const LinkAddresses& addre
 void Coordinator::receive(LinkId link, const FromAgent& message, Clock::time_point now) {
   auto& peers = script_of(*this).peers;
   peers[link].last_heard = now;
-  if (const auto* pong = std::get_if<Pong>(&message); pong != nullptr && pong->stalled_ms > 0) {
-    log(concat("stalled ", peers[link].host));
+  if (const auto* pong = std::get_if<Pong>(&message)) {
+    peers[link].pong = pong->number;
+    if (pong->stalled_ms > 0) log(concat("stalled ", peers[link].host));
   }
   if (const auto* opened = std::get_if<Opened>(&message)) {
     Start start;
@@ -149,7 +151,7 @@ void Coordinator::tick(Clock::time_point now) {
       job_.out.close(peer->first);
       peer = script.peers.erase(peer);
     } else {
-      job_.out.send(peer->first, Ping{script.pings});
+      job_.out.send(peer->first, Ping{script.pings, 0, peer->second.pong});
       ++peer;
     }
   }

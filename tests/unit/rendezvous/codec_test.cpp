@@ -83,10 +83,11 @@ TEST_CASE("messages have the layout of PROTOCOL.md") {
   CHECK(hex(payload) ==
         "03000000312e61"
         "0500000000000000");
-  CHECK(encode(FromCoordinator(Ping{3, 5}), payload) == 73);
+  CHECK(encode(FromCoordinator(Ping{3, 5, 7}), payload) == 73);
   CHECK(hex(payload) ==
         "03000000"
-        "0500000000000000");
+        "0500000000000000"
+        "07000000");
   CHECK(encode(FromCoordinator(Resumed{5}), payload) == 74);
   CHECK(encode(FromCoordinator(Log{LogKind::report, "a", 1, 2, "h"}), payload) == 72);
   CHECK(hex(payload) ==

@@ -41,21 +41,33 @@ TEST_CASE("workers of a silent node have their time to end before the next round
   REQUIRE(three.job.closed(three.c));
   three.others_stop();
   CHECK(three.round() == 1);
-  // It gives up the coordinator within the heartbeat timeout, its workers have their grace, and then they are killed.
+  // It gives up the coordinator within the heartbeat limit and an interval, and then its workers have 5 s.
   const Waiting waiting = three.job.next<Waiting>(three.b);
   CHECK(waiting.waiting_for ==
-        "the end of workers that may still run on c (10.0.0.3, node rank 2), for 11 s (--fence), after c (10.0.0.3, "
+        "the end of workers that may still run on c (10.0.0.3, node rank 2), for 7 s (--fence), after c (10.0.0.3, "
         "node rank 2) was lost: nothing was heard from it for 3 s");
   CHECK_FALSE(waiting.spare);
   const auto event = nlohmann::json::parse(three.job.events().back());
   CHECK(event.at("event") == "waiting");
   CHECK(event.at("why") == waiting.waiting_for);
-  three.job.wait(Milliseconds{10'999});
+  three.job.wait(Milliseconds{6'999});
   CHECK(three.round() == 1);
   three.job.wait(Milliseconds{1});
   CHECK(three.round() == 2);
   three.job.opens();
   CHECK(three.job.next<Start>(three.b).ranks.node_count == 2);
+}
+
+TEST_CASE("with a shorter grace time the wait is shorter, with a longer one it is not longer") {
+  const auto [grace, left] = GENERATE(std::pair{"0", 2'000}, std::pair{"4000", 6'000}, std::pair{"600000", 7'000});
+  Fenced three(Settings{{"grace_ms", grace}});
+  three.job.goes_silent(three.c);
+  three.job.wait(Milliseconds{3'500});
+  three.others_stop();
+  three.job.wait(Milliseconds{left - 1});
+  CHECK(three.round() == 1);
+  three.job.wait(Milliseconds{1});
+  CHECK(three.round() == 2);
 }
 
 TEST_CASE("workers of a node with a blocked main thread have as long, from its loss") {
@@ -69,7 +81,7 @@ TEST_CASE("workers of a node with a blocked main thread have as long, from its l
     three.job.wait(Milliseconds{1'000});
   }
   CHECK(three.round() == 1);
-  three.job.wait(Milliseconds{13'000});
+  three.job.wait(Milliseconds{9'000});
   CHECK(three.round() == 1);
   three.job.wait(Milliseconds{2'000});
   CHECK(three.round() == 2);
@@ -94,7 +106,7 @@ TEST_CASE("nothing is waited for where nothing can run any more") {
   SECTION("the others took so long to stop") {
     Fenced three;
     three.job.goes_silent(three.c);
-    three.job.wait(Milliseconds{14'500});
+    three.job.wait(Milliseconds{10'500});
     three.others_stop();
     CHECK(three.round() == 2);
   }

@@ -256,6 +256,68 @@ TEST_CASE("a dialer resumes a broken connection at the same address until the co
   CHECK(d.retries.empty());  // of no use to the user
 }
 
+TEST_CASE("a dialer with workers counts silence from what the coordinator has confirmed") {
+  Dialing d({{"10.0.0.1", 7}});
+  d.join();
+  const auto begun = d.now;
+  const auto ping = [&](std::uint32_t number, std::uint32_t heard) {
+    d.now += 1s;
+    d.dialer.heard(d.now);
+    d.dialer.pinged(Ping{number, 0, heard}, d.now);
+  };
+  const auto start = [&] { return d.receive(Start{}) && !d.wants<LinkLoss>(); };
+  SECTION("before the first PONG from JOIN") {
+    d.now += 1s;
+    REQUIRE(start());
+    CHECK(d.step.due == begun + 4500ms);
+  }
+  SECTION("from a PONG, and an interval more") {
+    ping(4'000'000'000, 0);
+    ping(4'000'000'007, 4'000'000'000);
+    REQUIRE(start());
+    CHECK(d.step.due == begun + 1s + 4500ms);
+    ping(4, 4'000'000'007);
+    SECTION("and no longer with what it hears") {
+      ping(11, 4'000'000'007);
+      ping(18, 4'000'000'000);
+      d.wait();
+      CHECK(d.step.due == begun + 2s + 4500ms);
+      d.wait();
+      CHECK(d.end() ==
+            "the coordinator on its host (10.0.0.1:7) does not confirm that it has heard this machine within 3.0 s");
+      CHECK(d.wants<LinkLoss>()->unreachable);
+    }
+    SECTION("until STOPPED is sent") {
+      d.dialer.workers_ended();
+      ping(11, 4'000'000'007);
+      d.wait();
+      CHECK(d.step.due == begun + 4s + 3500ms);
+    }
+    SECTION("also for a connection to be resumed") {
+      ping(11, 4'000'000'007);
+      d.tell(&Dialer::hung_up, "reset", false);
+      CHECK(d.step.due == begun + 2s + 1s + 3s);
+      d.greet();
+      const auto resumed = d.now;
+      d.now += 500ms;
+      CHECK(d.receive(Resumed{}));
+      CHECK(d.step.due == resumed + 4500ms);
+    }
+    SECTION("but after a suspension of its own process it waits for a PING and for what that confirms") {
+      d.now = d.step.due + 60s;
+      d.tell(&Dialer::timed_out);
+      CHECK(d.step.due == d.now + 2s);
+    }
+  }
+  SECTION("so that it does not begin what comes too late") {
+    for (std::uint32_t number = 1; number < 5; ++number) ping(number, 0);
+    d.now += 499ms;
+    const bool too_late = GENERATE(true, false);
+    if (too_late) d.now += 1ms;
+    CHECK(start() == !too_late);
+  }
+}
+
 TEST_CASE("a dialer takes a silent coordinator for lost, but not after a suspension of its own process") {
   auto options = options_for({{"10.0.0.1", 7}});
   options.is_local = true;

@@ -87,7 +87,9 @@ void SimulatedLink::hang() {
 }
 
 void SimulatedLink::send(const FromAgent& message) {
-  if (dialer_.is_joined() && !is_over_) world_.to_coordinator(id_, message);
+  if (!dialer_.is_joined() || is_over_) return;
+  if (std::holds_alternative<Stopped>(message)) dialer_.workers_ended();
+  world_.to_coordinator(id_, message);
 }
 
 void SimulatedLink::receives(const FromCoordinator& message) {
@@ -95,7 +97,9 @@ void SimulatedLink::receives(const FromCoordinator& message) {
   const auto now = world_.timeline.now();
   dialer_.heard(now);
   if (const auto* ping = std::get_if<Ping>(&message)) {
-    if (dialer_.is_joined()) world_.to_coordinator(id_, Pong{ping->number});
+    if (!dialer_.is_joined()) return;
+    dialer_.pinged(*ping, now);
+    world_.to_coordinator(id_, Pong{ping->number});
     return;
   }
   const auto attempt = attempt_;

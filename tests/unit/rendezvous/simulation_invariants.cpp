@@ -119,8 +119,8 @@ void Invariants::sends(const Coordinator::Output& output) {
     const auto running = starts_.find(link);
     if (refused->why.find("nothing was heard from it") != std::string::npos && running != starts_.end() &&
         unstopped_.count(link) != 0 && unstopped_.at(link) == started_) {
-      // It may take as long to give up the coordinator, and then its workers have their grace.
-      const auto until = last_heard_.at(link) + heartbeat_time + scenario_.grace;
+      // It may take an interval longer to give up the coordinator, and then its workers have their grace.
+      const auto until = last_heard_.at(link) + heartbeat_time + std::chrono::seconds(1) + scenario_.grace;
       fence_until_ = std::max(fence_until_, until);
     }
   } else if (const auto* verdict = std::get_if<VerdictMessage>(&*output.message)) {

@@ -203,6 +203,7 @@ void Coordinator::receive(LinkId link, const FromAgent& message, Clock::time_poi
     job_.out.close(link);
     lost(link, "it sent a second JOIN", now);
   } else if (const auto* pong = std::get_if<Pong>(&message)) {
+    member->pong = pong->number;
     job_.out.on_pong(link, pong->number);
     const Milliseconds stalled{pong->stalled_ms};
     if (stalled.count() == 0) member->stall_reported = false;
@@ -326,7 +327,7 @@ void Coordinator::check_heartbeats() {
     if (member == nullptr) return std::nullopt;
     return member->last_heard;
   });
-  for (const LinkId link : due.ping) job_.out.ping(link);
+  for (const LinkId link : due.ping) job_.out.ping(link, job_.members.find(link)->pong);
   for (const LinkId link : due.silent) {
     Member* member = job_.members.find(link);
     // The coordinator's own agent shares this process: it is busy, not lost.

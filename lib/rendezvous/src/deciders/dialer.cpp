@@ -21,6 +21,8 @@ constexpr std::chrono::seconds handshake_timeout{5};
 /// For the reply to JOIN or RESUME.
 constexpr std::chrono::seconds join_reply_timeout{10};
 constexpr std::chrono::seconds lookup_timeout{10};
+/// PONGs of which the coordinator may still say that they have come.
+constexpr std::size_t max_unconfirmed = 16;
 
 DialStep loss(Errc code, std::string why, bool unreachable = false) {
   return {LinkLoss{Error{code, std::move(why)}, unreachable}};
@@ -180,6 +182,7 @@ std::optional<DialStep> Dialer::shook_hands(HandshakeState state, std::uint16_t 
       return std::nullopt;
     case HandshakeState::done:
       stage_ = Stage::joining;
+      greeted_at_ = now;
       return DialStep{break_reason_ ? FromAgent(Resume{session_, 0}) : FromAgent(options_.join),
                       after(join_reply_timeout, now)};
     case HandshakeState::foreign_protocol:
@@ -225,8 +228,14 @@ std::optional<DialStep> Dialer::received(const FromCoordinator& message, Clock::
   } else if (const auto* refused = std::get_if<Refused>(&message)) {
     if (auto step = try_elsewhere(*refused, now)) return step;
   }
-  if (stage_ != Stage::joining) return std::nullopt;
+  if (stage_ != Stage::joining) {
+    if (!std::holds_alternative<Start>(message)) return std::nullopt;
+    has_workers_ = true;
+    return watch_silence(now);
+  }
   stage_ = Stage::joined;
+  confirmed_at_ = greeted_at_;
+  silent_at_ = now;  // no timer is late
   break_reason_.reset();
   by_ = Deadline::max();
   auto step = watch_silence(now);
@@ -266,20 +275,39 @@ DialStep Dialer::hung_up(const std::string& how, bool in_order, Clock::time_poin
   break_reason_ = how;
   refused_since_.reset();
   pause_ = first_pause;
-  by_ = last_heard_ + heartbeat_timeout_;
+  by_ = silent_since() + heartbeat_timeout_;
   return connect(now);
 }
 
+void Dialer::pinged(const Ping& ping, Clock::time_point now) {
+  const auto confirmed = std::find_if(unconfirmed_.begin(), unconfirmed_.end(),
+                                      [&](const auto& pong) { return pong.first == ping.heard; });
+  if (confirmed != unconfirmed_.end()) {
+    confirmed_at_ = std::max(confirmed_at_, confirmed->second);
+    unconfirmed_.erase(unconfirmed_.begin(), confirmed + 1);
+  }
+  unconfirmed_.emplace_back(ping.number, now);
+  if (unconfirmed_.size() > max_unconfirmed) unconfirmed_.pop_front();
+}
+
+/// The next round waits for workers of this agent from the coordinator's last sign of life of it on. So while there are
+/// some, silence counts from what the coordinator is known to have heard, and the interval until it can say so.
 DialStep Dialer::watch_silence(Clock::time_point now) {
   if (options_.is_local || heartbeat_timeout_ == Clock::duration::zero()) return {dial::Watch{}};
   const auto limit = heartbeat_timeout_ + Heartbeat::margin(heartbeat_);
   // A late timer means that this process was suspended, so that messages may be unread.
-  if (now - silent_at_ > heartbeat_) last_heard_ = std::max(last_heard_, now - limit + heartbeat_);
-  silent_at_ = last_heard_ + limit;
+  if (now - silent_at_ > heartbeat_) {
+    last_heard_ = std::max(last_heard_, now - limit + heartbeat_);
+    confirmed_at_ = std::max(confirmed_at_, now - limit + heartbeat_);
+  }
+  silent_at_ = silent_since() + limit;
   if (now < silent_at_) return {dial::Watch{}, silent_at_};
+  const std::string coordinator = concat("the coordinator on ", coordinator_host_, " (", target_text(), ")");
+  const std::string bound = format_duration(heartbeat_timeout_);
+  const bool mute = now < last_heard_ + heartbeat_timeout_;
   return loss(Errc::connection_lost,
-              concat("nothing was heard from the coordinator on ", coordinator_host_, " (", target_text(), ") for ",
-                     format_duration(heartbeat_timeout_)),
+              mute ? concat(coordinator, " does not confirm that it has heard this machine within ", bound)
+                   : concat("nothing was heard from ", coordinator, " for ", bound),
               true);
 }
 

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -87,7 +89,12 @@ class Dialer {
   DialStep failed(const std::string& why, Clock::time_point now, std::optional<Errc> permanent_error = std::nullopt);
   /// Each time bytes of the handshake were fed. Empty: more are needed.
   std::optional<DialStep> shook_hands(HandshakeState state, std::uint16_t peer_version, Clock::time_point now);
+  /// Any bytes.
   void heard(Clock::time_point now) { last_heard_ = now; }
+  /// Is answered with PONG.
+  void pinged(const Ping& ping, Clock::time_point now);
+  /// STOPPED is sent.
+  void workers_ended() { has_workers_ = false; }
   /// Any message but PING. Empty: it changes nothing here.
   std::optional<DialStep> received(const FromCoordinator& message, Clock::time_point now);
   /// The peer violated the protocol.
@@ -119,6 +126,9 @@ class Dialer {
   DialStep connect(Clock::time_point now);
   DialStep pause(Milliseconds longest, Clock::time_point now);
   DialStep watch_silence(Clock::time_point now);
+  [[nodiscard]] Clock::time_point silent_since() const {
+    return has_workers_ ? confirmed_at_ + heartbeat_ : last_heard_;
+  }
   [[nodiscard]] DialStep give_up() const;
   std::optional<DialStep> try_elsewhere(const Refused& refused, Clock::time_point now);
   [[nodiscard]] bool is_not_listening(Clock::time_point now) const;
@@ -148,7 +158,11 @@ class Dialer {
   Milliseconds heartbeat_{0};  ///< 0: unknown
   Clock::duration heartbeat_timeout_{};
   Clock::time_point last_heard_{};
-  Deadline silent_at_{};  ///< as the timer has it
+  bool has_workers_ = false;          ///< between START and STOPPED
+  Clock::time_point greeted_at_{};    ///< JOIN or RESUME was sent
+  Clock::time_point confirmed_at_{};  ///< the last message known to have come was sent
+  std::deque<std::pair<std::uint32_t, Clock::time_point>> unconfirmed_;  ///< PONGs, and when they were sent
+  Deadline silent_at_{};                                                 ///< as the timer has it
 };
 
 }  // namespace ddrun::rendezvous

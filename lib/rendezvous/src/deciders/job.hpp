@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <string>
@@ -71,10 +72,16 @@ struct Job : JobState {
     if (waits) deadlines.arm(Due::lease, suspended.value_or(ended_at) + options.suspend_timeout);
     else deadlines.clear(Due::lease);
   }
-  /// After the last sign of life of a member, until its workers have ended whatever has happened to it.
+  /// After the last sign of life of members of another coordinator, until their workers have ended.
   [[nodiscard]] Clock::duration lost_workers_timeout() const {
     return settings.fence ? Clock::duration(*settings.fence)
                           : heartbeat.limit() + settings.grace + shutdown::kill_margin;
+  }
+  /// The same for a member of this one: its agent has lost sight of it no later than the limit and an interval after.
+  [[nodiscard]] Clock::duration fence_time() const {
+    return settings.fence ? Clock::duration(*settings.fence)
+                          : heartbeat.limit() + heartbeat.interval() +
+                                std::min(settings.grace, shutdown::lost_sight_grace) + shutdown::kill_margin;
   }
   /// From STOP, or from the last SUCCEEDED, until a member without STOPPED counts as lost: the grace time, and time for
   /// slow output.

@@ -55,6 +55,7 @@ struct Member {
 
   Clock::time_point last_heard;
   std::string broken;           ///< how its connection broke, until the next sign of life
+  std::uint32_t pong = 0;       ///< number of its last PONG; 0: none
   bool stall_reported = false;  ///< its main thread is blocked, and a notice was sent
 
   [[nodiscard]] bool available() const { return !leaving && !excluded; }

@@ -28,7 +28,8 @@ class Outgoing {
   void send(LinkId link, FromCoordinator message);
   void close(LinkId link);
   void refuse(LinkId link, RefusalKind kind, const std::string& why);
-  void ping(LinkId link);
+  /// `heard`: number of its last PONG.
+  void ping(LinkId link, std::uint32_t heard);
   void on_pong(LinkId link, std::uint32_t number);
 
   /// Queued until there is an observer; only the last `max_early` are kept.

@@ -267,6 +267,7 @@ void AgentLink::Connection::on_message(const FromCoordinator& message) {
     if (!session_.confirm(ping->received)) {
       return dial(dialer_.unusable(concat("it has heard ", ping->received, " messages, it says")));
     }
+    dialer_.pinged(*ping, Clock::now());
     const auto stalled_ms = static_cast<std::uint32_t>(std::min<std::int64_t>(options_.stalled().count(), UINT32_MAX));
     return send(Pong{ping->number, stalled_ms, session_.received()});
   }
@@ -285,7 +286,10 @@ void AgentLink::Connection::on_message(const FromCoordinator& message) {
 
 /// Kept until this agent is in the session. Dropped if it is too long even when shortened.
 void AgentLink::Connection::send(FromAgent message) {
-  if (std::holds_alternative<Stopped>(message)) options_.on_workers_stopped();
+  if (std::holds_alternative<Stopped>(message)) {
+    dialer_.workers_ended();
+    options_.on_workers_stopped();
+  }
   std::string payload;
   const auto type = encode(message, payload, max_payload);
   if (!type || stage_ != Stage::open) return;

@@ -67,7 +67,7 @@ void fields(auto& visitor, Is<VerdictMessage> auto& verdict) {
           verdict.restarts);
 }
 void fields(auto& visitor, Is<Log> auto& log) { visitor(log.kind, log.text, log.round, log.node_rank, log.host); }
-void fields(auto& visitor, Is<Ping> auto& ping) { visitor(ping.number, ping.received); }
+void fields(auto& visitor, Is<Ping> auto& ping) { visitor(ping.number, ping.received, ping.heard); }
 void fields(auto& visitor, Is<Resumed> auto& resumed) { visitor(resumed.received); }
 
 using KeyAndValue = Settings::value_type;

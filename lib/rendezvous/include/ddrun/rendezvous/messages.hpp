@@ -211,6 +211,7 @@ struct Log {
 struct Ping {
   std::uint32_t number = 0;
   std::uint64_t received = 0;  ///< sequenced messages from the agent so far
+  std::uint32_t heard = 0;     ///< number of the agent's last PONG that has come; 0: none
   bool operator==(const Ping&) const = default;
 };
 struct Resumed {

@@ -61,7 +61,7 @@ inline std::vector<rendezvous::FromCoordinator> messages_of_coordinator() {
       Stop{5, true, "node7 joins", 10},
       VerdictMessage{VerdictKind::node_lost, 125, 9, "node7", 2, 16, "node7 is silent", "{}", {"[]", "node8", 3}, 3},
       Log{LogKind::report, "[]", 5, 2, "node7"},
-      Ping{4'000'000'000, 1'000'000'000'000},
+      Ping{4'000'000'000, 1'000'000'000'000, 3'999'999'999},
       Resumed{12},
       PassSignal{5, 10},
   };
