@@ -227,6 +227,29 @@ TEST_CASE("A coordinator that stood still begins no round while workers run of a
   for (const auto& outcome : outcomes) CHECK(outcome.code() == 0);
 }
 
+TEST_CASE("Workers that are being stopped are killed sooner once their coordinator is out of sight") {
+  const TemporaryDirectory directory;
+  const std::string fail = directory.file("fail");
+  Agents agents({"--nnodes=2", "--max-restarts=1", "--shutdown-timeout=60", "--heartbeat-interval=0.1",
+                 "--heartbeat-misses=10", "--coordinator-timeout=1"});
+  agents.start({"--node-rank=0"}, {"print", "up", "await", fail, "exit", "1"});
+  agents.start({"--node-rank=1"}, {"ignore", "TERM", "print", "up", "forever"});
+  for (const std::size_t i : {0U, 1U}) REQUIRE(agents[i].wait_for_out("up"));
+  write_file(fail, "");
+  REQUIRE(agents[1].wait_for_err("restarting all workers"));
+  const pid_t coordinator = Agents::agent_of(agents[0]);
+  REQUIRE(agents[0].signal(coordinator, SIGSTOP));
+  const bool killed = agents[1].wait_for_err("not ended within ");
+  const auto second = killed ? agents[1].wait() : Outcome{};
+  REQUIRE(agents[0].signal(coordinator, SIGCONT));
+  agents[0].signal(SIGINT);
+  agents[0].wait();
+  INFO(second.err);
+  REQUIRE(killed);
+  CHECK(second.code() == 125);
+  CHECK(second.err.find("not ended within 60") == std::string::npos);
+}
+
 TEST_CASE("An agent that is told to end while it comes back ends with that signal") {
   Agents agents(with({"--nnodes=2", "--shutdown-timeout=2"}, impatient));
   start_two(agents, {"ignore", "TERM", "print", "up", "pause"});
