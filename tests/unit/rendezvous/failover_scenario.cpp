@@ -31,7 +31,7 @@ void draw_silence(Random& random, FailoverScenario& drawn) {
   drawn.min_nodes = std::min(drawn.min_nodes, std::max(1, drawn.max_nodes - 1));
   drawn.max_restarts = std::max(drawn.max_restarts, 2);
   drawn.grace = milliseconds(random.between(2'000, 8'000));
-  if (drawn.fence) drawn.fence = drawn.grace + milliseconds(4'000);
+  if (drawn.fence) drawn.fence = drawn.grace + milliseconds(5'000);
   drawn.max_run = random.time(seconds(15), seconds(25));
   FailoverScenario::Fault fault;
   fault.when = drawn.arrival_spread + random.time(seconds(3), seconds(12));
@@ -58,7 +58,7 @@ void draw_lost_sight(Random& random, FailoverScenario& drawn) {
   drawn.min_nodes = random.between(1, drawn.max_nodes - 1);
   drawn.max_restarts = 6;
   drawn.grace = milliseconds(random.between(4'000, 30'000));
-  if (drawn.fence) drawn.fence = drawn.grace + milliseconds(4'000);
+  if (drawn.fence) drawn.fence = drawn.grace + milliseconds(5'000);
   drawn.max_run = seconds(60);
   drawn.faults.clear();
   FailoverScenario::Fault fault;
@@ -133,7 +133,7 @@ FailoverScenario draw_failover(std::uint64_t seed) {
   drawn.last_call = milliseconds(random.chance(0.5) ? 0 : random.between(1, 3'000));
   drawn.join_timeout = milliseconds(random.between(20'000, 40'000));
   drawn.grace = milliseconds(random.chance(0.5) ? random.between(0, 100) : random.between(0, 8'000));
-  if (random.chance(0.15)) drawn.fence = drawn.grace + milliseconds(4'000) + milliseconds(random.between(0, 3'000));
+  if (random.chance(0.15)) drawn.fence = drawn.grace + milliseconds(5'000) + milliseconds(random.between(0, 3'000));
   drawn.ttl = seconds(random.chance(0.5) ? 5 : random.between(2, 10));
   drawn.coordinator_timeout = seconds(random.chance(0.5) ? 30 : random.between(15, 30));
   drawn.arrival_spread = random.time({}, random.chance(0.7) ? seconds(1) : seconds(10));

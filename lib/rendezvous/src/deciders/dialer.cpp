@@ -267,9 +267,9 @@ DialStep Dialer::hung_up(const std::string& how, bool in_order, Clock::time_poin
   if (stage_ != Stage::joined)
     return failed(concat("the coordinator on ", target_text(), " hung up before it let us in: ", how), now);
   if (in_order || session_.empty()) {
-    return loss(Errc::connection_lost,
-                concat("the connection to the coordinator", coordinator_host_.empty() ? "" : " on ", coordinator_host_,
-                       " (", target_text(), ") broke: ", how));
+    const auto why = concat("the connection to the coordinator", coordinator_host_.empty() ? "" : " on ",
+                            coordinator_host_, " (", target_text(), ") broke: ", how);
+    return {LinkLoss{Error{Errc::connection_lost, why}, false, in_order}};
   }
   // The coordinator keeps the member for the heartbeat timeout.
   break_reason_ = how;

@@ -42,9 +42,9 @@ struct DialerOptions {
 struct LinkLoss {
   Error error;               ///< for the user: names the coordinator and what to do
   bool unreachable = false;  ///< an established connection was lost; the coordinator may still run
-
-  /// It may begin the next round while this agent's workers are being stopped.
-  [[nodiscard]] bool coordinator_may_run() const { return unreachable || error.code == Errc::protocol; }
+  /// The coordinator's process closed it, or has ended. Otherwise it may begin the next round while this agent's
+  /// workers are being stopped.
+  bool has_ended = false;
 };
 
 /// What Dialer wants next. LookUp, Connect and Pause come without a connection: one that is left is to be closed.

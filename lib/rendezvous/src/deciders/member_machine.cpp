@@ -191,12 +191,13 @@ void MemberMachine::on(const LinkLoss& loss) {
 void MemberMachine::lose(const LinkLoss& loss) {
   // A member that lost contact with a running coordinator rejoins it, or the next one.
   if (is_member() && (has_lease() || (loss.unreachable && !runs_coordinator()))) {
-    return rejoin(loss.error.message, step_down(loss.error.message), loss.coordinator_may_run());
+    return rejoin(loss.error.message, step_down(loss.error.message), !loss.has_ended);
   }
   const std::string before = rejoin_reason_.empty() || is_member() ? "" : concat(rejoin_reason_, "; then ");
+  if (state_ != MemberState::in_round) act(member_action::Hang{});
+  else if (!loss.has_ended) tell(StopOrder{false, loss.error.message, 0, lost_sight_grace(options_.spec)});
   state_ = MemberState::over;
   deadlines_.clear_all();
-  act(member_action::Hang{});  // nothing left to deliver
   tell(CoordinatorLost{concat(before, loss.error.message)});
 }
 

@@ -201,7 +201,7 @@ void AgentLink::Connection::carry_out(FromAgent greeting) {
 
 void AgentLink::Connection::carry_out(const LinkLoss& loss) {
   if (dialer_.is_member()) {
-    options_.on_stop_order(loss.coordinator_may_run() ? Grace::lost_sight : Grace::whole);
+    options_.on_stop_order(loss.has_ended ? Grace::whole : Grace::lost_sight);
   }
   // Closing the connection would report that the workers have ended: while they run it stays open, unused.
   end_attempt(dialer_.is_joined());

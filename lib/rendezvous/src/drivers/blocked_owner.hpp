@@ -75,9 +75,7 @@ inline void serve_blocked_owner(AgentLinkOptions& link, boost::asio::io_context&
   if (!kill_workers) return;
   const auto killer = std::make_shared<WorkerKiller>(context, std::move(kill_workers));
   link.on_stop_order = [killer, grace, lost_sight_grace](Grace order) {
-    killer->arm(order == Grace::none      ? Milliseconds{0}
-                : order == Grace::lost_sight ? lost_sight_grace
-                                                 : grace);
+    killer->arm(order == Grace::none ? Milliseconds{0} : order == Grace::lost_sight ? lost_sight_grace : grace);
   };
   link.on_workers_stopped = [killer] { killer->disarm(); };
 }
