@@ -6,6 +6,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -77,6 +78,15 @@ struct DialStep {
 /// resolver or clock.
 class Dialer {
  public:
+  enum class Stage {
+    searching,  ///< for an address, or waiting for the next attempt
+    connecting,
+    greeting,  ///< no hello has come
+    proving,
+    joining,  ///< JOIN or RESUME was sent
+    joined,
+  };
+
   explicit Dialer(const DialerOptions& options);
 
   DialStep begin(Clock::time_point now);
@@ -102,19 +112,12 @@ class Dialer {
   /// The connection is gone; `in_order`: closed by the process, or by the kernel at its end.
   DialStep hung_up(const std::string& how, bool in_order, Clock::time_point now);
 
+  [[nodiscard]] Stage stage() const { return stage_; }
   [[nodiscard]] bool is_joined() const { return stage_ == Stage::joined; }
   /// Joined, or resuming a broken connection.
   [[nodiscard]] bool is_member() const { return is_joined() || break_reason_; }
 
  private:
-  enum class Stage {
-    searching,  ///< for an address, or waiting for the next attempt
-    connecting,
-    greeting,  ///< no hello has come
-    proving,
-    joining,  ///< JOIN or RESUME was sent
-    joined,
-  };
   /// A possible address of the coordinator, and the result of the last attempt.
   struct Candidate {
     Endpoint endpoint;
@@ -164,5 +167,10 @@ class Dialer {
   std::deque<std::pair<std::uint32_t, Clock::time_point>> unconfirmed_;  ///< PONGs, and when they were sent
   Deadline silent_at_{};                                                 ///< as the timer has it
 };
+
+[[nodiscard]] constexpr std::string_view name(Dialer::Stage stage) {
+  constexpr std::string_view names[] = {"searching", "connecting", "greeting", "proving", "joining", "joined"};
+  return names[static_cast<int>(stage)];
+}
 
 }  // namespace ddrun::rendezvous

@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "ddrun/base/deadlines.hpp"
@@ -26,6 +27,11 @@ enum class Phase {
   recording,  ///< the verdict is being recorded before it is sent
   ended,      ///< the verdict was sent, or another coordinator took over
 };
+
+[[nodiscard]] constexpr std::string_view name(Phase phase) {
+  constexpr std::string_view names[] = {"gathering", "opening", "running", "stopping", "recording", "ended"};
+  return names[static_cast<int>(phase)];
+}
 
 /// Deadlines of a coordinator, each handled completely before the next. Those that expire at one instant are handled in
 /// this order: losses and the end of a round before what begins one, and the end for lack of nodes after all.

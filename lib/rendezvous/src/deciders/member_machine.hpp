@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -32,6 +33,12 @@ enum class MemberState {
   resigning,  ///< the lease is being given back
   closed,
 };
+
+[[nodiscard]] constexpr std::string_view name(MemberState state) {
+  constexpr std::string_view names[] = {"idle", "searching", "joining",  "waiting",   "in_round", "rejoining",
+                                        "over", "closing",   "awaiting", "resigning", "closed"};
+  return names[static_cast<int>(state)];
+}
 
 // Events, besides messages, LinkLoss and lease::Tell.
 namespace member_event {

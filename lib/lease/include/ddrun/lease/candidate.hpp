@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -48,6 +49,11 @@ enum class CandidateState {
   following,  ///< another machine leads; a candidate or not
   unusable,   ///< the program ended before it worked; final
 };
+
+[[nodiscard]] constexpr std::string_view name(CandidateState state) {
+  constexpr std::string_view names[] = {"idle", "asking", "leading", "following", "unusable"};
+  return names[static_cast<int>(state)];
+}
 
 /// The leader, or its address, is known or has changed.
 struct Leader {
