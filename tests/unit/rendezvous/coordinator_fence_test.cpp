@@ -11,13 +11,14 @@ using ddrun::test::ScriptedJob;
 
 namespace {
 
-/// Three running nodes, of which two are enough; workers have 10 s to end.
+/// Three running nodes that have sent PONG, of which two are enough; workers have 10 s to end.
 struct Fenced {
   explicit Fenced(Settings changed = {}) : job(2, 3, std::move(changed)) {
     a = job.joins(job.own_join_of("a"));
     b = job.joins("b");
     c = job.joins("c");
     job.opens();
+    for (const LinkId link : {a, b, c}) job.sends(link, Pong{1});
     job.forget_all();
   }
   void others_stop() {
@@ -68,6 +69,19 @@ TEST_CASE("with a shorter grace time the wait is shorter, with a longer one it i
   CHECK(three.round() == 1);
   three.job.wait(Milliseconds{1});
   CHECK(three.round() == 2);
+}
+
+TEST_CASE("a node that has sent no PONG has an interval more") {
+  ScriptedJob job(1, 2);
+  const LinkId a = job.joins(job.own_join_of("a"));
+  job.goes_silent(job.joins("b"));
+  job.opens();
+  job.wait(Milliseconds{3'500});
+  job.stops(a);
+  job.wait(Milliseconds{7'999});
+  CHECK(job.coordinator().job().round == 1);
+  job.wait(Milliseconds{1});
+  CHECK(job.coordinator().job().round == 2);
 }
 
 TEST_CASE("workers of a node with a blocked main thread have as long, from its loss") {

@@ -98,8 +98,8 @@ void SimulatedLink::receives(const FromCoordinator& message) {
   dialer_.heard(now);
   if (const auto* ping = std::get_if<Ping>(&message)) {
     if (!dialer_.is_joined()) return;
-    dialer_.pinged(*ping, now);
-    world_.to_coordinator(id_, Pong{ping->number});
+    if (const auto step = dialer_.pinged(*ping, now)) dial(*step);
+    if (!is_over_) world_.to_coordinator(id_, Pong{ping->number});
     return;
   }
   const auto attempt = attempt_;

@@ -135,7 +135,8 @@ class Pair {
     if (gave_up_) return;
     dialer_.heard(now());
     if (const auto* ping = std::get_if<Ping>(&message)) {
-      dialer_.pinged(*ping, now());
+      if (const auto step = dialer_.pinged(*ping, now())) take(*step);
+      if (gave_up_) return;
       return send(Pong{ping->number});
     }
     if (const auto step = dialer_.received(message, now())) take(*step);

@@ -235,6 +235,8 @@ std::optional<DialStep> Dialer::received(const FromCoordinator& message, Clock::
   }
   stage_ = Stage::joined;
   confirmed_at_ = greeted_at_;
+  is_new_ = std::holds_alternative<Welcome>(message);
+  unconfirmed_.clear();
   silent_at_ = now;  // no timer is late
   break_reason_.reset();
   by_ = Deadline::max();
@@ -279,19 +281,29 @@ DialStep Dialer::hung_up(const std::string& how, bool in_order, Clock::time_poin
   return connect(now);
 }
 
-void Dialer::pinged(const Ping& ping, Clock::time_point now) {
+std::optional<DialStep> Dialer::pinged(const Ping& ping, Clock::time_point now) {
   const auto confirmed = std::find_if(unconfirmed_.begin(), unconfirmed_.end(),
                                       [&](const auto& pong) { return pong.first == ping.heard; });
   if (confirmed != unconfirmed_.end()) {
     confirmed_at_ = std::max(confirmed_at_, confirmed->second);
     unconfirmed_.erase(unconfirmed_.begin(), confirmed + 1);
+    is_new_ = false;
   }
   unconfirmed_.emplace_back(ping.number, now);
   if (unconfirmed_.size() > max_unconfirmed) unconfirmed_.pop_front();
+  return has_workers_ && is_new_ ? std::optional(watch_silence(now)) : std::nullopt;
 }
 
 /// The next round waits for workers of this agent from the coordinator's last sign of life of it on. So while there are
-/// some, silence counts from what the coordinator is known to have heard, and the interval until it can say so.
+/// some, silence counts from what the coordinator is known to have heard, and the interval until it can say so; from
+/// JOIN on, and so at the coordinator, one interval more, as the first PING takes one.
+Clock::time_point Dialer::silent_since() const {
+  if (!has_workers_) return last_heard_;
+  if (!is_new_) return confirmed_at_ + heartbeat_;
+  const auto joined = confirmed_at_ + 2 * heartbeat_;
+  return unconfirmed_.empty() ? joined : std::min(joined, unconfirmed_.front().second + heartbeat_);
+}
+
 DialStep Dialer::watch_silence(Clock::time_point now) {
   if (options_.is_local || heartbeat_timeout_ == Clock::duration::zero()) return {dial::Watch{}};
   const auto limit = heartbeat_timeout_ + Heartbeat::margin(heartbeat_);
@@ -299,6 +311,7 @@ DialStep Dialer::watch_silence(Clock::time_point now) {
   if (now - silent_at_ > heartbeat_) {
     last_heard_ = std::max(last_heard_, now - limit + heartbeat_);
     confirmed_at_ = std::max(confirmed_at_, now - limit + heartbeat_);
+    is_new_ = false;
   }
   silent_at_ = silent_since() + limit;
   if (now < silent_at_) return {dial::Watch{}, silent_at_};

@@ -101,8 +101,8 @@ class Dialer {
   std::optional<DialStep> shook_hands(HandshakeState state, std::uint16_t peer_version, Clock::time_point now);
   /// Any bytes.
   void heard(Clock::time_point now) { last_heard_ = now; }
-  /// Is answered with PONG.
-  void pinged(const Ping& ping, Clock::time_point now);
+  /// Is answered with PONG. Empty: it changes nothing here.
+  std::optional<DialStep> pinged(const Ping& ping, Clock::time_point now);
   /// STOPPED is sent.
   void workers_ended() { has_workers_ = false; }
   /// Any message but PING. Empty: it changes nothing here.
@@ -129,9 +129,7 @@ class Dialer {
   DialStep connect(Clock::time_point now);
   DialStep pause(Milliseconds longest, Clock::time_point now);
   DialStep watch_silence(Clock::time_point now);
-  [[nodiscard]] Clock::time_point silent_since() const {
-    return has_workers_ ? confirmed_at_ + heartbeat_ : last_heard_;
-  }
+  [[nodiscard]] Clock::time_point silent_since() const;
   [[nodiscard]] DialStep give_up() const;
   std::optional<DialStep> try_elsewhere(const Refused& refused, Clock::time_point now);
   [[nodiscard]] bool is_not_listening(Clock::time_point now) const;
@@ -164,6 +162,7 @@ class Dialer {
   bool has_workers_ = false;          ///< between START and STOPPED
   Clock::time_point greeted_at_{};    ///< JOIN or RESUME was sent
   Clock::time_point confirmed_at_{};  ///< the last message known to have come was sent
+  bool is_new_ = false;               ///< that was JOIN
   std::deque<std::pair<std::uint32_t, Clock::time_point>> unconfirmed_;  ///< PONGs, and when they were sent
   Deadline silent_at_{};                                                 ///< as the timer has it
 };

@@ -88,7 +88,7 @@ void Gathering::spend_restart(const std::string& why) {
 }
 
 void Gathering::fence(const Member& gone, Clock::time_point since) {
-  const Clock::time_point until = since + job_.fence_time();
+  const Clock::time_point until = since + job_.fence_time(gone);
   if (until <= job_.now || job_.deadlines.at(Due::fence).value_or(job_.now) >= until) return;
   job_.deadlines.arm(Due::fence, until);
   fenced_ = describe_with_rank(gone);

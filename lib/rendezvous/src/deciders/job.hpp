@@ -83,11 +83,12 @@ struct Job : JobState {
     return settings.fence ? Clock::duration(*settings.fence)
                           : heartbeat.limit() + settings.grace + shutdown::kill_margin;
   }
-  /// The same for a member of this one: its agent has lost sight of it no later than the limit and an interval after.
-  [[nodiscard]] Clock::duration fence_time() const {
-    return settings.fence ? Clock::duration(*settings.fence)
-                          : heartbeat.limit() + heartbeat.interval() +
-                                std::min(settings.grace, shutdown::lost_sight_grace) + shutdown::kill_margin;
+  /// The same for a member of this one: its agent has lost sight of it no later than the limit and an interval after;
+  /// two for one that has not sent PONG.
+  [[nodiscard]] Clock::duration fence_time(const Member& member) const {
+    if (settings.fence) return *settings.fence;
+    return heartbeat.limit() + heartbeat.interval() * (member.pong == 0 ? 2 : 1) +
+           std::min(settings.grace, shutdown::lost_sight_grace) + shutdown::kill_margin;
   }
   /// From STOP, or from the last SUCCEEDED, until a member without STOPPED counts as lost: the grace time, and time for
   /// slow output.

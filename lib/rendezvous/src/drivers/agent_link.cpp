@@ -267,7 +267,7 @@ void AgentLink::Connection::on_message(const FromCoordinator& message) {
     if (!session_.confirm(ping->received)) {
       return dial(dialer_.unusable(concat("it has heard ", ping->received, " messages, it says")));
     }
-    dialer_.pinged(*ping, Clock::now());
+    if (const auto step = dialer_.pinged(*ping, Clock::now())) dial(*step);
     const auto stalled_ms = static_cast<std::uint32_t>(std::min<std::int64_t>(options_.stalled().count(), UINT32_MAX));
     return send(Pong{ping->number, stalled_ms, session_.received()});
   }
