@@ -225,15 +225,15 @@ class MemberWalk {
       if (dice_.one_in(2)) step(FromAgent(Succeeded{round_}));
       has_workers_ = false;
       step(FromAgent(Stopped{round_}));
-    } else if (is_done && dice_.one_in(is_told_ ? 2 : 6) && !std::exchange(is_closing_, true)) {
+    } else if (is_done && dice_.one_in(is_told_ ? 2 : 5) && !std::exchange(is_closing_, true)) {
       step(member_event::Close{});
-    } else if (!is_alone_ && !is_told_ && !is_closing_ && dice_.one_in(20)) {
+    } else if (!is_alone_ && !is_told_ && !is_closing_ && dice_.one_in(80)) {
       is_told_ = true;
       step(member_event::Abandon{});
     } else if (!is_done && machine_.state() == MemberState::idle) {
       step(member_event::Begin{});
     }
-    if (is_done || !dice_.one_in(6)) return;
+    if (is_done || !dice_.one_in(10)) return;
     is_ending_ = true;
     step(leave_message(dice_));
   }
@@ -248,8 +248,8 @@ class MemberWalk {
       return step(member_event::LinkClosed{});
     }
     if (link_ == Link::none || closes_link_) return;
-    if (!is_alone_ && dice_.one_in(link_ == Link::refused ? 2 : 12)) {
-      const bool unreachable = link_ == Link::member && dice_.one_in(2);
+    if (!is_alone_ && dice_.one_in(link_ == Link::refused ? 2 : link_ == Link::member ? 8 : 40)) {
+      const bool unreachable = link_ == Link::member && !dice_.one_in(4);
       link_ = Link::none;
       return step(LinkLoss{{Errc::connection_lost, "it broke"}, unreachable});
     }
@@ -271,14 +271,15 @@ class MemberWalk {
         return;
       case 4: return dice_.one_in(3) ? refuse() : send(PassSignal{round_, SIGUSR1});
       default:
-        if (owes_stopped_ || !dice_.one_in(2)) return;
+        if (owes_stopped_ || !dice_.one_in(6)) return;
         link_ = Link::refused;
         send(verdict_of(dice_));
     }
   }
   void refuse() {
+    using enum RefusalKind;
     link_ = Link::refused;
-    send(Refused{any_refusal(dice_), "no place"});
+    send(Refused{dice_.pick({lost, moved, lost, moved, any_refusal(dice_)}), "no place"});
   }
   void dialed() {
     switch (is_alone_ ? 0 : dice_.below(8)) {
@@ -611,12 +612,12 @@ std::string candidate_order(Dice dice, int walks) {
 }
 
 std::string all_orders(std::uint64_t seed, int walks) {
-  return concat(group_order(), "\n", member_order(Dice(seed), 10 * walks), "\n", coordinator_order(Dice(seed), walks),
+  return concat(group_order(), "\n", member_order(Dice(seed), 5 * walks), "\n", coordinator_order(Dice(seed), walks),
                 "\n", dialer_order(Dice(seed), walks), "\n", candidate_order(Dice(seed), walks));
 }
 
 /// Ten times as many, with other seeds, find the same.
-constexpr int walks = 3'000;
+constexpr int walks = 2'000;
 
 }  // namespace
 
@@ -630,5 +631,6 @@ TEST_CASE("docs/architecture.md has the order of the states of each machine") {
 }
 
 TEST_CASE("longer walks with other seeds find no other order", "[full]") {
-  for (const std::uint64_t seed : {2, 3, 4}) CHECK(all_orders(seed, 10 * walks) == all_orders(1, walks));
+  const std::string orders = all_orders(1, walks);
+  for (const std::uint64_t seed : {2, 3}) CHECK(all_orders(seed, 10 * walks) == orders);
 }

@@ -390,7 +390,7 @@ void MemberMachine::note(const lease::tell::Unusable& unusable) {
 // ---- the end of this node's part
 
 void MemberMachine::say(const Leave& leave) {
-  if (leave.kind == LeaveKind::signalled) leave_ = leave;
+  leave_ = leave;
   if (is_member()) send(leave);
   else if (!is_over()) end(left_verdict(leave, when_not_member()));
 }
@@ -408,7 +408,7 @@ VerdictMessage MemberMachine::failure(std::string why) const {
 }
 
 VerdictMessage MemberMachine::left_verdict(const Leave& leave, const char* when) const {
-  VerdictMessage verdict = failure(concat(leave.text, ",", when));
+  VerdictMessage verdict = failure(concat(leave.text, *when == '\0' ? "" : ",", when));
   verdict.exit_code = leave.code;
   if (leave.kind == LeaveKind::cannot_go_on) return verdict;
   verdict.kind = VerdictKind::timed_out;
@@ -490,7 +490,9 @@ void MemberMachine::on(Due due) {
                                 lease_error_),
                          {}},
                    false});
-    case Due::superseded: act(member_action::Hang{}); return rejoin(superseded_by_, 0, false);
+    case Due::superseded:
+      if (state_ == MemberState::in_round) act(member_action::Hang{});  // it leads no more
+      return rejoin(superseded_by_, 0, false);
     case Due::record: return act(member_action::Record{to_record_});
     case Due::close: return finish_closing();
   }

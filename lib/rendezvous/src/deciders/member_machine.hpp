@@ -277,7 +277,7 @@ class MemberMachine {
   std::string agent_id_;
   RoundClaim claim_;            ///< of the last START, for another coordinator
   std::string rejoin_reason_;   ///< empty: not a member before
-  std::optional<Leave> leave_;  ///< this node has to leave after a signal
+  std::optional<Leave> leave_;  ///< this node has to leave
   Deadline join_until_{};       ///< by which a coordinator has to accept this node
   Milliseconds dials_for_{};    ///< until then, when it was last dialled
   Server server_ = Server::none;
