@@ -1,5 +1,7 @@
 #include "dialer.hpp"
 
+#include <signal.h>
+
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/secret.hpp"
 #include "heartbeat.hpp"
@@ -29,6 +31,14 @@ DialStep loss(Errc code, std::string why, bool unreachable = false) {
 }
 
 }  // namespace
+
+std::optional<Grace> ordered_stop(const FromCoordinator& message) {
+  const auto* stop = std::get_if<Stop>(&message);
+  if (stop != nullptr && stop->signal == SIGKILL) return Grace::none;
+  const auto* refused = std::get_if<Refused>(&message);
+  if (refused == nullptr) return std::nullopt;
+  return refused->kind == RefusalKind::lost ? Grace::lost_sight : Grace::whole;
+}
 
 Dialer::Dialer(const DialerOptions& options) : options_(options), pause_(first_pause), by_(options.connect_by) {
   for (const auto& endpoint : options_.coordinators) candidates_.push_back({endpoint, {}, {}});

@@ -39,6 +39,16 @@ struct DialerOptions {
   std::string local_address;
 };
 
+/// Of workers whose round ends with this agent's membership.
+enum class Grace {
+  whole,       ///< their coordinator has ended, or handed over
+  lost_sight,  ///< it may begin the next round soon, without this agent
+  none,
+};
+
+/// That of workers which this message ends, whether or not the main thread of their agent is blocked.
+[[nodiscard]] std::optional<Grace> ordered_stop(const FromCoordinator& message);
+
 /// Why a link ended.
 struct LinkLoss {
   Error error;               ///< for the user: names the coordinator and what to do
@@ -46,6 +56,8 @@ struct LinkLoss {
   /// The coordinator's process closed it, or has ended. Otherwise it may begin the next round while this agent's
   /// workers are being stopped.
   bool has_ended = false;
+
+  [[nodiscard]] Grace grace() const { return has_ended ? Grace::whole : Grace::lost_sight; }
 };
 
 /// What Dialer wants next. LookUp, Connect and Pause come without a connection: one that is left is to be closed.

@@ -191,11 +191,12 @@ void MemberMachine::on(const LinkLoss& loss) {
 void MemberMachine::lose(const LinkLoss& loss) {
   // A member that lost contact with a running coordinator rejoins it, or the next one.
   if (is_member() && (has_lease() || (loss.unreachable && !runs_coordinator()))) {
-    return rejoin(loss.error.message, step_down(loss.error.message), !loss.has_ended);
+    return rejoin(loss.error.message, step_down(loss.error.message), loss.grace());
   }
   const std::string before = rejoin_reason_.empty() || is_member() ? "" : concat(rejoin_reason_, "; then ");
   if (state_ != MemberState::in_round) act(member_action::Hang{});
-  else if (!loss.has_ended) tell(StopOrder{false, loss.error.message, 0, lost_sight_grace(options_.spec)});
+  else if (loss.grace() == Grace::lost_sight)
+    tell(StopOrder{false, loss.error.message, 0, lost_sight_grace(options_.spec)});
   state_ = MemberState::over;
   deadlines_.clear_all();
   tell(CoordinatorLost{concat(before, loss.error.message)});
@@ -205,7 +206,7 @@ void MemberMachine::obey(const Refused& refused) {
   const bool may_rejoin = refused.kind == RefusalKind::lost || refused.kind == RefusalKind::moved;
   if (may_rejoin && is_member() && (!runs_coordinator() || has_lease())) {
     claim_.moved = refused.kind == RefusalKind::moved;
-    return rejoin(refused.why, step_down(refused.why), !claim_.moved);
+    return rejoin(refused.why, step_down(refused.why), *ordered_stop(refused));
   }
   // The local coordinator releases this node like any other.
   if (refused.kind == RefusalKind::permanent && leave_) return end(left_verdict(*leave_, ""));
@@ -222,7 +223,7 @@ void MemberMachine::obey(const Refused& refused) {
 
 /// This node lost its membership, and the job may go on: joins as a newcomer, after its workers were stopped with
 /// `signal`. Until then the link stays open: its end would report theirs.
-void MemberMachine::rejoin(const std::string& why, int signal, bool lost_sight) {
+void MemberMachine::rejoin(const std::string& why, int signal, Grace grace) {
   rejoin_reason_ = why;
   agent_id_ = options_.new_agent_id();
   retry_noticed_ = false;
@@ -232,7 +233,7 @@ void MemberMachine::rejoin(const std::string& why, int signal, bool lost_sight) 
   if (state_ == MemberState::in_round) {
     state_ = MemberState::rejoining;
     return tell(StopOrder{true, concat(why, "; stopping the workers, to join again"), signal,
-                          lost_sight ? lost_sight_grace(options_.spec) : Milliseconds::max()});
+                          grace == Grace::lost_sight ? lost_sight_grace(options_.spec) : Milliseconds::max()});
   }
   act(member_action::Hang{});
   tell(notice(concat(why, has_lease() ? "; looking for the next coordinator" : "; joining again")));
@@ -492,7 +493,7 @@ void MemberMachine::on(Due due) {
                    false});
     case Due::superseded:
       if (state_ == MemberState::in_round) act(member_action::Hang{});  // it leads no more
-      return rejoin(superseded_by_, 0, false);
+      return rejoin(superseded_by_, 0, Grace::whole);
     case Due::record: return act(member_action::Record{to_record_});
     case Due::close: return finish_closing();
   }

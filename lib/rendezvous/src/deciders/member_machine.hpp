@@ -249,7 +249,7 @@ class MemberMachine {
   void join_by(Deadline until);
   void start_server();
   void lose(const LinkLoss& loss);
-  void rejoin(const std::string& why, int signal, bool lost_sight);
+  void rejoin(const std::string& why, int signal, Grace grace);
   void find_coordinator_again();
   void search_coordinator(Deadline until);
   void lead(Term term);

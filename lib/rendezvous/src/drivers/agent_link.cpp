@@ -1,7 +1,6 @@
 #include "agent_link.hpp"
 
 #include <netinet/tcp.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <array>
@@ -200,9 +199,7 @@ void AgentLink::Connection::carry_out(FromAgent greeting) {
 }
 
 void AgentLink::Connection::carry_out(const LinkLoss& loss) {
-  if (dialer_.is_member()) {
-    options_.on_stop_order(loss.has_ended ? Grace::whole : Grace::lost_sight);
-  }
+  if (dialer_.is_member()) options_.on_stop_order(loss.grace());
   // Closing the connection would report that the workers have ended: while they run it stays open, unused.
   end_attempt(dialer_.is_joined());
   stage_ = Stage::over;
@@ -277,11 +274,7 @@ void AgentLink::Connection::on_message(const FromCoordinator& message) {
   if (const auto step = dialer_.received(message, Clock::now())) dial(*step);
   if (resumed != nullptr || attempt != attempt_) return;
   notify(&AgentLinkCallbacks::on_message, message);
-  const auto* stop = std::get_if<Stop>(&message);
-  if (stop != nullptr && stop->signal == SIGKILL) options_.on_stop_order(Grace::none);
-  if (const auto* refused = std::get_if<Refused>(&message)) {
-    options_.on_stop_order(refused->kind == RefusalKind::lost ? Grace::lost_sight : Grace::whole);
-  }
+  if (const auto grace = ordered_stop(message)) options_.on_stop_order(*grace);
 }
 
 /// Kept until this agent is in the session. Dropped if it is too long even when shortened.

@@ -17,13 +17,6 @@
 
 namespace ddrun::rendezvous {
 
-/// Of workers whose round ends with this agent's membership.
-enum class Grace {
-  whole,       ///< their coordinator has ended, or handed over
-  lost_sight,  ///< it may begin the next round soon, without this agent
-  none,
-};
-
 struct AgentLinkOptions : DialerOptions {
   /// The job's secret; none: no authentication (--insecure).
   std::optional<HmacKey> secret;
