@@ -117,6 +117,23 @@ TEST_CASE("workers beside a lost coordinator are killed, and others are stopped 
   other.member().start();
   CHECK(other.loss() == Lines{"close store", "campaign", "stop with 0"});
   CHECK(other.says(Stopped{1}) == Lines{"hang", "dial b:1"});
+  other.welcome(2);
+  other.start();
+  other.loss();
+  CHECK(other.leader(3, "") == Lines{"start 1"});
+  const Lines lost = other.on(event::ServerFailed{{Errc::unavailable, "no port"}});
+  CHECK(lost == Lines{"resign!", "lost: it broke; then no port"});
+}
+
+TEST_CASE("a lost coordinator that may still run leaves workers little time, though its job is over here") {
+  Script script(options_for(false));
+  script.on(event::Begin{});
+  script.welcome();
+  script.start();
+  const bool has_ended = GENERATE(false, true);
+  const Lines log = script.on(LinkLoss{{Errc::protocol, "what it sends is unknown"}, false, has_ended});
+  CHECK(log ==
+        (has_ended ? Lines{"lost: what it sends is unknown"} : Lines{"stop with 0", "lost: what it sends is unknown"}));
 }
 
 TEST_CASE("a leader that listens no longer is deposed, unless it could go on alone") {

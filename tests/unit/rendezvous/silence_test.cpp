@@ -106,7 +106,7 @@ class Pair {
     if (const auto* ping = std::get_if<Ping>(&message)) from_own(Pong{ping->number});
     else if (const auto* open = std::get_if<Open>(&message)) from_own(Opened{open->round, 29'500});
     else if (const auto* start = std::get_if<Start>(&message)) latest_ = start->round;
-    else if (const auto* stop = std::get_if<Stop>(&message)) from_own(Stopped{stop->round, "", ""});
+    else if (const auto* stop = std::get_if<Stop>(&message)) from_own(Stopped{stop->round});
   }
 
   // ---- the wire
@@ -167,7 +167,7 @@ class Pair {
     timeline_.at(ends_, [this] {
       if (now() < ends_ || !std::exchange(running_, false) || gave_up_) return;
       dialer_.workers_ended();
-      send(Stopped{round_, "", ""});
+      send(Stopped{round_});
     });
   }
 

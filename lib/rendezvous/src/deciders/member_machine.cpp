@@ -194,9 +194,11 @@ void MemberMachine::lose(const LinkLoss& loss) {
     return rejoin(loss.error.message, step_down(loss.error.message), loss.grace());
   }
   const std::string before = rejoin_reason_.empty() || is_member() ? "" : concat(rejoin_reason_, "; then ");
-  if (state_ != MemberState::in_round) act(member_action::Hang{});
-  else if (loss.grace() == Grace::lost_sight)
+  const bool has_workers = state_ == MemberState::in_round || state_ == MemberState::rejoining;
+  if (!has_workers) act(member_action::Hang{});
+  if (state_ == MemberState::in_round && loss.grace() == Grace::lost_sight) {
     tell(StopOrder{false, loss.error.message, 0, lost_sight_grace(options_.spec)});
+  }
   state_ = MemberState::over;
   deadlines_.clear_all();
   tell(CoordinatorLost{concat(before, loss.error.message)});
