@@ -126,6 +126,11 @@ constexpr const char* agent_names[] = {"JOIN",  "OPENED", "FAILED", "SUCCEEDED",
                                        "LEAVE", "PONG",   "RESUME", "PASS_SIGNAL"};
 constexpr const char* coordinator_names[] = {"WELCOME", "REFUSED", "WAITING", "OPEN",    "START",      "STOP",
                                              "VERDICT", "LOG",     "PING",    "RESUMED", "PASS_SIGNAL"};
+template <class Message, class Of, std::size_t index = 0>
+constexpr std::uint8_t type_from(std::uint8_t first) {
+  if constexpr (std::same_as<std::variant_alternative_t<index, Of>, Message>) return first + index;
+  else return type_from<Message, Of, index + 1>(first);
+}
 static_assert(std::size(agent_names) == std::variant_size_v<FromAgent>);
 static_assert(std::size(coordinator_names) == std::variant_size_v<FromCoordinator>);
 
@@ -204,8 +209,14 @@ Result<FromCoordinator> decode_from_coordinator(std::uint8_t type, std::string_v
 }
 
 bool is_sequenced(std::uint8_t type) {
-  const std::string_view name = type_name(type);
-  return name != "JOIN" && name != "PONG" && name != "RESUME" && name != "PING" && name != "RESUMED";
+  switch (type) {
+    case type_from<Join, FromAgent>(first_from_agent):
+    case type_from<Pong, FromAgent>(first_from_agent):
+    case type_from<Resume, FromAgent>(first_from_agent):
+    case type_from<Ping, FromCoordinator>(first_from_coordinator):
+    case type_from<Resumed, FromCoordinator>(first_from_coordinator): return false;
+    default: return true;
+  }
 }
 
 const char* type_name(std::uint8_t type) {
