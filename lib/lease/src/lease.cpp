@@ -120,15 +120,11 @@ Result<void> Lease::start() {
   return {};
 }
 
-void Lease::campaign(std::string address) {
-  is_candidate_ = true;
-  call(event::WantLead{std::move(address)});
-}
+void Lease::campaign(std::string address) { call(event::WantLead{std::move(address)}); }
 
 void Lease::depose(std::uint64_t term) { call(event::Depose{term}); }
 
 void Lease::resign(Done done) {
-  is_candidate_ = false;
   const std::uint64_t id = ++last_id_;
   call(event::WantResign{id}, id, {std::move(done), false});
 }

@@ -78,9 +78,6 @@ class Lease {
   /// have it at once; or an error: it expires by itself. Within the time to live.
   void resign(Done done);
 
-  /// Whether campaign() was called after the last resign().
-  [[nodiscard]] bool is_candidate() const { return is_candidate_; }
-
   // Thread-safe:
 
   /// Whether this machine leads now, by the clock.
@@ -114,7 +111,6 @@ class Lease {
   // Of the owner.
   boost::asio::any_io_executor owner_;
   std::shared_ptr<const Listener> listener_;  ///< reset in the destructor
-  bool is_candidate_ = false;
 
   const std::weak_ptr<const Listener> alive_ = listener_;
   std::atomic<FenceClock::time_point> held_until_{FenceClock::time_point{}};
