@@ -197,7 +197,7 @@ void MemberMachine::lose(const LinkLoss& loss) {
   const bool has_workers = state_ == MemberState::in_round || state_ == MemberState::rejoining;
   if (!has_workers) act(member_action::Hang{});
   if (state_ == MemberState::in_round && loss.grace() == Grace::lost_sight) {
-    tell(StopOrder{false, loss.error.message, 0, lost_sight_grace(options_.spec)});
+    tell(StopOrder{false, loss.error.message, 0, max_grace(Grace::lost_sight, options_.spec)});
   }
   state_ = MemberState::over;
   deadlines_.clear_all();
@@ -234,8 +234,8 @@ void MemberMachine::rejoin(const std::string& why, int signal, Grace grace) {
   if (has_lease()) campaign();
   if (state_ == MemberState::in_round) {
     state_ = MemberState::rejoining;
-    return tell(StopOrder{true, concat(why, "; stopping the workers, to join again"), signal,
-                          grace == Grace::lost_sight ? lost_sight_grace(options_.spec) : Milliseconds::max()});
+    return tell(
+        StopOrder{true, concat(why, "; stopping the workers, to join again"), signal, max_grace(grace, options_.spec)});
   }
   act(member_action::Hang{});
   tell(notice(concat(why, has_lease() ? "; looking for the next coordinator" : "; joining again")));

@@ -160,9 +160,9 @@ struct MemberOptions {
   std::function<std::string()> new_agent_id;
 };
 
-/// Of workers whose coordinator is out of sight, at most: it counts on that, unless --fence gives a bound of its own.
-[[nodiscard]] inline Milliseconds lost_sight_grace(const RendezvousSpec& spec) {
-  return spec.fence ? Milliseconds::max() : shutdown::lost_sight_grace;
+/// Upper bound of the workers' grace time. The coordinator's fence relies on it, but for the one set with --fence.
+[[nodiscard]] inline Milliseconds max_grace(Grace grace, const RendezvousSpec& spec) {
+  return grace == Grace::lost_sight && !spec.fence ? shutdown::lost_sight_grace : Milliseconds::max();
 }
 
 /// Decides what this machine does as a member of a job (PROTOCOL.md): when it joins which coordinator, when it runs

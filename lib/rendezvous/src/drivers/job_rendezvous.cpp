@@ -228,7 +228,7 @@ void JobRendezvous::carry_out(const member_action::Dial& dial) {
   auto context = make_io_context();
   if (!context) return step(LinkLoss{context.error()});
   serve_blocked_owner(options, **context, executor_, options_.kill_workers, options_.spec->stop.grace,
-                      std::min(options_.spec->stop.grace, lost_sight_grace(rendezvous)));
+                      std::min(options_.spec->stop.grace, max_grace(Grace::lost_sight, rendezvous)));
   link_ = std::make_unique<AgentLink>(executor_, std::move(*context), std::move(options), std::move(callbacks));
   if (auto started = link_->start(); !started) step(LinkLoss{started.error()});
 }
