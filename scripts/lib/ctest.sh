@@ -11,55 +11,48 @@ max_retried=10 retry_seconds=600
 # run_ctest PRESET [CTEST_OPTION…]   goes on after failing tests: they are run again by retry_failed, or counted as failed.
 # A second run of a preset needs another ctest_name, that of its logs.
 run_ctest() {
-  local preset=$1 name=${ctest_name:-$1} start=$SECONDS status=0
+  begin_ctest "$@"
+  end_ctest "$1"
+}
+
+# begin_ctest PRESET [CTEST_OPTION…]   the same beside what follows until end_ctest PRESET, one run of a preset at a time.
+# stop_ctest ends all of them, and nothing if there is none.
+begin_ctest() {
+  local preset=$1 name=${ctest_name:-$1}
   shift
   say "Testing $name ..."
-  _ctest "$root" "$name" --preset "$preset" --parallel "$(_test_jobs)" "$@" || status=$?
-  _count_results "$preset" "$name" "$status"
+  set -m # a process group of its own, which stop_ctest can end
+  _ctest "$name" --preset "$preset" --parallel "$(_test_jobs)" "$@" &
+  begun[$preset]="$! $SECONDS $name"
+  set +m
+}
+declare -A begun=() # by preset: process group, start, name
+
+end_ctest() {
+  local pid start name status=0
+  read -r pid start name <<<"${begun[$1]}"
+  wait "$pid" || status=$?
+  unset "begun[$1]"
+  _count_results "$1" "$name" "$status"
   took "Testing $name" $((SECONDS - start))
 }
 
-# begin_ctest PRESET FOLDER [CTEST_OPTION…]   the tests of tests/FOLDER, beside what follows until end_ctest: for tests
-# that wait. One such run at a time, without the variables of the preset. stop_ctest ends it, and nothing if there is none.
-begin_ctest() {
-  beside_preset=$1 beside_name=$1-$2 beside_start=$SECONDS
-  shift 2
-  say "Testing $beside_name beside what follows ..."
-  set -m # a process group of its own, which stop_ctest can end
-  _ctest "$root/build/$beside_preset/tests/${beside_name#"$beside_preset"-}" "$beside_name" --output-on-failure \
-    --parallel $((2 * $(jobs))) "$@" &
-  beside=$!
-  set +m
-}
-beside=''
-
-end_ctest() {
-  local status=0
-  wait "$beside" || status=$?
-  beside=''
-  _count_results "$beside_preset" "$beside_name" "$status"
-  took "Testing $beside_name (beside others)" $((SECONDS - beside_start))
-}
-
 stop_ctest() {
-  [ -z "$beside" ] || kill -TERM -- "-$beside" 2>/dev/null || true
-  beside=''
+  local run
+  for run in "${begun[@]}"; do kill -TERM -- "-${run%% *}" 2>/dev/null || true; done
+  begun=()
 }
 
-# One and a half times the CPUs: many tests wait, some keep several CPUs busy.
-_test_jobs() {
-  local cpus
-  cpus=$(jobs)
-  echo $((cpus + cpus / 2))
-}
+# Two for each CPU: most tests wait.
+_test_jobs() { echo $((2 * $(jobs))); }
 
-# _ctest FOLDER NAME CTEST_OPTION…   runs it in FOLDER; NAME is that of the log.
+# _ctest NAME CTEST_OPTION…   NAME is that of the log.
 _ctest() {
-  local folder=$1 name=ctest-$2
-  shift 2
+  local name=ctest-$1
+  shift
   mkdir -p "$log_dir"
   rm -f "$log_dir/$name.xml"
-  (cd "$folder" && exec ctest --output-junit "$log_dir/$name.xml" "$@") >"$log_dir/$name.log" 2>&1 </dev/null
+  (cd "$root" && exec ctest --output-junit "$log_dir/$name.xml" "$@") >"$log_dir/$name.log" 2>&1 </dev/null
 }
 
 # _count_results PRESET NAME STATUS   of the run with this name, which ended so.
@@ -145,7 +138,7 @@ _passes_alone() {
   # shellcheck disable=SC2001 # ${2//…} has no back reference
   exact=$(sed 's/[^A-Za-z0-9 ]/\\&/g' <<<"$2")
   say "Running $1: $2 again, alone ($3 of 3) ..."
-  if _ctest "$root" "$log" --preset "$1" --parallel 1 -R "^$exact\$" &&
+  if _ctest "$log" --preset "$1" --parallel 1 -R "^$exact\$" &&
     [ "$(_results <"$log_dir/ctest-$log.xml")" = "pass $2" ]; then
     return 0
   fi

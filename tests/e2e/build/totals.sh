@@ -25,18 +25,15 @@ endforeach()
 set_tests_properties("four: takes too long" PROPERTIES TIMEOUT 1)
 set_tests_properties("five: is skipped" PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED:")
 if(BESIDE)
-  add_subdirectory(tests/beside)
+  add_test(NAME "beside: goes well" COMMAND true)
+  add_test(NAME "beside: fails" COMMAND false)
+  add_test(NAME "beside: goes on" COMMAND sh -c "echo $$ >beside.pid; exec sleep 60")
 endif()
 END
-mkdir -p "$dir/tests/beside"
-cat >"$dir/tests/beside/CMakeLists.txt" <<'END'
-add_test(NAME "beside: goes well" COMMAND true)
-add_test(NAME "beside: fails" COMMAND false)
-add_test(NAME "beside: goes on" COMMAND sh -c "echo $$ >beside.pid; exec sleep 60")
-END
 cat >"$dir/CMakePresets.json" <<'END'
-{"version": 6, "configurePresets": [{"name": "dev", "generator": "Ninja", "binaryDir": "${sourceDir}/build/dev"}],
- "testPresets": [{"name": "dev", "configurePreset": "dev"}]}
+{"version": 6, "configurePresets": [{"name": "dev", "generator": "Ninja", "binaryDir": "${sourceDir}/build/${presetName}"},
+                      {"name": "other", "inherits": "dev"}],
+ "testPresets": [{"name": "dev", "configurePreset": "dev"}, {"name": "other", "configurePreset": "other"}]}
 END
 mkdir -p "$dir/scripts/lib"
 cp "$source_dir"/scripts/lib/*.sh "$dir/scripts/lib/"
@@ -97,26 +94,26 @@ echo killed >"$dir/cut"
 ! bash "$dir/scripts/added" "$dir/cut" >"$dir/added" || fail "a run that stopped passes"
 [ "$(tail -n 1 "$dir/added")" = '1 passed, 1 failed, 0 skipped' ] || { cat "$dir/added"; fail "a run that stopped"; }
 
-# Those of a folder beside the others: counted with them, and ended with the script.
+# Beside runs of another preset: counted with them, and ended with the script.
 cat >"$dir/scripts/beside" <<'END'
 set -euo pipefail
 . "$(dirname "$0")/lib/common.sh"
 . "$(dirname "$0")/lib/ctest.sh"
 trap stop_ctest EXIT
-begin_ctest dev beside "${@:2}"
+begin_ctest other "${@:2}"
 [ "$1" = stop ] || run_ctest dev -R '^one'
-[ "$1" != stop ] || until [ -s "$root/build/dev/tests/beside/beside.pid" ]; do sleep 0.02; done
-[ "$1" = stop ] || end_ctest
+[ "$1" != stop ] || until [ -s "$root/build/other/beside.pid" ]; do sleep 0.02; done
+[ "$1" = stop ] || end_ctest other
 print_totals
 END
-(cd "$dir" && cmake --preset dev -DBESIDE=ON >/dev/null)
-bash "$dir/scripts/beside" both -E 'goes on' >"$dir/both" 2>&1 && { cat "$dir/both"; fail "a failure beside is not seen"; }
-[ "$(tail -n 2 "$dir/both")" = 'failed: dev: beside: fails
+(cd "$dir" && cmake --preset other -DBESIDE=ON >/dev/null)
+bash "$dir/scripts/beside" both -R '^beside' -E 'goes on' >"$dir/both" 2>&1 && { cat "$dir/both"; fail "a failure beside is not seen"; }
+[ "$(tail -n 2 "$dir/both")" = 'failed: other: beside: fails
 2 passed, 1 failed, 0 skipped' ] || { cat "$dir/both"; fail "what ran beside is not counted"; }
-bash "$dir/scripts/beside" both -R '^one' >"$dir/none" 2>&1 || { cat "$dir/none"; fail "no test beside that matches"; }
+bash "$dir/scripts/beside" both -R '^no such test' >"$dir/none" 2>&1 || { cat "$dir/none"; fail "no test beside that matches"; }
 [ "$(tail -n 1 "$dir/none")" = '1 passed, 0 failed, 0 skipped' ] || { cat "$dir/none"; fail "closing line"; }
 timeout 30 bash "$dir/scripts/beside" stop -R 'goes on' >"$dir/stop" 2>&1 || { cat "$dir/stop"; fail "the script does not end"; }
-pid=$(cat "$dir/build/dev/tests/beside/beside.pid")
+pid=$(cat "$dir/build/other/beside.pid")
 for _ in $(seq 500); do
   [ -e "/proc/$pid" ] || exit 0
   sleep 0.02
