@@ -21,10 +21,9 @@ build_preset() {
   step "Building $preset" "build-$preset" _in_root nice -n "${DDRUN_BUILD_NICE:-0}" cmake --build "build/$preset" --parallel "$(jobs)" "${targets[@]}"
 }
 
-# check_alone   each C++ file that the working tree or the last 30 commits changed goes through the compiler by itself, with
-# nothing compiled in advance, for errors and warnings only. Finds what a file or header does not include: builds with
-# precompiled headers, and those of a module as one file, do not. Newest first; what has not begun after 45 s
-# (DDRUN_ALONE_SECONDS) is named in build/alone/left-out.
+# check_alone   each C++ file that the working tree or the last 30 commits changed is compiled by itself (alone.py). Finds
+# what a file or header does not include: builds with precompiled headers, and those of a module as one file, do not.
+# Newest first; what has not begun after 45 s (DDRUN_ALONE_SECONDS) is named in build/alone/left-out.
 check_alone() {
   step "Configuring files by themselves" configure-alone _in_root cmake --preset dev -B build/alone \
     -DDDRUN_UNITY=OFF -DDDRUN_PRECOMPILE=OFF -DDDRUN_BUILD_TESTS=ON -DDDRUN_WITH_CUDA=OFF
@@ -39,35 +38,7 @@ _check_alone() {
     git ls-files --others --exclude-standard -- apps lib tests
     git log -n 30 --format= --name-only --diff-filter=d -- apps lib tests
     git rev-parse --quiet --verify HEAD >/dev/null || find apps lib tests -type f
-  } | CCACHE_DISABLE=1 nice -n "${DDRUN_BUILD_NICE:-0}" python3 -c '
-import concurrent.futures, json, os, subprocess, sys, time
-
-jobs, end = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
-names = [name for name in dict.fromkeys(sys.stdin.read().split()) if name.endswith((".cpp", ".hpp")) and os.path.exists(name)]
-units = json.load(open("build/alone/compile_commands.json"))
-of_file = {os.path.relpath(unit["file"]): unit for unit in units}
-folders = " ".join(dict.fromkeys(word for unit in units for word in unit["command"].split() if word.startswith("-I")))
-
-def check(name):
-    if time.monotonic() > end:
-        return None
-    if unit := of_file.get(name):
-        command = unit["command"]
-    elif name.endswith(".cpp"):
-        return 0  # no part of this build
-    else:  # as in a file beside it; headers of tests also include those of the modules that they are for
-        unit = max(units, key=lambda unit: len(os.path.commonpath([unit["file"], os.path.abspath(name)])))
-        command = unit["command"].partition(" -o ")[0] + f" {folders} -include {os.path.abspath(name)} -x c++ /dev/null"
-    print(name, flush=True)
-    return subprocess.call(f"{command} -fsyntax-only", shell=True, cwd=unit["directory"])
-
-with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-    results = list(pool.map(check, names))
-with open("build/alone/left-out", "w") as file:
-    file.writelines(f"{name}\n" for name, result in zip(names, results) if result is None)
-print(*(f"{name} does not compile by itself" for name, result in zip(names, results) if result), sep="\n")
-sys.exit(any(results))
-' "$(jobs)" "${DDRUN_ALONE_SECONDS:-45}"
+  } | CCACHE_DISABLE=1 nice -n "${DDRUN_BUILD_NICE:-0}" python3 scripts/lib/alone.py "$(jobs)" "${DDRUN_ALONE_SECONDS:-45}"
 }
 
 _in_root() {
