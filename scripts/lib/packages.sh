@@ -57,7 +57,7 @@ gvisor_packages() { # a kernel of its own that lacks some system calls; not ever
     *) if apt-cache show runsc >/dev/null 2>&1; then echo runsc; fi ;;
   esac
 }
-clang_packages() { echo clang libclang-rt-dev; } # the second has its sanitizers and libFuzzer
+clang_packages() { echo clang libclang-rt-dev lld; } # the second has its sanitizers and libFuzzer
 package_packages() { echo rpm python3 python3-venv; }
 aarch64_packages() { echo g++-aarch64-linux-gnu qemu-user-static; } # the emulator runs what the build has to run
 lint_packages() { echo clang-format clang-tidy clang shellcheck git; }
