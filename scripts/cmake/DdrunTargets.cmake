@@ -66,6 +66,9 @@ set(CMAKE_UNITY_BUILD_BATCH_SIZE 0)
 if(DDRUN_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # It takes a file that is included for a header, whose types others could see.
   target_compile_options(ddrun_warnings INTERFACE -Wno-subobject-linkage)
+  # In kilobytes. Below that it frees no memory, which would take a tenth of the time of such a file, and saves a fifth of
+  # its 1.5 GB.
+  target_compile_options(ddrun_settings INTERFACE --param=ggc-min-heapsize=1048576)
 endif()
 
 # ddrun_apart(a.cpp …)   these files of the directory's target have names of their own that another one has as well:

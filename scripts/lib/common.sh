@@ -21,7 +21,7 @@ die() {
   exit 1
 }
 
-# One compiler per CPU, but not more than memory allows: the largest of our files takes about 1 GB.
+# One compiler per CPU, but not more than memory allows: few of our files take more than 1 GB, the largest 1.5.
 jobs() {
   local cpus gigabytes
   cpus=$(nproc)
