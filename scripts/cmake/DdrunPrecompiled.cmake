@@ -16,6 +16,12 @@ function(ddrun_precompiled target kind)
     file(COPY_FILE "${file}.new" "${file}" ONLY_IF_DIFFERENT)
     set(headers <algorithm> <array> <chrono> <cstdint> <filesystem> <functional> <map> <memory> <optional> <set> <span>
       <string> <string_view> <thread> <utility> <vector> <tl/expected.hpp>)
+    set(libraries tl::expected)
+    if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+      # It reads only what a file uses of them; g++ reads all each time.
+      list(APPEND headers <nlohmann/json.hpp>)
+      list(APPEND libraries nlohmann_json::nlohmann_json)
+    endif()
     if(kind STREQUAL "test")
       # A program, as position-independent code of programs is other code than that of libraries.
       add_executable(${shared} EXCLUDE_FROM_ALL "${file}")
@@ -26,7 +32,7 @@ function(ddrun_precompiled target kind)
     endif()
     set_target_properties(${shared} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/precompiled"
       ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/precompiled")
-    target_link_libraries(${shared} PRIVATE ddrun_warnings ddrun_settings tl::expected)
+    target_link_libraries(${shared} PRIVATE ddrun_warnings ddrun_settings ${libraries})
     target_precompile_headers(${shared} PRIVATE ${headers})
   endif()
   target_precompile_headers(${target} REUSE_FROM ${shared})
