@@ -135,7 +135,7 @@ record() {
     day=$id # the second put is for the others' watches
     transact "$term" "$(put verdict "$1" "$day")$nl$(put leader "$address" "$lease")" && [ "$kept" != "$day" ] && revoke "$day"
   fi
-  if [ "$verdict" = "$1" ]; then echo recorded; else echo "refused no lease, another verdict, or no answer of etcd"; fi
+  if [ "$verdict" = "$1" ]; then echo recorded; else [ -z "$verdict" ] || report; echo "refused no lease, another verdict, or no answer of etcd"; fi
 }
 main() {
   while read -r what a _; do

@@ -218,11 +218,15 @@ TEST_CASE("a verdict that reaches etcd after another leader was elected is not r
 
 TEST_CASE("recording a verdict that is already recorded succeeds if it is the same") {
   const bool same = GENERATE(true, false);
+  const bool reported = GENERATE(true, false);
   const EtcdCluster cluster(1);
   Candidates candidates;
   // Not lost while the processor is busy and its thread frozen.
   candidates.add("1", in(cluster, "a job/ü%", Milliseconds{10'000})).lease->campaign("1:1");
   Candidate& leader = elected(candidates);
+  // The watch's first answer reports what is in etcd; later only a request does, as the one that is to record a
+  // verdict.
+  if (!reported) candidates.run_for(ttl);
   leader.frozen = true;
   REQUIRE(cluster.etcdctl({"put", "/ddrun/a%20job%2F%C3%BC%25/verdict", same ? "exit%200" : "exit%201"}) == "OK\n");
   std::optional<Result<void>> recorded;
