@@ -345,7 +345,6 @@ TEST_CASE("A suspended job answers and a stopped agent is reported") {
   const Machine machine;
   const auto run = machine.start({"-n", "1"});
   const pid_t worker = pid_in(machine.ask().out);
-  const auto is_stopped = [](pid_t pid) { return has(read_file("/proc/" + std::to_string(pid) + "/stat"), ") T "); };
   run->signal(SIGTSTP);
   REQUIRE(wait_until([&] { return is_stopped(run->pid()) && is_stopped(worker); }));
   CHECK(machine.ask().code() == 0);

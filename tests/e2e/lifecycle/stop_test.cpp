@@ -18,7 +18,7 @@ TEST_CASE("A stopped worker hears of the end too") {
                "await", dir.file("go"), "exit", "1"}));
   REQUIRE(wait_until([&] {
     for (const pid_t pid : descendants_of(run.pid())) {
-      if (has(read_file("/proc/" + std::to_string(pid) + "/stat"), ") T ")) return true;
+      if (is_stopped(pid)) return true;
     }
     return false;
   }));

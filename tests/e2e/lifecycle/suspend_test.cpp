@@ -6,8 +6,6 @@ using namespace ddrun::test;
 
 namespace {
 
-bool is_stopped(pid_t pid) { return has(read_file("/proc/" + std::to_string(pid) + "/stat"), ") T "); }
-
 /// Two workers that have said "ready" and wait for the file "go".
 struct Job {
   explicit Job(const Words& options = {})

@@ -224,7 +224,7 @@ TEST_CASE("A job that has ended is not run once more under its name, and says so
 }
 
 TEST_CASE("Without anything that says who leads a job does not begin, and says why") {
-  LeasedAgents agents({"--nnodes=2", "--join-timeout=1"});
+  LeasedAgents agents({"--nnodes=2", "--join-timeout=5"});  // the lease's program has to start within it
   agents.engine_goes();
   agents.start({"print", "ran"});
   const auto outcomes = agents.finish();

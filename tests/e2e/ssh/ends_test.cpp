@@ -15,8 +15,6 @@ Words lasting(const SshHosts& hosts, const Words& options = {}) {
   return hosts.job("one", all, {"stray", "forever", ";", "print", "up", "forever"});
 }
 
-bool is_stopped(pid_t pid) { return has(read_file("/proc/" + std::to_string(pid) + "/stat"), ") T "); }
-
 bool is_stopped_worker(pid_t pid) {
   return is_stopped(pid) && read_file("/proc/" + std::to_string(pid) + "/cmdline").starts_with(DDRUN_TEST_WORKER);
 }

@@ -66,8 +66,6 @@ std::vector<pid_t> waiting(const Run& run) {
   return found;
 }
 
-bool is_stopped(pid_t pid) { return has(read_file("/proc/" + std::to_string(pid) + "/stat"), ") T "); }
-
 /// Ctrl-C ends a job none of whose workers runs, without an error.
 void check_interrupt(Run& run) {
   run.signal(SIGINT);

@@ -100,6 +100,8 @@ std::vector<pid_t> processes_with(const std::string& entry) {
   return found;
 }
 
+bool is_stopped(pid_t pid) { return slurp("/proc/" + std::to_string(pid) + "/stat").find(") T ") != std::string::npos; }
+
 std::vector<pid_t> descendants_of(pid_t root) {
   std::multimap<pid_t, pid_t> children;
   for (const pid_t pid : all_processes()) {

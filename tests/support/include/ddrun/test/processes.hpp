@@ -21,6 +21,9 @@ std::vector<pid_t> descendants_of(pid_t root);
 /// Living processes (not zombies) that have `entry` ("NAME=value") in their environment.
 std::vector<pid_t> processes_with(const std::string& entry);
 
+/// By SIGSTOP or the like.
+bool is_stopped(pid_t pid);
+
 /// How a command ended and what it wrote.
 struct Outcome {
   int wait_status = -1;
