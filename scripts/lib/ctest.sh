@@ -139,7 +139,7 @@ _passes_alone() {
   exact=$(sed 's/[^A-Za-z0-9 ]/\\&/g' <<<"$2")
   say "Running $1: $2 again, alone ($3 of 3) ..."
   if _ctest "$log" --preset "$1" --parallel 1 -R "^$exact\$" &&
-    [ "$(_results <"$log_dir/ctest-$log.xml")" = "pass $2" ]; then
+    _results <"$log_dir/ctest-$log.xml" | grep -xF "pass $2" >/dev/null; then # with its fixtures, if it needs some
     return 0
   fi
   cat "$log_dir/ctest-$log.log"

@@ -22,6 +22,8 @@ foreach(runs IN ITEMS 2 3 4) # passes when it has been run so often
   add_test(NAME "flaky (+) [${runs}]: fails at first"
     COMMAND sh -c "echo run >>runs.${runs}; test $(wc -l <runs.${runs}) -ge ${runs}")
 endforeach()
+set_tests_properties("one: goes well" PROPERTIES FIXTURES_SETUP made)
+set_tests_properties("flaky (+) [2]: fails at first" PROPERTIES FIXTURES_REQUIRED made)
 set_tests_properties("four: takes too long" PROPERTIES TIMEOUT 1)
 set_tests_properties("five: is skipped" PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED:")
 if(BESIDE)
