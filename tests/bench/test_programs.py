@@ -88,8 +88,10 @@ class Programs(Measured):
     def test_memory_after_restarts_with_preload(self):
         row, = self.measured(preloading.preload_leak, first=2, last=6)
         self.assertIn("6 restarts", row.quantity)
+        # A sanitizer keeps what was freed.
+        enough = ("goal met", "floor met") if os.environ.get("DDRUN_SANITIZE") else ("goal met",)
         self.assertEqual(row.rival, "after 2 restarts")
-        self.assertIn(row.verdict(), ("goal met", "floor met"))  # a sanitizer keeps what was freed
+        self.assertIn(row.verdict(), enough)
 
     def test_gpu_or_why_there_is_none(self):
         rows = self.measured(gpu_reducing.gpu_allreduce, SMALL[1], SMALL[1:])
