@@ -3,6 +3,7 @@
 build/alone has the commands. A header that its source begins with is checked by that source. What has not begun after
 SECONDS is named in build/alone/left-out.
 """
+import collections
 import concurrent.futures
 import json
 import os
@@ -16,20 +17,25 @@ with open("build/alone/compile_commands.json", encoding="utf-8") as file:
     units = json.load(file)
 commands = {os.path.relpath(unit["file"]): unit["command"].partition(" -o ")[0] + f" {unit['file']}" for unit in units}
 folders = " ".join(dict.fromkeys(word for unit in units for word in unit["command"].split() if word.startswith("-I")))
-source_of = {}  # by module and the name without its end
+
+
+def module_and_stem(name):
+    return tuple(name.split("/")[:2]), os.path.basename(name).partition(".")[0]
+
+
+sources = collections.defaultdict(list)
 for name in commands:
-    source_of["/".join(name.split("/")[:2]), os.path.basename(name).partition(".")[0]] = name
+    sources[module_and_stem(name)].append(name)
 
 
 def checked_by(name):
     """The file that is to be compiled for this one."""
-    module, stem = "/".join(name.split("/")[:2]), os.path.basename(name).partition(".")[0]
-    source = source_of.get((module, stem), name)
-    if name.endswith(".hpp") and source != name:
-        with open(source, encoding="utf-8") as text:
+    found = sources.get(module_and_stem(name), [])
+    if name.endswith(".hpp") and len(found) == 1:  # of several any may mean another header
+        with open(found[0], encoding="utf-8") as text:
             first = re.search(r'^#include "(.*)"', text.read(), re.MULTILINE)
         if first and name.endswith(f"/{first[1]}"):
-            return source
+            return found[0]
     return name
 
 

@@ -65,5 +65,5 @@ rpm --root "$dir/root" --install "$packages/ddrun-$version-1.$rpm.rpm" || fail "
 runs .rpm /usr/bin/ddrun -n 2 /usr/bin/ddrun-allreduce -b 8 -e 1K
 rpm --root "$dir/root" --erase ddrun
 # A job that lasts longer has a folder in /tmp for `ddrun stacks`.
-left=$(find "$dir/root" -name '*ddrun*' -not -path "$dir/root/tmp/*")
+left=$(find "$dir/root" -name '*ddrun*' -not -path "$dir/root/tmp/ddrun-0*")
 [ -z "$left" ] || fail "rpm leaves $left"
