@@ -188,6 +188,14 @@ class Words(unittest.TestCase):
                     for word in expected:
                         self.assertRegex(windows[launcher], word)
 
+    def test_both_commands(self):
+        """README names what sets everything up, and what continuous integration calls."""
+        block = (ROOT / "README.md").read_text(encoding="utf-8").split("## Install")[1].split("```")[1]
+        commands = re.findall(r"^scripts/\w+", block, re.MULTILINE)
+        called = re.findall(r"/(scripts/\w+)", (ROOT / ".ci/run").read_text(encoding="utf-8"))
+        self.assertEqual(commands, ["scripts/quickstart", *called])
+        self.assertIn("within a quarter of\nan hour on two CPUs", help_of("scripts/test"))
+
     def test_presets(self):
         """The table of presets in CONTRIBUTING.md."""
         text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("| Preset |")[1].split("\n\n")[0]
