@@ -99,7 +99,7 @@ class Candidate::Machine {
               fail(Errc::unavailable, concat("the lease was not given back: ", program_, " has not answered")));
           break;
         case Due::resign_later: resign(0); break;
-        case Due::done: fail_program(not_answered(2 * options_.ttl)); break;
+        case Due::done: kill_program(not_answered(2 * options_.ttl), true); break;
         case Due::start: start_program(); break;
         case Due::tick: tick(); break;
       }
@@ -188,27 +188,31 @@ class Candidate::Machine {
     deadlines_.arm(Due::tick, now_ + random_below(first_tick_spread));
   }
 
-  void on(const event::ProgramEnded& ended) {
+  void on(const event::ProgramEnded& ended) { program_ended(ended.why, ever_done_); }
+
+  void program_ended(const std::string& why, bool starts_again) {
     running_ = false;
     deadlines_.clear(Due::tick);
     deadlines_.clear(Due::done);
     complete_resigns({});
     resigns_.clear();
-    if (state_ == State::leading) lost(ended.why);
-    if (!ever_done_) {
+    if (state_ == State::leading) lost(why);
+    if (!starts_again) {
       is_candidate_ = false;
       state_ = State::unusable;
-      return tell(tell::Unusable{{Errc::unavailable, concat("the lease's program does not work: ", ended.why)}});
+      return tell(tell::Unusable{{Errc::unavailable, concat("the lease's program does not work: ", why)}});
     }
-    status(concat("the lease's program is started again: ", ended.why));
+    status(concat("the lease's program is started again: ", why));
     no_leader();
     deadlines_.arm(Due::start, now_ + restart_delay);
   }
 
-  void fail_program(const std::string& what) {
+  void fail_program(const std::string& what) { kill_program(what, ever_done_); }
+
+  void kill_program(const std::string& what, bool starts_again) {
     const std::string why = concat(program_, " ", what);
     actions_.emplace_back(action::Kill{why});
-    on(event::ProgramEnded{why});
+    program_ended(why, starts_again);
   }
 
   void on(const event::Unparsable& line) {

@@ -51,9 +51,11 @@ end_watch() { read -r _ _ _ _ of _ <"/proc/$watcher/stat" && [ "$of" = "$group" 
 # finish: ends after the others, since ddrun would take an orphan for a worker's.
 finish() { end_watch; while read -r what watcher; do [ "$what" != watching ] || end_watch; done; exit; }
 # ask INPUT WORD...: runs etcdctl with one member, after a failure with the next one, which is kept. etcdctl's own timeout
-# is not for transactions and renewals. Until the first `done` --debug says why there is no connection.
+# is not for transactions and renewals. Until the first `done` --debug says why there is no connection. What writes may be
+# refused while all else is answered: that trouble lasts until etcd has written.
 ask() {
   input=$1 && shift
+  case "$*" in txn* | 'lease grant'*) kind=write ;; *) kind=read ;; esac
   for _ in first second; do
     answer=$(say "$input" | ETCDCTL_ENDPOINTS=${members%%,*} timeout ${foreground:+"$foreground"} -s KILL "$seconds" \
       etcdctl ${debug:+"$debug"} --command-timeout=$((patience - 100))ms "$@" 2>&1) && learn && return
@@ -64,8 +66,9 @@ ask() {
     s/^Error: //p' | head -n 1 | tr -c ' -~\n' '?')
   ! say "$debug $why" | grep -qE '^--debug (open |.*(x509:|tls:|authentication failed|permission denied|user name is empty))' ||
     fail "cannot use etcd: $why"
-  [ -n "$troubled" ] || say "trouble etcd cannot be asked: ${members##*,}: ${why:-no answer in $seconds s}"
-  troubled=1 && return 1
+  why="${members##*,}: ${why:-no answer in $seconds s}"
+  [ "$troubled" = "$kind" ] || say "trouble etcd cannot be asked: $why"
+  troubled=$kind && return 1
 }
 # learn: reads an answer. The state is leader (the term), holder (a lease), shown (the address), verdict, kept (a lease).
 learn() {
@@ -76,7 +79,7 @@ learn() {
       '"CreateRevision"') created=$value ;;
       '"Value"') word=${value#?} word=${word%?} ;;
       '"Lease"')
-        case $word in '' | *[!A-Za-z0-9._%-]*) word=% ;; esac # another program's
+        case $word in '' | *[!A-Za-z0-9._%-]*) word='%?' ;; esac # another program's
         case $key in
           "\"$keys/leader\"") leader=$created holder=$value shown=$word ;;
           "\"$keys/verdict\"") verdict=$word kept=$value ;;
@@ -85,8 +88,8 @@ learn() {
   done <<EOF
 $answer
 EOF
-  [ -z "$troubled" ] || say "trouble etcd answers again"
-  troubled=''
+  case $troubled,$kind in ,* | write,read) return ;; esac
+  say "trouble etcd answers again" && troubled=''
 }
 forget() { leader='' holder='' shown='' verdict='' kept=''; } && forget
 hex() { printf %x "$1"; }
@@ -103,9 +106,9 @@ settle() {
 }
 look() { forget; ask '' get --prefix "$keys/" && settle; }
 report() {
-  [ "$verdict" != % ] || say "trouble $keys/verdict in etcd is another program's"
-  [ "${verdict:-%}" = % ] || say "verdict $verdict"
-  if [ -z "$leader" ]; then echo none; elif [ -z "$term" ]; then say "leader $leader $shown"; fi
+  case $verdict in '') ;; '%?') say "trouble $keys/verdict in etcd is another program's" ;; *) say "verdict $verdict" ;; esac
+  if [ -z "$leader" ]; then echo none; elif [ -z "$term" ]; then say "leader $leader ${shown%\?}"; fi
+  [ "$shown" != '%?' ] || say "trouble $keys/leader in etcd is another program's"
 }
 # transact TERM PUTS: in one step, PUTS if the leader's key is of TERM (0: none) and there is no verdict; reads the state.
 transact() {
@@ -135,12 +138,12 @@ record() {
     day=$id # the second put is for the others' watches
     transact "$term" "$(put verdict "$1" "$day")$nl$(put leader "$address" "$lease")" && [ "$kept" != "$day" ] && revoke "$day"
   fi
-  if [ "$verdict" = "$1" ]; then echo recorded; else [ -z "$verdict" ] || report; echo "refused no lease, another verdict, or no answer of etcd"; fi
+  if [ -n "$1" ] && [ "$verdict" = "$1" ]; then echo recorded; else [ -z "$verdict" ] || report; say "refused ${troubled:+$why, or }no lease, or another verdict"; fi
 }
 main() {
   while read -r what a _; do
     case $what in
-      watching) watcher=$a synced='' ;;
+      watching) watcher=$a synced='' mute=1 ;;
       progress) mute=0; [ -n "$synced" ] || { synced=1 && look && report; } ;;
       '"Type"') look && report ;; # first line of an event
       campaign) address=$a; [ -z "$term" ] || publish ;;
@@ -148,7 +151,7 @@ main() {
       depose) [ "$a" != "$leader" ] || [ "$holder" = 0 ] || [ -n "$term" ] || { leader='' && revoke "$holder"; } ;;
       resign) address='' && give_up; echo resigned ;;
       part) long=$long$a ;;
-      verdict) record "$long"; long='' ;;
+      verdict) record "$long$a"; long='' ;; # whole if the watch has read it
       end) break ;;
     esac
   done

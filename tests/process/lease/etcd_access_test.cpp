@@ -75,7 +75,7 @@ TEST_CASE("TLS: with certificates on both sides, and each invalid one is reporte
   authority.sign("server", "IP:127.0.0.1");
   authority.sign("agent", "DNS:agent.example");
   const EtcdCluster cluster(
-      EtcdCluster::Options{1, authority.file("ca.pem"), authority.file("server.pem"), authority.file("server.key")});
+      EtcdCluster::Options{1, 0, authority.file("ca.pem"), authority.file("server.pem"), authority.file("server.key")});
   const lease::EtcdOptions etcd{cluster.endpoints(), true, authority.file("ca.pem"), authority.file("agent.pem"),
                                 authority.file("agent.key")};
   check_works(etcd);
@@ -121,6 +121,31 @@ TEST_CASE("users and passwords") {
   CHECK(refusal(etcd, "stranger:right") == "cannot use etcd: etcdserver: permission denied");
   CHECK(refusal(etcd) == "cannot use etcd: etcdserver: user name is empty");
   CHECK(refusal(etcd, "agent") == "the user of etcd needs a password: give NAME:PASSWORD");
+}
+
+TEST_CASE("a user who may read and not write follows, and is told why it cannot lead") {
+  const EtcdCluster cluster(1);
+  const lease::EtcdOptions etcd{cluster.endpoints()};
+  cluster.etcdctl({"user", "add", "root:secret"});
+  cluster.etcdctl({"user", "grant-role", "root", "root"});
+  cluster.etcdctl({"user", "add", "reader:right"});
+  cluster.etcdctl({"role", "add", "reads"});
+  cluster.etcdctl({"role", "grant-permission", "reads", "--prefix=true", "read", "/ddrun/"});
+  cluster.etcdctl({"user", "grant-role", "reader", "reads"});
+  cluster.etcdctl({"auth", "enable"});
+  CHECK(refusal(etcd, "reader:right") == "cannot use etcd: etcdserver: permission denied");
+
+  Candidates candidates;
+  Candidate& leader = candidates.add("leader", by_etcd(etcd, {"job", ttl}, "root:secret"));
+  leader.lease->campaign("leader:1");
+  Candidate& reader = candidates.add("reader", by_etcd(etcd, {"job", ttl}, "reader:right"));
+  REQUIRE(candidates.run_until([&] { return reader.follows("leader:1"); }));
+  // It works; what comes now is no reason to give up.
+  reader.lease->campaign("reader:1");
+  leader.crash();
+  REQUIRE(candidates.run_until([&] { return reader.has_logged("etcdserver: permission denied"); }));
+  candidates.run_for(2 * ttl);
+  CHECK_FALSE(reader.has_logged("etcd answers again"));
 }
 
 TEST_CASE("an endpoint that is not etcd is reported, and asked again") {

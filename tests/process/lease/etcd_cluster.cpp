@@ -19,7 +19,7 @@ bool there_is(const std::string& program) { return Run({"sh", "-c", "command -v 
 
 EtcdCluster::EtcdCluster() : EtcdCluster(Options()) {}
 
-EtcdCluster::EtcdCluster(int members) : EtcdCluster(Options{members, "", "", ""}) {}
+EtcdCluster::EtcdCluster(int members) : EtcdCluster(Options{members, 0, "", "", ""}) {}
 
 EtcdCluster::EtcdCluster(Options options) : options_(std::move(options)) {
   for (const auto* program : {"etcd", "etcdctl"}) {
@@ -69,6 +69,7 @@ void EtcdCluster::start(std::size_t member) {
                                 "100",
                                 "--election-timeout",
                                 "1000"};
+  if (options_.quota != 0) argv.push_back(concat("--quota-backend-bytes=", options_.quota));
   if (tls) {
     for (const auto& word : {std::string("--cert-file"), options_.cert, std::string("--key-file"), options_.key,
                              std::string("--client-cert-auth"), std::string("--trusted-ca-file"), options_.cacert}) {

@@ -14,6 +14,7 @@ class EtcdCluster {
  public:
   struct Options {
     int members = 3;
+    int quota = 0;                  ///< in bytes; 0: etcd's default
     std::string cacert, cert, key;  ///< for clients, all members alike; https if there is a `cert`
   };
   EtcdCluster();

@@ -1,8 +1,10 @@
 // Leader election by a real etcd of three members, with faults of members and leaders.
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +12,7 @@
 #include <random>
 
 #include "by_etcd.hpp"
+#include "ddrun/base/unique_fd.hpp"
 #include "etcd_cluster.hpp"
 
 using namespace ddrun;
@@ -39,6 +42,42 @@ Candidate& elected(Candidates& candidates) {
   REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
   return *candidates.leader();
 }
+
+/// The program of `job` without ddrun. It leads after tick 1.
+class Program {
+ public:
+  Program(const EtcdCluster& cluster, std::string_view job, Milliseconds lives) {
+    REQUIRE(::mkfifo(directory_.file("in").c_str(), 0600) == 0);
+    std::vector<std::string> words{"sh", "-c", concat("exec \"$@\" <", directory_.file("in")), "sh"};
+    const auto argv = lease::etcd_command({cluster.endpoints()});
+    words.insert(words.end(), argv.begin(), argv.end());
+    run_ = std::make_unique<Run>(words);
+    in_.reset(::open(directory_.file("in").c_str(), O_WRONLY | O_CLOEXEC));
+    say(concat("job 1 ", lives.count(), " ", job));
+    say("campaign a");
+    tick();
+  }
+  void say(const std::string& line) const { REQUIRE(write_all(in_.get(), concat(line, "\n").data(), line.size() + 1)); }
+  /// Returns when it is done.
+  void tick() {
+    say(concat("tick ", ++last_tick_));
+    REQUIRE(run_->wait_for_out(concat("done ", last_tick_, "\n")));
+  }
+  /// Of `etcdctl watch`; 0: it does not run.
+  [[nodiscard]] pid_t watch() const {
+    for (const pid_t pid : run_->living()) {
+      if (read_file(concat("/proc/", pid, "/cmdline")) == std::string("etcdctl\0watch\0-i\0", 17)) return pid;
+    }
+    return 0;
+  }
+  [[nodiscard]] Run& run() { return *run_; }
+
+ private:
+  TemporaryDirectory directory_;
+  std::unique_ptr<Run> run_;
+  UniqueFd in_;
+  int last_tick_ = 0;
+};
 
 }  // namespace
 
@@ -235,6 +274,97 @@ TEST_CASE("recording a verdict that is already recorded succeeds if it is the sa
   REQUIRE(candidates.run_until([&] { return recorded.has_value(); }));
   CHECK(recorded->has_value() == same);
   if (!same) CHECK(recorded->error().code == Errc::invalid_argument);
+}
+
+TEST_CASE("a verdict is recorded that is the first line after the watch has ended") {
+  const EtcdCluster cluster(1);
+  Program program(cluster, "job", 10s);
+  REQUIRE(wait_until([&] { return program.watch() != 0; }));
+  const bool is_long = GENERATE(false, true);
+  const std::string verdict = is_long ? std::string(9'000, 'v') : "v";
+  REQUIRE(program.run().signal(program.watch(), SIGKILL));
+  REQUIRE(wait_until([&] { return program.watch() == 0; }));
+  program.tick();  // finds that it has ended
+  program.say("verdict " + verdict);
+  REQUIRE(program.run().wait_for_out("recorded\n"));
+  CHECK(cluster.etcdctl({"get", "--print-value-only", "/ddrun/job/verdict"}) == verdict + "\n");
+  // As ddrun does without the answer.
+  program.say("verdict " + verdict);
+  CHECK(program.run().wait_for_out("recorded\nverdict"));
+}
+
+TEST_CASE("after etcd was away the watch stays again") {
+  const EtcdCluster cluster(1);
+  Program program(cluster, "job", ttl);
+  cluster.stop(0);
+  for (int i = 0; i < 4; ++i) program.tick();
+  cluster.resume(0);
+  int kept = 0;
+  pid_t last = 0;
+  for (int i = 0; i < 30 && kept < 7; ++i) {  // ticks
+    program.tick();
+    wait_until([] { return false; }, 300ms);  // as ddrun does
+    kept = program.watch() == last && last != 0 ? kept + 1 : 0;
+    last = program.watch();
+  }
+  CHECK(kept == 7);
+}
+
+TEST_CASE("etcd without space is named until it has some, and then there is a leader") {
+  const EtcdCluster cluster(EtcdCluster::Options{1, 100'000, "", "", ""});
+  const auto fill = [&] {
+    REQUIRE(wait_until([&, i = 0]() mutable {
+      cluster.etcdctl({"put", concat("fill", ++i), std::string(60'000, 'x')});
+      return cluster.etcdctl({"alarm", "list"}).find("NOSPACE") != std::string::npos;
+    }));
+  };
+  const bool in_the_middle = GENERATE(false, true);
+  Candidates candidates;
+  if (!in_the_middle) fill();
+  add(candidates, cluster, 1);
+  Candidate& one = *candidates.all()[0];
+  if (in_the_middle) {
+    (void)elected(candidates);
+    fill();
+    std::optional<Result<void>> recorded;
+    one.lease->record_verdict("exit 0", one.into(recorded));
+    REQUIRE(candidates.run_until([&] { return recorded.has_value(); }));
+    REQUIRE_FALSE(recorded->has_value());
+    CHECK_THAT(recorded->error().message, test::contains("etcdserver: mvcc: database space exceeded"));
+  }
+  REQUIRE(candidates.run_until([&] { return one.has_logged("etcdserver: mvcc: database space exceeded"); }));
+  candidates.run_for(2 * ttl);
+  CHECK_FALSE(one.has_logged("etcd answers again"));
+  cluster.etcdctl({"del", "--prefix", "fill"});
+  const auto status = cluster.etcdctl({"get", "x", "-w", "fields"});
+  const auto revision = status.substr(status.find("\"Revision\" : ") + 13);
+  cluster.etcdctl({"compact", revision.substr(0, revision.find('\n'))});
+  cluster.etcdctl({"defrag"});
+  cluster.etcdctl({"alarm", "disarm"});
+  std::optional<Result<void>> recorded;
+  REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
+  one.lease->record_verdict("exit 0", one.into(recorded));
+  REQUIRE(candidates.run_until([&] { return recorded.has_value(); }));
+  CHECK(recorded->has_value());
+  CHECK(one.has_logged("etcd answers again"));
+}
+
+TEST_CASE("a first etcdctl that does not answer is started again") {
+  const EtcdCluster cluster(1);
+  const TemporaryDirectory directory;
+  // Its pipe stays open after a kill, as that of a program that waits for its disk.
+  directory.file("etcdctl", R"(#!/bin/sh
+PATH=${PATH#*:}
+if [ "$1" != watch ] && mkdir "$0.slow" 2>/dev/null; then sleep 100; fi
+exec etcdctl "$@"
+)",
+                 0755);
+  const auto argv = first_in_path(directory, lease::etcd_command({cluster.endpoints()}));
+  Candidates candidates;
+  Candidate& one = candidates.add("one", by_program(argv, {"job", ttl}));
+  one.lease->campaign("one:1");
+  REQUIRE(candidates.run_until([&] { return one.is_leader(); }));
+  CHECK(one.has_logged("status: the lease's program is started again: env has not answered for 4.0 s"));
 }
 
 TEST_CASE("the member that is asked is suspended or killed, and then the leader is lost") {

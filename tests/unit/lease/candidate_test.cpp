@@ -403,6 +403,21 @@ TEST_CASE("a program that ends before its first done is unusable, and does nothi
   CHECK(script.log() == Log{"complete 4: ok", "complete 5: only the leader can record a verdict"});
 }
 
+TEST_CASE("a program that is slow before its first done is started again, and again") {
+  Script script;
+  script.step(event::WantLead{"here:1"});
+  for (int i = 0; i < 3; ++i) {
+    script.pass_to_tick();
+    (void)script.log();
+    script.pass(8s);
+    CHECK(script.log().front() == "kill: prog has not answered for 8.0 s");
+    CHECK(script.state() == State::asking);
+  }
+  script.pass_to_tick();
+  script.step(event::ProgramEnded{"prog exited with code 2: usage"});
+  CHECK(script.state() == State::unusable);
+}
+
 TEST_CASE("a program without an answer for twice the time to live is killed and started again") {
   Script script;
   script.step(event::WantLead{"here:1"});

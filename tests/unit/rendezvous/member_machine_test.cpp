@@ -147,6 +147,16 @@ TEST_CASE("a leader that listens no longer is deposed, unless it could go on alo
   CHECK(script.on(event::NotListening{}) == (min_nodes == 1 ? Lines{} : Lines{"depose 2"}));
 }
 
+TEST_CASE("a leader whose address is none of a coordinator is named, and not dialled") {
+  Script script;
+  const std::string why = "what holds the job's lease is another program: 'hello' is no address of a coordinator";
+  CHECK(script.leader(2, "hello") == Lines{why});
+  CHECK(script.wait(1h).back() == "lost: no machine has taken the lead of the job in time: " + why);
+  Script other;
+  other.leader(2, "hello");
+  CHECK(other.leader(3, "hello,b:1") == Lines{"dial hello,b:1"});
+}
+
 TEST_CASE("a member that gets the lease gives it back") {
   Script script;
   CHECK(script.leader(2, "b:1") == Lines{"dial b:1"});

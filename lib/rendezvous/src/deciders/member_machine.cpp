@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
 #include "recorded_verdict.hpp"
@@ -18,9 +19,21 @@ constexpr Milliseconds notice_delay{2'000};
 /// Between attempts to record the verdict while the lease is held.
 constexpr Milliseconds record_retry_interval{500};
 
+constexpr std::size_t max_shown_address = 100;
+
 Log notice(std::string text) { return {LogKind::notice, std::move(text)}; }
 
 }  // namespace
+
+std::vector<Endpoint> announced_endpoints(const std::string& text) {
+  std::vector<Endpoint> endpoints;
+  for (const std::string& one : split(text, ',')) {
+    const auto at = split_host_port(one);
+    const auto port = at && at->port ? parse_integer(*at->port, 1, 65535) : fail(Errc::invalid_argument, "no port");
+    if (at && port) endpoints.push_back({at->host, static_cast<std::uint16_t>(*port)});
+  }
+  return endpoints;
+}
 
 MemberMachine::MemberMachine(MemberOptions options)
     : options_(std::move(options)), agent_id_(options_.new_agent_id()) {}
@@ -279,6 +292,12 @@ void MemberMachine::search_coordinator(Deadline until) {
 }
 
 void MemberMachine::note(const lease::Leader& leader) {
+  if (!leader.is_self && !leader.address.empty() && announced_endpoints(leader.address).empty()) {
+    leader_.reset();
+    return note(lease::tell::Status{concat("what holds the job's lease is another program: '",
+                                           cut_line(plain_line(leader.address), max_shown_address),
+                                           "' is no address of a coordinator")});
+  }
   leader_ = leader;
   lease_error_.clear();
   if (is_over()) return;

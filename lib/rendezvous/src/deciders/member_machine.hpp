@@ -165,6 +165,9 @@ struct MemberOptions {
   return grace == Grace::lost_sight && !spec.fence ? shutdown::lost_sight_grace : Milliseconds::max();
 }
 
+/// The endpoints of a coordinator's address in the lease; what is no HOST:PORT is left out.
+[[nodiscard]] std::vector<Endpoint> announced_endpoints(const std::string& text);
+
 /// Decides what this machine does as a member of a job (PROTOCOL.md): when it joins which coordinator, when it runs
 /// one, what its agent hears, and how its part ends. Knows no socket, thread, process or clock: its driver passes
 /// events in, carries the returned actions out in their order, and passes TimeIsUp at next_deadline().

@@ -56,17 +56,6 @@ Result<lease::ProgramOptions> lease_program(const RendezvousSpec& spec, std::fun
   return program;
 }
 
-/// The endpoints of a coordinator's address in the lease; what is no HOST:PORT is passed over.
-std::vector<Endpoint> announced_endpoints(const std::string& text) {
-  std::vector<Endpoint> endpoints;
-  for (const std::string& one : split(text, ',')) {
-    const auto at = split_host_port(one);
-    const auto port = at && at->port ? parse_integer(*at->port, 1, 65535) : fail(Errc::invalid_argument, "no port");
-    if (at && port) endpoints.push_back({at->host, static_cast<std::uint16_t>(*port)});
-  }
-  return endpoints;
-}
-
 /// The driver of a member of a job on several machines: its link to the coordinator, the coordinators that have run in
 /// this process, the lease and the worker store.
 class JobRendezvous final : public MemberDriver {
