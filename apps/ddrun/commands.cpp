@@ -9,8 +9,8 @@
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/base/unique_fd.hpp"
 #include "ddrun/cli/values.hpp"
 
 namespace ddrun {
@@ -116,7 +116,7 @@ int say_failure(const Error& error, std::optional<int> code) {
 }
 
 int print_to_stdout(const std::string& text) {
-  if (write_all(STDOUT_FILENO, text.data(), text.size())) return 0;
+  if (write_shared(STDOUT_FILENO, text)) return 0;
   say_error("cannot write to the standard output");
   return exit_codes::launcher_failed;
 }

@@ -7,8 +7,8 @@
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/base/unique_fd.hpp"
 
 // `ddrun env` shows the detected values, their variables and what overrides them.
 
@@ -128,7 +128,7 @@ std::string as_json(const cluster::Detected& detected, const JobView& job) {
 }
 
 int print_or_fail(const std::string& text, int code) {
-  return write_all(STDOUT_FILENO, text.data(), text.size()) ? code : exit_codes::launcher_failed;
+  return write_shared(STDOUT_FILENO, text) ? code : exit_codes::launcher_failed;
 }
 
 }  // namespace

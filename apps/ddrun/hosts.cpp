@@ -9,6 +9,7 @@
 #include <array>
 #include <fstream>
 #include <iterator>
+#include <memory>
 
 #include "commands.hpp"
 #include "ddrun/agent/ci.hpp"
@@ -20,6 +21,7 @@
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/proc.hpp"
+#include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/cluster/detect.hpp"
 #include "ddrun/cluster/hosts.hpp"
@@ -114,6 +116,7 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   if (options.program.empty()) options.program = "ddrun";
   options.portable = std::string_view(build.link) == "static";
   options.stdin_ = spec.stdin_;
+  options.timeout = spec.timeout;
   options.ending_signals = spec.stop.ending_signals;
   options.start_limit = std::min(spec.rendezvous.join_timeout, options.start_limit);
   options.job.args = launch.forwarded_args;
@@ -143,9 +146,15 @@ Result<void> open_files(const LaunchSpec& spec, agent::CiService ci, agent::Even
     if (auto opened = events.open(*spec.events_file); !opened) return opened;
     options.on_events = [&events](std::string_view lines) { events.write(lines); };
   }
+  const auto lost = std::make_shared<std::pair<std::uint64_t, std::string>>();
+  options.on_lost_output = [&events, lost](std::uint64_t bytes, const std::string& why) {
+    *lost = {bytes, why};
+    events.write_line(agent::output_lost_event(cluster::this_machine().host_name, bytes));
+  };
   const bool in_github = ci == agent::CiService::github;
   if (!spec.report_file && !in_github) return {};
-  options.on_report = [in_github, path = spec.report_file](const std::string& json) -> Result<void> {
+  options.on_report = [in_github, path = spec.report_file, lost](const std::string& sent) -> Result<void> {
+    const std::string json = lost->first == 0 ? sent : agent::add_lost_output(sent, lost->first, lost->second);
     if (in_github) agent::report_to_github(json);
     return path ? agent::write_report(*path, json) : Result<void>();
   };
@@ -174,7 +183,7 @@ int run_on_hosts(const cli::Launch& launch, process::AgentContext& context) {
     return say_failure(ready.error());
   if (!launch.spec.dry_run) return remote::run_head(std::move(*options), context);
   const std::string text = remote::describe_head(*options);
-  return write_all(STDOUT_FILENO, text.data(), text.size()) ? 0 : exit_codes::launcher_failed;
+  return write_shared(STDOUT_FILENO, text) ? 0 : exit_codes::launcher_failed;
 }
 
 // ---- ddrun relay

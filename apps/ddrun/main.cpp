@@ -20,8 +20,8 @@
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/io_context.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/base/unique_fd.hpp"
 #include "ddrun/cluster/agent_starter.hpp"
 #include "ddrun/cluster/detect.hpp"
 #include "ddrun/process/end_with_parent.hpp"
@@ -50,7 +50,7 @@ cli::VersionInfo version_info() {
 
 /// Fails with launcher_failed on a full disk or closed pipe.
 int print(const std::string& text, bool to_stderr, int code) {
-  if (write_all(to_stderr ? STDERR_FILENO : STDOUT_FILENO, text.data(), text.size())) return code;
+  if (write_shared(to_stderr ? STDERR_FILENO : STDOUT_FILENO, text)) return code;
   return code == 0 ? exit_codes::launcher_failed : code;
 }
 
@@ -86,25 +86,24 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
   }
   const agent::CiService ci = agent::detect_ci(launch.ci, Environment(environ));
   hooks.fold = agent::ci_fold(ci, spec.program.name);
+  int code = 0;
   std::optional<Error> report_error;
-  if (spec.report_file) {
-    hooks.on_result = [&](const agent::JobResult& result) {
-      // A job that was not started may have failed because of this file, whose directory must not be made then.
-      const bool refused = result.verdict == agent::Verdict::launcher_failed && result.attempts.empty();
-      if (refused && !agent::check_report_file(*spec.report_file)) return;
-      auto written = agent::write_report(*spec.report_file, agent::json_report(result));
-      if (!written && !refused) report_error = written.error();
-    };
-  }
+  hooks.on_result = [&](agent::JobResult& result) {
+    std::string text = agent::failure_report(result, launch.messages.color);
+    if (ci == agent::CiService::github && !text.empty()) text = agent::escape_runner_commands(std::move(text));
+    code = agent::exit_code(result);
+    // A text that could not be written is a failure.
+    const bool shown = !text.empty() && (part == nullptr || part->runs_coordinator || !result.cause);
+    if (shown && !say_text(text) && code == 0) code = exit_codes::launcher_failed;
+    result.add_lost_output(dropped_output());
+    if (!spec.report_file) return;
+    // A job that was not started may have failed because of this file, whose directory must not be made then.
+    const bool refused = result.verdict == agent::Verdict::launcher_failed && result.attempts.empty();
+    if (refused && !agent::check_report_file(*spec.report_file)) return;
+    auto written = agent::write_report(*spec.report_file, agent::json_report(result));
+    if (!written && !refused) report_error = written.error();
+  };
   const agent::JobResult result = agent::run_job(spec, context, environ, build_info().version, std::move(hooks));
-  std::string report = agent::failure_report(result, launch.messages.color);
-  if (ci == agent::CiService::github && !report.empty()) report = agent::escape_runner_commands(std::move(report));
-  int code = agent::exit_code(result);
-  // A report that could not be written is a failure.
-  if (!report.empty() && (part == nullptr || part->runs_coordinator || !result.cause) && !say_text(report) &&
-      code == 0) {
-    code = exit_codes::launcher_failed;
-  }
   hint_misplaced_option(launch, result);
   if (ci == agent::CiService::github && result.is_whole_job && part == nullptr) {
     agent::report_to_github(agent::json_report(result));

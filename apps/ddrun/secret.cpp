@@ -5,8 +5,8 @@
 #include "ddrun/base/environment.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/base/unique_fd.hpp"
 #include "ddrun/cli/parse.hpp"
 #include "ddrun/rendezvous/secret.hpp"
 
@@ -44,7 +44,7 @@ void block_signals() {
 }
 
 bool print_and_wipe(std::string text) {
-  const bool printed = write_all(STDOUT_FILENO, text.data(), text.size());
+  const bool printed = write_shared(STDOUT_FILENO, text);
   rendezvous::wipe(text);
   return printed;
 }

@@ -11,6 +11,7 @@
 
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/logs/console.hpp"
@@ -23,8 +24,6 @@ namespace asio = boost::asio;
 
 /// Limit in bytes of queued warnings for stderr.
 constexpr std::size_t warnings_high = std::size_t{64} << 10U;
-
-bool put(const std::string& text) { return write_all(STDOUT_FILENO, text.data(), text.size()); }
 
 /// The next signal of `signals`, a signalfd; 0 if none is pending.
 int next_signal(int signals) {
@@ -85,7 +84,8 @@ bool Serving::serve(int signal_fd, const std::function<std::string()>& stats) {
       if (failed) return;
       while (const int signal = next_signal(signals.native_handle())) {
         const bool end = signal != SIGUSR1;
-        if (stats && (!end || written)) written = put(stats() + "\n") && written;
+        if (end) set_ending();
+        if (stats && (!end || written)) written = write_shared(STDOUT_FILENO, stats() + "\n") && written;
         if (end) return io_.stop();
       }
       wait();
@@ -105,7 +105,7 @@ int Serving::run(const std::vector<std::string>& addresses, const std::function<
   }
   std::string greeting = "listening on";
   for (const auto& address : addresses) greeting += " " + address;
-  if (put(greeting + "\n") && serve(signals.release(), stats)) return exit_codes::success;
+  if (write_shared(STDOUT_FILENO, greeting + "\n") && serve(signals.release(), stats)) return exit_codes::success;
   say_error("cannot write to the standard output");
   return exit_codes::launcher_failed;
 }

@@ -20,6 +20,7 @@
 #include "ddrun/agent/job_socket_path.hpp"
 #include "ddrun/base/alarm.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/inspect/stack_page.hpp"
@@ -132,8 +133,16 @@ class Agent {
   void on_parent_lost(const char* process, pid_t pid);
   void on_time_limit();
   /// From now on the console is waited for only as long as it takes some output each second.
-  void bound_console_wait() { output_.set_flush_timeout(console_stall_limit); }
+  void bound_console_wait() {
+    set_ending();
+    output_.set_flush_timeout(console_stall_limit);
+  }
   void on_late_signal(const std::string& what, bool at_once);
+
+  /// The sweeper has killed the workers of this attempt. It is said once, and they are stopped for that reason, so that
+  /// no worker counts as failed.
+  [[nodiscard]] bool were_workers_swept();
+  [[nodiscard]] bool is_overdue() const { return job_.context.shared->overdue.kills != seen_sweeper_kills_; }
 
   void dispatch(const Event& event);
   void run_actions();
@@ -237,8 +246,10 @@ class Agent {
 
   std::deque<Action> actions_;
   bool running_actions_ = false;
-  bool suspended_ = false;           ///< by Ctrl-Z
-  std::set<pid_t> stopped_readers_;  ///< process groups stopped because they read in the background
+  std::uint32_t seen_sweeper_kills_ = 0;   ///< before this attempt
+  std::uint32_t noted_sweeper_kills_ = 0;  ///< that were said
+  bool suspended_ = false;                 ///< by Ctrl-Z
+  std::set<pid_t> stopped_readers_;        ///< process groups stopped because they read in the background
   bool folded_ = false;
   bool announced_logs_ = false;
   bool socket_wanted_ = false;
@@ -278,7 +289,6 @@ Result<Agent*> Agent::create(Job& job) {
   auto* const agent = new Agent(job);
   auto opened = agent->open();
   if (opened) return agent;
-  agent->signals_.close();
   agent->output_.remove_if_unused();
   return tl::unexpected(opened.error());
 }
@@ -428,7 +438,8 @@ void Agent::on_child_exit(const process::ChildEnd& end) {
   output_.drain(worker->local_rank);
   WorkerEnd& ended = worker->end;
   ended.success = is_success(ended.status, spec_.restart);
-  ended.stopped_by_ddrun = takedown_.has_caused(ended.status);
+  const bool is_swept = ended.status == ExitStatus(Signaled{SIGKILL}) && were_workers_swept();
+  ended.stopped_by_ddrun = is_swept || takedown_.has_caused(ended.status);
   say(Level::info, concat("rank ", ended.rank, " (pid ", ended.pid, ") ", describe(ended.status), " after ",
                           format_duration(ended.ran)));
   if (!ended.success && !ended.stopped_by_ddrun) {
@@ -443,6 +454,19 @@ void Agent::on_child_exit(const process::ChildEnd& end) {
 }
 
 // ---- what is done
+
+bool Agent::were_workers_swept() {
+  const auto& page = job_.context.shared->overdue;
+  if (!is_overdue()) return false;
+  const std::uint32_t kills = page.kills;
+  if (std::exchange(noted_sweeper_kills_, kills) != kills) {
+    const Clock::time_point since{std::chrono::nanoseconds(page.stood_still_since_ns)};
+    say(Level::warning, concat("workers were killed by ddrun: this agent had stood still for ",
+                               format_duration(Clock::now() - since), "; stopping the workers, to join again"));
+    dispatch(event::StopOrdered{SIGKILL});
+  }
+  return true;
+}
 
 void Agent::dispatch(const Event& event) {
   auto actions = machine_.step(event);
@@ -492,10 +516,11 @@ Result<void> Agent::start_workers(int attempt) {
   job_.launcher.set_child_cgroup(job_cgroup_.open_directory());
   say(Level::info, concat("starting ", counted(ranks.local_world_size, "worker"), ", attempt ", attempt, ", store at ",
                           ranks.master_addr, ":", ranks.master_port));
-  auto spawned = group_.spawn_all(ranks, *environment, [this] {
+  const auto should_stop = [this] {
     io_.poll();
-    return machine_.is_stop_pending();
-  });
+    return were_workers_swept() || machine_.is_stop_pending();
+  };
+  auto spawned = group_.spawn_all(ranks, *environment, should_stop, [this] { return is_overdue(); });
   std::vector<std::pair<int, pid_t>> started;
   for (const Worker& worker : group_.workers()) {
     if (worker.end.pid == 0) continue;
@@ -528,6 +553,7 @@ void Agent::carry_out(const action::SpawnWorkers& spawn) {
   }
   attempt_started_at_ = Clock::now();
   takedown_.begin_attempt();
+  seen_sweeper_kills_ = noted_sweeper_kills_ = job_.context.shared->overdue.kills;
   stopped_readers_.clear();
   record_.begin_attempt(prepared_.local_world_size);
   // On a tmpfs they would use up memory.
@@ -708,6 +734,9 @@ void Agent::publish_result() {
   if (folded_) say_text(job_.hooks.fold.ends);
   published_ = record_.finish(output_, prepared_);
   if (job_.hooks.on_result) job_.hooks.on_result(*published_);
+  if (published_->console_bytes_lost > 0) {
+    job_.events_file.write_line(output_lost_event(published_->host, published_->console_bytes_lost));
+  }
 }
 
 /// The error files in it were read for the report.
@@ -738,9 +767,8 @@ JobResult Agent::run() {
   set_message_sink({});
   if (watchdog_) watchdog_->close();
   if (preload_) preload_->close();
-  publish_result();  // before signals_.close(), after which a signal would end this process
+  publish_result();
   job_.events_file.finish();
-  signals_.close();
   remove_private_directory();
   return std::move(*published_);
 }

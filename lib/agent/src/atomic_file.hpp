@@ -16,6 +16,8 @@
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/environment.hpp"
 #include "ddrun/base/result.hpp"
+#include "ddrun/base/shared_output.hpp"
+#include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 
@@ -56,12 +58,14 @@ inline std::string make_private_file(std::string_view name) {
   return fd ? path : std::string();
 }
 
-/// Opens a device or a FIFO for writing. Blocks up to 5 s until a FIFO has a reader. Fails with errno set.
+/// Opens a device or a FIFO for writing. Blocks up to 5 s until a FIFO has a reader, or 1 s if this process has to end.
+/// Fails with errno set.
 inline UniqueFd open_for_reader(const std::string& path) {
-  const Deadline deadline = Clock::now() + std::chrono::seconds(5);
+  const auto begin = Clock::now();
   for (;;) {
     UniqueFd fd(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
-    if (fd || errno != ENXIO || Clock::now() > deadline) return fd;
+    const Milliseconds limit = is_ending() ? shutdown::console_stall_limit : Milliseconds{5'000};
+    if (fd || errno != ENXIO || Clock::now() > begin + limit) return fd;
     ::usleep(10'000);
   }
 }
@@ -90,7 +94,7 @@ inline void keep_owner_and_mode(int fd, const struct stat& old) {
 inline Result<void> write_file_atomically(const std::string& path, std::string_view text) {
   const auto failed = [&](int err) { return fail_errno(Errc::unavailable, "cannot write " + path, err); };
   if (const int own = named_descriptor(path); own >= 0) {
-    if (!write_all(own, text.data(), text.size())) return failed(errno);
+    if (!write_shared(own, text)) return failed(errno);
     return {};
   }
   std::string target = path;
@@ -103,7 +107,7 @@ inline Result<void> write_file_atomically(const std::string& path, std::string_v
       if (!fd && errno == ENXIO && S_ISFIFO(info.st_mode)) {
         return fail(Errc::unavailable, "cannot write " + path + ": it has no reader");
       }
-      if (!fd || !write_all(fd.get(), text.data(), text.size())) return failed(errno);
+      if (!fd || !write_shared(fd.get(), text)) return failed(errno);
       return {};
     }
     if (char* real = ::realpath(path.c_str(), nullptr)) {

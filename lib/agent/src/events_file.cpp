@@ -138,6 +138,10 @@ class EventsFile::Writer {
   int error_ = 0;
 };
 
+std::string output_lost_event(std::string_view host, std::uint64_t bytes) {
+  return one_line({{"event", "output_lost"}, {"host", host}, {"bytes", bytes}});
+}
+
 EventsFile::EventsFile() = default;
 EventsFile::~EventsFile() { finish(); }
 

@@ -61,6 +61,21 @@ Result<Job*> Job::create(const LaunchSpec& spec, process::AgentContext& context,
   options.on_listening = hooks.on_listening;
   options.on_lease_program = [shared = context.shared](pid_t pid) { shared->helper_pid = pid; };
   options.kill_workers = process::kill_workers_without_reaping;
+  options.on_workers_until = [shared = context.shared](const rendezvous::WorkersUntil& until) {
+    constexpr process::OverdueWorkers::Clocks clocks[] = {process::OverdueWorkers::Clocks::none,
+                                                          process::OverdueWorkers::Clocks::sight,
+                                                          process::OverdueWorkers::Clocks::lead};
+    auto& page = shared->overdue;
+    page.sight_ns = std::chrono::nanoseconds(until.at.time_since_epoch()).count();
+    page.interval_ns = std::chrono::nanoseconds(until.heartbeat).count();
+    page.written_ns = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
+    const auto before = page.clock.exchange(clocks[static_cast<int>(until.kind)]);
+    if (before == process::OverdueWorkers::Clocks::none) shared->wake_sweeper();
+  };
+  options.on_leads_until = [shared = context.shared](lease::FenceClock::time_point until) {
+    shared->overdue.lead_ns = until.time_since_epoch().count();
+    shared->overdue.written_ns = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
+  };
   bool weak_secret = false;
   if (hooks.secret) {
     options.secret = std::move(hooks.secret);

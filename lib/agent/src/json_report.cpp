@@ -100,6 +100,11 @@ Json command_json(const std::optional<CommandEnd>& end) {
           {"runs", end->runs}};
 }
 
+std::string report_text(const Json& report) {
+  // Workers' output may contain invalid UTF-8, which becomes the replacement character.
+  return json_for_terminal(report.dump(2, ' ', false, Json::error_handler_t::replace)) + "\n";
+}
+
 }  // namespace
 
 std::string json_report(const JobResult& result) {
@@ -140,8 +145,16 @@ std::string json_report(const JobResult& result) {
   json["attempts"] = Json::array();
   for (const AttemptResult& attempt : result.attempts)
     json["attempts"].push_back(attempt_json(attempt, result, others));
-  // Workers' output may contain invalid UTF-8, which becomes the replacement character.
-  return json_for_terminal(json.dump(2, ' ', false, Json::error_handler_t::replace)) + "\n";
+  return report_text(json);
+}
+
+std::string add_lost_output(const std::string& json, std::uint64_t bytes, const std::string& why) {
+  Json report = Json::parse(json, nullptr, false);
+  if (!report.is_object()) return json;
+  report["console_bytes_lost"] = report.value("console_bytes_lost", std::uint64_t{0}) + bytes;
+  report["console_error"] = why;
+  report["output_complete"] = false;
+  return report_text(report);
 }
 
 Result<void> check_report_file(const std::string& path) {

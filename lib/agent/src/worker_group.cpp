@@ -171,7 +171,7 @@ void WorkerGroup::abandon_all() {
 }
 
 Result<void> WorkerGroup::spawn_all(const RankAssignment& ranks, const worker_env::WorkerEnvironment& environment,
-                                    const std::function<bool()>& should_stop) {
+                                    const std::function<bool()>& should_stop, const std::function<bool()>& is_overdue) {
   if (!null_) {
     null_ = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     if (!null_) return fail_errno(Errc::unavailable, "cannot open /dev/null", errno);
@@ -196,8 +196,11 @@ Result<void> WorkerGroup::spawn_all(const RankAssignment& ranks, const worker_en
     const bool batch_is_full = i > 0 && i % max_spawn_batch == 0;
     failure = batch_is_full ? await_all(stop) : await(slot, stop);
     if (batch_is_full && failure) stop();
-    if (failure && !stopped) failure = begin(slot, workers_[i], ranks, environment);
+    const bool may_begin = failure && !(stopped = stopped || is_overdue());
+    if (may_begin) failure = begin(slot, workers_[i], ranks, environment);
+    stopped = stopped || is_overdue();  // it is killed as those that are not confirmed
   }
+  if (stopped) should_stop();
   if (failure && !stopped) failure = await_all(stop);
   abandon_all();
   if (!failure) {

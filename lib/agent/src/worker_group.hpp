@@ -56,9 +56,10 @@ class WorkerGroup {
 
   /// Starts the workers in order of local rank. `should_stop`, which lets events run, is called between batches and
   /// while a program is not executed in time (`process::first_exec_wait`); when it returns true, starts in progress are
-  /// killed and the rest is not started. Ends of workers are reported later, by the watcher.
+  /// killed and the rest is not started. `is_overdue`, asked before and after each start, ends it in the same way and
+  /// has to make `should_stop` true. Ends of workers are reported later, by the watcher.
   Result<void> spawn_all(const RankAssignment& ranks, const worker_env::WorkerEnvironment& environment,
-                         const std::function<bool()>& should_stop);
+                         const std::function<bool()>& should_stop, const std::function<bool()>& is_overdue);
 
   /// Forgets the workers of the attempt before.
   void clear_workers();

@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/base/unique_fd.hpp"
 
 namespace ddrun {
 
@@ -24,8 +24,8 @@ std::atomic<const char*> sink_owner{nullptr};
 std::atomic<bool> in_partial_line{false};
 
 bool write_to_stderr(std::string_view text) {
-  if (in_partial_line.exchange(false)) write_all(STDERR_FILENO, "\n", 1);
-  return write_all(STDERR_FILENO, text.data(), text.size());
+  if (in_partial_line.exchange(false)) write_shared(STDERR_FILENO, "\n");
+  return write_shared(STDERR_FILENO, text);
 }
 
 /// The sink belongs to another thread and must not be used.

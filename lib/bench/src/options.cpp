@@ -1,13 +1,15 @@
 #include "ddrun/bench/options.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <cstdio>
 #include <deque>
 #include <functional>
 #include <span>
 #include <utility>
 
 #include "ddrun/argv/argv.hpp"
+#include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/bench/errors.hpp"
 #include "reports.hpp"
@@ -344,11 +346,10 @@ Parsed parse_options(int argc, char** argv) {
     print_error(output.error().message);
     parsed.exit_code = exit_usage;
   } else if (*output) {
-    std::fwrite((*output)->data(), 1, (*output)->size(), stdout);
+    write_shared(STDOUT_FILENO, **output);
     parsed.exit_code = exit_ok;
   } else if (list) {
-    const std::string all = list_of_back_ends();
-    std::fwrite(all.data(), 1, all.size(), stdout);
+    write_shared(STDOUT_FILENO, list_of_back_ends());
     parsed.exit_code = exit_ok;
   }
   return parsed;

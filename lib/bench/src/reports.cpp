@@ -7,8 +7,8 @@
 #include <system_error>
 #include <utility>
 
+#include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/base/unique_fd.hpp"
 #include "ddrun/bench/errors.hpp"
 
 namespace ddrun::bench {
@@ -27,7 +27,7 @@ Result<void> OutputFile::write(const std::string& text) {
   errno = 0;
   bool good = false;
   if (is_standard_output()) {
-    good = write_all(STDOUT_FILENO, text.data(), text.size());
+    good = write_shared(STDOUT_FILENO, text);
   } else {
     std::error_code error;
     if (std::filesystem::is_regular_file(path_, error)) std::filesystem::resize_file(path_, 0, error);

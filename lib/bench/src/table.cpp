@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <system_error>
 
+#include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/base/unique_fd.hpp"
 #include "ddrun/bench/errors.hpp"
 #include "results.hpp"
 
@@ -179,7 +179,7 @@ std::string table_of(const Pairs& pairs) {
 }
 
 void print(int stream, const std::string& lines) {
-  if (write_all(stream, lines.data(), lines.size())) return;
+  if (write_shared(stream, lines)) return;
   const int why = errno;
   print_error(concat("cannot write the table: ", std::generic_category().message(why)));
   std::exit(exit_failed);

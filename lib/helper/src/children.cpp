@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <map>
 #include <mutex>
@@ -24,6 +25,12 @@ std::mutex mutex;
 /// The running helpers, with the wait status of those already reaped by reap().
 std::map<pid_t, std::optional<int>> running_children;
 std::set<pid_t> other_children;  ///< of register_child()
+std::span<std::atomic<pid_t>> mirror;
+
+void replace_in_mirror(pid_t old, pid_t by) {
+  const auto slot = std::find(mirror.begin(), mirror.end(), old);
+  if (slot != mirror.end()) *slot = by;
+}
 
 }  // namespace
 
@@ -61,11 +68,13 @@ Result<pid_t> spawn(const std::vector<std::string>& argv, const std::array<int, 
     return fail_errno(error == ENOENT ? Errc::not_found : Errc::unavailable, concat("cannot start ", argv[0]), error);
   }
   running_children[pid];
+  replace_in_mirror(0, pid);
   return pid;
 }
 
 std::optional<int> unregister(pid_t pid) {
   const std::lock_guard lock(mutex);
+  replace_in_mirror(pid, 0);
   return running_children.extract(pid).mapped();
 }
 
@@ -73,6 +82,8 @@ int open_pidfd(pid_t pid) {
   const bool wanted = ::getenv("DDRUN_NO_PIDFD") == nullptr;
   return wanted ? static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)) : -1;
 }
+
+void mirror_running(std::span<std::atomic<pid_t>> slots) { mirror = slots; }
 
 std::vector<pid_t> running_helpers() {
   const std::lock_guard lock(mutex);
@@ -84,7 +95,7 @@ std::vector<pid_t> running_helpers() {
 
 void register_child(pid_t pid) {
   const std::lock_guard lock(mutex);
-  other_children.insert(pid);
+  if (other_children.insert(pid).second) replace_in_mirror(0, pid);
 }
 
 std::vector<pid_t> registered_children() {
@@ -94,13 +105,16 @@ std::vector<pid_t> registered_children() {
 
 void unregister_child(pid_t pid) {
   const std::lock_guard lock(mutex);
-  other_children.erase(pid);
+  if (other_children.erase(pid) != 0) replace_in_mirror(pid, 0);
 }
 
 bool reap(pid_t pid) {
   const std::lock_guard lock(mutex);
   int status = 0;
-  if (other_children.erase(pid) != 0) return ::waitpid(pid, &status, WNOHANG) == pid;
+  if (other_children.erase(pid) != 0) {
+    replace_in_mirror(pid, 0);
+    return ::waitpid(pid, &status, WNOHANG) == pid;
+  }
   const auto found = running_children.find(pid);
   if (found == running_children.end()) return false;
   if (::waitpid(pid, &status, WNOHANG) == pid) found->second = status;

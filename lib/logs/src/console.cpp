@@ -1,9 +1,6 @@
 #include "ddrun/logs/console.hpp"
 
-#include <fcntl.h>
-#include <poll.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -40,9 +37,6 @@ namespace {
 
 /// With this many queued bytes schedule_flush() writes at once.
 constexpr std::size_t flush_size = std::size_t{64} << 10U;
-/// After poll() a write of this size does not block.
-constexpr std::size_t terminal_write_size = 128;
-constexpr std::size_t pipe_write_size = 4096;
 /// Of a pipe that was full once: more would need a privilege. The reader is woken less often.
 constexpr std::size_t pipe_size = std::size_t{1} << 20U;
 
@@ -54,12 +48,12 @@ bool is_pty_master(const struct stat& info) { return S_ISCHR(info.st_mode) && in
 }  // namespace
 
 Console::Console(boost::asio::any_io_executor executor, int fd, std::size_t high)
-    : executor_(std::move(executor)), fd_(fd), high_(high), watch_(executor_) {
+    : executor_(std::move(executor)), fd_(fd), output_(fd), high_(high), watch_(executor_) {
   terminal_ = ::isatty(fd) == 1;
   const char* term = std::getenv("TERM");
   can_erase_ = terminal_ && term != nullptr && std::strcmp(term, "dumb") != 0;
   if (terminal_) screen_ = std::make_unique<ScreenState>();
-  choose_access();
+  if (output_.error() != 0) write_failed(output_.error());
 }
 
 Console::~Console() = default;
@@ -70,32 +64,6 @@ bool Console::same_file(int fd, int other) {
   if (fd == other) return true;
   if (::fstat(fd, &a) != 0 || ::fstat(other, &b) != 0) return false;
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino && a.st_rdev == b.st_rdev && !is_pty_master(a);
-}
-
-void Console::choose_access() {
-  struct stat info {};
-  if (::fstat(fd_, &info) != 0) return write_failed(errno);
-  if (S_ISSOCK(info.st_mode)) {
-    access_ = Access::socket;
-    return;
-  }
-  if (!S_ISFIFO(info.st_mode) && !S_ISCHR(info.st_mode)) {
-    access_ = Access::direct;
-    return;
-  }
-  // O_NONBLOCK is a flag of the open file description, which the user's shell and the workers share and expect to
-  // block. Opening the same pipe or terminal again gives another one. (For a pty's master it would make a new
-  // terminal.)
-  if (!is_pty_master(info)) {
-    const std::string path = concat("/proc/self/fd/", fd_);
-    own_fd_.reset(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
-  }
-  if (own_fd_) {
-    access_ = Access::own;
-    return;
-  }
-  access_ = Access::polled;
-  max_polled_write_ = S_ISFIFO(info.st_mode) ? pipe_write_size : terminal_write_size;
 }
 
 void Console::add_text(std::string_view text) {
@@ -169,23 +137,6 @@ void Console::schedule_flush() {
   });
 }
 
-long Console::write_some(const char* data, std::size_t size) const {
-  switch (access_) {
-    case Access::own: return ::write(own_fd_.get(), data, size);
-    case Access::direct: return ::write(fd_, data, size);
-    case Access::socket: return ::send(fd_, data, size, MSG_DONTWAIT | MSG_NOSIGNAL);
-    case Access::polled: break;
-  }
-  struct pollfd ready {
-    fd_, POLLOUT, 0
-  };
-  if (::poll(&ready, 1, 0) == 0) {
-    errno = EAGAIN;
-    return -1;
-  }
-  return ::write(fd_, data, std::min(size, max_polled_write_));
-}
-
 void Console::flush() {
   if (waiting_ || closed_) return;
   if (on_flush_) on_flush_();
@@ -195,7 +146,7 @@ void Console::flush() {
 
 bool Console::write_queued() {
   while (!queue_.empty() && !gone_) {
-    const long written = write_some(queue_.data(), queue_.size());
+    const long written = output_.write_some(queue_.data(), queue_.size());
     if (written > 0) {
       mid_line_ = queue_.data()[written - 1] != '\n';
       written_ += static_cast<std::uint64_t>(written);
@@ -212,7 +163,7 @@ bool Console::write_queued() {
 void Console::wait_until_writable() {
   struct epoll_event event {};
   event.events = EPOLLOUT | EPOLLONESHOT;
-  const int target = own_fd_ ? own_fd_.get() : fd_;
+  const int target = output_.descriptor();
   // Asio would set O_NONBLOCK on the console's descriptor, so it watches an epoll set instead.
   if (!watch_.is_open()) {
     UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
@@ -252,7 +203,11 @@ void Console::close() {
   watch_.close(ignored);
   waiting_ = false;
   if (screen_ && screen_->hidden && !gone_) queue_.append(show_cursor);  // a worker was killed during a progress bar
-  if (write_queued()) return;
+  if (!write_queued()) drop_queue();
+}
+
+void Console::drop_queue() {
+  if (queue_.empty()) return;
   if (first_error_.empty()) first_error_ = "not read in time";
   count_lost(queue_.size());
   queue_.consume(queue_.size());

@@ -16,6 +16,7 @@
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/proc.hpp"
+#include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/process/job_cgroup.hpp"
 #include "ddrun/process/process_tree.hpp"
@@ -163,6 +164,7 @@ class Guard {
         stop_wanted_ = true;
       }
       if (signal == SIGCONT) stop_wanted_ = false;
+      if (ends_job) shared_.ending = true;
       [[maybe_unused]] ssize_t n = ::write(to_agent_.get(), &message, sizeof message);
       if (stop_wanted_ && !handled) stop();
       if (!ends_job) continue;
@@ -241,9 +243,10 @@ void SharedState::begin_signal_handling(const std::set<int>& signals, Millisecon
   std::uint64_t ending = 0;
   for (const int signal : signals) ending |= signal_bit(signal);
   ending_signals = ending;
-  agent_ever_handled_signals = true;
   agent_handles_signals = true;
 }
+
+bool SharedState::has_to_end() const { return ending || ::getppid() != sweeper_pid; }
 
 void SharedState::set_suspended(bool now_suspended) {
   suspended = now_suspended;
@@ -264,6 +267,10 @@ Result<void> SharedState::set_private_directory(std::string_view path) {
   }
   private_directory[path.copy(private_directory, max_bytes)] = '\0';
   return {};
+}
+
+void SharedState::wake_sweeper() const {
+  if (::getppid() == sweeper_pid) ::kill(sweeper_pid, SIGCHLD);
 }
 
 void SharedState::wake_guard() const { signal_guard(SIGCHLD); }
@@ -340,6 +347,7 @@ ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentConte
   terminal.restore(end.code != exit_codes::success || shared->terminal_left_changed);
   const bool left =
       shared->private_directory[0] != '\0' && ::rmdir(shared->private_directory) != 0 && errno == ENOTEMPTY;
+  if (shared->ending || shared->agent_killed_by != 0) set_ending();
   if (const int signal = shared->agent_killed_by; signal != 0) {
     say_error(concat("ddrun's own agent (pid ", static_cast<int>(shared->agent_pid), ") was killed by ",
                      signal_name(signal), unkillable == std::size_t{0} ? "; all workers have been ended" : ""));

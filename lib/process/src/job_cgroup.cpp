@@ -135,6 +135,10 @@ void JobCgroup::kill() {
 
 void JobCgroup::renew() {
   if (path_.empty()) return;
+  if (sweeper_kills_ != nullptr) {
+    const std::uint32_t kills = *sweeper_kills_;
+    killed_ = killed_ || std::exchange(seen_kills_, kills) != kills;
+  }
   // Another program may have removed it while it was empty.
   if (std::exchange(killed_, false) && ::rmdir(path_.c_str()) != 0 && errno != ENOENT) return path_.clear();
   if (::mkdir(path_.c_str(), 0755) != 0 && errno != EEXIST) path_.clear();
@@ -169,7 +173,9 @@ JobCgroup await_job_cgroup(SharedState& shared) {
   if (shared.cgroup_decided == 0) {
     ::syscall(SYS_futex, &shared.cgroup_decided, FUTEX_WAIT, 0, &timeout, nullptr, 0);
   }
-  return shared.cgroup_decided == 0 ? JobCgroup() : JobCgroup(shared.cgroup);
+  JobCgroup group = shared.cgroup_decided == 0 ? JobCgroup() : JobCgroup(shared.cgroup);
+  group.sweeper_kills_ = &shared.overdue.kills;
+  return group;
 }
 
 }  // namespace ddrun::process

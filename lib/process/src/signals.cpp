@@ -87,8 +87,6 @@ Result<void> SignalReceiver::open(const std::set<int>& ending_signals, Milliseco
   return {};
 }
 
-void SignalReceiver::close() { context_.shared->agent_handles_signals = false; }
-
 void SignalReceiver::on_direct_signal(const SignalEvent& event) {
   if (event.signal == SIGCHLD) listener_.child_ended(event.sender);
   else if (event.sender == context_.shared->sweeper_pid) on_arrival({event.signal, event.sender}, Route::sweeper);

@@ -9,16 +9,23 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/io_context.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/proc.hpp"
+#include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/shutdown_timeouts.hpp"
+#include "ddrun/helper/run.hpp"
 #include "ddrun/process/job_cgroup.hpp"
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/process/signals.hpp"
@@ -32,6 +39,13 @@ using shutdown::agent_timeout;
 constexpr auto sweep_timeout = std::chrono::seconds(10);
 /// For the agent's helper to exit by itself: to release a lease takes a message to another machine.
 constexpr std::chrono::milliseconds helper_timeout{2'000};
+constexpr int max_overdue_kills = 50;
+
+std::chrono::nanoseconds clock_now(clockid_t clock) {
+  timespec time{};
+  ::clock_gettime(clock, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
 
 /// Sets the name that `pkill` matches, and the arguments that `pkill -f` matches.
 void set_process_name(int argc, char** argv, pid_t guard) {
@@ -58,6 +72,7 @@ class Sweeper {
       if (reaped == agent_) return status;
       if (reaped < 0 && errno != EINTR) return W_EXITCODE(exit_codes::launcher_failed, 0);  // no such child
       if (kill_at_ && Clock::now() >= *kill_at_) ::kill(agent_, SIGKILL);
+      look_for_overdue_workers();
       wait_for_event();
     }
   }
@@ -67,38 +82,82 @@ class Sweeper {
 
  private:
   void wait_for_event() {
-    pollfd fds[2] = {{signals_.get(), POLLIN, 0}, {guard_pipe_.get(), POLLIN, 0}};
+    pollfd fds[3] = {{signals_.get(), POLLIN, 0}, {overdue_timer_.get(), POLLIN, 0}, {guard_pipe_.get(), POLLIN, 0}};
     int timeout = settled_ ? -1 : static_cast<int>(settle_time.count());
     if (!signals_) timeout = 100;  // without SIGCHLD (no descriptor was free) the agent's end is polled for
     if (kill_at_) {
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*kill_at_ - Clock::now()).count();
       timeout = static_cast<int>(std::clamp<long long>(left + 1, 100, 60'000));
     }
-    if (::poll(fds, guard_pipe_ ? 2 : 1, timeout) == 0 && !settled_) {
+    if (::poll(fds, guard_pipe_ ? 3 : 2, timeout) == 0 && !settled_) {
       drop_startup_pages();
       settled_ = true;
     }
+    overdue_timer_fired_ = overdue_timer_fired_ || fds[1].revents != 0;
     signalfd_siginfo info;
     while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
       // A signal was sent to the sweeper itself: forward it.
       if (info.ssi_signo != SIGCHLD) ::kill(agent_, static_cast<int>(info.ssi_signo));
     }
-    if (guard_pipe_ && fds[1].revents != 0) read_guard_pipe();
+    if (guard_pipe_ && fds[2].revents != 0) read_guard_pipe();
+  }
+
+  /// One timer, which is set anew only when it fires.
+  void look_for_overdue_workers() {
+    const auto deadline = shared_.overdue.deadline();
+    if (deadline.clock == OverdueWorkers::Clocks::none && !overdue_.next_look()) return;
+    const auto before = overdue_.next_look();
+    const auto stat = read_process_stat(agent_);
+    if (overdue_.look(deadline, {clock_now(CLOCK_MONOTONIC), clock_now(CLOCK_BOOTTIME), stat ? stat->state : '?'})) {
+      kill_overdue_workers();
+    }
+    const auto next = overdue_.next_look();
+    if (next == before && !std::exchange(overdue_timer_fired_, false)) return;
+    // By CLOCK_BOOTTIME, and relative: a look that comes too early is repeated.
+    if (!overdue_timer_) overdue_timer_.reset(::timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK));
+    itimerspec when{};
+    if (next) {
+      const bool leads = overdue_.clock() == OverdueWorkers::Clocks::lead;
+      const auto left =
+          std::max(*next - clock_now(leads ? CLOCK_BOOTTIME : CLOCK_MONOTONIC), std::chrono::nanoseconds(1));
+      when.it_value = {static_cast<time_t>(left.count() / 1'000'000'000),
+                       static_cast<long>(left.count() % 1'000'000'000)};
+    }
+    ::timerfd_settime(overdue_timer_.get(), 0, &when, nullptr);
+  }
+
+  /// The workers and what they have started, not the helpers; the agent, which may go on, reaps them.
+  void kill_overdue_workers() {
+    shared_.overdue.stood_still_since_ns = shared_.overdue.written_ns.load();
+    ++shared_.overdue.kills;
+    JobCgroup(shared_.cgroup).kill();
+    std::vector<pid_t> helpers;
+    for (const auto& helper : shared_.helpers) {
+      if (helper != 0) helpers.push_back(helper);
+    }
+    for (int times = 0; times < max_overdue_kills; ++times) {
+      bool any = false;
+      for (const ProcessInfo& info : descendants(agent_, helpers)) {
+        if (info.state != 'Z' && signal_descendant(info, SIGKILL)) any = true;
+      }
+      if (!any) return;
+      const timespec pause{0, 20'000'000};  // one may fork while others are killed
+      ::nanosleep(&pause, nullptr);
+    }
   }
 
   void read_guard_pipe() {
     EndingMessage message;
     const ssize_t n = ::read(guard_pipe_.get(), &message, sizeof message);
     if (n < 0) return;
-    const bool unhandled =
-        n == 0 ? !shared_.agent_handles_signals && !shared_.agent_ever_handled_signals : message.unhandled != 0;
-    if (unhandled) {
+    if (n == 0 ? !shared_.agent_handles_signals : message.unhandled != 0) {
       ending_signal_ = n == 0 ? SIGHUP : message.unhandled;
       ::kill(agent_, SIGKILL);
     }
     // A stopped agent could not react to the message or to the guard's death.
     ::kill(agent_, SIGCONT);
     if (n == 0) {
+      shared_.ending = true;
       // The agent sees the same end-of-file and stops the job; if it does not, it is killed after the grace time.
       guard_pipe_.reset();
       arm_kill_timer(std::chrono::milliseconds(shared_.agent_handles_signals ? shared_.grace_ms.load() : 0) +
@@ -117,6 +176,9 @@ class Sweeper {
   UniqueFd guard_pipe_;
   UniqueFd signals_;
   SharedState& shared_;
+  OverdueWorkers overdue_;
+  UniqueFd overdue_timer_;
+  bool overdue_timer_fired_ = false;
   bool settled_ = false;
   int ending_signal_ = 0;
   std::optional<Clock::time_point> kill_at_;
@@ -165,6 +227,8 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
     ::setsid();
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     shared.agent_pid = ::getpid();
+    set_ending_condition([&shared] { return shared.has_to_end(); });
+    helper::mirror_running(shared.helpers);
     const int code = run_main(exit_codes::launcher_failed, [&] { return agent_main(context); });
     if (!has_children()) {
       // An exit takes the kernel a while: the three processes exit at the same time, not one after the other.

@@ -27,11 +27,13 @@
 #include <string_view>
 #include <utility>
 
+#include "ddrun/base/alarm.hpp"
 #include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/io_context.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/result.hpp"
+#include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
@@ -355,12 +357,23 @@ class HeadOutput {
   void finish(HostLines& host);
   void flush();
   [[nodiscard]] std::size_t queued() const { return out_->console().queued() + err_->console().queued(); }
+  [[nodiscard]] std::uint64_t written() const {
+    return out_->console().written_bytes() + err_->console().written_bytes();
+  }
   /// Above the high-water mark: pause the hosts.
   [[nodiscard]] bool is_congested() const {
     return out_->console().has_back_pressure() || err_->console().has_back_pressure();
   }
-  /// Drops queued output. Returns the error if output was lost, unless the reader has closed the pipe.
-  [[nodiscard]] std::optional<std::string> close();
+  void drop_queue() {
+    out_->console().drop_queue();
+    err_->console().drop_queue();
+  }
+  struct Loss {
+    std::uint64_t bytes = 0;
+    std::string why;  ///< empty: nothing was lost
+  };
+  /// Drops queued output. What a reader that has closed does not get is not lost.
+  [[nodiscard]] Loss close();
 
  private:
   void add(HostLines& host, Stream stream, logs::Piece piece);
@@ -376,6 +389,8 @@ class HeadOutput {
 };
 
 constexpr std::size_t console_high = std::size_t{8} << 20U;
+/// Of queued bytes while the hosts are read although the console takes nothing.
+constexpr std::size_t max_read_ahead = 16 * console_high;
 
 HeadOutput::HeadOutput(const boost::asio::any_io_executor& executor, const LogSpec& log, std::string mark,
                        const std::function<void()>& on_room)
@@ -471,19 +486,23 @@ void HeadOutput::flush() {
   }
 }
 
-std::optional<std::string> HeadOutput::close() {
+HeadOutput::Loss HeadOutput::close() {
   set_message_sink({});
   out_->close();
-  err_->close();
-  for (const auto& ranks : {out_, err_}) {
-    const logs::Console& console = ranks->console();
-    if (console.lost_bytes() > 0 && !console.reader_closed()) return console.first_error();
-  }
-  std::optional<std::string> lost;
+  if (err_ != out_) err_->close();
+  Loss loss;
+  const auto add = [&loss](const logs::Console& console) {
+    if (console.lost_bytes() == 0 || console.reader_closed()) return;
+    loss.bytes += console.lost_bytes();
+    loss.why = console.first_error();
+  };
+  add(out_->console());
+  if (err_ != out_) add(err_->console());
+  if (!loss.why.empty()) return loss;
   for (const auto& disk : disks_) {
-    if (auto why = disk->finish(); !why.empty()) lost = concat("cannot write to the console: ", why);
+    if (auto why = disk->finish(); !why.empty()) loss.why = concat("cannot write to the console: ", why);
   }
-  return lost;
+  return loss;
 }
 
 std::string without_user(const std::string& host) {
@@ -510,6 +529,8 @@ class Head {
              [this](pid_t first) { watcher_.reap(first); }, [this](const char* who, pid_t) { on_parent_lost(who); }}),
         output_(io_.get_executor(), options_.log, options_.job.relay_mark, [this] { throttle(); }),
         ping_(io_),
+        console_timer_(io_.get_executor()),
+        time_limit_(io_.get_executor()),
         end_timer_(io_),
         start_timer_(io_),
         notice_timer_(io_),
@@ -527,10 +548,14 @@ class Head {
       failure_ = true;
       say_error("ddrun has no event to wait for before all hosts have ended: a system call that it needs is denied");
     }
-    signals_.close();
-    if (const auto lost = output_.close(); lost && !failure_) {
-      failure_ = true;
-      say_error(*lost);
+    lost_ = output_.close();
+    if (!lost_.why.empty()) {
+      if (exit_code() == 0) failure_ = true;
+      say_error(lost_.why);
+    }
+    lost_.bytes += dropped_output();
+    if (lost_.bytes > 0 && options_.on_lost_output) {
+      options_.on_lost_output(lost_.bytes, lost_.why.empty() ? "not read in time" : lost_.why);
     }
     write_report();
     return exit_code();
@@ -641,7 +666,9 @@ class Head {
       open_links();
       return start_hosts();
     }
-    if (ending_ && !message.at_once) return;
+    bound_console_wait();
+    if (over_ && message.at_once) io_.stop();
+    if (over_ || (ending_ && !message.at_once)) return;
     if (ending_signal_ == 0) ending_signal_ = signal;
     if (!ending_) {
       say(Level::notice,
@@ -660,7 +687,35 @@ class Head {
     } else if (const auto left = end_timer_.expiry() - std::chrono::steady_clock::now(); end_timer_.cancel() > 0) {
       remaining_time_ = std::chrono::ceil<std::chrono::milliseconds>(left);
     }
+    time_limit_.set_paused(still);
     context_.shared->set_suspended(still);
+  }
+
+  /// From now on the console is waited for only as long as it takes some output each second.
+  void bound_console_wait() {
+    if (std::exchange(bounded_, true)) return;
+    set_ending();
+    watch_console();
+  }
+
+  void watch_console() {
+    console_timer_.set(Clock::now() + shutdown::console_stall_limit, [this, before = output_.written()] {
+      if (output_.written() == before) output_.drop_queue();
+      throttle();
+      watch_console();
+    });
+  }
+
+  /// The hosts stop a job whose time is up. What they say of it may wait behind a console that takes no output: then it
+  /// is read all the same, and unless the job has gone well the console is given up.
+  void on_time_limit() {
+    is_time_up_ = true;
+    throttle();
+    time_limit_.set(Clock::now() + shutdown::console_stall_limit, [this] {
+      is_time_up_ = false;
+      if (running() > 0 || exit_code() != 0) bound_console_wait();
+      throttle();
+    });
   }
 
   /// Stops the job on all hosts; the second call kills it.
@@ -698,6 +753,7 @@ class Head {
     if (failure_) return;
     failure_ = true;
     say_error(concat("ddrun's own ", who, " was killed; the job was stopped"));
+    bound_console_wait();
     end_all(options_.job.ending_signal);
   }
 
@@ -763,12 +819,8 @@ class Head {
     ping_.cancel();
     end_timer_.cancel();
     output_.flush();
-    if (output_.queued() == 0) return io_.stop();
     over_ = true;  // only the console's queue is left
-    end_timer_.expires_after(ending_ ? head_close_timeout : options_.job.grace + head_close_timeout);
-    end_timer_.async_wait([this](const boost::system::error_code& ec) {
-      if (!ec) io_.stop();
-    });
+    if (output_.queued() == 0) io_.stop();
   }
 
   [[nodiscard]] int exit_code() const {
@@ -797,7 +849,7 @@ class Head {
         if (index == coordinator_) handle_report(frame.payload);
         break;
       case FrameType::listening: on_coordinator_listening(index, frame.payload); break;
-      case FrameType::in_round: host.in_round = true; break;
+      case FrameType::in_round: on_in_round(host); break;
       case FrameType::input_taken: on_input_taken(host, frame.payload); break;
       case FrameType::ended: on_host_ended(index, frame.payload); break;
       default: break;
@@ -810,6 +862,13 @@ class Head {
     if (!payload.empty()) host.addresses = split(payload, ' ');
     if (ending_ || coordinator_ended()) return host.link->send(FrameType::over, {});
     decide_start(StartDecision::Event::answered, index);
+  }
+
+  void on_in_round(Host& host) {
+    host.in_round = true;
+    if (const auto limit = std::exchange(options_.timeout, std::nullopt)) {
+      time_limit_.set(Clock::now() + *limit, [this] { on_time_limit(); });
+    }
   }
 
   /// Explains a long wait.
@@ -940,7 +999,7 @@ class Head {
 
   void throttle() {
     if (over_ && output_.queued() == 0) io_.stop();
-    const bool congested = output_.is_congested();
+    const bool congested = is_time_up_ ? output_.queued() >= max_read_ahead : output_.is_congested();
     if (congested == throttled_) return;
     throttled_ = congested;
     for (const Host& host : hosts_) {
@@ -1009,6 +1068,8 @@ class Head {
   std::optional<std::chrono::milliseconds> remaining_time_;  ///< while suspended
   HeadOutput output_;
   boost::asio::steady_timer ping_;
+  Alarm console_timer_;  ///< once the wait for it is bounded
+  Alarm time_limit_;
   boost::asio::steady_timer end_timer_;
   boost::asio::steady_timer start_timer_;
   boost::asio::steady_timer notice_timer_;
@@ -1030,6 +1091,9 @@ class Head {
   bool failure_ = false;   ///< ddrun itself failed, not the job
   int first_code_ = 0;     ///< the first nonzero code
   bool over_ = false;
+  bool bounded_ = false;     ///< see bound_console_wait()
+  bool is_time_up_ = false;  ///< see on_time_limit()
+  HeadOutput::Loss lost_;
 };
 
 }  // namespace

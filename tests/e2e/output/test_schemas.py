@@ -120,6 +120,8 @@ def one_machine(jobs):
     jobs.start("failures", "-n2", "--max-restarts=3", "--same-cause=0", "--log-dir=logs", "-r3", "sh", "-c", ATTEMPTS).wait()
     jobs.start("hang", "-n2", "--log-dir=logs", "sh", "-c", TIMES_OUT).wait()
     jobs.start("late", "--timeout=0.2", "sleep", "60").wait()
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        subprocess.run([DDRUN, f"--events={jobs.folder}/full.events", "-n2", "echo", "lost"], stdout=full, stderr=subprocess.DEVNULL)
     jobs.start("missing", "no-such-program").wait()
     jobs.start("before", "--before=false", "true").wait()
     stopped = jobs.start("stopped", "sleep", "60")
@@ -220,7 +222,8 @@ class Schemas(unittest.TestCase):
         described = {one["$ref"].rpartition("/")[2] for one in self.schemas["events"]["oneOf"]}
         self.assertEqual({event["event"] for event in self.written["events"]}, described)
         code = "".join((ROOT / file).read_text(encoding="utf-8")
-                       for file in ("lib/rendezvous/src/deciders/event_text.cpp", "lib/agent/src/job_preload.cpp"))
+                       for file in ("lib/rendezvous/src/deciders/event_text.cpp", "lib/agent/src/job_preload.cpp",
+                                    "lib/agent/src/events_file.cpp"))
         self.assertEqual(set(re.findall(r'(?:"event", |node_event\()"(\w+)"', code)), described)
 
     def test_each_value_is_seen_and_no_other_is_in_the_code(self):

@@ -160,6 +160,39 @@ TEST_CASE("An agent that was given up for its silence comes back, and the job go
   }
 }
 
+TEST_CASE("Workers of an agent that stands still end before the next round, and run in one when it goes on") {
+  const TemporaryDirectory directory;
+  const std::string end = directory.file("end");
+  const bool with_cgroup = GENERATE(true, false);
+  CAPTURE(with_cgroup);
+  // A sweeper that looks later than a heartbeat, on a busy machine, looks twice.
+  Agents agents({"--nnodes=1:2", "--last-call=1", "--max-restarts=1", "--shutdown-timeout=1",
+                 "--heartbeat-interval=0.7", "--heartbeat-misses=2"});
+  const Words verbs{"ignore", "TERM", "env", "DDRUN_ROUND", "print", "up", "await", end};
+  std::map<std::string, std::string> variables;
+  if (!with_cgroup) variables["DDRUN_NO_CGROUP"] = "1";
+  agents.start({"--node-rank=0"}, verbs, job_secret, variables);
+  agents.start({"--node-rank=1", "--report=" + directory.file("report")}, verbs, job_secret, variables);
+  for (const std::size_t i : {0U, 1U}) REQUIRE(agents[i].wait_for_out("up"));
+  const pid_t agent = Agents::agent_of(agents[1]);
+  const auto workers = descendants_of(agent);
+  REQUIRE(workers.size() == 1);
+  REQUIRE(agents[1].signal(agent, SIGSTOP));
+  // No worker of the round before runs beside the next one; they are zombies of the stopped agent.
+  REQUIRE(agents[0].wait_for_out("DDRUN_ROUND=2"));
+  CHECK(descendants_of(agent).empty());
+  REQUIRE(agents[1].signal(agent, SIGCONT));
+  REQUIRE(agents[1].wait_for_err("killed by ddrun: this agent had stood still for "));
+  REQUIRE(agents[1].wait_for_out("DDRUN_ROUND=3"));
+  write_file(end, "");
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) CHECK(outcome.code() == 0);
+  CHECK_FALSE(has(outcomes[0].err + outcomes[1].err, "killed from outside ddrun"));
+  const std::string report = read_file(directory.file("report"));
+  CHECK(has(report, "\"stopped_by_ddrun\": true"));
+}
+
 TEST_CASE("An agent takes the place of one that is silent as soon as that is lost") {
   const TemporaryDirectory directory;
   const std::string end = directory.file("end");

@@ -14,6 +14,8 @@ FullPipe::FullPipe() {
   if (!pipe) throw std::runtime_error("no pipe");
   read_ = std::move(pipe->read);
   write_ = std::move(pipe->write);
+  // Not the usual size, so that ddrun does not enlarge it.
+  ::fcntl(write_.get(), F_SETPIPE_SZ, 16'384);
   ::fcntl(read_.get(), F_SETFL, O_NONBLOCK);
   ::fcntl(write_.get(), F_SETFL, O_NONBLOCK);
   while (::write(write_.get(), "x", 1) == 1) {

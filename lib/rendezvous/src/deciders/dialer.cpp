@@ -245,6 +245,7 @@ std::optional<DialStep> Dialer::received(const FromCoordinator& message, Clock::
   }
   stage_ = Stage::joined;
   confirmed_at_ = greeted_at_;
+  resumed_at_ = {};
   is_new_ = std::holds_alternative<Welcome>(message);
   unconfirmed_.clear();
   silent_at_ = now;  // no timer is late
@@ -309,19 +310,26 @@ std::optional<DialStep> Dialer::pinged(const Ping& ping, Clock::time_point now) 
 /// JOIN on, and so at the coordinator, one interval more, as the first PING takes one.
 Clock::time_point Dialer::silent_since() const {
   if (!has_workers_) return last_heard_;
+  if (resumed_at_ > confirmed_at_) return resumed_at_ + heartbeat_;
   if (!is_new_) return confirmed_at_ + heartbeat_;
   const auto joined = confirmed_at_ + 2 * heartbeat_;
   return unconfirmed_.empty() ? joined : std::min(joined, unconfirmed_.front().second + heartbeat_);
 }
 
+Clock::duration Dialer::silence_limit() const { return heartbeat_timeout_ + Heartbeat::margin(heartbeat_); }
+
+std::optional<Clock::time_point> Dialer::loses_sight_at() const {
+  if (!has_workers_ || options_.is_local || heartbeat_timeout_ == Clock::duration::zero()) return std::nullopt;
+  return confirmed_at_ + heartbeat_ * (is_new_ ? 2 : 1) + silence_limit();
+}
+
 DialStep Dialer::watch_silence(Clock::time_point now) {
   if (options_.is_local || heartbeat_timeout_ == Clock::duration::zero()) return {dial::Watch{}};
-  const auto limit = heartbeat_timeout_ + Heartbeat::margin(heartbeat_);
+  const auto limit = silence_limit();
   // A late timer means that this process was suspended, so that messages may be unread.
   if (now - silent_at_ > heartbeat_) {
     last_heard_ = std::max(last_heard_, now - limit + heartbeat_);
-    confirmed_at_ = std::max(confirmed_at_, now - limit + heartbeat_);
-    is_new_ = false;
+    resumed_at_ = now - limit + heartbeat_;
   }
   silent_at_ = silent_since() + limit;
   if (now < silent_at_) return {dial::Watch{}, silent_at_};

@@ -128,6 +128,12 @@ class Dialer {
   [[nodiscard]] bool is_joined() const { return stage_ == Stage::joined; }
   /// Joined, or resuming a broken connection.
   [[nodiscard]] bool is_member() const { return is_joined() || break_reason_; }
+  /// When this agent, which has workers, loses sight of the coordinator at the latest, unless a later PONG is
+  /// confirmed. Their grace time counts from then, also if the agent stood still meanwhile: the next round waits no
+  /// longer. Empty without workers or heartbeats, and if the coordinator runs here.
+  [[nodiscard]] std::optional<Clock::time_point> loses_sight_at() const;
+  [[nodiscard]] bool has_workers() const { return has_workers_; }
+  [[nodiscard]] Milliseconds heartbeat() const { return heartbeat_; }
 
  private:
   /// A possible address of the coordinator, and the result of the last attempt.
@@ -142,6 +148,7 @@ class Dialer {
   DialStep pause(Milliseconds longest, Clock::time_point now);
   DialStep watch_silence(Clock::time_point now);
   [[nodiscard]] Clock::time_point silent_since() const;
+  [[nodiscard]] Clock::duration silence_limit() const;
   [[nodiscard]] DialStep give_up() const;
   std::optional<DialStep> try_elsewhere(const Refused& refused, Clock::time_point now);
   [[nodiscard]] bool is_not_listening(Clock::time_point now) const;
@@ -175,6 +182,7 @@ class Dialer {
   Clock::time_point greeted_at_{};    ///< JOIN or RESUME was sent
   Clock::time_point confirmed_at_{};  ///< the last message known to have come was sent
   bool is_new_ = false;               ///< that was JOIN
+  Clock::time_point resumed_at_{};    ///< this process was suspended: silence counts from here
   std::deque<std::pair<std::uint32_t, Clock::time_point>> unconfirmed_;  ///< PONGs, and when they were sent
   Deadline silent_at_{};                                                 ///< as the timer has it
 };

@@ -1,6 +1,7 @@
 #include "agent_link.hpp"
 
 #include <netinet/tcp.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -86,6 +87,8 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   void write();
   void end_attempt(bool keep_open = false);
   void closed();
+  void order_stop(Grace grace);
+  void note_workers();
 
   /// Posts a callback to the owner's thread, unless the link is destroyed by then.
   template <class Callback, class... Args>
@@ -112,6 +115,11 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   Dialer dialer_;
   Session session_;
   Stage stage_ = Stage::open;
+  struct Workers {
+    bool run = false;
+    std::optional<Clock::time_point> lose_sight_at{};
+    bool operator==(const Workers&) const = default;
+  } workers_;
   std::uint64_t attempt_ = 0;  // callbacks of earlier attempts are ignored
   tcp::socket socket_{context_};
   asio::steady_timer timer_{context_};  // for the dialer, or for closing
@@ -171,7 +179,12 @@ void AgentLink::Connection::carry_out(const dial::Connect& order) {
   std::memcpy(target.data(), to.get(), to.size);
   error_code ec;
   socket_.assign(target.protocol(), fd, ec);
-  socket_.non_blocking(true, ec);
+  if (!ec) socket_.non_blocking(true, ec);
+  if (ec) {
+    if (!socket_.is_open()) ::close(fd);
+    errno = ec.value();
+    return failed("no socket can be used", "");
+  }
   const auto from = SocketAddress::parse(order.from, 0).value_or(SocketAddress());
   if (!order.from.empty() && ::bind(fd, from.get(), from.size) != 0) return failed("cannot connect from ", order.from);
   socket_.async_connect(target, in_attempt([this, target](const error_code& result) {
@@ -199,7 +212,7 @@ void AgentLink::Connection::carry_out(FromAgent greeting) {
 }
 
 void AgentLink::Connection::carry_out(const LinkLoss& loss) {
-  if (dialer_.is_member()) options_.on_stop_order(loss.grace());
+  if (dialer_.is_member()) order_stop(loss.grace());
   // Closing the connection would report that the workers have ended: while they run it stays open, unused.
   end_attempt(dialer_.is_joined());
   stage_ = Stage::over;
@@ -231,6 +244,7 @@ void AgentLink::Connection::on_bytes(std::string_view bytes) {
   }
   session_.receive(bytes);
   take_frames();
+  note_workers();
 }
 
 void AgentLink::Connection::on_read_error(error_code ec) {
@@ -274,13 +288,27 @@ void AgentLink::Connection::on_message(const FromCoordinator& message) {
   if (const auto step = dialer_.received(message, Clock::now())) dial(*step);
   if (resumed != nullptr || attempt != attempt_) return;
   notify(&AgentLinkCallbacks::on_message, message);
-  if (const auto grace = ordered_stop(message)) options_.on_stop_order(*grace);
+  if (const auto grace = ordered_stop(message)) order_stop(*grace);
+}
+
+/// The next round of those who have lost this agent may begin soon after it should have noticed that.
+void AgentLink::Connection::order_stop(Grace grace) {
+  const auto now = Clock::now();
+  const bool lost_sight = grace == Grace::lost_sight;
+  options_.on_stop_order(grace, lost_sight ? std::min(now, dialer_.loses_sight_at().value_or(now)) : now);
+}
+
+void AgentLink::Connection::note_workers() {
+  const Workers workers{dialer_.has_workers(), dialer_.loses_sight_at()};
+  if (std::exchange(workers_, workers) == workers) return;
+  options_.on_workers(workers.run, workers.lose_sight_at, dialer_.heartbeat());
 }
 
 /// Kept until this agent is in the session. Dropped if it is too long even when shortened.
 void AgentLink::Connection::send(FromAgent message) {
   if (std::holds_alternative<Stopped>(message)) {
     dialer_.workers_ended();
+    note_workers();
     options_.on_workers_stopped();
   }
   std::string payload;

@@ -22,8 +22,11 @@ struct AgentLinkOptions : DialerOptions {
   std::optional<HmacKey> secret;
 
   // Called on the link's thread, even while the owner's is blocked; must not block.
-  /// This node's workers have to end: the other members do not wait longer.
-  std::function<void(Grace)> on_stop_order = [](Grace) {};
+  /// This node's workers have to end: the other members do not wait longer than the grace time from `since`.
+  std::function<void(Grace, Clock::time_point since)> on_stop_order = [](Grace, Clock::time_point) {};
+  /// Called each time one of them changes: workers run, and see Dialer::loses_sight_at().
+  std::function<void(bool run, std::optional<Clock::time_point> loses_sight_at, Milliseconds heartbeat)> on_workers =
+      [](bool, std::optional<Clock::time_point>, Milliseconds) {};
   /// The owner has sent STOPPED.
   std::function<void()> on_workers_stopped = [] {};
   /// For how long the owner's thread has been blocked, for PONG.

@@ -18,8 +18,8 @@ class WorkerKiller : public std::enable_shared_from_this<WorkerKiller> {
   WorkerKiller(boost::asio::io_context& context, std::function<bool()> kill)
       : timer_(context), kill_(std::move(kill)) {}
 
-  void arm(Milliseconds grace) {
-    const auto at = Clock::now() + grace + shutdown::owner_margin;
+  void arm(Milliseconds grace, Clock::time_point since) {
+    const auto at = since + grace + shutdown::owner_margin;
     if (kill_at_ && *kill_at_ <= at) return;
     kill_at_ = at;
     kill_at(at, max_kills);
@@ -37,8 +37,9 @@ class WorkerKiller : public std::enable_shared_from_this<WorkerKiller> {
   void kill_at(Clock::time_point at, int times) {
     timer_.expires_at(at);
     timer_.async_wait([self = shared_from_this(), times](const boost::system::error_code& ec) {
-      if (ec || !self->kill_at_ || !self->kill_() || times == 0) return;
-      self->kill_at(Clock::now() + kill_interval, times - 1);
+      if (ec || !self->kill_at_) return;
+      if (self->kill_() && times > 0) return self->kill_at(Clock::now() + kill_interval, times - 1);
+      self->kill_at_.reset();  // another order may come
     });
   }
 
@@ -74,8 +75,9 @@ inline void serve_blocked_owner(AgentLinkOptions& link, boost::asio::io_context&
   link.stalled = [probe = std::make_shared<StallProbe>(executor)] { return probe->measure(); };
   if (!kill_workers) return;
   const auto killer = std::make_shared<WorkerKiller>(context, std::move(kill_workers));
-  link.on_stop_order = [killer, grace, lost_sight_grace](Grace order) {
-    killer->arm(order == Grace::none ? Milliseconds{0} : order == Grace::lost_sight ? lost_sight_grace : grace);
+  link.on_stop_order = [killer, grace, lost_sight_grace](Grace order, Clock::time_point since) {
+    const auto longest = order == Grace::none ? Milliseconds{0} : order == Grace::lost_sight ? lost_sight_grace : grace;
+    killer->arm(longest, since);
   };
   link.on_workers_stopped = [killer] { killer->disarm(); };
 }

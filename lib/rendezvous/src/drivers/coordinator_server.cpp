@@ -608,7 +608,9 @@ void CoordinatorServer::Loop::on_resume(LinkId id, Link& link, const Resume& res
 }
 
 void CoordinatorServer::Loop::apply_outputs(Coordinator& coordinator) {
+  bool pings = false;
   for (auto& output : coordinator.take_outputs()) {
+    pings = pings || (output.message && std::holds_alternative<Ping>(*output.message));
     const auto found = links_.find(output.link);
     if (found == links_.end()) continue;
     if (output.message) {
@@ -617,6 +619,7 @@ void CoordinatorServer::Loop::apply_outputs(Coordinator& coordinator) {
       close_link(output.link, found->second);
     }
   }
+  if (pings && options_.on_pings) options_.on_pings();
   for (const std::string& warning : coordinator.take_warnings()) notice(++stats_.warnings, warning);
   if (options_.on_verdict) {
     if (const auto verdict = coordinator.take_verdict_to_record()) options_.on_verdict(*verdict);

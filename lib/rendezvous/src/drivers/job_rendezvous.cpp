@@ -18,6 +18,7 @@
 #include "ddrun/rendezvous/coordinator_server.hpp"
 #include "ddrun/rendezvous/find_coordinator.hpp"
 #include "ddrun/rendezvous/hmac.hpp"
+#include "heartbeat.hpp"
 #include "member_driver.hpp"
 #include "node_ranks.hpp"
 #include "recorded_verdict.hpp"
@@ -216,8 +217,17 @@ void JobRendezvous::carry_out(const member_action::Dial& dial) {
   };
   auto context = make_io_context();
   if (!context) return step(LinkLoss{context.error()});
+  const auto lost_sight_grace = std::min(options_.spec->stop.grace, max_grace(Grace::lost_sight, rendezvous));
   serve_blocked_owner(options, **context, executor_, options_.kill_workers, options_.spec->stop.grace,
-                      std::min(options_.spec->stop.grace, max_grace(Grace::lost_sight, rendezvous)));
+                      lost_sight_grace);
+  if (options_.on_workers_until) {
+    options.on_workers = [tell = options_.on_workers_until, leads = dial.is_here && lease_, lost_sight_grace](
+                             bool run, std::optional<Clock::time_point> loses_sight_at, Milliseconds heartbeat) {
+      using Kind = WorkersUntil::Kind;
+      if (loses_sight_at) tell({Kind::time, *loses_sight_at + lost_sight_grace + shutdown::owner_margin, heartbeat});
+      else tell({run && leads ? Kind::lead : Kind::unbounded, {}, heartbeat});
+    };
+  }
   link_ = std::make_unique<AgentLink>(executor_, std::move(*context), std::move(options), std::move(callbacks));
   if (auto started = link_->start(); !started) step(LinkLoss{started.error()});
 }
@@ -263,6 +273,14 @@ Result<std::unique_ptr<CoordinatorServer>> JobRendezvous::start_server(const mem
     options.coordinator.lease_ttl = rendezvous.lease_ttl;
     options.coordinator.suspend_timeout = rendezvous.coordinator_timeout;
     options.holds_lease = [lease = lease_.get()] { return lease->is_leader(); };
+    if (options_.on_leads_until) {
+      const Clock::duration limit = rendezvous.heartbeat_interval * rendezvous.heartbeat_misses +
+                                    Heartbeat::margin(rendezvous.heartbeat_interval);
+      options.on_pings = [lease = lease_.get(), tell = options_.on_leads_until, limit] {
+        tell(std::max(lease->held_until(), lease::FenceClock::now() + limit));
+      };
+      options.on_pings();  // until the first ones
+    }
     // Not on this thread, which may be blocked while all others wait for the verdict.
     options.on_verdict = [lease = lease_.get(), later = later()](const VerdictMessage& verdict) {
       record_verdict(*lease, verdict, later);

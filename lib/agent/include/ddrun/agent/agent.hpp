@@ -16,9 +16,10 @@ namespace ddrun::agent {
 
 /// What a caller of run_job() may pass and receive besides its result.
 struct JobHooks {
-  /// Called once, with the result that run_job returns, when no process of the job is left on this machine. The
-  /// coordinator's agent calls it last, so that its report replaces the others' where they share a path.
-  std::function<void(const JobResult&)> on_result;
+  /// Called once, with the result that run_job returns, when no process of the job is left on this machine. It may add
+  /// what it could not show. The coordinator's agent calls it last, so that its report replaces the others' where they
+  /// share a path.
+  std::function<void(JobResult&)> on_result;
 
   /// Folds the output on stderr (ci.hpp) on the machine whose report is the whole job's.
   CiFold fold;

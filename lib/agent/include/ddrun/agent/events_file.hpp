@@ -13,6 +13,9 @@
 
 namespace ddrun::agent {
 
+/// The line for output that `host` could not show.
+[[nodiscard]] std::string output_lost_event(std::string_view host, std::uint64_t bytes);
+
 /// --events FILE: one JSON object per line for each event of the job, appended, each with "time" (UTC) in front. The
 /// keys are in docs/schemas/events.schema.json. `-` is standard output.
 ///

@@ -168,6 +168,11 @@ struct JobResult {
   std::uint64_t console_bytes_lost = 0;
   std::string console_error;
 
+  /// Of the text on the end itself.
+  void add_lost_output(std::uint64_t bytes) {
+    console_bytes_lost += bytes;
+    if (bytes > 0 && console_error.empty()) console_error = "not read in time";
+  }
   [[nodiscard]] bool output_complete() const { return log_bytes_lost == 0 && console_bytes_lost == 0; }
 };
 

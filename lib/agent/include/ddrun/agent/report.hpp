@@ -15,6 +15,9 @@ namespace ddrun::agent {
 /// "schema_version" is the same.
 [[nodiscard]] std::string json_report(const JobResult& result);
 
+/// `json` from json_report(), with bytes that could not be shown elsewhere.
+[[nodiscard]] std::string add_lost_output(const std::string& json, std::uint64_t bytes, const std::string& why);
+
 /// Replaces the file at `path` atomically by `json` from json_report(), as JUnit's XML (ci.hpp) if `path` ends in
 /// ".xml". Waits up to 5 s for the reader of a FIFO. Fails with `unavailable` and names the file.
 [[nodiscard]] Result<void> write_report(const std::string& path, const std::string& json);

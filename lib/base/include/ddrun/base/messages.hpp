@@ -18,8 +18,9 @@ struct MessageSettings {
 };
 void set_message_settings(MessageSettings settings);
 
-/// The sink for complete lines, with '\n'. The default writes to stderr, which may block on a slow terminal; while
-/// workers run, the agent sets the console's queue as the sink. An empty function restores the default.
+/// The sink for complete lines, with '\n'. The default writes to stderr, which waits for a slow terminal
+/// (shared_output.hpp); while workers run, the agent sets the console's queue as the sink. An empty function restores
+/// the default.
 ///
 /// The thread that sets a sink owns it: until it removes the sink, no other thread may call say() or say_text(). Other
 /// threads, such as a store's, post their messages to the owner (asio::post). A violation aborts a build with

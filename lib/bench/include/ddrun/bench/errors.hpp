@@ -4,8 +4,8 @@
 
 #include <string_view>
 
+#include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/base/unique_fd.hpp"
 
 namespace ddrun::bench {
 
@@ -23,8 +23,7 @@ inline constexpr int exit_cannot_run_here = 77;
 
 /// Writes one line to stderr with a single write(), so that lines of several ranks do not mix.
 inline void print_error(std::string_view message) {
-  const std::string line = concat("ddrun-allreduce: error: ", message, '\n');
-  write_all(STDERR_FILENO, line.data(), line.size());
+  write_shared(STDERR_FILENO, concat("ddrun-allreduce: error: ", message, '\n'));
 }
 
 }  // namespace ddrun::bench

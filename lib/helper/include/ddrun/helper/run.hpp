@@ -2,10 +2,12 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <boost/asio/any_io_executor.hpp>
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -51,6 +53,10 @@ bool reap(pid_t pid);
 
 /// All running helpers, including coprocesses (coprocess.hpp) and registered children. Thread-safe.
 [[nodiscard]] std::vector<pid_t> running_helpers();
+
+/// Keeps running_helpers() in `slots` too, 0 for a free one, for a process that shares this memory; those for which no
+/// slot is free are missing. Once, before the first helper.
+void mirror_running(std::span<std::atomic<pid_t>> slots);
 
 /// Declares a process that another module has started, a child now or soon, for no worker until unregister_child(), or
 /// until reap() has reaped it; then the pid is free. Thread-safe.

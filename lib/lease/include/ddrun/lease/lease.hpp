@@ -81,7 +81,8 @@ class Lease {
   // Thread-safe:
 
   /// Whether this machine leads now, by the clock.
-  [[nodiscard]] bool is_leader() const { return FenceClock::now() < held_until_.load(); }
+  [[nodiscard]] bool is_leader() const { return FenceClock::now() < held_until(); }
+  [[nodiscard]] FenceClock::time_point held_until() const { return held_until_.load(); }
 
   /// Records the job's verdict for later agents; for 24 hours in etcd. Leader only, and only once, but repeating the
   /// same text succeeds, since a response may have been lost. `done` comes no later than tell::Lost. Errors:

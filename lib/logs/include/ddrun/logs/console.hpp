@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "ddrun/base/unique_fd.hpp"
+#include "ddrun/base/shared_output.hpp"
 #include "ddrun/logs/line_assembler.hpp"
 
 namespace ddrun::logs {
@@ -126,24 +126,17 @@ class Console : public std::enable_shared_from_this<Console> {
   /// Writes as much of the queue as possible without blocking and counts the rest as lost. No callback comes
   /// afterwards.
   void close();
+  /// Drops the queue and counts it as lost.
+  void drop_queue();
   /// Frees memory that only a burst of output needs.
   void trim() { queue_.trim(); }
 
  private:
-  enum class Access {
-    own,     ///< the pipe or terminal opened again, non-blocking
-    socket,  ///< shared with other processes; MSG_DONTWAIT for each call
-    direct,  ///< a file: writing does not wait for a reader
-    polled,  ///< shared with other processes and may block: poll() before each small write
-  };
-
-  void choose_access();
   void add_to_terminal(const void* writer, std::string_view prefix, const Piece& piece);
   /// Resets colours and cursor position if the last writer was another one.
   void reset_screen_of_other_writer(const void* writer);
   /// Ends the unfinished line of another writer.
   void end_line_of_other_writer(const void* writer);
-  [[nodiscard]] long write_some(const char* data, std::size_t size) const;
   /// False if the descriptor is not writable now.
   bool write_queued();
   void wait_until_writable();
@@ -154,9 +147,7 @@ class Console : public std::enable_shared_from_this<Console> {
 
   boost::asio::any_io_executor executor_;
   int fd_;
-  UniqueFd own_fd_;
-  Access access_ = Access::direct;
-  std::size_t max_polled_write_ = 1;
+  SharedOutput output_;
   bool terminal_ = false;
   bool can_erase_ = false;
   std::size_t high_;

@@ -14,6 +14,7 @@
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/base/unique_fd.hpp"
+#include "ddrun/process/overdue_workers.hpp"
 
 namespace ddrun::process {
 
@@ -54,11 +55,11 @@ struct SharedState {
   /// Signals that end the job, each as the bit of its number.
   std::atomic<std::uint64_t> ending_signals{signal_bit(SIGTERM) | signal_bit(SIGINT) | signal_bit(SIGHUP) |
                                             signal_bit(SIGQUIT)};
-  /// True while the agent handles signals as events. Before that (options, --help, checks of the machine) and
-  /// afterwards (the last report, on a console that may block) no worker runs, and the first ending signal kills the
-  /// agent.
+  /// The agent handles signals as events. Before that (options, --help, checks of the machine) no worker runs, and the
+  /// first ending signal kills the agent.
   std::atomic<bool> agent_handles_signals{false};
-  std::atomic<bool> agent_ever_handled_signals{false};
+  /// An ending signal was received, or the guard is dead.
+  std::atomic<bool> ending{false};
   /// Workers and timers of the agent are stopped.
   std::atomic<bool> suspended{false};
   /// The guard has saved the settings of its terminal.
@@ -76,6 +77,9 @@ struct SharedState {
   /// The path of the job's cgroup, empty if there is none. Valid once `cgroup_decided` is not 0 (a futex).
   char cgroup[512] = {};
   std::atomic<int> cgroup_decided{0};
+  OverdueWorkers::Page overdue;
+  /// Programs that are no workers (helper::mirror_running).
+  std::atomic<pid_t> helpers[32]{};
   /// A helper program of the agent that is given time to exit after the agent's death, before it is killed; 0: none.
   std::atomic<pid_t> helper_pid{0};
   /// A directory that the agent made for this job. After the agent was killed it is removed if it is empty, else named
@@ -85,12 +89,16 @@ struct SharedState {
   /// Called by the agent once it handles signals as events. `signals`: those that end the job; `grace`: how long an
   /// orderly end may take.
   void begin_signal_handling(const std::set<int>& signals, Milliseconds grace);
+  /// Called by the agent, while it waits for a reader: the job has to end, also because guard or sweeper is dead.
+  [[nodiscard]] bool has_to_end() const;
   /// Called by the agent once it has carried out SIGSTOP or SIGCONT.
   void set_suspended(bool now_suspended);
   /// Called by the agent after an attempt with failed or killed workers: the guard restores the terminal's settings.
   void request_terminal_restore();
   /// Called by the agent before it makes the directory. Fails with `invalid_argument` if the path does not fit.
   [[nodiscard]] Result<void> set_private_directory(std::string_view path);
+  /// Called by the agent when there is something new in `overdue` that the sweeper may not wait for yet.
+  void wake_sweeper() const;
   /// Called by the agent. No effect if the guard is dead, whose pid may be another process's then.
   void signal_guard(int signal) const;
 

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "ddrun/base/unique_fd.hpp"
@@ -8,6 +10,8 @@
 namespace ddrun::process {
 
 struct SharedState;
+class JobCgroup;
+[[nodiscard]] JobCgroup await_job_cgroup(SharedState& shared);
 
 /// The job's cgroup (version 2), where ddrun may make one: workers are cloned into it, so that all their descendants
 /// are in it. One write to cgroup.kill kills them all, even a fork bomb. Guard, sweeper and agent are not in it.
@@ -31,7 +35,8 @@ class JobCgroup {
   /// Sends SIGKILL to all its processes. No process should be cloned into it afterwards without a renew(): Linux 6.18
   /// kills a process cloned from outside into a killed cgroup (it compares `kill_seq` of two different cgroups).
   void kill();
-  /// Once it is empty: if it has been killed, replaces it by a new one of the same name. If that fails there is none.
+  /// Once it is empty: if it has been killed, also by the sweeper, replaces it by a new one of the same name. If that
+  /// fails there is none.
   void renew();
   /// Removes it if it is empty. True if there is none any more.
   bool remove();
@@ -42,6 +47,10 @@ class JobCgroup {
  private:
   std::string path_;
   bool killed_ = false;
+  const std::atomic<std::uint32_t>* sweeper_kills_ = nullptr;  ///< of the agent's: OverdueWorkers::Page::kills
+  std::uint32_t seen_kills_ = 0;
+
+  friend JobCgroup await_job_cgroup(SharedState& shared);
 };
 
 /// Called by the sweeper: makes the job's cgroup, if possible, and wakes the agent.

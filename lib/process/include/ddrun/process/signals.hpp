@@ -89,8 +89,6 @@ class SignalReceiver {
   /// Begins to report, and publishes in the shared state which signals end the job and how long an orderly end may
   /// take. The signals must have been blocked before: see SignalSource. Fails with `unavailable`.
   Result<void> open(const std::set<int>& ending_signals, Milliseconds grace);
-  /// Publishes that the agent handles signals no longer.
-  void close();
 
  private:
   /// How a signal reached the agent: by the guard, by the sweeper, or sent to the agent itself.

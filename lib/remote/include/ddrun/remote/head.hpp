@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -35,6 +37,9 @@ struct HeadOptions {
   Milliseconds start_limit{120'000};  ///< limit for starting ddrun on a host, from the start of its ssh
   /// Receives the complete lines that the coordinator's ddrun writes to --events.
   std::function<void(std::string_view lines)> on_events;
+  std::optional<Milliseconds> timeout;  ///< of the job, which its hosts observe
+  /// Called at the end, before on_report, if output was dropped that the console did not take.
+  std::function<void(std::uint64_t bytes, const std::string& why)> on_lost_output;
   /// Called once at the end with the coordinator's --report, if it is complete.
   std::function<Result<void>(const std::string& json)> on_report;
 };

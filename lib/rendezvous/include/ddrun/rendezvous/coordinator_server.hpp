@@ -37,6 +37,8 @@ struct CoordinatorServerOptions {
   // With `coordinator.has_lease`; all on the server's thread, must not block.
   /// Whether the lease is held now. Asked in each loop iteration, since the process may have been suspended.
   std::function<bool()> holds_lease;
+  /// PINGs have been sent; may be empty.
+  std::function<void()> on_pings;
   /// The verdict to record with the lease. Completion: recorded() is called, or is_recorded() returns true, for a
   /// caller whose thread may be blocked by a disk.
   std::function<void(const VerdictMessage&)> on_verdict;

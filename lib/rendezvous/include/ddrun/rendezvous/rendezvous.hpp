@@ -9,13 +9,27 @@
 #include <optional>
 #include <string>
 
+#include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
+#include "ddrun/lease/candidate.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 #include "ddrun/rendezvous/secret.hpp"
 #include "ddrun/rendezvous/to_agent.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::rendezvous {
+
+/// When workers of this machine have ended, whatever becomes of this process.
+struct WorkersUntil {
+  enum class Kind {
+    unbounded,  ///< none run, or no other machine begins a round without them
+    time,       ///< `at`
+    lead,       ///< the last RendezvousOptions::on_leads_until
+  };
+  Kind kind = Kind::unbounded;
+  Clock::time_point at{};
+  Milliseconds heartbeat{0};  ///< interval
+};
 
 struct RendezvousOptions {
   const LaunchSpec* spec = nullptr;  ///< borrowed
@@ -36,6 +50,11 @@ struct RendezvousOptions {
   /// Kills this node's workers once; true if there were any. For an agent whose main thread is blocked while the job
   /// goes on without it. On another thread, must not block; may be empty.
   std::function<bool()> kill_workers;
+  /// Until when this node's workers have ended by kill_workers, unless it is called again; on another thread, must not
+  /// block; may be empty.
+  std::function<void(const WorkersUntil&)> on_workers_until;
+  /// With a lease: until when a coordinator here keeps other machines from the next round, by CLOCK_BOOTTIME.
+  std::function<void(lease::FenceClock::time_point)> on_leads_until;
 };
 
 /// Membership of one agent in a job: joins, receives rounds, reports its own results, and owns the worker store while
