@@ -11,8 +11,8 @@ scripts/ of this tree. Hosts that ssh is asked for are this machine.
 
 In what is printed (stdout and stderr together), `...` and `…` stand for any text in a line, and for any lines if they
 stand alone. `after 12.3 s`, `pid 4703`, `0 % CPU`, `on node7`, ports of 127.0.0.1, points in time and random letters in
-the names of folders stand for others of their kind, several blanks for any number of them. A command in a console block
-has to succeed unless the next one is `echo $?`.
+the names of folders stand for others of their kind, several blanks for any number of them. /tmp/ddrun-stacks-… is a file
+in the run's own $TMPDIR. A command in a console block has to succeed unless the next one is `echo $?`.
 
 Comments on the lines above a block, which a reader does not see, change how it is run:
 
@@ -138,6 +138,7 @@ WILDCARDS = [(re.compile(shown), meant) for shown, meant in (
     (r"\.\.\.|…", r".*"),
     (r"\b\d+(?:\.\d+)? s\b", r"\d+(?:\.\d+)? (?:ms|s)"),
     (r"\bpid \d+", r"pid \d+"),
+    (r"/tmp/ddrun-stacks-\d+-", r"/tmp/ddrun-stacks-\d+-"),
     (r"\b\d+ % CPU", r"\d+ % CPU"),
     (r"\bon node\d\b", r"on [\w.-]+"),
     (r"\[node\d:", r"\[[\w.-]+:"),
@@ -309,6 +310,7 @@ class Page:
         if allowed is not None and result.code not in allowed:
             raise AssertionError(f"{where}\nexit status {result.code}\n{result.out}")
         out = result.out if not result.out or result.out.endswith("\n") else result.out + "\n"
+        out = out.replace(f"{self.env['TMPDIR']}/ddrun-stacks-", "/tmp/ddrun-stacks-")
         if any_order and command.expected is not None:
             command.expected.sort()
             out = "".join(sorted(out.splitlines(keepends=True)))

@@ -30,6 +30,8 @@ KEPT = {"PATH", "HOME", "LANG", "USER", "LD_LIBRARY_PATH"}
 LAUNCHERS = {"ddrun": DDRUN, "torchrun": TORCHRUN}
 # Of the harness and of Python itself.
 NOT_COMPARED = {"DDRUN_TEST_RUN", "PROBE_DIR", "PWD", "LC_CTYPE"}
+# The page of stacks that ddrun writes when the grace time ends and there is no log directory.
+STACKS = re.compile(r"tmp/ddrun-stacks-\d+-\d+\.txt")
 
 
 def free_port():
@@ -183,6 +185,8 @@ class Run:
         for path in sorted(self.folder.rglob("*")):
             name = str(path.relative_to(self.folder))
             if name in known or name.startswith("results/") or "__pycache__" in name:
+                continue
+            if self.line.do == "stubborn" and STACKS.fullmatch(name):
                 continue
             plain = self.plain(name)
             if plain.startswith("tmp/"):

@@ -1,9 +1,8 @@
 """docs/coming-from-others.md names what `accelerate launch` makes of each key of its configuration: compared with accelerate."""
 import json
 import re
-import subprocess
 
-from harness import DDRUN, PYTHON, TorchTest, main, run, script
+from harness import DDRUN, PYTHON, VENV, TorchTest, main, run, script
 from documents import DOCS
 
 # With accelerate launch or ddrun: the variables that it sets.
@@ -22,14 +21,11 @@ NO_KEYS = {"quiet", "cpu", "multi_gpu", "tpu", "use_deepspeed", "use_fsdp", "use
 
 
 class Accelerate(TorchTest):
+    needs = ("torch", "accelerate")
+
     def setUp(self):
         super().setUp()
-        done = subprocess.run([PYTHON, "-m", "pip", "install", "-q", "--prefix", self.tmp / "packages", "accelerate"], capture_output=True,
-                              text=True, check=False, timeout=240)
-        if done.returncode:
-            self.skipTest(f"accelerate cannot be installed: {done.stderr}")
-        [path] = (self.tmp / "packages").glob("lib/python*/site-packages")
-        self.env = {"PYTHONPATH": path, "HF_HOME": self.tmp}
+        self.env = {"HF_HOME": self.tmp}
         self.page = (DOCS / "coming-from-others.md").read_text(encoding="utf-8")
 
     def rows(self):
@@ -55,7 +51,8 @@ class Accelerate(TorchTest):
 
         for key in found["keys"]:
             text_of(key)
-        sources = "".join(path.read_text(encoding="utf-8") for path in self.env["PYTHONPATH"].glob("accelerate/utils/*.py"))
+        sources = "".join(path.read_text(encoding="utf-8")
+                          for path in VENV.glob("lib/python3*/site-packages/accelerate/utils/*.py"))
         for key, names in found["changes"].items():
             if key in NO_KEYS:
                 continue

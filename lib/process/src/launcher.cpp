@@ -426,12 +426,12 @@ void Launcher::abandon(int number) {
   release_fds(number);
 }
 
-Result<Spawned> Launcher::spawn(const SpawnPlan& plan) {
+Result<Spawned> Launcher::spawn(const SpawnPlan& plan, Milliseconds limit) {
   auto copy = std::make_unique<PlanCopy>();
   auto child = begin(spawn_slot, copy->copy(plan));
   if (!child) return child;
   spawn_plan_ = std::move(copy);  // of the start before: its child has left
-  auto executed = confirm(spawn_slot, first_exec_wait, *child);
+  auto executed = confirm(spawn_slot, limit, *child);
   if (executed) return child;
   while (::waitpid(child->pid, nullptr, 0) < 0 && errno == EINTR) {
   }

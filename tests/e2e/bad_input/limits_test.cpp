@@ -103,10 +103,12 @@ TEST_CASE("The limit of processes is named and those that were started are ended
     ::chmod(to.c_str(), 0755);
   }
   RunOptions options;
-  options.in_child = [] {
-    const rlimit limit{12, 12};
-    if (::setrlimit(RLIMIT_NPROC, &limit) != 0 || ::setgroups(0, nullptr) != 0 || ::setgid(54322) != 0 ||
-        ::setuid(54322) != 0) {
+  // Each run of this test has a user of its own: the limit counts all processes of a user. The ninth worker is started
+  // once the first has executed its program, so that one at least has been started when the limit is reached.
+  options.in_child = [user = static_cast<uid_t>(20000 + ::getpid() % 40000)] {
+    const rlimit limit{24, 24};
+    if (::setrlimit(RLIMIT_NPROC, &limit) != 0 || ::setgroups(0, nullptr) != 0 || ::setgid(user) != 0 ||
+        ::setuid(user) != 0) {
       ::_exit(95);
     }
   };

@@ -44,9 +44,9 @@ until [ -e now ]; do sleep 0.01; done
 echo 'RuntimeError: [gloo] Connection closed by peer' >&2
 exit 1
 """
-# Rank 0 gives up waiting for rank 1.
-TIMES_OUT = """[ $RANK = 1 ] && { touch waits; exec sleep 60; }
-until [ -e waits ]; do sleep 0.05; done
+# Rank 0 gives up waiting for rank 1, once that sleeps: a process that runs or executes a program may have no readable stack.
+TIMES_OUT = """[ $RANK = 1 ] && { ln -s /proc/$$/stat waits; exec sleep 60; }
+until grep -qs '(sleep) S' waits; do sleep 0.05; done
 echo 'RuntimeError: Timed out waiting 6000ms for recv' >&2; exit 1"""
 # A worker that waits for its child, and one in Python.
 ASKED = """[ $RANK = 1 ] || { sleep 60; true; }

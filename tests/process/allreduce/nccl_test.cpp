@@ -59,7 +59,10 @@ TEST_CASE("no collective of nccl starts a thread") {
   const std::string library = GENERATE(std::string(DDRUN_TEST_FAKE_GPU), std::string(DDRUN_TEST_FAKE_GPU_2_14));
   const FakeGpus gpus("devices=2", library);
   Ranks ranks(2, {"--collective", "all", "-b", "4000", "-e", "4000"});
-  for (const Outcome& outcome : ranks.wait()) CHECK(outcome.code() == 0);
+  for (const Outcome& outcome : ranks.wait()) {
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.code() == 0);
+  }
   CHECK(gpus.noted("a thread for") == 0);
   CHECK(gpus.noted("communicator ends") == gpus.noted("communicator begins"));
 }

@@ -137,7 +137,7 @@ TEST_CASE("a program that cannot be executed is an error and leaves no zombie") 
     const std::string path = directory.file("missing");
     plan.program = path.c_str();
     argv[0] = const_cast<char*>(path.c_str());
-    auto spawned = launcher.spawn(plan);
+    auto spawned = launcher.spawn(plan, test::exec_limit);
     REQUIRE_FALSE(spawned);
     CHECK(spawned.error().code == Errc::not_found);
     CHECK(spawned.error().message.find(path) != std::string::npos);
@@ -145,14 +145,14 @@ TEST_CASE("a program that cannot be executed is an error and leaves no zombie") 
   SECTION("a directory") {
     plan.program = directory.path().c_str();
     argv[0] = const_cast<char*>(directory.path().c_str());
-    auto spawned = launcher.spawn(plan);
+    auto spawned = launcher.spawn(plan, test::exec_limit);
     REQUIRE_FALSE(spawned);
     CHECK(spawned.error().code == Errc::not_executable);
   }
   SECTION("no working directory") {
     plan.program = DDRUN_TEST_WORKER;
     plan.directory = "/nonexistent/dir";
-    auto spawned = launcher.spawn(plan);
+    auto spawned = launcher.spawn(plan, test::exec_limit);
     REQUIRE_FALSE(spawned);
     CHECK(spawned.error().message.find("working directory") != std::string::npos);
     CHECK(spawned.error().message.find("/nonexistent/dir") != std::string::npos);
@@ -173,7 +173,7 @@ TEST_CASE("the workers' descriptor limit is the user's") {
   plan.argv = const_cast<char**>(argv);
   plan.environment = environ;
   plan.standard_out = pipe.write.get();
-  auto spawned = launcher.spawn(plan).value();
+  auto spawned = launcher.spawn(plan, test::exec_limit).value();
   pipe.write.reset();
   char buffer[64] = {};
   CHECK(::read(pipe.read.get(), buffer, sizeof buffer) == 3);

@@ -9,6 +9,9 @@
 
 namespace ddrun::test {
 
+/// For Launcher::spawn(): on a busy machine a new session waits for the scheduler, longer than `first_exec_wait`.
+inline constexpr Milliseconds exec_limit{20'000};
+
 /// Starts the test worker with these verbs as arguments, otherwise as in `plan`.
 inline Result<process::Spawned> spawn_worker(process::Launcher& launcher, std::vector<std::string> arguments,
                                              process::SpawnPlan plan = {}) {
@@ -19,7 +22,7 @@ inline Result<process::Spawned> spawn_worker(process::Launcher& launcher, std::v
   if (plan.program == nullptr) plan.program = DDRUN_TEST_WORKER;
   plan.argv = argv.data();
   plan.environment = environ;
-  return launcher.spawn(plan);
+  return launcher.spawn(plan, exec_limit);
 }
 
 }  // namespace ddrun::test

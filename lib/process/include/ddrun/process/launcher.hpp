@@ -39,10 +39,10 @@ class Launcher final : public Spawner {
   Result<Spawned> begin(int slot, const SpawnPlan& plan) override;
   Result<bool> confirm(int slot, Milliseconds limit, Spawned& child) override;
   void abandon(int slot) override;
-  /// Starts one process; blocks until it has executed its program, for `first_exec_wait` at most. Copies `plan`. If the
-  /// program's file system does not answer, the child is returned all the same and exits with 127 if its start fails;
+  /// Starts one process; blocks until it has executed its program, `limit` at most. Copies `plan`. If the program's
+  /// file system does not answer in time, the child is returned all the same and exits with 127 if its start fails;
   /// until then another spawn() fails. Fails as begin() and confirm() do; a child that failed has been reaped.
-  Result<Spawned> spawn(const SpawnPlan& plan);
+  Result<Spawned> spawn(const SpawnPlan& plan, Milliseconds limit = first_exec_wait);
 
   [[nodiscard]] bool has_pidfd() const override { return has_pidfd_; }
 
