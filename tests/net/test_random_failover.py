@@ -28,8 +28,6 @@ BOUND = 20
 GOES_ON = 10
 # Where a connection broke nothing is waited for: ddrun has been killed there, and its workers are just being killed with it.
 IS_KILLED = 0.5
-# What stood still has so long to find out that it was given up, and to stop its workers.
-FINDS_OUT = 8
 DAY = 86400
 
 
@@ -67,7 +65,6 @@ class Faults(FailoverTest):
     def setUp(self):
         super().setUp()
         self.chance = random.Random(SEED)
-        self.stood_still = {}  # until when workers of an older round may run there
         self.lines, self.where_read = [], 0
         self.away = set()  # machines without power
         self.old = {}  # since when a worker of an older round was seen beside a newer one
@@ -128,7 +125,7 @@ class Faults(FailoverTest):
                     continue
                 if number >= last and seen.name.startswith("ddrun_test_work"):
                     running[host.name] = running.get(host.name, 0) + 1
-                if number >= last or time.monotonic() < self.stood_still.get(host.name, 0):
+                if number >= last:
                     continue
                 since = old.setdefault(seen.pid, self.old.get(seen.pid, time.monotonic()))
                 if time.monotonic() - since > IS_KILLED and os.path.exists(f"/proc/{seen.pid}/exe"):
@@ -237,16 +234,14 @@ class Faults(FailoverTest):
             pass  # it has gone by itself
 
     def stop(self, host, pid, seconds):
-        self.stood_still[host.name] = time.monotonic() + 3600
         self.tell(pid, STOP)
         self.watch(seconds, host)
         self.tell(pid, CONTINUE)
         self.jobs[host.name].signal(CONTINUE)
-        self.stood_still[host.name] = time.monotonic() + FINDS_OUT
 
     def meet_clock(self, host, jump, seconds):
         """It stays as it is until the next jump, and no round ends by it; what the fault before may still bring comes first."""
-        self.watch(FINDS_OUT)
+        self.watch(GOES_ON)
         def one_round():
             self.restart_the_ended()
             return self.whole()
@@ -286,7 +281,6 @@ class Faults(FailoverTest):
                 self.meet(fault)
         print(f"{FAULTS} faults, {len(self.terms)} terms, {self.begun()[-1].round} rounds; one round of all after at most "
               f"{longest:.1f} s, the others without a lost machine after at most {max(self.went_on, default=0):.1f} s", flush=True)
-        self.watch(FINDS_OUT if self.stood_still else 0)
         wait_until(one_round, BOUND + PATIENCE, lambda: f"one round of all at last, {self.trouble()}")
         self.go()
         for job in self.jobs.values():

@@ -66,11 +66,15 @@ Result<Job*> Job::create(const LaunchSpec& spec, process::AgentContext& context,
                                                           process::OverdueWorkers::Clocks::sight,
                                                           process::OverdueWorkers::Clocks::lead};
     auto& page = shared->overdue;
-    page.sight_ns = std::chrono::nanoseconds(until.at.time_since_epoch()).count();
+    const std::int64_t at = std::chrono::nanoseconds(until.at.time_since_epoch()).count();
+    const bool is_earlier = at < page.sight_ns.exchange(at);
     page.interval_ns = std::chrono::nanoseconds(until.heartbeat).count();
     page.written_ns = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
-    const auto before = page.clock.exchange(clocks[static_cast<int>(until.kind)]);
-    if (before == process::OverdueWorkers::Clocks::none) shared->wake_sweeper();
+    const auto clock = clocks[static_cast<int>(until.kind)];
+    const bool begins = page.clock == process::OverdueWorkers::Clocks::none && clock != page.clock;
+    if (begins) ++page.groups;
+    page.clock = clock;
+    if (begins || is_earlier) shared->wake_sweeper();
   };
   options.on_leads_until = [shared = context.shared](lease::FenceClock::time_point until) {
     shared->overdue.lead_ns = until.time_since_epoch().count();

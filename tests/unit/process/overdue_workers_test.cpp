@@ -56,6 +56,12 @@ TEST_CASE("workers of a stopped agent are killed a margin after the deadline, on
     CHECK_FALSE(script.pass(5s));
     script.state = 'T';
     CHECK(script.pass(5'250ms));
+    // Others begin before a PONG is confirmed.
+    ++script.deadline.group;
+    script.state = 'S';
+    CHECK_FALSE(script.pass(1s));
+    script.state = 'T';
+    CHECK(script.pass(1'500ms));
   }
 }
 
@@ -74,6 +80,15 @@ TEST_CASE("an agent that renews its deadline costs one look for each deadline, a
   CHECK_FALSE(script.watch.next_look());
   script.state = 'T';
   CHECK_FALSE(script.pass(1h));
+}
+
+TEST_CASE("a deadline that moves to an earlier time is looked at then") {
+  Script script;
+  CHECK_FALSE(script.pass(1s));
+  script.deadline.at -= 5s;
+  script.state = 'T';
+  CHECK_FALSE(script.pass(4'249ms));
+  CHECK(script.pass(1ms));
 }
 
 TEST_CASE("without proof that the agent alone stands still its workers are killed at a second look") {
@@ -129,10 +144,11 @@ TEST_CASE("a page whose lease is not known yet is waited for, and a change of cl
   page.clock = Clocks::lead;
   CHECK(page.deadline() == OverdueWorkers::Deadline{});
   page.lead_ns = 7;
-  CHECK(page.deadline() == OverdueWorkers::Deadline{Clocks::lead, 7ns, 5ns});
+  page.groups = 2;
+  CHECK(page.deadline() == OverdueWorkers::Deadline{Clocks::lead, 7ns, 5ns, 2});
   page.sight_ns = 9;
   page.clock = Clocks::sight;
-  CHECK(page.deadline() == OverdueWorkers::Deadline{Clocks::sight, 9ns, 5ns});
+  CHECK(page.deadline() == OverdueWorkers::Deadline{Clocks::sight, 9ns, 5ns, 2});
 
   Script script;
   CHECK_FALSE(script.pass(5s));

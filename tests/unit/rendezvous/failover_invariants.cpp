@@ -185,9 +185,10 @@ std::size_t FailoverInvariants::running_last_round() const {
   return found == running_in_.end() ? 0 : static_cast<std::size_t>(found->second);
 }
 
-void FailoverInvariants::on_suspended(const SimulatedMember& node, Clock::time_point until) {
+void FailoverInvariants::on_suspended(const SimulatedMember& node, Clock::time_point until, bool alone) {
   auto& last = suspended_until_[node.machine()];
   last = std::max(last, until);
+  if (alone) return;
   const auto found = running_.find(node.index());
   if (found == running_.end()) return;
   remove_running(found->second);

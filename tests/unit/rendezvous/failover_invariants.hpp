@@ -33,8 +33,8 @@ class FailoverInvariants {
   /// `with_coordinator`: in the same process.
   void on_start(const SimulatedMember& node, const rendezvous::Start& start, bool with_coordinator);
   void on_workers_end(const SimulatedMember& node);
-  /// Its agent is suspended, and nothing stops its workers.
-  void on_suspended(const SimulatedMember& node, Clock::time_point until);
+  /// Its agent is suspended; nothing stops its workers, unless it is `alone`.
+  void on_suspended(const SimulatedMember& node, Clock::time_point until, bool alone);
   void on_coordinator_lost(const SimulatedMember& node, const SimulatedMember* coordinator);
   /// The machine has a network fault, or its process is suspended, until then.
   void note_fault(std::size_t machine, Clock::time_point until);

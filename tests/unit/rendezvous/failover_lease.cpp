@@ -71,6 +71,10 @@ void SimulatedLease::carry_out(const lease::Action& action) {
 
 // ---- its clock
 
+Clock::duration SimulatedLease::held_for() const {
+  return std::chrono::duration_cast<Clock::duration>(candidate_.held_until() - local_now());
+}
+
 lease::FenceClock::time_point SimulatedLease::local_now() const {
   return local_then_ +
          std::chrono::duration_cast<lease::FenceClock::duration>((place_.timeline.now() - slow_since_) / slowness_);

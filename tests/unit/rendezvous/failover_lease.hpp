@@ -37,6 +37,8 @@ class SimulatedLease : public std::enable_shared_from_this<SimulatedLease> {
   void depose(rendezvous::Term term) { step(lease::event::Depose{term}); }
   void record_verdict(const std::string& text, std::function<void(bool)> done);
   [[nodiscard]] bool is_leader() const { return !closed_ && local_now() < candidate_.held_until(); }
+  /// How long it is still held, by the machine's clock.
+  [[nodiscard]] Clock::duration held_for() const;
   /// The engine's state has changed.
   void changed();
   /// The listener is not called again. `gives_back`: the program does so at the end of its stdin.

@@ -28,6 +28,7 @@ void SimulatedLink::dial(const DialStep& step) {
   for (const auto& why : step.retries) notify([this, why] { callbacks_.on_retry(why); });
   if (step.not_listening) notify([this] { callbacks_.on_not_listening(); });
   std::visit([this](const auto& order) { carry_out(order); }, step.next);
+  note_workers();
   ++timer_;
   if (step.due == Deadline::max() || is_over_) return;
   later(std::max(step.due - world_.timeline.now(), Clock::duration{0}), [this, timer = timer_] {
@@ -69,6 +70,7 @@ void SimulatedLink::carry_out(const FromAgent& greeting) { world_.to_coordinator
 
 /// Closing the connection of a member would report that its workers have ended: it stays open, unused.
 void SimulatedLink::carry_out(const LinkLoss& loss) {
+  if (dialer_.is_member()) order_stop(loss.grace());
   if (!dialer_.is_joined()) end_attempt();
   ++attempt_;
   is_over_ = true;
@@ -88,7 +90,10 @@ void SimulatedLink::hang() {
 
 void SimulatedLink::send(const FromAgent& message) {
   if (!dialer_.is_joined() || is_over_) return;
-  if (std::holds_alternative<Stopped>(message)) dialer_.workers_ended();
+  if (std::holds_alternative<Stopped>(message)) {
+    dialer_.workers_ended();
+    note_workers();
+  }
   world_.to_coordinator(id_, message);
 }
 
@@ -99,12 +104,24 @@ void SimulatedLink::receives(const FromCoordinator& message) {
   if (const auto* ping = std::get_if<Ping>(&message)) {
     if (!dialer_.is_joined()) return;
     if (const auto step = dialer_.pinged(*ping, now)) dial(*step);
+    note_workers();
     if (!is_over_) world_.to_coordinator(id_, Pong{ping->number});
     return;
   }
   const auto attempt = attempt_;
   if (const auto step = dialer_.received(message, now)) dial(*step);
-  if (attempt == attempt_) notify([this, message] { callbacks_.on_message(message); });
+  if (attempt != attempt_) return;
+  notify([this, message] { callbacks_.on_message(message); });
+  if (const auto grace = ordered_stop(message)) order_stop(*grace);
+}
+
+void SimulatedLink::note_workers() {
+  owner_.note_workers(dialer_.has_workers(), dialer_.loses_sight_at(), dialer_.heartbeat());
+}
+
+void SimulatedLink::order_stop(Grace grace) {
+  const auto now = world_.timeline.now();
+  if (grace == Grace::lost_sight) owner_.kill_workers_after(std::min(now, dialer_.loses_sight_at().value_or(now)));
 }
 
 void SimulatedLink::disconnected() {

@@ -48,6 +48,8 @@ class SimulatedLink : public std::enable_shared_from_this<SimulatedLink> {
   void carry_out(const dial::Watch&) {}
   void carry_out(const LinkLoss& loss);
   void end_attempt();
+  void note_workers();
+  void order_stop(Grace grace);
   /// On the link's thread, unless another attempt has begun by then.
   void later(Clock::duration time, std::function<void()> what);
   /// On the owner's thread, unless the link is gone by then.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
 #include "failover_world.hpp"
 #include "recorded_verdict.hpp"
@@ -17,6 +18,7 @@ using std::chrono::seconds;
 namespace {
 
 constexpr seconds heartbeat_interval{1};
+constexpr Clock::duration silence_limit = heartbeat_bound;
 
 MemberOptions member_options(const FailoverWorld& world, std::size_t index, std::size_t machine,
                              const std::string& host, int& agent_ids) {
@@ -59,7 +61,8 @@ void SimulatedMember::turn(const std::function<void()>& what) {
   });
 }
 
-void SimulatedMember::suspend_for(Clock::duration time) {
+void SimulatedMember::suspend_for(Clock::duration time, bool alone) {
+  is_stopped_alone_ = alone && (is_stopped_alone_ || !is_stopped());
   const auto until = std::max(stopped_until_, world_.timeline.now() + time);
   const auto more = until - std::max(stopped_until_, world_.timeline.now());
   stopped_until_ = until;
@@ -167,7 +170,7 @@ void SimulatedMember::carry_out(const Action& action) {
   } else if constexpr (std::is_same_v<Action, Done>) {
     exit();
   } else {
-    static_assert(std::is_same_v<Action, CloseStore>);
+    static_assert(std::is_same_v<Action, CloseStore> || std::is_same_v<Action, BoundWorkers>);
   }
 }
 
@@ -221,7 +224,11 @@ void SimulatedMember::carry_out(const member_action::StartServer& order) {
       world_.next_server(),
       host_,
       [this] { return lease_->is_leader(); },
-      [this](LinkId link, const FromCoordinator& message) { world_.to_agent(link, message); },
+      [this](LinkId link, const FromCoordinator& message) {
+        const auto now = world_.timeline.now();
+        if (std::holds_alternative<Ping>(message)) leads_until_ = now + std::max(lease_->held_for(), silence_limit);
+        world_.to_agent(link, message);
+      },
       [this](LinkId link) { world_.close_by_coordinator(link); },
       [this](const std::function<std::string()>& text) {
         world_.note([&] { return concat("the coordinator on ", host_, " ", text()); });
@@ -234,6 +241,7 @@ void SimulatedMember::carry_out(const member_action::StartServer& order) {
       },
       [this, number = order.server] { later({}, [this, number] { step(member_event::ServerSteppedDown{number}); }); },
       [this, number = order.server] { later({}, [this, number] { step(member_event::ServerDone{number}); }); }};
+  leads_until_ = world_.timeline.now() + std::max(lease_->held_for(), silence_limit);
   world_.note([&] { return concat(host_, " runs the coordinator ", place.number, " of term ", order.term); });
   servers_[order.server] = std::make_shared<SimulatedServer>(std::move(place), std::move(options));
   step(member_event::ServerStarted{});
@@ -322,7 +330,7 @@ void SimulatedMember::kill(bool with_its_machine, bool gives_lease_back) {
 
 void SimulatedMember::exit() {
   if (!is_alive_) return;
-  if (std::exchange(workers_live_, false)) world_.invariants.on_workers_end(*this);
+  end_workers();
   drop_all();
   is_alive_ = false;
   world_.note([&] { return concat(host_, " ends"); });
@@ -361,7 +369,7 @@ void SimulatedMember::hear(const RoundBegins& begins) {
 }
 
 void SimulatedMember::on_workers_end(Round round, bool well) {
-  if (start_->round != round || workers_ != Workers::running) return;
+  if (start_->round != round || workers_ != Workers::running || is_swept_) return;
   if (well) {
     step(FromAgent(Succeeded{round}));
     workers_ = Workers::stopping;
@@ -384,7 +392,7 @@ void SimulatedMember::stop_workers(int signal, Milliseconds max_grace) {
   const auto latest = world_.timeline.now() + (kills ? milliseconds(10) : grace + milliseconds(10));
   if (again && latest >= stopped_by_) return;
   workers_ = Workers::stopping;
-  if (kills && std::exchange(workers_live_, false)) world_.invariants.on_workers_end(*this);
+  if (kills) end_workers();
   const bool quick = kills || grace.count() == 0 || world_.random.chance(0.6);
   const auto time = again   ? latest - world_.timeline.now()
                     : quick ? world_.random.time(Clock::duration{1}, milliseconds(10))
@@ -397,10 +405,68 @@ void SimulatedMember::stop_workers(int signal, Milliseconds max_grace) {
 
 void SimulatedMember::on_workers_ended() {
   workers_ = Workers::none;
-  if (std::exchange(workers_live_, false)) world_.invariants.on_workers_end(*this);
+  end_workers();
   step(FromAgent(Stopped{start_->round}));
   if (outcome_ != Outcome::none) return step(member_event::Close{});
   if (is_leaving_ && !awaits_verdict_) end(Outcome::left, std::nullopt);
+}
+
+void SimulatedMember::end_workers() {
+  if (std::exchange(workers_live_, false)) world_.invariants.on_workers_end(*this);
+}
+
+// ---- workers of an agent that stands still, or whose main thread does
+
+Milliseconds SimulatedMember::lost_sight_grace() const {
+  return std::min(world_.scenario.grace, max_grace(Grace::lost_sight, world_.scenario.spec()));
+}
+
+void SimulatedMember::note_workers(bool run, std::optional<Clock::time_point> lose_sight_at, Milliseconds heartbeat) {
+  using process::OverdueWorkers;
+  const auto since_epoch = [](Clock::time_point time) { return std::chrono::nanoseconds(time.time_since_epoch()); };
+  const auto before = std::exchange(deadline_, {});
+  if (lose_sight_at) {
+    deadline_ = {OverdueWorkers::Clocks::sight,
+                 since_epoch(*lose_sight_at + lost_sight_grace() + shutdown::owner_margin), heartbeat};
+  } else if (run) {
+    deadline_ = {OverdueWorkers::Clocks::lead, since_epoch(leads_until_), heartbeat};
+  }
+  const bool begins = run && before.clock == OverdueWorkers::Clocks::none;
+  deadline_.group = before.group + (begins ? 1 : 0);
+  if (begins || deadline_.at < before.at) look();
+}
+
+void SimulatedMember::kill_workers_after(Clock::time_point since) {
+  const auto at = since + lost_sight_grace() + shutdown::owner_margin;
+  later(std::max(at - world_.timeline.now(), Clock::duration{0}), [this, start = start_ ? start_->round : 0] {
+    if (start_ && start_->round == start) end_workers();
+  });
+}
+
+/// Stands still with its machine only.
+void SimulatedMember::look() {
+  if (!is_alive_) return;
+  const auto again_at = [this](Clock::time_point at) {
+    world_.timeline.at(at, [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->look();
+    });
+  };
+  if (is_stopped() && !is_stopped_alone_) return again_at(stopped_until_);
+  if (deadline_.clock == process::OverdueWorkers::Clocks::lead) {
+    deadline_.at = std::chrono::nanoseconds(leads_until_.time_since_epoch());
+  }
+  const auto now = std::chrono::nanoseconds(world_.timeline.now().time_since_epoch());
+  if (overdue_.look(deadline_, {now, now, is_stopped() ? 'T' : 'S'}) && workers_live_) {
+    world_.note([&] { return concat("the workers on ", host_, " are swept"); });
+    end_workers();
+    is_swept_ = true;
+    later({}, [this] {
+      if (std::exchange(is_swept_, false) && workers_ == Workers::running) on_workers_ended();
+    });
+  }
+  const auto next = overdue_.next_look();
+  if (std::exchange(look_at_, next) == next || !next) return;
+  again_at(std::max(world_.timeline.now(), Clock::time_point(Clock::duration(*next))));
 }
 
 }  // namespace ddrun::test

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "ddrun/process/overdue_workers.hpp"
 #include "failover_lease.hpp"
 #include "failover_link.hpp"
 #include "failover_server.hpp"
@@ -27,13 +28,18 @@ class SimulatedMember : public std::enable_shared_from_this<SimulatedMember> {
   // External actions.
   void begin();
   void leave(int signal);
-  /// The process is suspended for this time.
-  void suspend_for(Clock::duration time);
+  /// The process is suspended for this time, alone or with its whole machine.
+  void suspend_for(Clock::duration time, bool alone);
   void kill(bool with_its_machine, bool gives_lease_back);
 
   // Input of its connections.
   void receives(LinkId link, const FromCoordinator& message);
   void disconnected(LinkId link);
+
+  // Of its link's thread.
+  void note_workers(bool run, std::optional<Clock::time_point> lose_sight_at, Milliseconds heartbeat);
+  /// The grace of lost sight after `since`, whatever the agent does.
+  void kill_workers_after(Clock::time_point since);
 
   /// At once, or when the process resumes; not after its end.
   void turn(const std::function<void()>& what);
@@ -87,6 +93,11 @@ class SimulatedMember : public std::enable_shared_from_this<SimulatedMember> {
   void on_workers_end(Round round, bool well);
   void stop_workers(int signal, Milliseconds max_grace = Milliseconds::max());
   void on_workers_ended();
+  [[nodiscard]] Milliseconds lost_sight_grace() const;
+
+  // The sweeper.
+  void look();
+  void end_workers();
 
   FailoverWorld& world_;
   std::size_t index_, machine_;
@@ -94,6 +105,7 @@ class SimulatedMember : public std::enable_shared_from_this<SimulatedMember> {
   int agent_ids_ = 0;
   bool is_alive_ = true;
   Clock::time_point stopped_until_;
+  bool is_stopped_alone_ = false;
   std::optional<Clock::time_point> armed_;
   MemberMachine member_;
   std::deque<MemberEvent> events_;
@@ -102,6 +114,12 @@ class SimulatedMember : public std::enable_shared_from_this<SimulatedMember> {
   std::shared_ptr<SimulatedLink> link_;
   Clock::time_point searched_since_, welcomed_at_;
   std::optional<Start> start_;  ///< the last one
+
+  process::OverdueWorkers overdue_;
+  process::OverdueWorkers::Deadline deadline_;
+  std::optional<std::chrono::nanoseconds> look_at_;
+  Clock::time_point leads_until_;
+  bool is_swept_ = false;  ///< and does not know it yet
 
   Workers workers_ = Workers::none;
   bool workers_live_ = false;

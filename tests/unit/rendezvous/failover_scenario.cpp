@@ -74,6 +74,20 @@ void draw_lost_sight(Random& random, FailoverScenario& drawn) {
   }
 }
 
+/// In mid-round an agent alone, or each, stands still for about as long as its workers may run without it, and they
+/// stop as slowly as they may.
+void draw_standing_still(Random& random, FailoverScenario& drawn) {
+  draw_lost_sight(random, drawn);
+  if (random.chance(0.3)) drawn.grace = milliseconds(random.between(0, 3'000));
+  const auto bound =
+      heartbeat_bound + seconds(1) + (drawn.fence ? drawn.grace : std::min<Milliseconds>(drawn.grace, seconds(5)));
+  for (auto& fault : drawn.faults) {
+    constexpr Kind kinds[] = {Kind::stopped_alone, Kind::stopped_alone, Kind::all_stopped, Kind::suspended};
+    fault.kind = kinds[random.below(std::size(kinds))];
+    if (random.chance(0.7)) fault.time = bound + random.time({}, seconds(4)) - seconds(2);
+  }
+}
+
 }  // namespace
 
 rendezvous::Settings FailoverScenario::settings() const {
@@ -148,6 +162,8 @@ FailoverScenario draw_failover(std::uint64_t seed) {
     constexpr Kind kinds[] = {Kind::process_killed,
                               Kind::machine_killed,
                               Kind::suspended,
+                              Kind::stopped_alone,
+                              Kind::all_stopped,
                               Kind::cut_off,
                               Kind::cut_apart,
                               Kind::cut_from_engine,
@@ -170,6 +186,7 @@ FailoverScenario draw_failover(std::uint64_t seed) {
   }
   if (random.chance(0.15)) draw_silence(random, drawn);
   else if (random.chance(0.15)) draw_lost_sight(random, drawn);
+  else if (random.chance(0.15)) draw_standing_still(random, drawn);
   return drawn;
 }
 

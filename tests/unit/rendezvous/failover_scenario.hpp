@@ -37,9 +37,11 @@ struct FailoverScenario {
   enum class Kind {
     process_killed,  ///< the agent; its guard ends the workers, and the lease's program may give the lease back
     machine_killed,
-    suspended,  ///< the agent is suspended, and resumes; its workers run
-    cut_off,    ///< the machine, from the others and the engine
-    cut_apart,  ///< some machines from the rest, with the engine on one side
+    suspended,      ///< the agent is suspended with all of ddrun, and resumes; its workers run
+    stopped_alone,  ///< the agent alone
+    all_stopped,    ///< the agents of all machines alone, at once
+    cut_off,        ///< the machine, from the others and the engine
+    cut_apart,      ///< some machines from the rest, with the engine on one side
     cut_from_engine,
     mute,       ///< nothing that the machine sends arrives at another one
     deaf,       ///< nothing that others send arrives at it

@@ -232,15 +232,10 @@ void FailoverWorld::inject(const FailoverScenario::Fault& fault) {
   switch (fault.kind) {
     case Kind::process_killed: node.kill(false, random.chance(0.5)); break;
     case Kind::machine_killed: node.kill(true, false); break;
-    case Kind::suspended:
-      if (!node.is_alive()) break;
-      node.suspend_for(fault.time);
-      for (const auto& [link, at] : connections_) {
-        if (at.node == node.index() || at.coordinator == node.index()) network_.stall(link, fault.time);
-      }
-      invariants.on_suspended(node, timeline.now() + fault.time);
-      invariants.note_fault(machine, timeline.now() + fault.time);
-      invariants.note_engine_fault(timeline.now() + fault.time);
+    case Kind::suspended: stop(node, fault.time, false); break;
+    case Kind::stopped_alone: stop(node, fault.time, true); break;
+    case Kind::all_stopped:
+      for (const Machine& one : machines_) stop(*nodes_[one.node], fault.time, true);
       break;
     case Kind::cut_off: cut({{machine}, false, false, {}}, fault.time); break;
     case Kind::cut_apart: {
@@ -272,6 +267,18 @@ void FailoverWorld::inject(const FailoverScenario::Fault& fault) {
       break;
     case Kind::newcomer: add_machine({}); break;
   }
+}
+
+void FailoverWorld::stop(SimulatedMember& node, Clock::duration time, bool alone) {
+  if (!node.is_alive()) return;
+  node.suspend_for(time, alone);
+  for (const auto& [link, at] : connections_) {
+    if (at.node == node.index() || at.coordinator == node.index()) network_.stall(link, time);
+  }
+  const auto until = timeline.now() + time;
+  invariants.on_suspended(node, until, alone);
+  invariants.note_fault(node.machine(), until);
+  invariants.note_engine_fault(until);
 }
 
 // ---- output

@@ -93,6 +93,7 @@ class FailoverWorld {
   std::size_t add_machine(Clock::duration when);
   void add_node(std::size_t machine, Clock::duration when);
   void inject(const FailoverScenario::Fault& fault);
+  void stop(SimulatedMember& node, Clock::duration time, bool alone);
   void cut(Cut what, Clock::duration time);
   [[nodiscard]] Clock::time_point apart_until(std::size_t a, std::size_t b) const;
   void try_connect(std::size_t node, std::size_t machine, std::uint64_t server, Clock::time_point until,

@@ -36,6 +36,7 @@ struct Describe {
     return concat("dial ", dial.is_here ? "here" : dial.address);
   }
   std::string operator()(const member_action::Hang& /*order*/) const { return "hang"; }
+  std::string operator()(const member_action::BoundWorkers& /*order*/) const { return "bound workers"; }
   std::string operator()(const member_action::CloseLink& /*order*/) const { return "close link"; }
   std::string operator()(const member_action::StartServer& start) const { return concat("start ", start.server); }
   std::string operator()(const member_action::Suspend& /*order*/) const { return "suspend"; }
@@ -209,7 +210,8 @@ TEST_CASE("another leader ends the coordinator here, and the part in a round of 
   in_round.member().start();
   in_round.leader(3, "c:1");
   CHECK(in_round.wait(249ms).empty());
-  CHECK(in_round.wait(1ms) == Lines{"hang", "close store", "campaign", "stop with 0"});
+  CHECK(in_round.wait(1ms) == Lines{"bound workers", "close store", "campaign", "stop with 0"});
+  CHECK(in_round.says(Stopped{1}) == Lines{"hang", "dial c:1"});
 }
 
 TEST_CASE("a machine that led gives the lease back before it ends") {

@@ -176,6 +176,7 @@ class MemberWalk {
   void carry_out(const member_action::Hang& /*order*/) {
     if (!is_alone_) link_ = Link::none;
   }
+  void carry_out(const member_action::BoundWorkers& /*order*/) {}
   void carry_out(const member_action::CloseLink& /*order*/) {
     closes_link_ = link_ != Link::none && !is_alone_;
     if (!closes_link_) step(member_event::LinkClosed{});

@@ -310,7 +310,10 @@ std::optional<DialStep> Dialer::pinged(const Ping& ping, Clock::time_point now) 
 /// JOIN on, and so at the coordinator, one interval more, as the first PING takes one.
 Clock::time_point Dialer::silent_since() const {
   if (!has_workers_) return last_heard_;
-  if (resumed_at_ > confirmed_at_) return resumed_at_ + heartbeat_;
+  return resumed_at_ > confirmed_at_ ? resumed_at_ + heartbeat_ : unheard_since();
+}
+
+Clock::time_point Dialer::unheard_since() const {
   if (!is_new_) return confirmed_at_ + heartbeat_;
   const auto joined = confirmed_at_ + 2 * heartbeat_;
   return unconfirmed_.empty() ? joined : std::min(joined, unconfirmed_.front().second + heartbeat_);
@@ -320,7 +323,7 @@ Clock::duration Dialer::silence_limit() const { return heartbeat_timeout_ + Hear
 
 std::optional<Clock::time_point> Dialer::loses_sight_at() const {
   if (!has_workers_ || options_.is_local || heartbeat_timeout_ == Clock::duration::zero()) return std::nullopt;
-  return confirmed_at_ + heartbeat_ * (is_new_ ? 2 : 1) + silence_limit();
+  return unheard_since() + silence_limit();
 }
 
 DialStep Dialer::watch_silence(Clock::time_point now) {

@@ -148,6 +148,7 @@ class Dialer {
   DialStep pause(Milliseconds longest, Clock::time_point now);
   DialStep watch_silence(Clock::time_point now);
   [[nodiscard]] Clock::time_point silent_since() const;
+  [[nodiscard]] Clock::time_point unheard_since() const;
   [[nodiscard]] Clock::duration silence_limit() const;
   [[nodiscard]] DialStep give_up() const;
   std::optional<DialStep> try_elsewhere(const Refused& refused, Clock::time_point now);

@@ -513,7 +513,8 @@ void MemberMachine::on(Due due) {
                          {}},
                    false});
     case Due::superseded:
-      if (state_ == MemberState::in_round) act(member_action::Hang{});  // it leads no more
+      // It leads no more, and may not say so. The link stays open, unused, until the workers have ended.
+      if (state_ == MemberState::in_round) act(member_action::BoundWorkers{});
       return rejoin(superseded_by_, 0, Grace::whole);
     case Due::record: return act(member_action::Record{to_record_});
     case Due::close: return finish_closing();

@@ -100,7 +100,9 @@ struct Dial {
   Deadline by;
   bool was_reachable;  ///< as in DialerOptions
 };
-struct Hang {};       ///< closes the link at once, which tells the coordinator that no workers run here
+struct Hang {};  ///< closes the link at once, which tells the coordinator that no workers run here
+/// The link kills the workers after their whole grace, as if its coordinator had ordered that.
+struct BoundWorkers {};
 struct CloseLink {};  ///< after what is queued; LinkClosed follows, at once without a link
 /// A new coordinator in this process, with this number; ServerStarted or ServerFailed follows.
 struct StartServer {
@@ -144,11 +146,12 @@ struct Done {};     ///< the completion of Rendezvous::async_close
 }  // namespace member_action
 
 using MemberAction =
-    std::variant<FromAgent, ToAgent, member_action::Dial, member_action::Hang, member_action::CloseLink,
-                 member_action::StartServer, member_action::Suspend, member_action::Lead, member_action::StepDown,
-                 member_action::NoteRecorded, member_action::StopServer, member_action::StartLease,
-                 member_action::Campaign, member_action::Resign, member_action::Depose, member_action::Record,
-                 member_action::OpenStore, member_action::CloseStore, member_action::DropAll, member_action::Done>;
+    std::variant<FromAgent, ToAgent, member_action::Dial, member_action::Hang, member_action::BoundWorkers,
+                 member_action::CloseLink, member_action::StartServer, member_action::Suspend, member_action::Lead,
+                 member_action::StepDown, member_action::NoteRecorded, member_action::StopServer,
+                 member_action::StartLease, member_action::Campaign, member_action::Resign, member_action::Depose,
+                 member_action::Record, member_action::OpenStore, member_action::CloseStore, member_action::DropAll,
+                 member_action::Done>;
 
 struct MemberOptions {
   RendezvousSpec spec;

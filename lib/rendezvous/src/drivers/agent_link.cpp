@@ -52,6 +52,7 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
 
   void start() { dial(dialer_.begin(Clock::now())); }
   void send(FromAgent message);
+  void order_stop(Grace grace);
   void close(Milliseconds timeout);
   /// Closes at once and ends the thread.
   void abandon() {
@@ -87,7 +88,6 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   void write();
   void end_attempt(bool keep_open = false);
   void closed();
-  void order_stop(Grace grace);
   void note_workers();
 
   /// Posts a callback to the owner's thread, unless the link is destroyed by then.
@@ -406,6 +406,10 @@ Result<void> AgentLink::start() {
 void AgentLink::send(FromAgent message) {
   connection_->post(
       [message = std::move(message)](Connection& connection) mutable { connection.send(std::move(message)); });
+}
+
+void AgentLink::order_stop() {
+  connection_->post([](Connection& connection) { connection.order_stop(Grace::whole); });
 }
 
 void AgentLink::close(std::function<void()> on_closed, Milliseconds timeout) {

@@ -72,6 +72,9 @@ class AgentLink {
   /// Queues a message; it is sent once the coordinator has accepted JOIN, and dropped after the link's end.
   void send(FromAgent message);
 
+  /// The workers have to end after their whole grace, as if the coordinator had ordered that.
+  void order_stop();
+
   /// Closes after delivering what is queued. `on_closed` comes when the coordinator has closed too, or after `timeout`;
   /// no other callback follows.
   void close(std::function<void()> on_closed, Milliseconds timeout = Milliseconds(1'000));

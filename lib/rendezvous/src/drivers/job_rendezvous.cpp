@@ -82,6 +82,9 @@ class JobRendezvous final : public MemberDriver {
   }
   void carry_out(const member_action::Dial& dial);
   void carry_out(const member_action::Hang&) { link_.reset(); }
+  void carry_out(const member_action::BoundWorkers&) {
+    if (link_) link_->order_stop();
+  }
   void carry_out(const member_action::CloseLink&);
   void carry_out(const member_action::StartServer& order);
   void carry_out(const member_action::Suspend&) { server().suspend(); }

@@ -44,8 +44,19 @@ class MemberDriver : public Rendezvous, public std::enable_shared_from_this<Memb
   [[nodiscard]] virtual Clock::time_point now() const { return Clock::now(); }
 
   // In every driver:
+  /// A round that ends before the agent, whose thread was blocked, has heard of it is not begun.
   void carry_out(const ToAgent& what) {
-    boost::asio::post(executor_, [self = shared_from_this(), what] { self->listener_(what); });
+    if (std::holds_alternative<StopOrder>(what) && unheard_round_) {
+      return step(FromAgent(Stopped{*std::exchange(unheard_round_, std::nullopt)}));
+    }
+    const auto* begins = std::get_if<RoundBegins>(&what);
+    if (begins != nullptr) unheard_round_ = begins->round;
+    const auto round = begins != nullptr ? std::optional(begins->round) : std::nullopt;
+    boost::asio::post(executor_, [self = shared_from_this(), what, round] {
+      if (round && self->unheard_round_ != round) return;
+      if (round) self->unheard_round_.reset();
+      self->listener_(what);
+    });
   }
   void carry_out(const member_action::Done&) { boost::asio::post(executor_, std::exchange(done_, {})); }
 
@@ -60,6 +71,7 @@ class MemberDriver : public Rendezvous, public std::enable_shared_from_this<Memb
   std::deque<MemberEvent> events_;
   std::optional<Clock::time_point> armed_;  ///< the timer
   std::function<void()> done_;
+  std::optional<Round> unheard_round_;  ///< RoundBegins is on its way to the agent
 };
 
 // The drivers of one machine (local_rendezvous.cpp) and of several (job_rendezvous.cpp).

@@ -28,6 +28,7 @@ class OverdueWorkers {
     Clocks clock = Clocks::none;
     std::chrono::nanoseconds at{0};
     std::chrono::nanoseconds interval{0};  ///< of heartbeats
+    std::uint32_t group = 0;               ///< number of the workers: others may have been killed for the same time
     bool operator==(const Deadline&) const = default;
   };
 
@@ -37,6 +38,7 @@ class OverdueWorkers {
     std::atomic<std::int64_t> sight_ns{0};
     std::atomic<std::int64_t> lead_ns{0};  ///< 0: not known yet
     std::atomic<std::int64_t> interval_ns{0};
+    std::atomic<std::uint32_t> groups{0};  ///< so many have begun
     /// When one of them was written last, by CLOCK_MONOTONIC.
     std::atomic<std::int64_t> written_ns{0};
     /// How often the sweeper has killed the workers.
@@ -48,7 +50,7 @@ class OverdueWorkers {
       const Clocks which = clock;
       const std::int64_t at = which == Clocks::lead ? lead_ns : sight_ns;
       if (which == Clocks::none || at == 0) return {};
-      return {which, std::chrono::nanoseconds(at), std::chrono::nanoseconds(interval_ns)};
+      return {which, std::chrono::nanoseconds(at), std::chrono::nanoseconds(interval_ns), groups};
     }
   };
 
@@ -57,16 +59,18 @@ class OverdueWorkers {
     char agent_state;  ///< as in /proc/PID/stat; '?' if it cannot be read
   };
 
-  /// To be called whenever the agent may have written a deadline, and at next_look(). True: kill the workers now.
+  /// To be called when the agent has written a first or an earlier deadline, and at next_look(). True: kill the workers
+  /// now.
   [[nodiscard]] bool look(const Deadline& deadline, const Now& now) {
     if (deadline.clock == Clocks::none || deadline == killed_for_) return stop_looking();
     const auto time = deadline.clock == Clocks::lead ? now.boot : now.monotonic;
+    const auto due = deadline.at + shutdown::sweeper_margin;
     if (!next_look_ || clock_ != deadline.clock) {
       clock_ = deadline.clock;
-      return look_at(deadline.at + shutdown::sweeper_margin);
+      return look_at(due);
     }
-    if (time < *next_look_) return false;
-    if (time < deadline.at + shutdown::sweeper_margin) return look_at(deadline.at + shutdown::sweeper_margin);
+    if (time < *next_look_) return suspected_ || due >= *next_look_ ? false : look_at(due);
+    if (time < due) return look_at(due);
     const bool alone = (now.agent_state == 'T' || now.agent_state == 't') && time - *next_look_ < deadline.interval;
     if (deadline.clock == Clocks::lead || alone || suspected_ == deadline) {
       killed_for_ = deadline;
