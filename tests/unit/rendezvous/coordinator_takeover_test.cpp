@@ -309,3 +309,46 @@ TEST_CASE("restarts that a late claim knows of are not forgotten") {
     CHECK(after.job.coordinator().job().budget.used() == 1);
   }
 }
+
+TEST_CASE("a new job without a lease waits for the other machines of the one before") {
+  ScriptedJob job(2, 3, {{"last_call_ms", "0"}, {"grace_ms", "5000"}});
+  const auto joins = [&](const std::string& host, int node_rank, int node_count) {
+    Join join = job.join_of(host);
+    join.claim = {0, 4, node_rank, node_count, "", false, false};
+    return job.joins(join);
+  };
+  const auto round = [&] { return job.coordinator().job().round; };
+  job.joins("a");  // its machine has lost its power, and it begins the job anew
+  job.wait(Milliseconds{2'000});
+  SECTION("which come") {
+    const LinkId b = joins("b", 1, 3);
+    CHECK(round() == 0);
+    CHECK(job.next<Waiting>(b).waiting_for == "the other machines of the job before, or the end of its workers there");
+    joins("c", 2, 3);
+    CHECK(round() == 1);
+  }
+  SECTION("of which one has ended: until its workers have") {
+    joins("b", 1, 3);
+    // 3.5 s + 5 s + 1 s + an interval from the first JOIN
+    job.wait(Milliseconds{8'499});
+    CHECK(round() == 0);
+    job.wait(Milliseconds{1});
+    CHECK(round() == 1);
+  }
+  SECTION("of which one joins and goes: its workers have ended") {
+    const LinkId c = joins("c", 2, 3);
+    job.disconnects(c, "connection closed");
+    joins("b", 1, 3);
+    CHECK(round() == 1);
+  }
+  SECTION("which were only it and that of the old coordinator") {
+    joins("b", 1, 2);
+    CHECK(round() == 1);
+  }
+  SECTION("of which one joins another time: it counts once") {
+    const LinkId b = joins("b", 1, 3);
+    job.disconnects(b, "connection closed");
+    joins("b", 1, 3);
+    CHECK(round() == 0);
+  }
+}

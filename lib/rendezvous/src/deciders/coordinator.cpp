@@ -61,6 +61,7 @@ void Coordinator::join(LinkId link, const Join& join, const LinkAddresses& addre
   if (stepped_down_) return job_.out.refuse(link, RefusalKind::moved, *stepped_down_);
   // No member, and nothing has run yet: the job is defined anew by this agent.
   if (job_.members.empty() && !job_.started && !job_.verdict) {
+    job_.first_join = now;
     job_.raw_settings.clear();
     job_.job_id.clear();
     job_.succession.forget_former();
@@ -94,6 +95,9 @@ void Coordinator::admit(LinkId link, const Join& join, const LinkAddresses& addr
   if (!options.single_member) job_.heartbeat.add(link, job_.now);
   const bool may_recover = options.term != 0 && !job_.started && !job_.verdict;
   if (may_recover && job_.succession.is_news(join.claim)) expect_claims(job_);
+  if (options.term == 0 && join.claim.term == 0 && !job_.started && !job_.verdict) {
+    job_.succession.note_orphan(join.claim, job_.first_join + job_.lost_workers_timeout() + job_.heartbeat.interval());
+  }
   if (join.claim.term < options.term) {
     job_.succession.add_claim(member, join.claim, job_.members);
     job_.merge(join.claim.job_state, job_.now);  // also from a late claim: the number of restarts never decreases

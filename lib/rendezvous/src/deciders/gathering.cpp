@@ -24,7 +24,8 @@ bool Gathering::awaits_claims() {
   if (!join_until_) join_until_ = deadlines.at(Due::pause).value_or(job_.now) + job_.settings.join_timeout;
   if (available < job_.settings.min_nodes) deadlines.arm(Due::join, *join_until_);
   else deadlines.clear(Due::join);
-  const auto until = job_.succession.wait_until(job_.now, available >= job_.settings.max_nodes);
+  const auto until = std::max(job_.succession.wait_until(job_.now, available >= job_.settings.max_nodes),
+                              job_.succession.awaits_orphans_until(job_.now));
   if (until) deadlines.arm(Due::claims, *until);
   else deadlines.clear(Due::claims);
   return until.has_value();
@@ -98,6 +99,9 @@ std::string Gathering::wait_reason() const {
   const int wanted = job_.settings.min_nodes - job_.members.available();
   if (wanted > 0) return causes::more_nodes(wanted);
   if (job_.succession.expects_claims()) return "the others of the last round";
+  if (job_.succession.awaits_orphans_until(job_.now)) {
+    return "the other machines of the job before, or the end of its workers there";
+  }
   if (job_.succession.is_suspended()) return "the lease, which cannot be renewed at the moment";
   if (const auto until = job_.deadlines.at(Due::fence)) {
     return concat("the end of workers that may still run on ", fenced_, ", for ",

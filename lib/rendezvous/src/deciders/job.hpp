@@ -66,6 +66,7 @@ struct Job : JobState {
   Succession succession;
   Clock::time_point now;       ///< of the event that is being handled
   Clock::time_point ended_at;  ///< the verdict was known
+  Clock::time_point first_join{};
 
   /// The verdict is known.
   [[nodiscard]] bool is_over() const { return phase == Phase::recording || phase == Phase::ended; }

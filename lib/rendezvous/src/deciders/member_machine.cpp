@@ -60,7 +60,7 @@ void MemberMachine::on(const member_event::Begin&) {
 Join MemberMachine::join_message() const {
   Join join = options_.join;
   join.agent_id = agent_id_;
-  if (claim_.term != 0) join.claim = claim_;
+  if (claim_.term != 0 || claim_.node_count != 0) join.claim = claim_;
   return join;
 }
 

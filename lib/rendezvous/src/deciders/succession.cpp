@@ -23,6 +23,7 @@ bool Succession::suspend(Clock::time_point now) {
 bool Succession::resume() { return std::exchange(suspended_since_, std::nullopt).has_value(); }
 
 void Succession::note_started() {
+  orphans_ = {};
   has_lost_members_ = owes_restart_ = false;
   claims_.reset();
 }
@@ -61,6 +62,18 @@ void Succession::add_claim(Member& member, const RoundClaim& claim, Membership& 
   last.moved = last.moved || claim.moved;
   claims_->of[member.link] = {claim.node_rank, claim.succeeded};
   member.kept_rank = claim.node_rank;
+}
+
+void Succession::note_orphan(const RoundClaim& claim, Clock::time_point stopped_by) {
+  if (claim.round < orphans_.round || claim.node_count < 2) return;
+  if (claim.round > orphans_.round)
+    orphans_ = {claim.round, static_cast<std::size_t>(claim.node_count), {}, stopped_by};
+  orphans_.node_ranks.insert(claim.node_rank);
+}
+
+std::optional<Clock::time_point> Succession::awaits_orphans_until(Clock::time_point now) const {
+  const bool all_there = orphans_.node_ranks.size() + 1 >= orphans_.nodes;
+  return all_there || now >= orphans_.by ? std::nullopt : std::optional(orphans_.by);
 }
 
 /// All members that may still run workers of the last round have claimed it.

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "ddrun/base/duration.hpp"
@@ -48,6 +49,12 @@ class Succession {
   /// Until when the claims are awaited; empty: no longer. `all_places_taken`: as many members as the job may have are
   /// there.
   [[nodiscard]] std::optional<Clock::time_point> wait_until(Clock::time_point now, bool all_places_taken) const;
+  // A new job without a lease, whose coordinator's machine has just lost its power and another job with it.
+  /// A machine of that job joins, whose own workers have ended. Those of the others may run until `stopped_by`.
+  void note_orphan(const RoundClaim& claim, Clock::time_point stopped_by);
+  /// Until when the rest of them, but the old coordinator's machine, is awaited; empty: no longer.
+  [[nodiscard]] std::optional<Clock::time_point> awaits_orphans_until(Clock::time_point now) const;
+
   struct LastRound {
     RoundClaim claim;  ///< of the highest term and round; term 0: no round was claimed
     std::vector<LinkId> members;
@@ -85,7 +92,14 @@ class Succession {
   std::optional<Clock::time_point> suspended_since_;
   bool has_lost_members_ = false;  ///< since the last START
   bool owes_restart_ = false;
+  struct Orphans {
+    Round round = 0;
+    std::size_t nodes = 0;
+    std::set<int> node_ranks{};  ///< that have come
+    Clock::time_point by{};
+  };
   std::optional<Claims> claims_;
+  Orphans orphans_;
   Former former_ = Former::unknown;
   Round claimed_ = 0;
 };
