@@ -70,7 +70,7 @@ class Program {
     }
     return 0;
   }
-  [[nodiscard]] Run& run() { return *run_; }
+  [[nodiscard]] Run& run() const { return *run_; }
 
  private:
   TemporaryDirectory directory_;
@@ -291,6 +291,36 @@ TEST_CASE("a verdict is recorded that is the first line after the watch has ende
   // As ddrun does without the answer.
   program.say("verdict " + verdict);
   CHECK(program.run().wait_for_out("recorded\nverdict"));
+}
+
+TEST_CASE("a program that is killed while it records leaves one verdict or none", "[full]") {
+  const EtcdCluster cluster(1);
+  std::minstd_rand random{Catch::rngSeed()};
+  for (int i = 0; i < 20; ++i) {
+    const std::string job = concat("killed", i);
+    {
+      const Program first(cluster, job, ttl);
+      first.say("verdict first");
+      wait_until([] { return false; }, std::chrono::milliseconds(random() % 200));
+      ::kill(-first.run().pid(), SIGKILL);
+    }
+    const auto verdict = [&] {
+      return cluster.etcdctl({"get", "--print-value-only", concat("/ddrun/", job, "/verdict")});
+    };
+    const std::string left = verdict();
+    CAPTURE(i, left);
+    CHECK((left.empty() || left == "first\n"));
+    // Its lease expires, and the next one records, unless there is a verdict.
+    Program second(cluster, job, ttl);
+    REQUIRE(wait_until([&] {
+      second.tick();
+      wait_until([] { return false; }, 100ms);
+      return second.run().out().find(left.empty() ? "mine " : "verdict first\n") != std::string::npos;
+    }));
+    second.say("verdict second");
+    REQUIRE(second.run().wait_for_out(left.empty() ? "recorded\n" : "refused "));
+    CHECK(verdict() == (left.empty() ? "second\n" : "first\n"));
+  }
 }
 
 TEST_CASE("after etcd was away the watch stays again") {
