@@ -4,6 +4,7 @@ import gc
 import io
 import json
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -78,7 +79,8 @@ class Proxy:
 class Lines(unittest.TestCase):
     def test_pieces(self):
         """Lines are the same however they are cut; a newline after a carriage return may come later than that."""
-        from ddrun._lines import Marks, Splitter
+        with mock.patch("sys.path", [str(pathlib.Path(__file__).parents[2] / "python"), *sys.path]):
+            from ddrun._lines import Marks, Splitter
         marks = Marks()
         label, mark = marks.label, marks.mark
         text = (f"{label}1{label}one\nddrun: error\n12:00 {label}0{label}two\r\n{label}10{label}50%\r{label}10{label}100%\n"

@@ -41,8 +41,14 @@ bool is_pty_master(const struct stat& info) { return S_ISCHR(info.st_mode) && in
 
 SharedOutput::SharedOutput(int fd) : fd_(fd) {
   struct stat info {};
-  if (::fstat(fd, &info) != 0) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (flags < 0 || ::fstat(fd, &info) != 0) {
     error_ = errno;
+    return;
+  }
+  // A file of this process may have got the number of a closed stream, and opening it again would not ask for this.
+  if ((flags & O_ACCMODE) == O_RDONLY) {
+    error_ = EBADF;
     return;
   }
   if (S_ISSOCK(info.st_mode)) access_ = Access::socket;
