@@ -114,7 +114,9 @@ class Sweeper {
     const auto next = overdue_.next_look();
     if (next == before && !std::exchange(overdue_timer_fired_, false)) return;
     // By CLOCK_BOOTTIME, and relative: a look that comes too early is repeated.
-    if (!overdue_timer_) overdue_timer_.reset(::timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK));
+    for (const clockid_t clock : {CLOCK_BOOTTIME, CLOCK_MONOTONIC}) {
+      if (!overdue_timer_) overdue_timer_.reset(::timerfd_create(clock, TFD_CLOEXEC | TFD_NONBLOCK));
+    }
     itimerspec when{};
     if (next) {
       const bool leads = overdue_.clock() == OverdueWorkers::Clocks::lead;

@@ -548,14 +548,14 @@ class Head {
       failure_ = true;
       say_error("ddrun has no event to wait for before all hosts have ended: a system call that it needs is denied");
     }
-    lost_ = output_.close();
-    if (!lost_.why.empty()) {
+    HeadOutput::Loss lost = output_.close();
+    if (!lost.why.empty()) {
       if (exit_code() == 0) failure_ = true;
-      say_error(lost_.why);
+      say_error(lost.why);
     }
-    lost_.bytes += dropped_output();
-    if (lost_.bytes > 0 && options_.on_lost_output) {
-      options_.on_lost_output(lost_.bytes, lost_.why.empty() ? "not read in time" : lost_.why);
+    lost.bytes += dropped_output();
+    if (lost.bytes > 0 && options_.on_lost_output) {
+      options_.on_lost_output(lost.bytes, lost.why.empty() ? "not read in time" : lost.why);
     }
     write_report();
     return exit_code();
@@ -1093,7 +1093,6 @@ class Head {
   bool over_ = false;
   bool bounded_ = false;     ///< see bound_console_wait()
   bool is_time_up_ = false;  ///< see on_time_limit()
-  HeadOutput::Loss lost_;
 };
 
 }  // namespace

@@ -25,8 +25,8 @@ namespace {
 
 /// Reads, on this thread's io_context.
 StackReader::Answer read(StackReader::Request request) {
-  // Lives on: threads that are given up use its executor.
-  static boost::asio::io_context context;
+  // Never destroyed, as an agent's: detached threads may still be posting to it at the end of the process.
+  static auto& context = *new boost::asio::io_context;
   context.restart();
   StackReader reader(context.get_executor());
   std::optional<StackReader::Answer> answer;
@@ -107,7 +107,7 @@ TEST_CASE("the number of pages in a directory is limited") {
 }
 
 TEST_CASE("a reader that is destroyed meanwhile calls nothing") {
-  static boost::asio::io_context context;
+  static auto& context = *new boost::asio::io_context;
   const auto threads = [] {
     return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
   };
