@@ -7,14 +7,13 @@
 #include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
-#include <cerrno>
 #include <random>
 #include <utility>
 
+#include "ddrun/base/boot_time.hpp"
 #include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/io_context.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/base/unique_fd.hpp"
 
 namespace ddrun::lease {
 
@@ -40,19 +39,9 @@ Result<void> check_options(const LeaseOptions& options, const ProgramOptions& pr
   return {};
 }
 
-UniqueFd make_timer() {
-  UniqueFd timer(::timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK));
-  if (!timer && errno == EINVAL) timer = UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-  return timer;
-}
-
 }  // namespace
 
-FenceClock::time_point FenceClock::now() noexcept {
-  timespec time{};
-  ::clock_gettime(CLOCK_BOOTTIME, &time);
-  return time_point(std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec));
-}
+FenceClock::time_point FenceClock::now() noexcept { return time_point(boot_time()); }
 
 Result<std::unique_ptr<Lease>> Lease::make(asio::any_io_executor executor, const LeaseOptions& options,
                                            ProgramOptions program, Listener listener, RunOn run_on) {
@@ -65,7 +54,7 @@ Result<std::unique_ptr<Lease>> Lease::make(asio::any_io_executor executor, const
   }
   std::unique_ptr<Lease> lease(
       new Lease(std::move(executor), std::move(context), options, std::move(program), std::move(listener)));
-  if (const int error = assign_descriptor(lease->timer_, make_timer()); error != 0) {
+  if (const int error = assign_descriptor(lease->timer_, make_boot_timer()); error != 0) {
     return fail_errno(Errc::unavailable, "no timer for the lease", error);
   }
   return lease;

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "ddrun/base/boot_time.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/io_context.hpp"
 #include "ddrun/base/messages.hpp"
@@ -40,12 +41,6 @@ constexpr auto sweep_timeout = std::chrono::seconds(10);
 /// For the agent's helper to exit by itself: to release a lease takes a message to another machine.
 constexpr std::chrono::milliseconds helper_timeout{2'000};
 constexpr int max_overdue_kills = 50;
-
-std::chrono::nanoseconds clock_now(clockid_t clock) {
-  timespec time{};
-  ::clock_gettime(clock, &time);
-  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
-}
 
 /// Sets the name that `pkill` matches, and the arguments that `pkill -f` matches.
 void set_process_name(int argc, char** argv, pid_t guard) {
@@ -108,20 +103,16 @@ class Sweeper {
     if (deadline.clock == OverdueWorkers::Clocks::none && !overdue_.next_look()) return;
     const auto before = overdue_.next_look();
     const auto stat = read_process_stat(agent_);
-    if (overdue_.look(deadline, {clock_now(CLOCK_MONOTONIC), clock_now(CLOCK_BOOTTIME), stat ? stat->state : '?'})) {
-      kill_overdue_workers();
-    }
+    const OverdueWorkers::Now now{Clock::now().time_since_epoch(), boot_time(), stat ? stat->state : '?'};
+    if (overdue_.look(deadline, now)) kill_overdue_workers();
     const auto next = overdue_.next_look();
     if (next == before && !std::exchange(overdue_timer_fired_, false)) return;
-    // By CLOCK_BOOTTIME, and relative: a look that comes too early is repeated.
-    for (const clockid_t clock : {CLOCK_BOOTTIME, CLOCK_MONOTONIC}) {
-      if (!overdue_timer_) overdue_timer_.reset(::timerfd_create(clock, TFD_CLOEXEC | TFD_NONBLOCK));
-    }
+    if (!overdue_timer_) overdue_timer_ = make_boot_timer();
     itimerspec when{};
     if (next) {
       const bool leads = overdue_.clock() == OverdueWorkers::Clocks::lead;
       const auto left =
-          std::max(*next - clock_now(leads ? CLOCK_BOOTTIME : CLOCK_MONOTONIC), std::chrono::nanoseconds(1));
+          std::max(*next - (leads ? boot_time() : Clock::now().time_since_epoch()), std::chrono::nanoseconds(1));
       when.it_value = {static_cast<time_t>(left.count() / 1'000'000'000),
                        static_cast<long>(left.count() % 1'000'000'000)};
     }

@@ -89,6 +89,16 @@ TEST_CASE("a deadline that moves to an earlier time is looked at then") {
   script.state = 'T';
   CHECK_FALSE(script.pass(4'249ms));
   CHECK(script.pass(1ms));
+
+  // Also if it had passed once, and was renewed.
+  Script renewed;
+  CHECK_FALSE(renewed.pass(11s));
+  renewed.renew();
+  CHECK_FALSE(renewed.pass(3s));
+  renewed.deadline.at -= 5s;
+  renewed.state = 'T';
+  CHECK_FALSE(renewed.pass(2'249ms));
+  CHECK(renewed.pass(1ms));
 }
 
 TEST_CASE("without proof that the agent alone stands still its workers are killed at a second look") {

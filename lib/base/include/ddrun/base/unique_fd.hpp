@@ -44,8 +44,8 @@ bool enlarge_pipe(int fd, std::size_t bytes) noexcept;
 /// A close-on-exec duplicate of `fd`, numbered `lowest` or above.
 [[nodiscard]] Result<UniqueFd> duplicate(int fd, int lowest = 3);
 
-/// Writes all bytes; blocks as write(2) does. False with errno on error. A non-blocking descriptor (a stderr that
-/// another program shares and has set O_NONBLOCK) is polled; EAGAIN after ten seconds without progress.
+/// Writes all bytes; blocks as write(2) does. False with errno on error. A non-blocking descriptor, which another
+/// program may share, is polled; EAGAIN after ten seconds without progress.
 bool write_all(int fd, const void* data, std::size_t size) noexcept;
 
 /// Opens /dev/null for each closed standard stream: a file opened later must not get its number and receive ddrun's

@@ -70,7 +70,10 @@ class OverdueWorkers {
       return look_at(due);
     }
     if (time < *next_look_) return suspected_ || due >= *next_look_ ? false : look_at(due);
-    if (time < due) return look_at(due);
+    if (time < due) {
+      suspected_.reset();
+      return look_at(due);
+    }
     const bool alone = (now.agent_state == 'T' || now.agent_state == 't') && time - *next_look_ < deadline.interval;
     if (deadline.clock == Clocks::lead || alone || suspected_ == deadline) {
       killed_for_ = deadline;
