@@ -78,9 +78,10 @@ function(ddrun_apart)
 endfunction()
 
 # ddrun_cold(TARGET)   its code runs once in a start, an end or a meeting of machines: -O1 is as fast there, and the
-# compiler needs a fifth of its time less.
+# compiler needs a fifth of its time less. Without g++'s two passes it is smaller, too.
 function(ddrun_cold target)
-  target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
+  set(options -O1 $<$<CXX_COMPILER_ID:GNU>:-fno-tree-pta> $<$<CXX_COMPILER_ID:GNU>:-fno-guess-branch-probability>)
+  target_compile_options(${target} PRIVATE "$<$<CONFIG:RelWithDebInfo>:${options}>")
 endfunction()
 
 # The part of ddrun_module() for its DECIDERS. Their objects lie in the module's library.
