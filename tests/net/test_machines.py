@@ -112,6 +112,27 @@ class Machines(JobTest):
         self.bed[1].crash()
         self.ends(row, [jobs["h2"], jobs["h3"]])
 
+    def test_the_coordinators_machine_is_back_at_once(self):
+        """Its new job waits for the workers that it does not know."""
+        def agent(host):
+            return self.ddrun(host, "--last-call=1", nnodes="2:3", verbs=[*(["ignore", "TERM"] if host.name == "h2" else []),
+                                                                          "await", self.go_file])
+        jobs = {host.name: agent(host) for host in self.bed.hosts}
+        self.wait_for_workers()
+        old = {seen.pid for host in self.bed.hosts for seen in self.begun(host)}
+        self.bed[1].crash()
+        self.bed[1].boot()
+        jobs["h1"] = agent(self.bed[1])
+        def both():
+            running = {seen.pid for host in self.bed.hosts for seen in self.begun(host)}
+            return running - old and (running & old, running - old)
+        self.until(both, "workers of the new job")
+        self.assertFalse(both()[0], self.said())
+        self.until(lambda: len(both()[1]) == 6, "all of them")
+        self.go()
+        for job in jobs.values():
+            self.assertEqual(job.wait(30), 0, self.said())
+
     def test_the_clock_of_a_machine_jumps(self):
         row = self.row("clock-jump")
         if obstacle := is_static():
