@@ -21,6 +21,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -37,6 +38,7 @@
 #include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
+#include "ddrun/helper/run.hpp"
 #include "ddrun/logs/line_assembler.hpp"
 #include "ddrun/logs/rank_console.hpp"
 #include "ddrun/process/child_watcher.hpp"
@@ -56,6 +58,10 @@ namespace {
 constexpr std::size_t input_window = std::size_t{256} << 10U;
 /// Limit of hosts whose ddrun is being started: each costs an ssh handshake, here and on a shared gateway.
 constexpr std::size_t max_opening = 32;
+/// Limit for `ssh -G`, which may run a program of the user's (Match exec).
+constexpr std::chrono::seconds ssh_settings_timeout{10};
+/// Doubled for each further try of a host, four times at most.
+constexpr std::chrono::milliseconds first_retry_delay{250};
 /// Three descriptors per ssh, and those to watch it.
 constexpr std::size_t descriptors_per_host = 8;
 using shutdown::head_close_timeout;
@@ -566,6 +572,10 @@ class Head {
     HeadHost what;
     std::unique_ptr<Link> link;
     bool opening = false;  ///< its ssh has been started, ddrun has not
+    Clock::time_point start_deadline{};
+    unsigned retries = 0;
+    helper::Running ssh_settings;  ///< `ssh -G`
+    std::optional<Alarm> retry_timer;
     bool ready = false;    ///< ddrun runs on it
     bool started = false;  ///< has received its part of the job
     bool in_round = false;
@@ -604,10 +614,11 @@ class Head {
 
   // ---- links
 
-  /// Starts the next hosts, in order.
+  /// Starts the next hosts: those that are tried again, then the others in order.
   void open_links() {
-    while (!suspended_ && opening_ < max_opening && next_host_ < hosts_.size()) {
-      const auto index = static_cast<std::uint32_t>(next_host_++);
+    while (!suspended_ && opening_ < max_opening_ && (!retried_.empty() || next_host_ < hosts_.size())) {
+      const auto index = retried_.empty() ? static_cast<std::uint32_t>(next_host_++) : retried_.front();
+      if (!retried_.empty()) retried_.pop_front();
       if (!hosts_[index].over()) open_link(index);
     }
   }
@@ -624,16 +635,51 @@ class Head {
     events.on_end = [this, index](const std::string& why) {
       end_opening(hosts_[index]);
       --links_;
-      on_host_lost(index, why);
+      if (!may_try_again(index, why)) on_host_lost(index, why);
       open_links();
       if (links_ == 0) on_links_over();
     };
+    if (host.link) ended_links_.push_back(std::move(host.link));
+    else host.start_deadline = Clock::now() + options_.start_limit;
     host.link = std::make_unique<Link>(io_.get_executor(), link_settings_, host.what.name, host.what.is_local,
                                        std::move(events));
     host.opening = true;
     ++opening_;
     ++links_;
-    host.link->start(*launcher_, watcher_);
+    host.link->start(*launcher_, watcher_, host.start_deadline);
+  }
+
+  /// A jump host through which many log in at once closes connections (sshd's MaxStartups): its hosts are tried again.
+  /// False if the link has ended for another reason; else on_host_lost() follows unless there is another try.
+  bool may_try_again(std::uint32_t index, const std::string& why) {
+    Host& host = hosts_[index];
+    if (host.over() || ending_ || !host.link->closed_before_login() || !is_openssh(link_settings_.ssh)) return false;
+    std::vector<std::string> command = link_settings_.ssh;
+    command.insert(command.end(), {"-G", host.what.name});
+    host.ssh_settings = helper::start(io_.get_executor(), command, {ssh_settings_timeout},
+                                      [this, index, why](const Result<helper::Output>& settings) {
+                                        if (!settings || !has_proxy(settings->out) || !try_again(index, why))
+                                          on_host_lost(index, why);
+                                      });
+    return true;
+  }
+
+  /// False if its time is up. Each further try of a host lowers the number of those that log in at a time.
+  bool try_again(std::uint32_t index, const std::string& why) {
+    Host& host = hosts_[index];
+    const auto at = Clock::now() + first_retry_delay * (1U << std::min(host.retries, 4U));
+    if (host.over() || at >= host.start_deadline) return false;
+    ++host.retries;
+    const std::size_t limit = std::max<std::size_t>(1, max_opening >> (host.retries + 1));
+    const bool is_slower = limit < max_opening_;
+    max_opening_ = std::min(max_opening_, limit);
+    say(is_slower && host.retries > 1 ? Level::notice : Level::info,
+        concat(why, "; trying again, ", max_opening_, " at a time"));
+    host.retry_timer.emplace(io_.get_executor()).set(at, [this, index] {
+      retried_.push_back(index);
+      open_links();
+    });
+    return true;
   }
 
   void end_opening(Host& host) {
@@ -1078,6 +1124,9 @@ class Head {
   LinkSettings link_settings_;
   std::vector<Host> hosts_;
   std::size_t next_host_ = 0;  ///< the first one whose link has not been opened
+  std::deque<std::uint32_t> retried_;
+  std::vector<std::unique_ptr<Link>> ended_links_;  ///< of hosts that were tried again: see Link
+  std::size_t max_opening_ = max_opening;
   std::size_t opening_ = 0;
   std::size_t links_ = 0;                     ///< those that have not ended
   std::optional<std::uint32_t> coordinator_;  ///< its host, once the job has begun

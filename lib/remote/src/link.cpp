@@ -183,12 +183,12 @@ Link::Link(boost::asio::any_io_executor executor, const LinkSettings& settings, 
       timer_(executor),
       silence_(executor) {}
 
-void Link::start(process::Launcher& launcher, process::ChildWatcher& watcher) {
+void Link::start(process::Launcher& launcher, process::ChildWatcher& watcher, Clock::time_point deadline) {
   struct stat info {};
   if (::stat(own_file, &info) != 0) return disconnect("cannot find its own program");
   std::vector<std::string> command = settings_.ssh;
   // A remote terminal would corrupt frames: disable it regardless of the user's ssh configuration.
-  if (command[0] == "ssh" || command[0].ends_with("/ssh")) command.insert(command.begin() + 1, "-T");
+  if (is_openssh(command)) command.insert(command.begin() + 1, "-T");
   if (is_local_) command = {"/bin/sh", "-c"};
   else command.push_back(host_);
   command.push_back(remote_command(settings_.build_id, settings_.program, static_cast<std::uint64_t>(info.st_size),
@@ -227,7 +227,7 @@ void Link::start(process::Launcher& launcher, process::ChildWatcher& watcher) {
       });
   errors_from_host_.open(
       std::move(err->read), [this](std::string_view bytes) { handle_errors(bytes); }, [] {});
-  timer_.expires_after(settings_.start_limit);
+  timer_.expires_at(deadline);
   timer_.async_wait([this](const boost::system::error_code& ec) {
     if (ec || phase_ == Phase::frames || phase_ == Phase::over) return;
     disconnect(concat("no answer within ", format_duration(settings_.start_limit)));
@@ -373,6 +373,11 @@ bool Link::child_ended(const process::ChildEnd& end) {
 void Link::finish_if_over() {
   if (!status_ || !output_ended_ || phase_ == Phase::over) return;
   events_.on_end(end());
+}
+
+bool Link::closed_before_login() const {
+  const bool nothing_came = !was_ready_ && !was_copied_ && greeting_.empty();
+  return nothing_came && !is_local_ && disconnect_reason_.empty() && remote::closed_before_login(errors_);
 }
 
 std::string Link::describe_end() const {

@@ -99,8 +99,8 @@ class Link {
   Link(boost::asio::any_io_executor executor, const LinkSettings& settings, std::string host, bool is_local,
        Events events);
 
-  /// Starts ssh. Failures are reported by on_end.
-  void start(process::Launcher& launcher, process::ChildWatcher& watcher);
+  /// Starts ssh. Failures are reported by on_end, also if ddrun does not run on the host by the deadline.
+  void start(process::Launcher& launcher, process::ChildWatcher& watcher, Clock::time_point deadline);
   /// Dropped unless ready.
   void send(FrameType type, std::string_view payload);
   /// End-of-file for the other side, which then stops the job and ends.
@@ -110,6 +110,8 @@ class Link {
   void kill();
   /// While paused nothing is read from the host.
   void pause(bool paused);
+  /// Once ended: ssh's connection was closed before it had logged in, and nothing else was wrong.
+  [[nodiscard]] bool closed_before_login() const;
   /// True if the child was this link's ssh.
   bool child_ended(const process::ChildEnd& end);
 

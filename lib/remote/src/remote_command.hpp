@@ -14,6 +14,9 @@ namespace ddrun::remote {
 /// `invalid_argument` for an unclosed quote or an empty command.
 [[nodiscard]] Result<std::vector<std::string>> split_command(std::string_view text);
 
+/// Whether the command is OpenSSH's client, which takes further options.
+[[nodiscard]] bool is_openssh(const std::vector<std::string>& command);
+
 /// The line that the remote side writes first: frames follow, or it requests the executable.
 [[nodiscard]] std::string frames_marker(std::string_view build_id);
 [[nodiscard]] std::string copy_marker(std::string_view build_id);
@@ -27,5 +30,11 @@ namespace ddrun::remote {
 /// \ ! or newline.
 [[nodiscard]] std::string remote_command(std::string_view build_id, const std::string& program, std::uint64_t size,
                                          std::chrono::milliseconds limit);
+
+/// Whether ssh's stderr says only that a connection was closed before the login, as a busy sshd does (MaxStartups).
+/// False if any other line is there: ssh says the same where a jump host refuses, behind that host's own reason.
+[[nodiscard]] bool closed_before_login(std::string_view errors);
+/// Whether there is a jump host or another proxy in ssh's settings, as `ssh -G HOST` prints them.
+[[nodiscard]] bool has_proxy(std::string_view settings);
 
 }  // namespace ddrun::remote

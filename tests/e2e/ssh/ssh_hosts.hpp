@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "../job.hpp"
+#include "ddrun/base/unique_fd.hpp"
 #include "ddrun/test/ports.hpp"
 
 namespace ddrun::test {
@@ -53,13 +54,16 @@ class SshHosts {
   SshHosts(const SshHosts&) = delete;
   SshHosts& operator=(const SshHosts&) = delete;
 
-  /// A host of this name. `settings` are further lines for its sshd, `client` for ssh.
+  /// A host of this name, or hosts of this pattern ("behind*"). `settings` are further lines for its sshd, `client` for
+  /// ssh.
   void add(const std::string& name, const std::string& settings = {}, const std::string& client = {}) {
-    const std::string common =
-        "HostKey " + directory_.file("host") + "\nAuthorizedKeysFile " + directory_.file("user.pub") +
-        "\nUsePAM no\nStrictModes no\nPermitRootLogin yes\nPidFile none\n"
-        "PasswordAuthentication no\nLogLevel ERROR\nUseDNS no\nMaxStartups 200:30:400\n" +
-        settings + "\nSetEnv HOME=" + directory_.file("home") + " " + mark_ + " " + variables_[name] + "\n";
+    const bool limits_logins = settings.find("MaxStartups") != std::string::npos;
+    const std::string common = "HostKey " + directory_.file("host") + "\nAuthorizedKeysFile " +
+                               directory_.file("user.pub") +
+                               "\nUsePAM no\nStrictModes no\nPermitRootLogin yes\nPidFile none\n"
+                               "PasswordAuthentication no\nLogLevel ERROR\nUseDNS no\n" +
+                               settings + (limits_logins ? "" : "\nMaxStartups 200:30:400") +
+                               "\nSetEnv HOME=" + directory_.file("home") + " " + mark_ + " " + variables_[name] + "\n";
     // The port is free when it is chosen; another process may bind it first.
     for (int attempt = 0; attempt < 5; ++attempt) {
       const int port = free_port();
@@ -70,12 +74,26 @@ class SshHosts {
       const bool up = wait_until([&] { return accepts(port) || (dead = ::waitpid(pid, nullptr, WNOHANG) == pid); });
       if (up && !dead) {
         servers_.push_back(pid);
+        ports_[name] = port;
         alias(name, port, client);
         return;
       }
       if (!dead) servers_.push_back(pid);
     }
     FAIL("no sshd comes up: " << read_file(directory_.file("sshd.log")));
+  }
+  /// A connection to its sshd that does not log in. It counts for MaxStartups until the sshd's LoginGraceTime is over.
+  [[nodiscard]] UniqueFd occupy(const std::string& name) const {
+    UniqueFd fd;
+    // The sshd may still count one of add().
+    REQUIRE(wait_until([&] {
+      fd.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      const sockaddr_in address = loopback(ports_.at(name));
+      std::string banner(4, '\0');
+      return ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
+             ::recv(fd.get(), banner.data(), banner.size(), MSG_WAITALL) == 4 && banner == "SSH-";
+    }));
+    return fd;
   }
   /// A host "bare"; gives back its directory for temporary files, which is empty.
   std::string add_bare() {
@@ -181,6 +199,7 @@ class SshHosts {
   std::string mark_;
   std::string client_;
   std::map<std::string, std::string> variables_;
+  std::map<std::string, int> ports_;
   std::vector<pid_t> servers_;
 };
 
