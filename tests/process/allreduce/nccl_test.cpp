@@ -133,9 +133,21 @@ TEST_CASE("GPU buffers may exceed the machine's memory") {
 }
 
 TEST_CASE("the buffers leave room for NCCL") {
-  const FakeGpus gpus("devices=1 memory=8589934592");
+  const FakeGpus gpus("devices=1 memory=8589934592 nccl=22200");
   check_ends(run_alone({"--backend=nccl", "-e", "3073M"}), 2,
              "two buffers of 3073 MiB and 2048 MiB for NCCL do not fit into the 8192 MiB that are free on Fake GPU");
+}
+
+TEST_CASE("the buffers leave room for both communicators where NCCL connects them when it makes them") {
+  const std::vector<std::string> args{"--backend=nccl", "-e", "2049M"};
+  for (const char* version : {"21805", "22105"}) {
+    const FakeGpus gpus(std::string("devices=1 memory=8589934592 nccl=") + version);
+    check_ends(run_alone(args), 2,
+               "two buffers of 2049 MiB and 4096 MiB for NCCL do not fit into the 8192 MiB that are free on Fake GPU");
+  }
+  // Before 2.18 there is no ncclCommSplit, and so one communicator.
+  const FakeGpus gpus("devices=1 memory=8589934592 nccl=21405", DDRUN_TEST_FAKE_GPU_2_14);
+  check_ends(run_alone({"--backend=nccl", "-e", "3073M"}), 2, "3073 MiB and 2048 MiB for NCCL do not fit");
 }
 
 TEST_CASE("ranks that share a GPU share its memory") {

@@ -9,8 +9,10 @@ namespace ddrun::collectives {
 
 namespace {
 
-/// Each rank's NCCL allocates 1 to 3 GiB on a machine with eight GPUs, less with fewer.
-constexpr std::size_t max_nccl_room = std::size_t{2} << 30U;
+/// Each rank's communicator allocates 1 to 3 GiB on a machine with eight GPUs, less with fewer.
+constexpr std::size_t max_communicator_room = std::size_t{2} << 30U;
+/// Before 2.22 NCCL connects a communicator, and allocates for it, when it is made and not when it is first used.
+constexpr int first_lazy_version = 22200;
 
 /// Null where ncclMemAlloc() is unavailable: old libraries and drivers, no peer access.
 std::shared_ptr<std::byte> memory_of_nccl(const nccl::Library& library, const std::shared_ptr<cuda::Device>& device,
@@ -24,11 +26,13 @@ std::shared_ptr<std::byte> memory_of_nccl(const nccl::Library& library, const st
 
 }  // namespace
 
-Result<void> check_room(const cuda::Device& device, std::size_t bytes, int ranks) {
+Result<void> check_room(const nccl::Library& library, const cuda::Device& device, std::size_t bytes, int ranks) {
   const auto free = device.free_memory();
   if (!free) return tl::unexpected(free.error());
   const std::size_t share = *free / static_cast<std::size_t>(ranks);
-  const std::size_t nccl_room = std::min(max_nccl_room, share / 2);
+  // See NcclSession: the one that is used is split off another.
+  const std::size_t communicators = library.comm_split != nullptr && library.version < first_lazy_version ? 2 : 1;
+  const std::size_t nccl_room = std::min(communicators * max_communicator_room, share / 2);
   if (bytes <= (share - nccl_room) / 2) return {};
   return fail(Errc::invalid_argument,
               concat("two buffers of ", bytes >> 20U, " MiB and ", nccl_room >> 20U,

@@ -9,7 +9,8 @@ namespace ddrun::collectives {
 
 /// Fails with `invalid_argument` if two buffers of `bytes` for each of `ranks` on the device do not leave room for what
 /// NCCL itself allocates. For all of them, so call it before any allocates.
-[[nodiscard]] Result<void> check_room(const cuda::Device& device, std::size_t bytes, int ranks);
+[[nodiscard]] Result<void> check_room(const nccl::Library& library, const cuda::Device& device, std::size_t bytes,
+                                      int ranks);
 
 /// The two device buffers.
 struct NcclBuffers {

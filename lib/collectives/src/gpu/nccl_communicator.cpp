@@ -133,7 +133,7 @@ Result<std::unique_ptr<Communicator>> NcclCommunicator::connect(const Group& gro
       [&](cuda::Driver driver) { return cuda::Device::open(std::move(driver), plan.devices[rank]); });
   Result<void> mine = !library  ? Result<void>(tl::unexpected(library.error()))
                       : !device ? Result<void>(tl::unexpected(device.error()))
-                                : check_room(**device, options.buffer_bytes, plan.ranks_on_device[rank]);
+                                : check_room(*library, **device, options.buffer_bytes, plan.ranks_on_device[rank]);
   if (auto agreed = agree(group, "gpu-room", mine, deadline); !agreed) return tl::unexpected(agreed.error());
   auto local = Local::make(std::move(*library), std::move(*device), options.buffer_bytes);
   mine = local ? Result<void>() : Result<void>(tl::unexpected(local.error()));
