@@ -949,7 +949,9 @@ class Head {
   /// being reached: --join-timeout runs on those that have started.
   void start_hosts() {
     if (ending_ || suspended_ || !coordinator_) return;
-    if (options_.min_nodes == static_cast<int>(hosts_.size()) && next_host_ < hosts_.size()) return;
+    const auto waits = [](const Host& host) { return !host.opening && !host.ready && !host.over(); };
+    const bool all_needed = options_.min_nodes == static_cast<int>(hosts_.size());
+    if (all_needed && std::any_of(hosts_.begin(), hosts_.end(), waits)) return;
     for (std::uint32_t i = 0; i < hosts_.size(); ++i) {
       const Host& host = hosts_[i];
       if (host.ready && !host.started && !host.over() && (i == coordinator_ || !coordinators_.empty())) start_host(i);
