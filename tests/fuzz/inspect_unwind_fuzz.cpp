@@ -112,13 +112,10 @@ void read_symbols(Input& input) {
   if (!file || ::write(file.get(), bytes.data(), bytes.size()) < 0 || ::fstat(file.get(), &info) != 0) return;
   const auto module = std::make_shared<const Module>(
       Module{concat("/proc/self/fd/", file.get()), ::getpid(), info.st_dev, info.st_ino});
-  std::vector<NativeFrame*> to_name;
-  for (NativeFrame& frame : frames) {
-    frame.module = module;
-    to_name.push_back(&frame);
-  }
+  for (NativeFrame& frame : frames) frame.module = module;
   NameCache known;
-  name_functions(to_name, known);
+  look_up_names(frames, known, Deadline::max());
+  for (NativeFrame& frame : frames) set_name(frame, known);
 }
 
 }  // namespace

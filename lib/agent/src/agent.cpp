@@ -625,12 +625,11 @@ void Agent::answer(const JobRequest& request, const JobSocket::Reply& reply) {
   if (asked.empty()) {
     return reply(error_reply(concat("no such rank runs on this machine; give some of ", name_ranks(ranks))));
   }
-  stacks_.async_read(std::move(asked), request.as_json,
-                     [this, as_json = request.as_json, reply](const inspect::StackPage& page) {
-                       trim_memory_later();
-                       reply(as_json ? concat(R"({"stacks":)", inspect::json_text(page), "}")
-                                     : reply_line({{"text", inspect::short_text(page, prepared_.directory)}}));
-                     });
+  const auto format = request.as_json ? StackPages::Format::json : StackPages::Format::text;
+  stacks_.async_read(std::move(asked), format, [this, as_json = request.as_json, reply](const std::string& text) {
+    trim_memory_later();
+    reply(as_json ? concat(R"({"stacks":)", text, "}") : reply_line({{"text", text}}));
+  });
 }
 
 void Agent::trim_memory_later() {

@@ -6,7 +6,6 @@
 #include "ddrun/base/environment.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/inspect/stack_page.hpp"
 
 namespace ddrun::agent {
 
@@ -18,9 +17,9 @@ StackPages::Targets StackPages::targets() const {
   return targets;
 }
 
-void StackPages::async_read(Targets ranks, bool all_threads, std::function<void(const inspect::StackPage&)> done) {
-  reader_.async_read({"", std::move(ranks), "", all_threads},
-                     [done = std::move(done)](const auto& answer) { done(answer.page); });
+void StackPages::async_read(Targets ranks, Format format, std::function<void(std::string text)> done) {
+  reader_.async_read({"", std::move(ranks), "", format, job_.prepared.directory},
+                     [done = std::move(done)](auto answer) { done(std::move(answer.text)); });
 }
 
 void StackPages::async_show(const std::string& why, std::function<void(const inspect::StackPage&)> done) {
@@ -30,10 +29,9 @@ void StackPages::async_show(const std::string& why, std::function<void(const ins
   const std::string prefix = has_logs ? output_.attempt_dir() + "/stacks-"
                                       : concat(variable("TMPDIR").value_or("/tmp"), "/ddrun-stacks-",
                                                job_.context.shared->started_pid.load(), "-");
-  reader_.async_read({why, targets(), prefix}, [this, number = last_, done = std::move(done)](const auto& answer) {
-    std::string text = inspect::short_text(answer.page, job_.prepared.directory);
-    text += concat("  all threads: ", answer.file.empty() ? answer.file_error : answer.file);
-    say(Level::notice, text);
+  inspect::StackReader::Request request{why, targets(), prefix, Format::text, job_.prepared.directory};
+  reader_.async_read(std::move(request), [this, number = last_, done = std::move(done)](const auto& answer) {
+    say(Level::notice, concat(answer.text, "  all threads: ", answer.file.empty() ? answer.file_error : answer.file));
     if (!answer.file.empty()) job_.record.result().stack_files.push_back(answer.file);
     if (awaited_ != number) return;
     awaited_ = 0;

@@ -27,10 +27,11 @@ class StackPages {
   void give_up() { awaited_ = 0; }
 
   using Targets = std::vector<inspect::StackReader::Target>;
+  using Format = inspect::StackReader::Request::Format;
   /// All workers that were started.
   [[nodiscard]] Targets targets() const;
-  /// Reads without showing anything.
-  void async_read(Targets ranks, bool all_threads, std::function<void(const inspect::StackPage&)> done);
+  /// Reads without showing anything; `done` gets the text in this format.
+  void async_read(Targets ranks, Format format, std::function<void(std::string text)> done);
 
  private:
   Job& job_;

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <system_error>
 #include <utility>
 
@@ -27,21 +28,13 @@ constexpr std::size_t max_reading_threads = 4;  ///< of one reading
 /// Of all readings, with those that are blocked for good.
 constexpr int max_threads_at_once = 40;
 constexpr Milliseconds read_time{1500};
-constexpr Milliseconds naming_time{1000};
+/// Then the page is made without names, as a file whose disk does not answer would have given them.
+constexpr Milliseconds naming_time{700};
+constexpr Milliseconds writing_time{300};
 /// A job that is restarted again and again does not fill a disk.
 constexpr int max_files = 10;
 
 double to_seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
-
-void name_functions_of(StackPage& page, NameCache& names) {
-  std::vector<NativeFrame*> frames;
-  for (RankStacks& rank : page.ranks) {
-    for (ThreadStack& thread : rank.threads) {
-      for (NativeFrame& frame : thread.native) frames.push_back(&frame);
-    }
-  }
-  name_functions(frames, names);
-}
 
 /// Writes a new file; its path, or an empty one and `error`.
 std::string write_new_file(const std::string& prefix, const std::string& text, std::string& error) {
@@ -59,14 +52,63 @@ std::string write_new_file(const std::string& prefix, const std::string& text, s
 
 }  // namespace
 
+/// A page while it is read and completed.
+struct StackReader::Work {
+  Request request;
+  StackPage page;                             ///< the executor's until it is claimed
+  std::vector<std::chrono::nanoseconds> cpu;  ///< CPU time of each process at the beginning
+  Clock::time_point began = Clock::now();
+
+  [[nodiscard]] bool all_threads() const {
+    return request.format == Request::Format::json || !request.file_prefix.empty();
+  }
+  /// True for the first caller, who then makes the answer.
+  [[nodiscard]] bool claim() {
+    const std::lock_guard lock(mutex_);
+    return !std::exchange(claimed_, true);
+  }
+  template <class Use>
+  void for_each_frame(Use use) {
+    for (RankStacks& rank : page.ranks) {
+      for (ThreadStack& thread : rank.threads) std::for_each(thread.native.begin(), thread.native.end(), use);
+    }
+  }
+  /// Whose functions are to be named; none if the page is claimed.
+  [[nodiscard]] std::vector<NativeFrame> frames() {
+    const std::lock_guard lock(mutex_);
+    std::vector<NativeFrame> all;
+    if (!claimed_) for_each_frame([&](const NativeFrame& frame) { all.push_back(frame); });
+    return all;
+  }
+  /// The answer without its file, whose text goes to `file`.
+  [[nodiscard]] Answer complete(std::string& file) {
+    const double elapsed = to_seconds(Clock::now() - began);
+    for (std::size_t i = 0; i < page.ranks.size(); ++i) {
+      page.ranks[i].cpu = std::max(0.0, to_seconds(cpu_time(page.ranks[i]) - cpu[i])) / elapsed;
+    }
+    Answer answer;
+    answer.text = request.format == Request::Format::json ? json_text(page) : short_text(page, request.directory);
+    if (!request.file_prefix.empty()) {
+      file = full_text(page);
+      answer.file_error = concat("not written within ", format_duration(writing_time));
+    }
+    for (RankStacks& rank : page.ranks) rank.threads.resize(std::min<std::size_t>(rank.threads.size(), 1));
+    answer.page = std::move(page);
+    return answer;
+  }
+
+ private:
+  std::mutex mutex_;
+  bool claimed_ = false;
+};
+
 struct StackReader::Reading {
-  enum class Stage { reading, naming };
+  enum class Stage { reading, naming, writing };
   explicit Reading(boost::asio::any_io_executor executor) : limit(std::move(executor)) {}
   Stage stage = Stage::reading;
-  Answer answer;
-  std::string file_prefix;
+  std::shared_ptr<Work> work = std::make_shared<Work>();
+  Answer answer;            ///< without a text until the page is completed
   std::size_t missing = 0;  ///< ranks that are still being read
-  Clock::time_point began = Clock::now();
   std::function<void(Answer)> done;
   boost::asio::steady_timer limit;
 };
@@ -74,7 +116,7 @@ struct StackReader::Reading {
 struct StackReader::State : std::enable_shared_from_this<State> {
   explicit State(boost::asio::any_io_executor its_executor) : executor(std::move(its_executor)) {}
 
-  /// For other threads: runs functions on the executor, with the reading, if that is not over.
+  /// For other threads: runs functions on the executor, with the reading, which is null if it is over.
   struct Post {
     boost::asio::any_io_executor executor;
     std::weak_ptr<State> state;
@@ -85,7 +127,7 @@ struct StackReader::State : std::enable_shared_from_this<State> {
         const auto alive = weak.lock();
         if (!alive) return;
         const auto found = alive->readings.find(key);
-        if (found != alive->readings.end()) use(*alive, *found->second);
+        use(*alive, found != alive->readings.end() ? found->second.get() : nullptr);
       });
     }
   };
@@ -93,10 +135,13 @@ struct StackReader::State : std::enable_shared_from_this<State> {
   /// Nothing runs if there can be no thread: the reading's time limit then ends it.
   void start_thread(std::function<void()> run);
   void read(Request request, std::function<void(Answer)> done);
-  void start_reading_threads(std::uint64_t id, const Request& request);
-  /// Ends the stage after this time, if it is not over then.
-  void set_limit(std::uint64_t id, Reading& reading, Milliseconds time);
+  void start_reading_threads(std::uint64_t id, const Work& work);
+  /// Begins a stage, which ends after this time if it is not over then.
+  void enter(Reading::Stage stage, std::uint64_t id, Reading& reading, Milliseconds time);
+  void on_limit(std::uint64_t id, Reading& reading);
   void name(std::uint64_t id, Reading& reading);
+  /// On a thread of its own: makes the answer and writes its file, unless another one does.
+  static void complete(Work& work, const NameCache& names, const Post& post);
   void finish(std::uint64_t id);
 
   boost::asio::any_io_executor executor;
@@ -126,91 +171,110 @@ void StackReader::State::read(Request request, std::function<void(Answer)> done)
   const std::uint64_t id = ++last_id;
   Reading& reading = *readings.emplace(id, std::make_unique<Reading>(executor)).first->second;
   reading.done = std::move(done);
-  reading.file_prefix = std::move(request.file_prefix);
   reading.missing = request.targets.size();
-  StackPage& page = reading.answer.page;
-  page.why = std::move(request.why);
-  page.at = std::chrono::system_clock::now();
   std::sort(request.targets.begin(), request.targets.end(),
             [](const Target& a, const Target& b) { return a.rank < b.rank; });
+  StackPage& page = reading.work->page;
+  page.why = request.why;
+  page.at = std::chrono::system_clock::now();
   for (const Target& target : request.targets) {
     RankStacks& rank = page.ranks.emplace_back();
     rank.rank = target.rank;
     rank.pid = target.pid;
     rank.note = concat("no stack: not read within ", format_duration(read_time));
   }
-  if (request.targets.empty()) return name(id, reading);
-  set_limit(id, reading, read_time);
-  start_reading_threads(id, request);
+  reading.work->cpu.resize(request.targets.size());
+  reading.work->request = std::move(request);
+  if (reading.missing == 0) return name(id, reading);
+  enter(Reading::Stage::reading, id, reading, read_time);
+  start_reading_threads(id, *reading.work);
 }
 
-void StackReader::State::start_reading_threads(std::uint64_t id, const Request& request) {
-  const std::size_t count = std::min(request.targets.size(), max_reading_threads);
+void StackReader::State::start_reading_threads(std::uint64_t id, const Work& work) {
+  const std::vector<Target>& targets = work.request.targets;
+  const std::size_t count = std::min(targets.size(), max_reading_threads);
   const Post post{executor, weak_from_this(), id};
   std::map<pid_t, ProcessCache> last = std::exchange(processes, {});
   for (std::size_t first = 0; first < count; ++first) {
     std::map<pid_t, ProcessCache> known;
-    for (std::size_t i = first; i < request.targets.size(); i += count) {
-      known.insert(last.extract(request.targets[i].pid));
-    }
-    start_thread([post, targets = request.targets, all_threads = request.all_threads, first, count, id,
-                  known = std::move(known), deadline = Clock::now() + read_time]() mutable {
+    for (std::size_t i = first; i < targets.size(); i += count) known.insert(last.extract(targets[i].pid));
+    start_thread([post, targets, all_threads = work.all_threads(), first, count, id, known = std::move(known),
+                  deadline = Clock::now() + read_time]() mutable {
       std::vector<std::pair<std::size_t, RankStacks>> ranks;
       // Facts of all first: to read these never blocks.
       for (std::size_t i = first; i < targets.size(); i += count) {
         ranks.emplace_back(i, read_facts(targets[i].rank, targets[i].pid));
-        ranks.back().second.cpu = to_seconds(cpu_time(ranks.back().second));
-        post([i, facts = ranks.back().second](State&, Reading& to) mutable {
-          facts.note = std::move(to.answer.page.ranks[i].note);
-          to.answer.page.ranks[i] = std::move(facts);
+        post([i, cpu = cpu_time(ranks.back().second), facts = ranks.back().second](State&, Reading* to) mutable {
+          if (to == nullptr || to->stage != Reading::Stage::reading) return;
+          to->work->cpu[i] = cpu;
+          facts.note = std::move(to->work->page.ranks[i].note);
+          to->work->page.ranks[i] = std::move(facts);
         });
       }
       for (auto& [i, rank] : ranks) {
         ProcessCache& cache = known[rank.pid];
         read_stacks(rank, cache, all_threads, deadline);
-        post([id, i = i, rank = std::move(rank), cache = std::move(cache)](State& state, Reading& to) mutable {
+        post([id, i = i, rank = std::move(rank), cache = std::move(cache)](State& state, Reading* to) mutable {
           state.processes[rank.pid] = std::move(cache);
-          to.answer.page.ranks[i] = std::move(rank);
-          if (--to.missing == 0) state.name(id, to);
+          if (to == nullptr || to->stage != Reading::Stage::reading) return;
+          to->work->page.ranks[i] = std::move(rank);
+          if (--to->missing == 0) state.name(id, *to);
         });
       }
     });
   }
 }
 
-void StackReader::State::set_limit(std::uint64_t id, Reading& reading, Milliseconds time) {
+void StackReader::State::enter(Reading::Stage stage, std::uint64_t id, Reading& reading, Milliseconds time) {
+  reading.stage = stage;
   reading.limit.expires_after(time);
-  reading.limit.async_wait([weak = weak_from_this(), id, stage = reading.stage](const boost::system::error_code& ec) {
+  reading.limit.async_wait([weak = weak_from_this(), id, stage](const boost::system::error_code& ec) {
     const auto alive = ec ? nullptr : weak.lock();
     if (!alive) return;
     const auto found = alive->readings.find(id);
-    if (found == alive->readings.end() || found->second->stage != stage) return;
-    if (stage == Reading::Stage::reading) alive->name(id, *found->second);
-    else alive->finish(id);
+    if (found != alive->readings.end() && found->second->stage == stage) alive->on_limit(id, *found->second);
   });
 }
 
+void StackReader::State::on_limit(std::uint64_t id, Reading& reading) {
+  const auto& work = reading.work;
+  if (reading.stage == Reading::Stage::reading) return name(id, reading);
+  if (reading.stage == Reading::Stage::naming) {
+    enter(Reading::Stage::writing, id, reading, writing_time);
+    return start_thread([work, post = Post{executor, weak_from_this(), id}] { complete(*work, {}, post); });
+  }
+  // Without a thread it is made here; else it comes, as only its file can block.
+  std::string file;
+  if (work->claim()) reading.answer = work->complete(file);
+  if (reading.answer.text.empty()) return enter(Reading::Stage::writing, id, reading, writing_time);
+  finish(id);
+}
+
 void StackReader::State::name(std::uint64_t id, Reading& reading) {
-  if (std::exchange(reading.stage, Reading::Stage::naming) == Reading::Stage::naming) return;
-  set_limit(id, reading, naming_time);
-  if (!reading.file_prefix.empty()) reading.answer.file_error = "not written within " + format_duration(naming_time);
+  enter(Reading::Stage::naming, id, reading, naming_time);
   const Post post{executor, weak_from_this(), id};
-  start_thread([post, id, page = reading.answer.page, prefix = reading.file_prefix, began = reading.began,
-                known = std::exchange(names, {})]() mutable {
-    name_functions_of(page, known);
-    // Until here `cpu` is the CPU time of the process at the beginning.
-    const double elapsed = to_seconds(Clock::now() - began);
-    for (RankStacks& rank : page.ranks) {
-      rank.cpu = std::max(0.0, to_seconds(cpu_time(rank)) - rank.cpu) / elapsed;
-    }
-    Answer answer;
-    if (!prefix.empty()) answer.file = write_new_file(prefix, full_text(page), answer.file_error);
-    answer.page = std::move(page);
-    post([id, answer = std::move(answer), known = std::move(known)](State& state, Reading& to) mutable {
-      state.names = std::move(known);
-      to.answer = std::move(answer);
-      state.finish(id);
-    });
+  start_thread(
+      [post, work = reading.work, known = std::exchange(names, {}), end = Clock::now() + naming_time]() mutable {
+        look_up_names(work->frames(), known, end);
+        complete(*work, known, post);
+        post([known = std::move(known)](State& state, const Reading*) mutable { state.names = std::move(known); });
+      });
+}
+
+void StackReader::State::complete(Work& work, const NameCache& names, const Post& post) {
+  if (!work.claim()) return;
+  work.for_each_frame([&](NativeFrame& frame) { set_name(frame, names); });
+  std::string file;
+  post([answer = work.complete(file)](State&, Reading* to) mutable {
+    if (to != nullptr) to->answer = std::move(answer);
+  });
+  Answer written;
+  if (!file.empty()) written.file = write_new_file(work.request.file_prefix, file, written.file_error);
+  post([written = std::move(written), id = post.id](State& state, Reading* to) mutable {
+    if (to == nullptr) return;
+    to->answer.file = std::move(written.file);
+    to->answer.file_error = std::move(written.file_error);
+    state.finish(id);
   });
 }
 

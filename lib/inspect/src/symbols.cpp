@@ -25,6 +25,8 @@ constexpr unsigned max_sections = 4096;
 constexpr std::size_t max_symbol = 2048;
 constexpr std::size_t max_function_name = 100;
 constexpr std::size_t symbols_at_once = 4096;
+/// Of a file, whose tables may be as long as a sparse file; PyTorch's have half a million.
+constexpr std::uint64_t max_symbols = std::uint64_t{8} << 20U;
 constexpr std::size_t max_cached_names = 10'000;
 constexpr std::uint64_t max_offset = std::uint64_t{1} << 62U;  ///< in a file; sums with lengths in it do not wrap
 
@@ -52,10 +54,13 @@ struct Wanted {
   std::uint64_t name_offset = 0;  ///< in the file; 0: no symbol
 };
 
-void search_table(int file, const Elf64_Shdr& table, const Elf64_Shdr& names, std::vector<Wanted>& wanted) {
+/// `left`: how many symbols may still be read.
+void search_table(int file, const Elf64_Shdr& table, const Elf64_Shdr& names, std::vector<Wanted>& wanted,
+                  std::uint64_t& left, Deadline deadline) {
   std::vector<Elf64_Sym> symbols(symbols_at_once);
-  const std::uint64_t count = table.sh_size / sizeof(Elf64_Sym);
-  for (std::uint64_t first = 0; first < count; first += symbols.size()) {
+  const std::uint64_t count = std::min(table.sh_size / sizeof(Elf64_Sym), left);
+  left -= count;
+  for (std::uint64_t first = 0; first < count && Clock::now() < deadline; first += symbols.size()) {
     symbols.resize(std::min<std::uint64_t>(symbols_at_once, count - first));
     if (!read_file_at(file, table.sh_offset + first * sizeof(Elf64_Sym), symbols.data(),
                       symbols.size() * sizeof(Elf64_Sym))) {
@@ -78,7 +83,7 @@ void search_table(int file, const Elf64_Shdr& table, const Elf64_Shdr& names, st
   }
 }
 
-void search_file(int file, std::vector<Wanted>& wanted) {
+void search_file(int file, std::vector<Wanted>& wanted, Deadline deadline) {
   Elf64_Ehdr header{};
   if (!read_file_at(file, 0, &header, sizeof header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
       header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shentsize != sizeof(Elf64_Shdr) ||
@@ -87,9 +92,11 @@ void search_file(int file, std::vector<Wanted>& wanted) {
   }
   std::vector<Elf64_Shdr> sections(header.e_shnum);
   if (!read_file_at(file, header.e_shoff, sections.data(), sections.size() * sizeof(Elf64_Shdr))) return;
+  std::uint64_t left = max_symbols;
   for (const Elf64_Shdr& section : sections) {
     const bool is_table = section.sh_type == SHT_SYMTAB || section.sh_type == SHT_DYNSYM;
-    if (is_table && section.sh_link < sections.size()) search_table(file, section, sections[section.sh_link], wanted);
+    if (is_table && section.sh_link < sections.size())
+      search_table(file, section, sections[section.sh_link], wanted, left, deadline);
   }
 }
 
@@ -192,6 +199,10 @@ bool is_explosive(std::string_view symbol) {
   return symbol.size() > max_mangled || weight > max_weight;
 }
 
+std::tuple<dev_t, ino_t, std::uint64_t> key_of(const NativeFrame& frame) {
+  return {frame.module->device, frame.module->inode, frame.address};
+}
+
 }  // namespace
 
 std::string function_name(const std::string& symbol) {
@@ -208,15 +219,12 @@ std::string function_name(const std::string& symbol) {
   return name.empty() ? demangled.get() : name;
 }
 
-void name_functions(const std::vector<NativeFrame*>& frames, NameCache& cache) {
-  const auto key_of = [](const NativeFrame& frame) {
-    return std::tuple(frame.module->device, frame.module->inode, frame.address);
-  };
+void look_up_names(const std::vector<NativeFrame>& frames, NameCache& cache, Deadline deadline) {
   std::map<std::pair<dev_t, ino_t>, std::vector<const NativeFrame*>> by_file;
   if (cache.size() > max_cached_names) cache.clear();
-  for (const NativeFrame* frame : frames) {
-    if (!frame->module || frame->module->inode == 0 || !cache.try_emplace(key_of(*frame)).second) continue;
-    by_file[{frame->module->device, frame->module->inode}].push_back(frame);
+  for (const NativeFrame& frame : frames) {
+    if (!frame.module || frame.module->inode == 0 || !cache.try_emplace(key_of(frame)).second) continue;
+    by_file[{frame.module->device, frame.module->inode}].push_back(&frame);
   }
   for (auto& [id, of_file] : by_file) {
     const UniqueFd file = open_module(*of_file.front()->module);
@@ -225,15 +233,18 @@ void name_functions(const std::vector<NativeFrame*>& frames, NameCache& cache) {
               [](const NativeFrame* a, const NativeFrame* b) { return a->address < b->address; });
     std::vector<Wanted> wanted;
     for (const NativeFrame* frame : of_file) wanted.push_back({frame->address});
-    search_file(file.get(), wanted);
+    search_file(file.get(), wanted, deadline);
     for (std::size_t i = 0; i < wanted.size(); ++i) {
-      if (wanted[i].name_offset == 0) continue;
-      cache[key_of(*of_file[i])] = function_name(read_name(file.get(), wanted[i].name_offset));
+      if (Clock::now() >= deadline) cache.erase(key_of(*of_file[i]));  // the next look-up may have the time
+      else if (wanted[i].name_offset != 0)
+        cache[key_of(*of_file[i])] = function_name(read_name(file.get(), wanted[i].name_offset));
     }
   }
-  for (NativeFrame* frame : frames) {
-    if (frame->module && frame->module->inode != 0) frame->function = cache[key_of(*frame)];
-  }
+}
+
+void set_name(NativeFrame& frame, const NameCache& cache) {
+  const auto found = frame.module ? cache.find(key_of(frame)) : cache.end();
+  if (found != cache.end()) frame.function = found->second;
 }
 
 }  // namespace ddrun::inspect

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <iterator>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <thread>
@@ -86,6 +87,19 @@ TEST_CASE("a process that has ended is said to have, and others are still read")
   answer = read({"", {{0, ended}, {1, living.pid()}}, ""});
   CHECK(answer.page.ranks[0].threads.empty());
   CHECK(answer.page.ranks[1].threads.size() == 1);
+}
+
+TEST_CASE("the answer has the text in the format that is asked for, and of each rank the main thread") {
+  const test::Run run({DDRUN_NATIVE_STACKS, "threads"});
+  StackReader::Request request{"", {{0, run.pid()}}, "", StackReader::Request::Format::json};
+  REQUIRE(test::wait_until([&] {
+    const auto answer = read(request);
+    const auto json = nlohmann::json::parse(answer.text);
+    CHECK(answer.page.ranks[0].threads.size() == 1);
+    return json["ranks"][0]["threads"].size() > 1;
+  }));
+  request.format = StackReader::Request::Format::text;
+  CHECK(read(request).text.starts_with("where the ranks of this machine are:\n  rank 0 (pid "));
 }
 
 TEST_CASE("without a rank to read the page is empty") { CHECK(read({"", {}, ""}).page.ranks.empty()); }

@@ -98,7 +98,8 @@ std::string name_at(const std::string& path, std::uint64_t address, ino_t other_
                     address,
                     {}};
   NameCache names;
-  name_functions({&frame}, names);
+  look_up_names({frame}, names, Deadline::max());
+  set_name(frame, names);
   return frame.function;
 }
 

@@ -53,10 +53,9 @@ std::vector<NativeFrame> frames_of(pid_t pid, pid_t thread) {
   const auto call = parse_system_call(call_of(pid, thread));
   REQUIRE(call);
   auto frames = unwind(*memory, images, make_registers(call->stack_pointer, call->program_counter));
-  std::vector<NativeFrame*> to_name;
-  for (NativeFrame& frame : frames) to_name.push_back(&frame);
   NameCache known;
-  name_functions(to_name, known);
+  look_up_names(frames, known, Deadline::max());
+  for (NativeFrame& frame : frames) set_name(frame, known);
   return frames;
 }
 
@@ -217,10 +216,9 @@ TEST_CASE("a thread that computes is found in its function") {
     CodeImages images(tables, mappings);
     const StackSnapshot stack(*memory, *sample->registers[native_architecture.stack_pointer], sample->stack);
     auto frames = unwind(stack, images, sample->registers);
-    std::vector<NativeFrame*> to_name;
-    for (NativeFrame& frame : frames) to_name.push_back(&frame);
     NameCache known;
-    name_functions(to_name, known);
+    look_up_names(frames, known, Deadline::max());
+    for (NativeFrame& frame : frames) set_name(frame, known);
     names = names_of(frames);
     return names.starts_with("native::block\n");  // earlier it may be in the loader
   });

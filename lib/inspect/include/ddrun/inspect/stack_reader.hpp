@@ -29,20 +29,24 @@ class StackReader {
     std::vector<Target> targets;
     /// "logs/attempt_0/stacks-": the page is written to stacks-1.txt, up to 10; empty: to no file.
     std::string file_prefix;
-    bool all_threads = true;  ///< else the main thread of each rank
+    enum class Format { text, json };
+    Format format = Format::text;  ///< short_text() or json_text()
+    std::string directory = {};    ///< for short_text()
   };
   struct Answer {
-    StackPage page;
+    std::string text;        ///< in the format of the request
+    StackPage page;          ///< with the main threads only
     std::string file;        ///< its path; empty: none was written
     std::string file_error;  ///< why not
   };
   explicit StackReader(boost::asio::any_io_executor executor);
 
-  /// Calls `done`, never from within, when all is read, written and named; with what there is, and a note in what is
-  /// not, after 2.5 s at most.
+  /// Calls `done`, never from within, when all is read, named and written; with what there is, and a note in what is
+  /// not, after 2.5 s at most. The text is made on another thread. For a text alone only main threads are read.
   void async_read(Request request, std::function<void(Answer)> done);
 
  private:
+  struct Work;
   struct Reading;
   struct State;
   std::shared_ptr<State> state_;
