@@ -144,6 +144,16 @@ LINES = [
     Line("probe.py 'größe' '数据' 'a\nb'"),
     Line("probe.py \\xff\\xfe", arguments=("probe.py", "\udcff\udcfe")),
 
+    # Starts of options, and options in other places
+    Line("--stand --nproc_per 2 --nnode=1 --max_restart=2 probe.py"),
+    Line("--redirect=3 --log-d DIR/logs probe.py"),
+    Line("--nproc 2 probe.py", status=2),
+    Line("-m --nproc_per_node=2 probe -m --nnodes=9"),
+    Line("-m --role 17: probe -- a=b"),
+    Line("-r 0:3,1:0,2:3 --nproc_per_node=3 --log-dir=DIR/logs probe.py"),
+    Line("--standalone --master_port=PORT probe.py"),
+    Line("--no-python python3 -u probe.py"),
+
     # Their environment
     Line("--nproc-per-node=2 probe.py", env={"OMP_NUM_THREADS": "7"}),
     Line("probe.py", env={"OMP_NUM_THREADS": "3"}),
@@ -254,6 +264,6 @@ LINES = [
     Line("--local-ranks-filter=a probe.py", status=2),
     Line("--rdzv-conf=timeout probe.py", status=2),
     Line("--logs-specs=mine probe.py", status=2),
-    Line("--stand probe.py", status=2, refused="abbreviations"),
+    Line("--local-rank=0 probe.py", status=2, refused="local-rank"),
     Line("--signals-to-handle=SIGNONSENSE probe.py", status=2, refused="unknown-signal"),
 ]

@@ -12,8 +12,6 @@ namespace {
 
 /// Prefix of each value: CLI11 treats an empty value after "=" as missing.
 constexpr char value_mark = '\1';
-/// Prefix, for CLI11, of a long name typed with one dash. No option's name begins with it.
-constexpr std::string_view single_dash_prefix = "--@";
 
 [[nodiscard]] tl::unexpected<Error> bad(std::string message) {
   return fail(Errc::invalid_argument, std::move(message));
@@ -30,9 +28,9 @@ class Reader {
 
   Result<CommandLine> run() {
     split_arguments();
+    if (!unknown_.empty()) return bad(grammar_.explain == nullptr ? unknown_.front() : join(unknown_, "\n"));
     CLI::App app;
     app.set_help_flag();
-    app.allow_extras();
     std::vector<std::pair<const Option*, CLI::Option*>> added;
     for (const Option& option : grammar_.options) {
       if (is_mentioned(option)) added.emplace_back(&option, add(app, option));
@@ -42,7 +40,6 @@ class Reader {
     } catch (const CLI::Error& error) {
       return bad(error.what());
     }
-    if (const auto rest = app.remaining(); !rest.empty()) return bad(unknown_option(rest.front()));
     for (const auto& [option, found] : added) {
       if (found->count() == 0) continue;
       line_.options.push_back({option, found->results()});
@@ -57,9 +54,8 @@ class Reader {
   /// Separates the positionals from the options and rewrites the options for CLI11.
   void split_arguments() {
     const Option* pending = nullptr;
-    std::size_t at = 0;
-    for (; at < arguments_.size() && line_.action == nullptr; ++at) {
-      const std::string& word = arguments_[at];
+    for (; at_ < arguments_.size() && line_.action == nullptr; ++at_) {
+      const std::string& word = arguments_[at_];
       if (pending != nullptr) {
         if (!can_be_value(word)) break;
         tokens_.push_back(value_mark + word);
@@ -74,21 +70,21 @@ class Reader {
       }
       pending = add_option(word);
     }
-    if (pending != nullptr) return set_missing_value(*pending, at);
+    if (pending != nullptr) return set_missing_value(*pending);
     if (line_.action != nullptr) return;
     line_.positionals.insert(line_.positionals.end(),
-                             arguments_.begin() + static_cast<std::ptrdiff_t>(at + (line_.has_separator ? 1 : 0)),
+                             arguments_.begin() + static_cast<std::ptrdiff_t>(at_ + (line_.has_separator ? 1 : 0)),
                              arguments_.end());
   }
 
-  /// The argument at `at` is not a value of `option`. Reported only if the options before it are valid.
-  void set_missing_value(const Option& option, std::size_t at) {
+  /// The next argument is not a value of `option`. Reported only if the options before it are valid.
+  void set_missing_value(const Option& option) {
     const std::string& typed = tokens_.back();
     missing_value_error_ =
         concat(typed[1] == '-' ? typed : concat('-', typed.back()), " needs a value (", option.metavar, ")");
-    if (at < arguments_.size()) {
+    if (at_ < arguments_.size()) {
       missing_value_error_ +=
-          concat("; if it is to be '", arguments_[at], "', write --", option.name, "=", arguments_[at]);
+          concat("; if it is to be '", arguments_[at_], "', write --", option.name, "=", arguments_[at_]);
     }
     tokens_.emplace_back();  // a placeholder value for CLI11
   }
@@ -97,12 +93,28 @@ class Reader {
   const Option* add_option(std::string word) {
     const std::size_t equals = word.find('=');
     if (word[1] != '-' && !is_long_name(word.substr(1, equals - 1))) return add_short_options(std::move(word));
-    const std::string value = equals == std::string::npos ? "" : concat('=', value_mark, word.substr(equals + 1));
-    const std::string name = with_dashes(word.substr(0, equals));
-    tokens_.push_back(concat(word[1] == '-' ? name : concat(single_dash_prefix, name.substr(1)), value));
-    const Option* const option = word[1] == '-' ? find(std::string_view(name).substr(2)) : nullptr;
-    if (option != nullptr && option->action) line_.action = option;
-    return option != nullptr && value.empty() && !option->metavar.empty() ? option : nullptr;
+    const bool has_value = equals != std::string::npos;
+    const std::string value = has_value ? word.substr(equals + 1) : "";
+    word.resize(std::min(equals, word.size()));
+    const Option* const option = word[1] == '-' ? find_or_complete(word.substr(2)) : nullptr;
+    if (option == nullptr) return add_unknown(word, value, has_value);
+    tokens_.push_back(concat("--", option->name, has_value ? concat('=', value_mark, value) : ""));
+    if (option->action) line_.action = option;
+    return !has_value && !option->metavar.empty() ? option : nullptr;
+  }
+
+  /// Also goes past the values that are separate arguments, so that the options behind them are found. Returns null.
+  const Option* add_unknown(const std::string& typed, std::string value, bool has_value) {
+    const std::string name = with_dashes(std::string_view(typed).substr(typed[1] == '-' ? 2 : 1));
+    const Option* const own = name.size() > 1 ? find(name) : nullptr;
+    int values = own != nullptr ? (own->metavar.empty() ? 0 : 1) : explanation(name, value).values;
+    for (; !has_value && values > 0 && at_ + 1 < arguments_.size() && can_be_value(arguments_[at_ + 1]); --values) {
+      value = value.empty() ? arguments_[++at_] : concat(value, ' ', arguments_[++at_]);
+    }
+    std::string message = concat("unknown option '", typed, "'", unknown_hint(typed, name, value));
+    std::replace(message.begin(), message.end(), '\n', '?');
+    unknown_.push_back(std::move(message));
+    return nullptr;
   }
 
   const Option* add_short_options(std::string word) {
@@ -113,7 +125,10 @@ class Reader {
     const Option* pending = nullptr;
     for (std::size_t i = 1; i < word.size(); ++i) {
       const Option* const option = find(word[i]);
-      if (option == nullptr) break;
+      if (option == nullptr) {
+        const std::size_t value = i + (i + 1 < word.size() && word[i + 1] == '=' ? 2 : 1);
+        return add_unknown({'-', word[i]}, word.substr(value), value < word.size());
+      }
       if (option->action) line_.action = option;
       if (option->metavar.empty()) continue;
       if (i + 1 == word.size()) pending = option;
@@ -128,7 +143,7 @@ class Reader {
   /// Whether the text after one dash is a long option, as mpirun and others write it.
   [[nodiscard]] bool is_long_name(std::string_view name) const {
     return name.size() > 1 && name != grammar_.alias &&
-           (find(with_dashes(name)) != nullptr || !explanation(name).empty());
+           (find(with_dashes(name)) != nullptr || !explanation(name, "").text.empty());
   }
 
   /// Only options that occur are added: CLI11 compares them pairwise, and a large table would dominate the start time.
@@ -176,41 +191,55 @@ class Reader {
     }
     return nullptr;
   }
-  [[nodiscard]] std::string explanation(std::string_view name) const {
-    return grammar_.explain == nullptr ? std::string() : grammar_.explain(with_dashes(name));
+  /// By its name or, as argparse does, by the start of only one of the spellings of names that may be shortened.
+  [[nodiscard]] const Option* find_or_complete(std::string_view typed) const {
+    const Option* const option = find(with_dashes(typed));
+    if (option != nullptr || !explanation(typed, "").text.empty()) return option;
+    const std::vector<std::string> names = completions(typed);
+    return names.size() == 1 ? find(with_dashes(names.front())) : nullptr;
+  }
+  [[nodiscard]] std::vector<std::string> completions(std::string_view typed) const {
+    std::vector<std::string> names;
+    for (const Option& option : grammar_.options) {
+      if (!option.may_be_shortened || typed.empty()) continue;
+      std::string underscored(option.name);
+      std::replace(underscored.begin(), underscored.end(), '-', '_');
+      if (option.name.starts_with(typed)) names.emplace_back(option.name);
+      if (underscored != option.name && underscored.starts_with(typed)) names.push_back(std::move(underscored));
+    }
+    return names;
+  }
+  [[nodiscard]] Explanation explanation(std::string_view name, std::string_view value) const {
+    return grammar_.explain == nullptr ? Explanation() : grammar_.explain(with_dashes(name), value);
   }
 
-  [[nodiscard]] std::string unknown_option(const std::string& seen) const {
-    const auto is = [&](std::string_view typed, std::string_view what) {
-      return concat("unknown option '", typed, "'", what.empty() ? concat(" (see '", grammar_.help, "')") : what);
-    };
-    if (seen[1] != '-') {
-      const char letter = seen[1];
-      const auto c = static_cast<unsigned char>(letter);
+  [[nodiscard]] std::string unknown_hint(std::string_view typed, const std::string& name,
+                                         std::string_view value) const {
+    const auto did_you_mean = [](std::string_view what) { return concat("; did you mean '", what, "'?"); };
+    const bool one_dash = typed[1] != '-';
+    const bool is_letter = one_dash && name.size() == 1;
+    if (one_dash && !is_letter && find(name) != nullptr) return did_you_mean("--" + name);
+    if (std::string what = explanation(name, value).text; (is_letter || name.size() > 1) && !what.empty()) return what;
+    if (is_letter) {
+      const auto c = static_cast<unsigned char>(name[0]);
       const char other = static_cast<char>(std::isupper(c) != 0 ? std::tolower(c) : std::toupper(c));
-      std::string what = explanation({&letter, 1});
-      if (what.empty() && other != letter && find(other) != nullptr) what = concat("; did you mean '-", other, "'?");
-      return is(concat('-', letter), what);
+      if (other != name[0] && find(other) != nullptr) return did_you_mean(concat('-', other));
+    } else {
+      std::vector<std::string> names = completions(typed.substr(2));
+      for (std::string& one : names) one = "--" + with_dashes(one);
+      names.erase(std::unique(names.begin(), names.end()), names.end());
+      if (!names.empty()) return did_you_mean(join(names, "', '"));
+      for (const Option& option : grammar_.options) names.emplace_back(option.name);
+      if (const std::string near = nearest(name, names); !near.empty()) return did_you_mean("--" + near);
     }
-    const auto matches_token = [&](std::string_view word) {
-      const std::string name = with_dashes(word.substr(0, word.find('=')));
-      return is_option(word) &&
-             seen.substr(0, seen.find('=')) == (word[1] == '-' ? name : concat(single_dash_prefix, name.substr(1)));
-    };
-    const std::string& word = *std::find_if(arguments_.begin(), arguments_.end(), matches_token);
-    const std::string typed = word.substr(0, word.find('='));
-    const std::string name = with_dashes(typed.substr(word[1] == '-' ? 2 : 1));
-    if (word[1] != '-' && find(name) != nullptr) return is(typed, concat("; did you mean '--", name, "'?"));
-    if (const std::string what = explanation(name); name.size() > 1 && !what.empty()) return is(typed, what);
-    std::vector<std::string> names;
-    for (const Option& option : grammar_.options) names.emplace_back(option.name);
-    const std::string near = nearest(name, names);
-    return is(typed, near.empty() ? near : concat("; did you mean '--", near, "'?"));
+    return concat(" (see '", grammar_.help, "')");
   }
 
   const Grammar& grammar_;
   const std::span<const std::string> arguments_;
-  std::vector<std::string> tokens_;  ///< options and their values for CLI11
+  std::size_t at_ = 0;                ///< in arguments_
+  std::vector<std::string> tokens_;   ///< options and their values for CLI11
+  std::vector<std::string> unknown_;  ///< errors
   CommandLine line_;
   std::string missing_value_error_;  ///< the error for the last option, if its value is missing
 };

@@ -13,9 +13,12 @@ constexpr std::string_view hydra = "mpiexec";
 constexpr std::string_view slurm = "srun";
 constexpr std::string_view accelerate = "accelerate launch";
 constexpr std::string_view deepspeed = "deepspeed";
+constexpr std::string_view horovod = "horovodrun";
 
 constexpr std::string_view by_scheduler =
     "not needed: ddrun uses what the job was given; ask sbatch, salloc or srun for it";
+constexpr std::string_view no_binding = "not needed: workers are bound only by --bind";
+constexpr std::string_view in_order = "not needed: ranks follow each other on each machine";
 constexpr std::string_view in_the_script =
     "not needed: it is about the training, not the start; say it in the script, or to its own configuration";
 
@@ -39,7 +42,10 @@ constexpr ForeignOption foreign_option_table[] = {
     {"multi-gpu", accelerate, "in ddrun: -n gpu"},
     {"gpu-ids", accelerate, "in ddrun: --env CUDA_VISIBLE_DEVICES=0,1 and -n 2"},
     {"same-network", accelerate, "not needed: machines find each other by --rdzv-endpoint or --hosts"},
-    {"num-gpus", deepspeed, "in ddrun: -n N"},
+    {"num-proc", horovod, "in ddrun: -n N, workers on each machine"},
+    {"min-np min-num-proc max-np max-num-proc", horovod, "in ddrun: --nnodes=MIN:MAX, counted in machines"},
+    {"num-gpus num-devs", deepspeed, "in ddrun: -n N"},
+    {"deepspeed-hostfile", accelerate, "in ddrun: --hostfile=FILE"},
     {"num-nodes", deepspeed, "in ddrun: --nnodes=N"},
     {"include exclude", deepspeed, "in ddrun: --hosts=HOST:WORKERS,... and --env CUDA_VISIBLE_DEVICES=0,1"},
     {"force-multi", deepspeed, "not needed: what is in --hosts is used, were it one host"},
@@ -51,13 +57,18 @@ constexpr ForeignOption foreign_option_table[] = {
     {"launcher-args ssh-port", deepspeed, "in ddrun: --ssh='ssh -p PORT'"},
     {"no-ssh", deepspeed, "not needed: without --hosts no ssh is used; start the same line on each machine"},
     {"iface", hydra, "in ddrun: --local-addr=ADDRESS"},
+    {"network-interface network-interfaces", horovod, "in ddrun: --interface=NAME"},
+    {"start-timeout", horovod, "in ddrun: --join-timeout=TIME"},
+    {"gloo", horovod, "not needed: the program chooses its own backend"},
     {"mpi", slurm, "not needed: workers meet by MASTER_ADDR and MASTER_PORT"},
 
     // Environment
     {"genv genvlist genvall envall envlist envnone", hydra,
      "in ddrun: --env NAME=VALUE; what is set here is handed on anyway, to --hosts by -x NAME"},
     {"wdir wd cwd", mpi, "in ddrun: --chdir=DIR"},
-    {"mca gmca prtemca pmixmca tune", mpi, "not needed: a setting of Open MPI's own parts, none of which is used here"},
+    {"prefix", mpi, "in ddrun: --env PATH=... and --env LD_LIBRARY_PATH=..., if the workers need another Open MPI"},
+    {"mca gmca prtemca pmixmca tune am", mpi,
+     "not needed: a setting of Open MPI's own parts, none of which is used here"},
     {"mixed-precision", accelerate, "in ddrun: --env ACCELERATE_MIXED_PRECISION=bf16"},
     {"num-cpu-threads-per-process", accelerate, "in ddrun: --env OMP_NUM_THREADS=N"},
     {"config-file", accelerate,
@@ -86,8 +97,11 @@ constexpr ForeignOption foreign_option_table[] = {
     // Binding
     {"map-by rank-by bind-to cpu-set cpu-list cpus-per-proc cpus-per-rank use-hwthread-cpus", mpi,
      "in ddrun: --bind=cores or --bind=numa; ranks follow each other on each machine"},
-    {"bind-to-core bind-to-socket bind-to-none bycore bynode byslot", mpi, "in ddrun: --bind=cores or --bind=numa"},
+    {"bind-to-core bind-to-socket bynode", mpi, "in ddrun: --bind=cores or --bind=numa"},
+    {"bind-to-none", mpi, no_binding},
+    {"byslot bycore", mpi, in_order},
     {"cpu-bind mem-bind hint distribution", slurm, "in ddrun: --bind=cores or --bind=numa"},
+    {"gpu-bind", slurm, "in ddrun: --virtual-local-rank, with which each worker sees only its own GPU"},
     {"cpus-per-task c", slurm, "in ddrun: --bind=cores; threads by --env OMP_NUM_THREADS=N"},
     {"bind-cores-to-rank bind-core-list", deepspeed, "in ddrun: --bind=cores"},
     {"oversubscribe nooversubscribe overload-allowed", mpi, "not needed: as many workers start as -n says"},
@@ -114,21 +128,52 @@ constexpr ForeignOption foreign_option_table[] = {
 
     // Slurm's own
     {"gpus gpus-per-node gpus-per-task gres G mem mem-per-cpu mem-per-gpu exclusive partition p account A qos "
-     "job-name J constraint C reservation overlap jobid",
+     "job-name J constraint C reservation overlap exact jobid",
      slurm, by_scheduler},
+    {"container-image container-mounts container-name container-workdir", slurm,
+     "not needed: stay with srun, and start ddrun in its container"},
 };
+
+/// Options without a value, and with two values; all others have one.
+constexpr std::string_view flags =
+    "multi-gpu same-network force-multi no-ssh genvall envall envnone use-fsdp use-deepspeed use-megatron-lm cpu "
+    "use-cpu use-parallelism-config enable-cpu-affinity no-local-rank use-hwthread-cpus bind-to-core bind-to-socket "
+    "bind-to-none bycore bynode byslot bind-cores-to-rank oversubscribe nooversubscribe overload-allowed "
+    "allow-run-as-root tag-output prepend-rank l timestamp-output merge-stderr-to-stdout unbuffered u display-map "
+    "display-allocation display-devel-map show-progress kill-on-bad-exit K no-kill enable-recovery continuous "
+    "elastic-training exclusive overlap exact gloo";
+constexpr std::string_view pairs = "mca gmca prtemca pmixmca genv";
+
+/// Where the value decides; empty where only the name does.
+std::string hint_for_value(std::string_view name, std::string_view value, std::string_view hint) {
+  const auto parts = split(value, ':');
+  if (has_word("bind-to cpu-bind mem-bind", name) && has_word("none no", value)) return std::string(no_binding);
+  if (has_word("map-by rank-by distribution", name)) {
+    if (parts.size() == 1 && has_word("slot block", value)) return std::string(in_order);
+    if (parts.size() > 2 && parts[0] == "ppr" && parts[2] == "node") return concat("in ddrun: -n ", parts[1]);
+  }
+  constexpr std::string_view variable = "in ddrun: --env ACCELERATE_";
+  const bool takes_it = hint.starts_with(variable) && !has_word(flags, name) && !value.empty();
+  if (!takes_it) return {};
+  return concat(hint.substr(0, hint.find('=') + 1), shell_quote(value));
+}
 
 }  // namespace
 
+bool has_word(std::string_view words, std::string_view word) {
+  return concat(' ', words, ' ').find(concat(' ', word, ' ')) != std::string::npos;
+}
+
 std::span<const ForeignOption> foreign_options() { return foreign_option_table; }
 
-const ForeignOption* find_foreign_option(std::string_view name) {
-  const std::string wanted = concat(' ', with_dashes(name), ' ');
-  const auto has = [&](const ForeignOption& option) {
-    return concat(' ', option.names, ' ').find(wanted) != std::string::npos;
-  };
-  const auto* const found = std::find_if(std::begin(foreign_option_table), std::end(foreign_option_table), has);
-  return found == std::end(foreign_option_table) ? nullptr : found;
+argv::Explanation explain_foreign_option(std::string_view name, std::string_view value) {
+  const auto* const found = std::find_if(std::begin(foreign_option_table), std::end(foreign_option_table),
+                                         [&](const ForeignOption& option) { return has_word(option.names, name); });
+  if (found == std::end(foreign_option_table)) return {};
+  const std::string hint = hint_for_value(name, value, found->hint);
+  const int values = has_word(pairs, name) ? 2 : 1;
+  return {concat(" (of ", found->launchers, "); ", hint.empty() ? found->hint : hint),
+          has_word(flags, name) ? 0 : values};
 }
 
 }  // namespace ddrun::cli

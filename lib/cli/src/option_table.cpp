@@ -505,7 +505,10 @@ const Option* find_option(std::string_view long_name) {
 }
 
 argv::Option as_argument(const Option& option) {
-  return {option.name, option.shorts, option.metavar, option.help, option.kind == Kind::action};
+  // torchrun's own, so that a new option of ddrun leaves no line ambiguous.
+  constexpr std::string_view without_variable = "help logs-specs numa-binding print-completion";
+  const bool is_torchruns = option.pet || has_word(without_variable, option.name);
+  return {option.name, option.shorts, option.metavar, option.help, option.kind == Kind::action, is_torchruns};
 }
 
 std::vector<std::string> variables_of(const Option& option) {

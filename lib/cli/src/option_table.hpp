@@ -98,6 +98,8 @@ struct OptionGroup {
 [[nodiscard]] const Option* find_option(std::string_view long_name);
 
 using argv::with_dashes;
+/// Whether `word` is one of `words`, which are separated by blanks.
+[[nodiscard]] bool has_word(std::string_view words, std::string_view word);
 /// The variables of `option`, in order of precedence.
 [[nodiscard]] std::vector<std::string> variables_of(const Option& option);
 
@@ -111,7 +113,7 @@ struct ForeignOption {
 
 [[nodiscard]] std::span<const ForeignOption> foreign_options();
 
-/// By name without leading dashes, with '-' or '_'; null if unknown.
-[[nodiscard]] const ForeignOption* find_foreign_option(std::string_view name);
+/// As argv::Grammar::explain.
+[[nodiscard]] argv::Explanation explain_foreign_option(std::string_view name, std::string_view value);
 
 }  // namespace ddrun::cli

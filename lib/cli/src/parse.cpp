@@ -48,11 +48,6 @@ std::vector<std::string> forwarded_args(const ParsedOptions& parsed, const Setti
   return args;
 }
 
-std::string explain(std::string_view name) {
-  const ForeignOption* const option = find_foreign_option(name);
-  return option == nullptr ? std::string() : concat(" (of ", option->launchers, "); ", option->hint);
-}
-
 }  // namespace
 
 Result<argv::CommandLine> read_command_line(std::span<const std::string> arguments, bool has_json) {
@@ -63,7 +58,7 @@ Result<argv::CommandLine> read_command_line(std::span<const std::string> argumen
     return all;
   }();
   const std::span<const argv::Option> known(options.data(), options.size() - (has_json ? 0 : 1));
-  return argv::read({known, argv::Positionals::program, "ddrun --help", explain, "np"}, arguments);
+  return argv::read({known, argv::Positionals::program, "ddrun --help", explain_foreign_option, "np"}, arguments);
 }
 
 namespace {
@@ -76,7 +71,11 @@ class LaunchReader {
 
   std::variant<Launch, PrintAndExit> run(std::span<const std::string> arguments, Command command) {
     auto line = read_command_line(arguments, command != Command::launch);
-    if (!line) return usage_error(line.error().message);
+    if (!line) {
+      PrintAndExit all{"", true, exit_codes::usage};
+      for (const std::string& one : split(line.error().message, '\n')) all.text += usage_error(one).text;
+      return all;
+    }
     if (line->action != nullptr)
       return stdout_text(line->action->name == "help" ? help(command) : version_text(version_));
     if (line->has("print-completion")) return completion(line->last("print-completion"));

@@ -25,19 +25,16 @@ constexpr std::string_view launchers = "torchrun deepspeed mpirun mpiexec srun d
 constexpr std::string_view launcher_modules =
     "torch.distributed.run torch.distributed.launch ddrun accelerate.commands.launch";
 
-bool is_in(std::string_view words, std::string_view word) {
-  return concat(' ', words, ' ').find(concat(' ', word, ' ')) != std::string::npos;
-}
-
 /// The launcher that the program is; empty if it is none.
 std::string launcher_name(const ProgramSpec& program) {
   const std::string_view name = std::string_view(program.name).substr(program.name.rfind('/') + 1);
   const auto& args = program.args;
-  if (program.kind == ProgramKind::python_module) return is_in(launcher_modules, name) ? program.name : std::string();
-  if (is_in(launchers, name)) return std::string(name);
+  if (program.kind == ProgramKind::python_module)
+    return has_word(launcher_modules, name) ? program.name : std::string();
+  if (has_word(launchers, name)) return std::string(name);
   if (name == "accelerate" && !args.empty() && args[0] == "launch") return "accelerate launch";
   const bool runs_module = name.starts_with("python") && args.size() > 1 && args[0] == "-m";
-  return runs_module && is_in(launcher_modules, args[1]) ? concat("python -m ", args[1]) : std::string();
+  return runs_module && has_word(launcher_modules, args[1]) ? concat("python -m ", args[1]) : std::string();
 }
 
 /// Whether mpirun's next program begins here: "-n 3", "-np 3", "-n3".
@@ -56,8 +53,8 @@ void warn_unknown_variables(const Environment& environment, std::vector<std::str
     const std::string name(entry.substr(0, entry.find('=')));
     if (!name.starts_with(own_prefix) || name.size() + 1 >= entry.size()) continue;
     const std::string word = name.substr(own_prefix.size());
-    if (word.empty() || is_in(other_variables, word)) continue;
-    if (is_in(other_variables, word.substr(0, word.find('_') + 1))) continue;
+    if (word.empty() || has_word(other_variables, word)) continue;
+    if (has_word(other_variables, word.substr(0, word.find('_') + 1))) continue;
     if (known.empty()) {
       known.emplace_back("SECRET");
       for (const Option* option : all_options()) {

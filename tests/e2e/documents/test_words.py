@@ -23,7 +23,7 @@ ALLREDUCE = str(pathlib.Path(DDRUN).parent / "ddrun-allreduce")
 # Options in the text of pages that belong to other programs, where the program does not stand beside them.
 FOREIGN = {
     "benchmarks.md": {"tag-output", "tag", "line-buffer", "bidir"},
-    "coming-from-others.md": {"local-rank", "use-fsdp", "deepspeed", "multi-prog"},
+    "coming-from-others.md": {"local-rank", "use-fsdp", "mixed-precision", "deepspeed", "multi-prog"},
     "coming-from-torchrun.md": {"local-rank"},
     "schedulers.md": {"kill-on-bad-exit"},
     "notebooks.md": {"rank"},

@@ -4,9 +4,8 @@ using namespace ddrun::cli::test;
 
 TEST_CASE("a mistyped option names the nearest one") {
   CHECK(refused({"--nproc", "4", "w"}) == "unknown option '--nproc'; did you mean '--nproc-per-node'?");
-  CHECK(refused({"--nproc_per_nod=4", "w"}) == "unknown option '--nproc_per_nod'; did you mean '--nproc-per-node'?");
-  CHECK(refused({"--max-restart=4", "w"}) == "unknown option '--max-restart'; did you mean '--max-restarts'?");
-  CHECK(refused({"--redirect=3", "w"}) == "unknown option '--redirect'; did you mean '--redirects'?");
+  CHECK(refused({"--nproc_per_nood=4", "w"}) == "unknown option '--nproc_per_nood'; did you mean '--nproc-per-node'?");
+  CHECK(refused({"--max-restarst=4", "w"}) == "unknown option '--max-restarst'; did you mean '--max-restarts'?");
   CHECK(refused({"-standalone", "w"}) == "unknown option '-standalone'; did you mean '--standalone'?");
   CHECK(refused({"-nproc_per_node=4", "w"}) == "unknown option '-nproc_per_node'; did you mean '--nproc-per-node'?");
   CHECK(refused({"-R", "w"}) == "unknown option '-R'; did you mean '-r'?");
@@ -14,9 +13,41 @@ TEST_CASE("a mistyped option names the nearest one") {
   CHECK(refused({"--completely-different", "w"}) == "unknown option '--completely-different' (see 'ddrun --help')");
 }
 
-TEST_CASE("unique beginnings of options are not taken for them") {
-  CHECK(contains(refused({"--stand", "w"}), "did you mean '--standalone'?"));
+TEST_CASE("a start that only one of torchrun's options has is that option, and no other start is one") {
+  const std::vector<std::pair<Args, Args>> taken{
+      {{"--nnode", "2:3"}, {"--nnodes=2:3"}},
+      {{"--nnode=2:3"}, {"--nnodes=2:3"}},
+      {{"--max-restart=3"}, {"--max-restarts=3"}},
+      {{"--max_restart", "3"}, {"--max-restarts=3"}},
+      {{"--redirect=3"}, {"--redirects=3"}},
+      {{"--red", "0:3"}, {"--redirects=0:3"}},
+      {{"--nproc_per=4"}, {"--nproc-per-node=4"}},
+      {{"--nproc-", "4"}, {"--nproc-per-node=4"}},
+      {{"--stand"}, {"--standalone"}},
+      {{"--stand=1"}, {"--standalone"}},
+      {{"--mod"}, {"--module"}},
+      {{"--logs-"}, {"--logs-specs=default"}},
+      {{"--numa-b=node"}, {"--numa-binding=node"}},
+  };
+  for (auto [typed, full] : taken) {
+    CAPTURE(typed);
+    if (typed.front() == "--logs-") typed.emplace_back("default");
+    for (Args* args : {&typed, &full}) args->insert(args->begin(), {"config", "show"});
+    CHECK(answered(typed) == answered(full));
+  }
+  CHECK(contains(answered({"--hel"}), "Usage: ddrun"));
+  CHECK(refused({"--nproc", "4", "w"}) == "unknown option '--nproc'; did you mean '--nproc-per-node'?");
+  CHECK(refused({"--rdzv", "w"}) ==
+        "unknown option '--rdzv'; did you mean '--rdzv-backend', '--rdzv-endpoint', '--rdzv-id', '--rdzv-conf'?");
+  CHECK(contains(refused({"--log-dir_", "w"}), "unknown option '--log-dir_'"));
+  CHECK(contains(refused({"--nproc-per_n=4", "w"}), "unknown option '--nproc-per_n'"));
   CHECK(contains(refused({"--verb", "w"}), "did you mean '--verbose'?"));
+  CHECK(contains(refused({"--timeou=3", "w"}), "did you mean '--timeout'?"));
+  CHECK(contains(refused({"--host=a", "w"}), "(of mpirun); in ddrun: --hosts="));
+  // In torchrun --local-ranks-filter, which would hide the other ranks.
+  CHECK(contains(refused({"--local_rank=0", "w"}), "(of torch.distributed.launch)"));
+  CHECK(refused({"-n", "--", "--nnode"}) == "-n needs a value (N); if it is to be '--', write --nproc-per-node=--");
+  CHECK(refused({"--nnode"}) == "--nnodes needs a value (N)");
 }
 
 TEST_CASE("a forgotten value is noticed") {

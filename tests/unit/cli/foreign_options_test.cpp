@@ -44,7 +44,11 @@ TEST_CASE("each option of other launchers gets a hint: its replacement or that i
       CAPTURE(name);
       CHECK(names.insert(name).second);
       CHECK(name == with_dashes(name));
-      const std::string answer = concat("' (of ", option.launchers, "); ", hint);
+      std::string shown = hint;
+      if (hint.starts_with("in ddrun: --env ACCELERATE_") && !contains(hint, "=true")) {
+        shown = hint.substr(0, hint.find('=') + 1) + "4";
+      }
+      const std::string answer = concat("' (of ", option.launchers, "); ", shown);
       if (name.size() == 1) {
         CHECK_FALSE(is_short(name[0]));
         CHECK(refused({"-" + name, "4", "w"}) == "unknown option '-" + name + answer);
@@ -83,6 +87,87 @@ TEST_CASE("the commonest options of other launchers are known") {
   }
   CHECK(contains(refused({"--mixed_precision=bf16", "w"}), "in ddrun: --env ACCELERATE_MIXED_PRECISION="));
   CHECK(contains(refused({"--config_file=f", "w"}), "docs/coming-from-others.md"));
+}
+
+TEST_CASE("all foreign options of a line are answered at once, up to the program") {
+  const auto answer = [](const Args& args) {
+    auto parsed = run(args);
+    const std::string text = std::get<PrintAndExit>(parsed).text;
+    Args hints;
+    for (const std::string& line : split(text, '\n')) {
+      CHECK((line.empty() || line.starts_with("ddrun: error: unknown option '")));
+      if (!line.empty()) hints.push_back(line.substr(30));
+    }
+    return hints;
+  };
+  CHECK(answer({"--allow-run-as-root",
+                "-np",
+                "8",
+                "-H",
+                "a:4,b:4",
+                "-bind-to",
+                "none",
+                "-map-by",
+                "slot",
+                "-mca",
+                "pml",
+                "ob1",
+                "-mca",
+                "btl",
+                "^openib",
+                "-x",
+                "PATH",
+                "-K",
+                "./train",
+                "--mca",
+                "-H"}) ==
+        Args{"--allow-run-as-root' (of mpirun); not needed: root may run it",
+             "-H' (of mpirun); in ddrun: --hosts=HOST:WORKERS,...",
+             "-bind-to' (of mpirun); not needed: workers are bound only by --bind",
+             "-map-by' (of mpirun); not needed: ranks follow each other on each machine",
+             "-mca' (of mpirun); not needed: a setting of Open MPI's own parts, none of which is used here",
+             "-mca' (of mpirun); not needed: a setting of Open MPI's own parts, none of which is used here",
+             "-K' (of srun); not needed: the first failure ends the job"});
+  CHECK(answer({"--num_machine=2", "-N4", "--nodes", "2", "-standalone", "--max", "w", "--ntasks=3"}) ==
+        Args{"--num_machine' (see 'ddrun --help')",
+             "-N' (of mpirun and srun); in ddrun: -n N for workers on each machine, --nnodes=N for machines",
+             "--nodes' (of srun); in ddrun: --nnodes=N", "-standalone'; did you mean '--standalone'?",
+             "--max'; did you mean '--max-restarts'?"});
+  // A value that looks like an option is none, and a line end in an option begins no message.
+  CHECK(answer({"--bind-to", "--exclusive", "w"}).size() == 2);
+  CHECK(answer({"--a\nddrun: b", "-y"}) == Args{"--a?ddrun: b' (see 'ddrun --help')", "-y' (see 'ddrun --help')"});
+}
+
+TEST_CASE("the hint for a foreign option depends on its value") {
+  const std::vector<std::pair<Args, std::string>> rows{
+      {{"-bind-to", "none"}, "not needed: workers are bound only by --bind"},
+      {{"--bind-to=none"}, "not needed: workers are bound only by --bind"},
+      {{"--bind-to", "core"}, "in ddrun: --bind=cores"},
+      {{"--cpu-bind=none"}, "not needed: workers are bound only by --bind"},
+      {{"--cpu_bind=no"}, "not needed: workers are bound only by --bind"},
+      {{"--cpu-bind=cores"}, "in ddrun: --bind=cores"},
+      {{"--map-by", "slot"}, "not needed: ranks follow each other"},
+      {{"--map-by", "slot:PE=4"}, "in ddrun: --bind=cores"},
+      {{"--map-by", "ppr:4:node"}, "in ddrun: -n 4"},
+      {{"--map-by=ppr:8:node:PE=4"}, "in ddrun: -n 8"},
+      {{"--map-by=ppr:2:socket"}, "in ddrun: --bind=cores"},
+      {{"--distribution=block"}, "not needed: ranks follow each other"},
+      {{"--mixed_precision=no"}, "in ddrun: --env ACCELERATE_MIXED_PRECISION=no"},
+      {{"--mixed_precision", "fp16"}, "in ddrun: --env ACCELERATE_MIXED_PRECISION=fp16"},
+      {{"--zero_stage=3"}, "in ddrun: --env ACCELERATE_DEEPSPEED_ZERO_STAGE=3"},
+      {{"--deepspeed_config_file=my file"}, "in ddrun: --env ACCELERATE_DEEPSPEED_CONFIG_FILE='my file'"},
+      {{"--use_cpu"}, "in ddrun: --env ACCELERATE_USE_CPU=true"},
+      {{"--container-image=a.sqsh"}, "not needed: stay with srun"},
+      {{"--num-proc", "4"}, "in ddrun: -n N"},
+      {{"--gpu-bind=single:1"}, "in ddrun: --virtual-local-rank"},
+  };
+  for (auto [args, hint] : rows) {
+    CAPTURE(args);
+    args.emplace_back("w");
+    const std::string line = refused(args);
+    CAPTURE(line);
+    CHECK(contains(line, "); " + hint));
+  }
 }
 
 TEST_CASE("options with the same meaning are accepted in other launchers' spelling") {

@@ -17,6 +17,8 @@ struct Option {
   std::string_view metavar{};  ///< name of the value in messages; empty: a flag
   std::string_view help{};     ///< help text; empty: not shown
   bool action = false;         ///< ends parsing: --help, --version
+  /// A start of the name, with '-' or '_' throughout, is enough if no other option that may be shortened has it.
+  bool may_be_shortened = false;
 };
 
 enum class Positionals {
@@ -24,13 +26,19 @@ enum class Positionals {
   program,   ///< the first positional is a program: it ends the options, its arguments are not parsed
 };
 
+/// What to write instead of an option of another launcher.
+struct Explanation {
+  std::string text;  ///< " (of mpirun); in ddrun: --hosts=HOST"; empty: not known
+  int values = 0;    ///< of the option, if they are separate arguments
+};
+
 struct Grammar {
   std::span<const Option> options;
   Positionals positionals = Positionals::anywhere;
   std::string_view help;  ///< the command that lists the options: "ddrun --help"
-  /// A hint for an option of another launcher, by its name without dashes: " (of mpirun); in ddrun: --hosts=HOST";
-  /// empty if unknown. May be null.
-  std::string (*explain)(std::string_view name) = nullptr;
+  /// By the name of an unknown option without dashes, and its values separated by blanks. May be null; else all unknown
+  /// options are reported, and not only the first one.
+  Explanation (*explain)(std::string_view name, std::string_view value) = nullptr;
   std::string_view alias{};  ///< alternative spelling of a short option: "np" for -n
 };
 
@@ -66,8 +74,8 @@ struct CommandLine {
 [[nodiscard]] std::string with_dashes(std::string_view name);
 
 /// Parses `arguments` (without argv[0]). Long names may use '_' instead of '-'. A value that looks like an option needs
-/// "=". Fails with `invalid_argument` on an unknown option (naming the nearest one), a missing value, or a value for a
-/// flag.
+/// "=". Fails with `invalid_argument` on unknown options (naming the nearest ones; one on a line), a missing value, or
+/// a value for a flag.
 [[nodiscard]] Result<CommandLine> read(const Grammar& grammar, std::span<const std::string> arguments);
 
 /// The row of an option in a help text: its names and `what`, wrapped at 79 columns.
