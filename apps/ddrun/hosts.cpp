@@ -104,6 +104,12 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   options.last_call = spec.rendezvous.last_call;
   options.job.max_nodes = nodes_given ? std::min(spec.rendezvous.max_nodes, count) : count;
 
+  if (const auto& count = launch.given.find("nproc-per-node");
+      count != launch.given.end() && count->second == "--nproc-per-node" && spec.nproc.kind == NprocSpec::Kind::count) {
+    auto differs = cluster::compare_count(*hosts, spec.nproc.count);
+    if (!differs) return tl::unexpected(differs.error());
+    if (!differs->empty()) say(Level::warning, *differs);
+  }
   for (const cluster::Host& host : *hosts) {
     const bool is_local = !launch.given.contains("ssh") && is_this_machine(host.name);
     options.hosts.push_back({host.name, is_local, host.slots});
@@ -207,9 +213,7 @@ Result<cli::Launch> launch_of(const remote::Bootstrap& part, const remote::HeadC
     return fail(Errc::protocol, concat("cannot read its part of the job: ", text != nullptr ? text->text : ""));
   }
   LaunchSpec& spec = launch->spec;
-  const bool count_given = std::any_of(part.args.begin(), part.args.end(),
-                                       [](const std::string& arg) { return arg.starts_with("--nproc-per-node="); });
-  if (!count_given && part.slots > 0) spec.nproc = {NprocSpec::Kind::count, part.slots};
+  if (!launch->given.contains("nproc-per-node") && part.slots > 0) spec.nproc = {NprocSpec::Kind::count, part.slots};
   if (!part.reads_input) spec.stdin_.kind = StdinSpec::Kind::none;
   spec.started_as = part.started_as;
   RendezvousSpec& rendezvous = spec.rendezvous;

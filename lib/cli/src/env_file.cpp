@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cctype>
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/cli/values.hpp"
@@ -33,6 +34,16 @@ std::string plain_value(std::string_view text) {
   return std::string(trim(text.substr(0, std::min(text.find(" #"), text.find("\t#")))));
 }
 
+/// Whether a shell, or another reader of such files, would replace something in `value`.
+bool asks_for_expansion(std::string_view value) {
+  for (std::size_t at = value.find('$'); at != std::string_view::npos; at = value.find('$', at + 1)) {
+    const std::string_view next = value.substr(at + 1, 1);
+    if (!next.empty() && (std::isalpha(static_cast<unsigned char>(next[0])) != 0 || next.find_first_of("{(_") == 0))
+      return true;
+  }
+  return false;
+}
+
 /// The messages do not show the line, which may hold a secret.
 Result<std::pair<std::string, std::string>> read_line(std::string_view line) {
   if (line.starts_with("export ") || line.starts_with("export\t")) line = trim(line.substr(6));
@@ -52,8 +63,8 @@ Result<std::pair<std::string, std::string>> read_line(std::string_view line) {
 
 }  // namespace
 
-Result<Variables> read_env_file(const std::string& path) {
-  const auto text = read_text_file(path, "file");
+Result<Variables> read_env_file(const std::string& path, std::vector<std::string>& warnings) {
+  const auto text = read_text_file(path == "-" ? "/dev/stdin" : path, "file");
   if (!text) return tl::unexpected(text.error());
   Variables variables;
   int number = 0;
@@ -65,6 +76,10 @@ Result<Variables> read_env_file(const std::string& path) {
     auto variable =
         line.find('\0') == std::string_view::npos ? read_line(line) : bad("it is not text; save the file as UTF-8");
     if (!variable) return bad(concat(path, ":", number, ": ", variable.error().message));
+    if (asks_for_expansion(variable->second) && !trim(line.substr(line.find('=') + 1)).starts_with('\'')) {
+      warnings.push_back(concat(path, ":", number, ": a '$' is kept as it is, and no variable is expanded; write the ",
+                                "value itself, or single quotes around it"));
+    }
     variables.push_back(std::move(*variable));
   }
   return variables;

@@ -127,7 +127,7 @@ Result<void> add_variable(ParsedOptions& parsed, std::string_view value) {
 /// Read here, where the command is typed: the hosts of --hosts get the variables, not the file.
 Result<void> add_env_file(ParsedOptions& parsed, std::string_view value) {
   if (value.empty()) return {};
-  auto read = read_env_file(std::string(value));
+  auto read = read_env_file(std::string(value), parsed.file_warnings);
   if (!read) return tl::unexpected<Error>(std::move(read.error()));
   parsed.env_files.emplace_back(value);
   std::move(read->begin(), read->end(), std::back_inserter(parsed.file_variables));

@@ -31,7 +31,8 @@ struct ParsedOptions {
   std::string env_detect = "auto";  ///< one of cluster::detect_schemes
   std::string ci = "auto";
   std::vector<std::string> env_files;
-  Variables file_variables;  ///< of all env_files, in order
+  Variables file_variables;                ///< of all env_files, in order
+  std::vector<std::string> file_warnings;  ///< of all env_files
 };
 
 // The option table, used by the parser, variables, the settings file, --help, completions and `config show`. Tests

@@ -127,6 +127,7 @@ class LaunchReader {
     settings_.add_command_line(line);
     if (auto done = resolve_exclusions(settings_); !done) return done;
     if (auto done = settings_.apply_to(parsed_); !done) return done;
+    std::move(parsed_.file_warnings.begin(), parsed_.file_warnings.end(), std::back_inserter(warnings_));
     if (auto done = check_combinations(parsed_, settings_, warnings_); !done) return done;
     return set_program(std::move(line.positionals), line.has_separator, std::move(file));
   }

@@ -36,7 +36,7 @@ struct ConfigFile {
 
 /// Reads the file of --env-file: lines NAME=VALUE, in their order. Fails with one line, "FILE:LINE: …", without the
 /// text of that line. Blocks on file I/O.
-[[nodiscard]] Result<Variables> read_env_file(const std::string& path);
+[[nodiscard]] Result<Variables> read_env_file(const std::string& path, std::vector<std::string>& warnings);
 
 /// The source of a value; later ones take precedence.
 enum class Source { standard, file, variable, command_line };

@@ -99,3 +99,23 @@ TEST_CASE("What would be started says which host is here") {
   CHECK(has(outcome.out, "node rank 0: localhost, 2 slots, here, coordinator"));
   CHECK(has(outcome.out, "node rank 1: far\n"));
 }
+
+TEST_CASE("A number of workers beside those of the hosts is warned of, and one like mpirun's is refused") {
+  const WithoutSsh place;
+  const auto differs = place.run({"-np", "1", "--hosts=localhost:2", "--dry-run", "true"});
+  DDRUN_SHOW(differs);
+  CHECK(differs.code() == 0);
+  CHECK(has(differs.err, "warning: --nproc-per-node=1 starts 1 worker on localhost, not the 2"));
+  const auto sum = place.run({"-np", "4", "--hosts=localhost:2,far:2", "--dry-run", "true"});
+  DDRUN_SHOW(sum);
+  CHECK(sum.code() == 2);
+  CHECK(has(sum.err, "error: --nproc-per-node=4 starts 4 workers on each of 2 hosts, 8 in all, and"));
+}
+
+TEST_CASE("An argument of the program is no number of workers") {
+  const WithoutSsh place;
+  const auto outcome = place.run({"--hosts=localhost:3", "echo", "--nproc-per-node=1"});
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(std::count(outcome.out.begin(), outcome.out.end(), '\n') == 3);
+}

@@ -51,6 +51,27 @@ TEST_CASE("values of an environment file are plain or in quotes") {
   CHECK(set_by("").empty());
 }
 
+TEST_CASE("a variable in an environment file that is not expanded causes a warning with its line") {
+  const TemporaryDirectory dir;
+  const auto warned = [&](const std::string& line) {
+    const std::string file = dir.file("a.env", "# $A\nB=1\n" + line + "\n");
+    const Args warnings = launched({"--env-file", file, "w"}).warnings;
+    if (warnings.empty()) return false;
+    CHECK(warnings == Args{file + ":3: a '$' is kept as it is, and no variable is expanded; write the value itself, or "
+                                  "single quotes around it"});
+    return true;
+  };
+  for (const std::string line :
+       {"A=${HOME}/data", "PATH=$HOME/bin:$PATH", "A=\"a $b\"", "export A = $_", "A=$(pwd)", "A=5$ $x"}) {
+    CAPTURE(line);
+    CHECK(warned(line));
+  }
+  for (const std::string line : {"A='$HOME'", "A= '${HOME}'  # $B", "A=a$", "A=$5 $", "A=1 # $HOME", "A=", "A=$$"}) {
+    CAPTURE(line);
+    CHECK_FALSE(warned(line));
+  }
+}
+
 TEST_CASE("a wrong line of an environment file is named and not shown") {
   const TemporaryDirectory dir;
   for (const std::string line : {"secret", "=secret", "my secret=1", "export secret", "A=\"secret", "A='secret",

@@ -37,4 +37,8 @@ struct Host {
 /// messages begin with "FILE:LINE: ", FILE being `file_name`.
 [[nodiscard]] Result<std::vector<Host>> parse_hostfile(std::string_view text, std::string_view file_name);
 
+/// Compares --nproc-per-node=`count`, which wins, with the slots of `hosts`: the warning, or empty if they agree. Fails
+/// if it is the sum of the slots of several hosts, which is how mpirun counts.
+[[nodiscard]] Result<std::string> compare_count(const std::vector<Host>& hosts, int count);
+
 }  // namespace ddrun::cluster
