@@ -11,12 +11,16 @@ using namespace ddrun::test;
 
 namespace {
 
-/// Has 64 hexadecimal digits in a row, as the secret of a job is written.
+/// Has 64 hexadecimal digits in a row, as the secret of a job is written, other than those of "000102…9899": libstdc++
+/// 14 has this table on the stack when it writes a number and is not optimized.
 bool has_secret(const std::string& text) {
+  std::string table;
+  for (int i = 0; i < 100; ++i) table += {static_cast<char>('0' + i / 10), static_cast<char>('0' + i % 10)};
   std::size_t run = 0;
-  for (const char c : text) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
     run = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') ? run + 1 : 0;
-    if (run == 64) return true;
+    if (run >= 64 && table.find(text.data() + i - 63, 0, 64) == std::string::npos) return true;
   }
   return false;
 }
@@ -155,6 +159,7 @@ TEST_CASE("Signals end the job on all hosts") {
 TEST_CASE("The secret of the job is on no command line and in no environment") {
   const SshHosts hosts;
   CHECK(has_secret("x" + std::string(64, 'a')));
+  CHECK(has_secret("0001020304050607" + std::string(64, '0')));  // also beside what is no secret
   Run run(hosts.job("one,two", {"-v", "-v"}, {"print", "up", "forever"}));
   REQUIRE(wait_until([&] { return count(run.out(), "up\n") == 2; }));
   auto all = run.living();
