@@ -109,9 +109,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (is_found_hostile) reader = PythonReader::find(hostile, memory.mappings());
   if (!reader) return 0;
 
-  for (const auto& [tid, frames] : reader->read(hostile)) {
-    DDRUN_FUZZ_CHECK(tid > 0 && frames.size() <= 512);
-    for (const PythonFrame& frame : frames) {
+  for (const auto& [tid, stack] : reader->read(hostile)) {
+    DDRUN_FUZZ_CHECK(tid > 0 && stack.frames.size() <= 512);
+    for (const PythonFrame& frame : stack.frames) {
       DDRUN_FUZZ_CHECK(frame.function.size() <= 2048 && is_utf8(frame.function));
       DDRUN_FUZZ_CHECK(frame.file.size() <= 2048 && is_utf8(frame.file));
       DDRUN_FUZZ_CHECK(frame.numbers.size() <= 4);

@@ -131,7 +131,7 @@ void JobRecord::apply_culprits(AttemptResult& attempt) const {
   const auto culprit = std::find_if(attempt.workers.begin(), attempt.workers.end(),
                                     [&](const WorkerEnd& worker) { return worker.rank == culprits_.ranks.front(); });
   if (culprit == attempt.workers.end() || !culprit->stopped_by_ddrun) return;
-  culprit->why = concat("held up the others: ", culprits_.place);
+  culprit->why = culprits_.why;
   attempt.cause = static_cast<std::size_t>(culprit - attempt.workers.begin());
   attempt.cause_evidence = {EvidenceKind::stack, *stop_begun_at_};
 }

@@ -24,6 +24,7 @@ bool ProcessMemory::read(std::uint64_t address, void* to, std::size_t size) cons
 }
 
 const CachedMemory::Page* CachedMemory::page(std::uint64_t address) const {
+  if (pages_.size() == max_pages) pages_.clear();
   const auto [found, is_new] = pages_.try_emplace(address);
   if (is_new) {
     Page bytes;

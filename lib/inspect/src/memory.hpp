@@ -47,7 +47,8 @@ class ProcessMemory : public Memory {
   UniqueFd file_;
 };
 
-/// Keeps the pages that were read. For what does not change while the process runs: code and its tables.
+/// Keeps the pages that were read, 32 MiB at most. For what does not change while the process runs: code and its
+/// tables.
 class CachedMemory : public Memory {
  public:
   /// `memory` is borrowed.
@@ -56,6 +57,7 @@ class CachedMemory : public Memory {
 
  private:
   static constexpr std::size_t page_size = 4096;
+  static constexpr std::size_t max_pages = 8192;
   using Page = std::array<std::byte, page_size>;
   [[nodiscard]] const Page* page(std::uint64_t address) const;
 

@@ -27,6 +27,10 @@ namespace ddrun::inspect {
 namespace {
 
 constexpr std::size_t max_read_threads = 512;
+// Of a process that waits for a pipe.
+constexpr std::size_t max_children = 64;
+constexpr std::size_t max_awaited = 3;
+constexpr int max_descriptors = 256;
 /// Processes between a worker and the one that does its work: `sh -c`, `uv run`, `numactl`.
 constexpr int max_launchers = 8;
 /// Time for the kernel's next sample of a computing thread.
@@ -57,10 +61,10 @@ std::vector<pid_t> threads_of(pid_t pid) {
 struct ThreadFacts {
   ThreadStack thread;
   std::optional<SystemCall> call;
-  bool awaits_child = false;
+  Activity activity;
 };
 
-std::optional<ThreadFacts> read_thread(pid_t pid, pid_t tid, const Memory* memory) {
+std::optional<ThreadFacts> read_thread(pid_t pid, pid_t tid, const Memory* memory, TcpPeers& peers) {
   const std::string task = concat("/proc/", pid, "/task/", tid);
   const auto stat = read_small_file(task + "/stat");
   const std::size_t name_end = stat ? stat->rfind(')') : std::string::npos;
@@ -71,16 +75,16 @@ std::optional<ThreadFacts> read_thread(pid_t pid, pid_t tid, const Memory* memor
   facts.thread.name = stat->substr(name_begin + 1, name_end - name_begin - 1);
   facts.thread.state = (*stat)[name_end + 2];
   facts.call = parse_system_call(read_small_file(task + "/syscall").value_or(""));
-  const Activity activity = facts.call ? describe_system_call(*facts.call, pid, memory) : Activity{"computes"};
+  facts.activity = facts.call ? describe_system_call(*facts.call, pid, memory, peers) : Activity{"computes"};
+  const Activity& activity = facts.activity;
   facts.thread.on_socket = activity.on_socket;
-  facts.awaits_child = activity.awaits_child;
   switch (facts.thread.state) {
     case 'T': facts.thread.doing = "is stopped by a signal"; break;
     case 't': facts.thread.doing = "is stopped by a debugger"; break;
     case 'Z':
     case 'X': facts.thread.doing = "has ended"; break;
     case 'D': {
-      const std::string place = read_small_file(concat("/proc/", pid, "/wchan")).value_or("");
+      const std::string place = read_small_file(task + "/wchan").value_or("");
       facts.thread.doing =
           concat("is in uninterruptible sleep (state D", place.empty() || place == "0" ? "" : ", ",
                  place == "0" ? "" : place, ")", facts.call && facts.call->number >= 0 ? ": " + activity.text : "");
@@ -91,17 +95,91 @@ std::optional<ThreadFacts> read_thread(pid_t pid, pid_t tid, const Memory* memor
   return facts;
 }
 
-pid_t process_of(const RankStacks& stacks) { return stacks.child != 0 ? stacks.child : stacks.pid; }
-
-/// Python's thread ids are those of the process's own PID namespace.
-pid_t id_in_own_namespace(pid_t pid, pid_t tid) {
+/// The thread's id in each PID namespace that has one, from this process's to its own.
+std::vector<pid_t> ids_in_namespaces(pid_t pid, pid_t tid) {
   const std::string status = read_small_file(concat("/proc/", pid, "/task/", tid, "/status")).value_or("");
   const std::size_t at = status.find("\nNSpid:");
-  if (at == std::string::npos) return tid;
+  if (at == std::string::npos) return {tid};
   std::string line = status.substr(at + 7, status.find('\n', at + 1) - at - 7);
   std::replace(line.begin(), line.end(), '\t', ' ');
-  const auto ids = numbers_in(line);
-  return ids.empty() ? tid : ids.back();
+  auto ids = numbers_in(line);
+  return ids.empty() ? std::vector{tid} : ids;
+}
+
+/// Of all threads: one of them may have started the child that another one waits for.
+std::vector<pid_t> children_of(pid_t pid) {
+  std::vector<pid_t> children;
+  std::vector<pid_t> threads = threads_of(pid);
+  threads.resize(std::min(threads.size(), max_read_threads));
+  for (const pid_t thread : threads) {
+    const auto text = read_small_file(concat("/proc/", pid, "/task/", thread, "/children"));
+    for (const pid_t child : numbers_in(text.value_or(""))) children.push_back(child);
+  }
+  return children;
+}
+
+bool is_python(pid_t pid) {
+  const std::string program = read_link(concat("/proc/", pid, "/exe"));
+  return std::string_view(program).substr(program.rfind('/') + 1).starts_with("python");
+}
+
+/// Whether `child` does this process's work: another program that has its standard input and outputs.
+bool is_wrapper(pid_t pid, pid_t child) {
+  const auto is_shared = [&](const char* link) {
+    return read_link(concat("/proc/", pid, link)) == read_link(concat("/proc/", child, link));
+  };
+  return !is_shared("/exe") && is_shared("/fd/0") && is_shared("/fd/1") && is_shared("/fd/2");
+}
+
+/// The child that the main thread waits for, or without which a launcher with threads has nothing to do; 0: none, or it
+/// is one of several.
+pid_t awaited_child(const ThreadFacts& main) {
+  const pid_t pid = main.thread.tid;
+  const bool awaits = main.activity.awaits_child;
+  if (!awaits && (main.thread.state != 'S' || is_python(pid))) return 0;
+  std::vector<pid_t> children = children_of(pid);
+  if (main.activity.child != 0) {
+    std::erase_if(children, [&](pid_t child) {
+      const auto ids = ids_in_namespaces(child, child);
+      return std::find(ids.begin(), ids.end(), main.activity.child) == ids.end();
+    });
+  } else if (children.size() > 1) {
+    std::erase_if(children, [](pid_t child) { return !is_python(child); });  // "python train.py | tee log"
+  }
+  return children.size() == 1 && (awaits || is_wrapper(pid, children.front())) ? children.front() : 0;
+}
+
+/// Up to max_awaited children that have this pipe open; those that wait for a pipe themselves only if all do.
+std::vector<RankStacks> children_at(const std::string& pipe, const RankStacks& stacks, TcpPeers& peers) {
+  std::vector<RankStacks> found;
+  std::vector<RankStacks> idle;
+  std::vector<pid_t> children = children_of(stacks.read_pid());
+  children.resize(std::min(children.size(), max_children));
+  for (const pid_t child : children) {
+    bool has_pipe = false;
+    for (int fd = 0; fd < max_descriptors && !has_pipe; ++fd) has_pipe = link_of(child, fd) == pipe;
+    if (!has_pipe) continue;
+    RankStacks one = read_facts(stacks.rank, child, peers);
+    const auto memory = ProcessMemory::open(one.read_pid());
+    const auto main = read_thread(one.read_pid(), one.read_pid(), memory ? &*memory : nullptr, peers);
+    (main && !main->activity.pipe.empty() ? idle : found).push_back(std::move(one));
+  }
+  if (found.empty() && !idle.empty()) found.push_back(std::move(idle.front()));
+  found.resize(std::min(found.size(), max_awaited));
+  return found;
+}
+
+/// Leaves out what is above the limit.
+template <class Frame, class SizeOf>
+void limit_frames(std::vector<Frame>& frames, std::size_t& left_out, std::size_t& bytes, SizeOf size_of) {
+  std::size_t kept = 0;
+  for (; kept < frames.size(); ++kept) {
+    const std::size_t size = sizeof(Frame) + size_of(frames[kept]);
+    if (size > bytes) break;
+    bytes -= size;
+  }
+  left_out += frames.size() - kept;
+  frames.resize(kept);
 }
 
 /// Start time and size of memory, from /proc/PID/stat; empty if the process is gone.
@@ -119,47 +197,49 @@ void update(ProcessCache& cache, pid_t pid, const Memory& tables) {
   cache.python = PythonReader::find(tables, cache.mappings);
 }
 
-}  // namespace
-
-RankStacks read_facts(int rank, pid_t pid) {
-  RankStacks stacks;
-  stacks.rank = rank;
-  stacks.pid = pid;
-  for (int depth = 0; pid != 0 && depth <= max_launchers; ++depth) {
-    const pid_t process = process_of(stacks);
-    auto facts = read_thread(process, process, nullptr);
-    if (!facts) break;
-    const auto children = numbers_in(
-        facts->awaits_child ? read_small_file(concat("/proc/", process, "/task/", process, "/children")).value_or("")
-                            : "");
-    stacks.program = facts->thread.name;
-    stacks.threads.assign(1, std::move(facts->thread));
-    if (children.empty()) break;
-    stacks.child = children.front();
+void sample_frames(ThreadStack& thread, pid_t pid, const ProcessMemory& memory, CodeImages& images, Deadline deadline,
+                   std::string& note) {
+  auto sample = sample_running_thread(pid, std::min(deadline, Clock::now() + sample_time));
+  if (sample) {
+    const std::uint64_t stack_pointer = sample->registers[native_architecture.stack_pointer].value_or(0);
+    const StackSnapshot stack(memory, stack_pointer, std::move(sample->stack));
+    thread.native = unwind(stack, images, sample->registers);
+    // The kernel's copy of a stack may be cut short in its middle.
+    auto frames = unwind(memory, images, sample->registers);
+    if (frames.size() > thread.native.size()) thread.native = std::move(frames);
+  } else if (thread.python.empty() && note.empty()) {
+    note = sample.error().message;
   }
-  return stacks;
 }
 
-void read_stacks(RankStacks& stacks, ProcessCache& cache, bool all_threads, Deadline deadline) {
-  if (stacks.threads.empty()) return;
-  const pid_t pid = process_of(stacks);
+bool is_in_data_loader(const ThreadStack& thread) {
+  return std::any_of(thread.python.begin(), thread.python.end(),
+                     [](const PythonFrame& frame) { return frame.file.ends_with("/torch/utils/data/dataloader.py"); });
+}
+
+/// Returns the pipe that the main thread waits for, be it by another thread of a data loader; empty: none.
+std::string read_frames(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers, const ReadLimits& limits,
+                        std::size_t& bytes) {
+  if (stacks.threads.empty()) return {};
+  const pid_t pid = stacks.read_pid();
   const auto memory = ProcessMemory::open(pid);
   const bool ends = stacks.threads[0].state == 'Z' || stacks.threads[0].state == 'X';
   if (!memory && !ends) stacks.note = concat("no stack: ", memory.error().message);
-  std::vector<pid_t> ids = all_threads ? threads_of(pid) : std::vector{pid};
-  if (ids.size() > max_read_threads) {
-    stacks.threads_left_out = ids.size() - max_read_threads;
-    ids.resize(max_read_threads);
-  }
+  const auto facts_of = [&](pid_t id) { return read_thread(pid, id, memory ? &*memory : nullptr, peers); };
+  const std::vector<pid_t> ids = limits.all_threads ? threads_of(pid) : std::vector{pid};
   std::vector<ThreadStack> threads;
   std::vector<std::optional<SystemCall>> calls;
+  std::string pipe;
   for (const pid_t id : ids) {
-    auto facts = read_thread(pid, id, memory ? &*memory : nullptr);
-    if (!facts) continue;
-    threads.push_back(std::move(facts->thread));
-    calls.push_back(facts->call);
+    if (threads.size() == max_read_threads || (!threads.empty() && Clock::now() >= limits.deadline)) {
+      ++stacks.threads_left_out;
+    } else if (auto facts = facts_of(id)) {
+      if (id == pid) pipe = facts->activity.pipe;
+      threads.push_back(std::move(facts->thread));
+      calls.push_back(facts->call);
+    }
   }
-  if (threads.empty()) return;
+  if (threads.empty()) return {};
   if (memory) {
     const CachedMemory tables(*memory);
     update(cache, pid, tables);
@@ -168,37 +248,85 @@ void read_stacks(RankStacks& stacks, ProcessCache& cache, bool all_threads, Dead
       auto frames = cache.python->read(*memory);
       const bool own_ids = frames.empty() || frames.count(pid) != 0;
       for (ThreadStack& thread : threads) {
-        const auto found = frames.find(own_ids ? thread.tid : id_in_own_namespace(pid, thread.tid));
-        if (found != frames.end()) thread.python = std::move(found->second);
+        const auto found = frames.find(own_ids ? thread.tid : ids_in_namespaces(pid, thread.tid).back());
+        if (found == frames.end()) continue;
+        thread.python = std::move(found->second.frames);
+        thread.python_left_out = found->second.left_out;
       }
     }
     CodeImages images(tables, cache.mappings);
-    for (std::size_t i = 0; i < threads.size() && Clock::now() < deadline; ++i) {
-      if (calls[i]) {
-        const StackSnapshot stack(*memory, calls[i]->stack_pointer);
-        threads[i].native = unwind(stack, images, make_registers(calls[i]->stack_pointer, calls[i]->program_counter));
-      } else if (i == 0 && threads[i].state == 'R') {
-        auto sample = sample_running_thread(pid, std::min(deadline, Clock::now() + sample_time));
-        if (sample) {
-          const std::uint64_t stack_pointer = sample->registers[native_architecture.stack_pointer].value_or(0);
-          const StackSnapshot stack(*memory, stack_pointer, std::move(sample->stack));
-          threads[i].native = unwind(stack, images, sample->registers);
-          // The kernel's copy of a stack may be cut short in its middle.
-          auto frames = unwind(*memory, images, sample->registers);
-          if (frames.size() > threads[i].native.size()) threads[i].native = std::move(frames);
-        } else if (threads[i].python.empty() && stacks.note.empty()) {
-          stacks.note = sample.error().message;
+    for (std::size_t i = 0; i < threads.size(); ++i) {
+      ThreadStack& thread = threads[i];
+      if (Clock::now() < limits.deadline) {
+        if (calls[i]) {
+          const StackSnapshot stack(*memory, calls[i]->stack_pointer);
+          thread.native = unwind(stack, images, make_registers(calls[i]->stack_pointer, calls[i]->program_counter));
+        } else if (i == 0 && thread.state == 'R') {
+          sample_frames(thread, pid, *memory, images, limits.deadline, stacks.note);
         }
       }
+      // Where it was cut nothing is known of what follows.
+      thread.native_left_out = thread.native.size() == max_native_frames ? 1 : 0;
+      limit_frames(thread.python, thread.python_left_out, bytes,
+                   [](const PythonFrame& frame) { return frame.function.size() + frame.file.size(); });
+      limit_frames(thread.native, thread.native_left_out, bytes,
+                   [](const NativeFrame& frame) { return frame.module ? frame.module->path.size() : 0; });
+    }
+  }
+  if (pipe.empty() && is_in_data_loader(threads[0])) {
+    for (const pid_t id : threads_of(pid)) {
+      if (pipe.empty() && id != pid) pipe = facts_of(id).value_or(ThreadFacts()).activity.pipe;
     }
   }
   stacks.threads = std::move(threads);
+  return pipe;
+}
+
+}  // namespace
+
+RankStacks read_facts(int rank, pid_t pid, TcpPeers& peers) {
+  RankStacks stacks;
+  stacks.rank = rank;
+  stacks.pid = pid;
+  std::vector<ThreadFacts> chain;
+  for (pid_t process = pid; process != 0 && chain.size() <= max_launchers; process = awaited_child(chain.back())) {
+    auto facts = read_thread(process, process, nullptr, peers);
+    if (!facts) break;
+    chain.push_back(std::move(*facts));
+  }
+  const auto use = [](const ThreadFacts& facts, RankStacks& to) {
+    to.child = facts.thread.tid != to.pid ? facts.thread.tid : 0;
+    to.program = facts.thread.name;
+    to.threads = {facts.thread};
+  };
+  if (chain.empty()) return stacks;
+  // The frames of a Python program say more than a tool that it has started.
+  auto shown = std::find_if(chain.rbegin(), chain.rend(), [](const auto& one) { return is_python(one.thread.tid); });
+  if (shown == chain.rend()) shown = chain.rbegin();
+  use(*shown, stacks);
+  if (shown != chain.rbegin()) {
+    RankStacks& tool = stacks.awaited.emplace_back();
+    tool.rank = rank;
+    tool.pid = shown[-1].thread.tid;
+    use(chain.back(), tool);
+  }
+  return stacks;
+}
+
+void read_stacks(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers, const ReadLimits& limits) {
+  std::size_t bytes = limits.bytes;
+  const std::string pipe = read_frames(stacks, cache, peers, limits, bytes);
+  if (!pipe.empty() && stacks.awaited.empty()) stacks.awaited = children_at(pipe, stacks, peers);
+  for (RankStacks& child : stacks.awaited) {
+    ProcessCache unknown;
+    if (Clock::now() < limits.deadline) read_frames(child, unknown, peers, {false, 0, limits.deadline}, bytes);
+  }
 }
 
 std::chrono::nanoseconds cpu_time(const RankStacks& stacks) {
   clockid_t clock{};
   timespec time{};
-  if (::clock_getcpuclockid(process_of(stacks), &clock) != 0 || ::clock_gettime(clock, &time) != 0) return {};
+  if (::clock_getcpuclockid(stacks.read_pid(), &clock) != 0 || ::clock_gettime(clock, &time) != 0) return {};
   return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 

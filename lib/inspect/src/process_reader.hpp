@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,12 +12,14 @@
 #include "ddrun/inspect/stacks.hpp"
 #include "mappings.hpp"
 #include "python_frames.hpp"
+#include "system_call.hpp"
 
 namespace ddrun::inspect {
 
 /// What needs no memory of the process and so never blocks: the main thread's state and system call, and the program.
-/// A worker that only waits for a child, as a shell or a launcher does, is replaced by that child.
-[[nodiscard]] RankStacks read_facts(int rank, pid_t pid);
+/// A worker that waits for a child, as a shell or a launcher does, is replaced by that child: by the last one that
+/// Python runs in, if any does.
+[[nodiscard]] RankStacks read_facts(int rank, pid_t pid, TcpPeers& peers);
 
 /// What stays true of a process while it maps no memory: reading it costs more than all else.
 struct ProcessCache {
@@ -25,10 +28,16 @@ struct ProcessCache {
   std::optional<PythonReader> python;
 };
 
-/// Completes what read_facts() returned with all threads and their frames; native functions have no names yet. Stops
-/// and signals nothing, and needs the right to trace the process, but not ptrace(2). Blocks while a page of the process
-/// is read from a disk. Beyond `deadline` no further thread is unwound, and without `all_threads` only the main one.
-void read_stacks(RankStacks& stacks, ProcessCache& cache, bool all_threads, Deadline deadline);
+struct ReadLimits {
+  bool all_threads = false;  ///< else the main one only
+  std::size_t bytes = 0;     ///< of frames; those of the main thread come first
+  Deadline deadline{};       ///< beyond it no further thread is read or unwound
+};
+
+/// Completes what read_facts() returned with threads and their frames, and with the children that the main thread waits
+/// for by a pipe; native functions have no names yet. Stops and signals nothing, and needs the right to trace the
+/// process, but not ptrace(2). Blocks while a page of the process is read from a disk.
+void read_stacks(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers, const ReadLimits& limits);
 
 /// CPU time of all threads of the process that was read; 0 if it is gone. The kernel adds what runs at its ticks, each
 /// 1 to 10 ms.

@@ -20,6 +20,7 @@ constexpr unsigned max_interpreters = 64;
 constexpr unsigned max_threads = 4096;
 constexpr unsigned max_steps = 2000;  ///< from frame to frame
 constexpr std::size_t max_frames = 512;
+constexpr std::size_t max_frame_bytes = std::size_t{16} << 20U;
 constexpr std::size_t max_numbers = 4;
 constexpr std::size_t max_locals = 256;
 constexpr std::size_t max_text = 1024;
@@ -121,28 +122,29 @@ class FrameReader {
       : memory_(memory), at_(layout.at), layout_(layout), code_type_(code_type), int_type_(int_type) {}
 
   /// By thread id.
-  std::map<pid_t, std::vector<PythonFrame>> read(std::uint64_t runtime) {
-    std::map<pid_t, std::vector<PythonFrame>> threads;
+  std::map<pid_t, PythonStack> read(std::uint64_t runtime) {
+    std::map<pid_t, PythonStack> threads;
     unsigned thread_count = 0;
     std::uint64_t interpreter = pointer(runtime + at_.runtime_interpreters);
     for (unsigned i = 0; interpreter != 0 && i < max_interpreters; ++i) {
       Struct state;
+      std::vector<std::pair<std::uint64_t, pid_t>> found;
       for (std::uint64_t thread = pointer(interpreter + at_.interpreter_threads);
            thread != 0 && thread_count++ < max_threads && state.read(memory_, thread, at_.thread_next, at_.thread_id);
            thread = state.get(at_.thread_next)) {
         const std::uint64_t tid = state.get(at_.thread_id);  // 0: it does not run yet
         if (tid == 0 || tid > std::uint64_t{std::numeric_limits<pid_t>::max()}) continue;
-        std::vector<PythonFrame> frames = read_thread(thread);
-        std::vector<PythonFrame>& all = threads[static_cast<pid_t>(tid)];
-        // The newest interpreter comes first.
-        std::move(frames.begin(), frames.end(), std::back_inserter(all));
-        all.resize(std::min(all.size(), max_frames));
+        found.emplace_back(thread, static_cast<pid_t>(tid));
       }
+      // The newest thread comes first, and the newest interpreter.
+      for (auto one = found.rbegin(); one != found.rend(); ++one) add(read_thread(one->first), threads[one->second]);
       interpreter = pointer(interpreter + at_.interpreter_next);
     }
-    for (auto& [tid, frames] : threads) {
+    for (auto& [tid, stack] : threads) {
       const auto is_preload = [](const PythonFrame& frame) { return frame.file == preload_file; };
-      frames.erase(std::find_if(frames.begin(), frames.end(), is_preload), frames.end());
+      const auto preload = std::find_if(stack.frames.begin(), stack.frames.end(), is_preload);
+      if (preload != stack.frames.end()) stack.left_out = 0;
+      stack.frames.erase(preload, stack.frames.end());
     }
     return threads;
   }
@@ -166,39 +168,52 @@ class FrameReader {
     return is_frame ? frame : pointer(frame + layout_.cframe_frame);
   }
 
-  std::vector<PythonFrame> read_thread(std::uint64_t thread) {
-    std::vector<PythonFrame> frames;
-    const std::uint64_t innermost = innermost_frame(thread);
-    if (!walk(innermost, frames)) {
-      // A thread that runs may leave a frame while it is read: once more.
-      if (const std::uint64_t now = innermost_frame(thread); now != innermost) walk(now, frames);
-    }
-    return frames;
+  static void add(PythonStack outer, PythonStack& to) {
+    const auto room = static_cast<std::ptrdiff_t>(std::min(outer.frames.size(), max_frames - to.frames.size()));
+    std::move(outer.frames.begin(), outer.frames.begin() + room, std::back_inserter(to.frames));
+    to.left_out += outer.left_out + outer.frames.size() - static_cast<std::size_t>(room);
   }
 
-  /// False: a frame had gone while the chain was read. The others are in `frames`.
-  bool walk(std::uint64_t address, std::vector<PythonFrame>& frames) {
-    frames.clear();
+  PythonStack read_thread(std::uint64_t thread) {
+    PythonStack stack;
+    const std::uint64_t innermost = innermost_frame(thread);
+    if (!walk(innermost, stack)) {
+      // A thread that runs may leave a frame while it is read: once more.
+      if (const std::uint64_t now = innermost_frame(thread); now != innermost) walk(now, stack);
+    }
+    return stack;
+  }
+
+  /// False: a frame had gone while the chain was read. The others are in `stack`.
+  bool walk(std::uint64_t address, PythonStack& stack) {
+    stack = {};
     bool is_whole = true;
     Struct frame;
-    for (unsigned i = 0; address != 0 && i < max_steps && frames.size() < max_frames; ++i) {
+    for (unsigned i = 0; address != 0 && i < max_steps; ++i) {
       if (!frame.read(memory_, address, at_.frame_previous, at_.frame_code, at_.frame_instruction, at_.frame_owner)) {
         return false;
       }
       if (frame.get<std::uint8_t>(at_.frame_owner) < first_internal_owner) {
+        if (stack.frames.size() == max_frames || frame_bytes_ > max_frame_bytes) {
+          ++stack.left_out;
+          address = frame.get(at_.frame_previous);
+          continue;
+        }
         // Without code: the function has just returned, and its caller follows.
         const Code* const code = read_code(frame.get(at_.frame_code) & ~tag_bits);
         is_whole = is_whole && code != nullptr;
-        if (code != nullptr && !add_frame(*code, frame, address, frames)) return false;
+        if (code != nullptr && !add_frame(*code, frame, address, stack.frames)) return false;
       }
       address = frame.get(at_.frame_previous);
     }
     return is_whole;
   }
 
-  bool add_frame(const Code& code, const Struct& frame, std::uint64_t address, std::vector<PythonFrame>& frames) const {
+  bool add_frame(const Code& code, const Struct& frame, std::uint64_t address, std::vector<PythonFrame>& frames) {
     // What it costs here: a copy of the names and the search for the line.
-    if (!memory_.take(sizeof(PythonFrame) + code.lines.size() + code.function.size() + code.file.size())) return false;
+    const std::size_t bytes = sizeof(PythonFrame) + code.function.size() + code.file.size();
+    if (!memory_.take(bytes + code.lines.size())) return false;
+    frame_bytes_ += bytes;
     const std::uint64_t offset = frame.get(at_.frame_instruction) - code.instructions;
     frames.push_back({code.function, code.file, line_at(code.lines, code.first_line, offset), {}});
     add_numbers(code, address + at_.frame_locals, frames.back());
@@ -292,6 +307,7 @@ class FrameReader {
   std::uint64_t code_type_;
   std::uint64_t int_type_;
   std::unordered_map<std::uint64_t, std::optional<Code>> codes_;
+  std::size_t frame_bytes_ = 0;
 };
 
 }  // namespace
@@ -336,7 +352,7 @@ std::optional<PythonReader> PythonReader::find(const Memory& cached, const std::
   return reader;
 }
 
-std::map<pid_t, std::vector<PythonFrame>> PythonReader::read(const Memory& live) const {
+std::map<pid_t, PythonStack> PythonReader::read(const Memory& live) const {
   if (!unsupported_reason_.empty()) return {};
   return FrameReader(live, layout_, code_type_, int_type_).read(runtime_);
 }

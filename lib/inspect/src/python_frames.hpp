@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -15,6 +16,11 @@
 
 namespace ddrun::inspect {
 
+struct PythonStack {
+  std::vector<PythonFrame> frames;  ///< innermost first
+  std::size_t left_out = 0;         ///< outer ones above the limits, at least
+};
+
 /// The Python interpreter in a process: CPython 3.11 to 3.15, read without stopping it. All text comes from that
 /// process as it is, also with control characters: the caller makes it fit for a terminal.
 class PythonReader {
@@ -26,10 +32,11 @@ class PythonReader {
   /// Why there are no Python frames: "Python 3.10: native frames only". Empty: there are.
   [[nodiscard]] const std::string& unsupported_reason() const { return unsupported_reason_; }
 
-  /// The frames of each thread by its thread id, innermost first, at most 512; those of a nested subinterpreter precede
-  /// those of its creator. Frames of ddrun's preload server and what called it are left out. `live` is the process's
-  /// memory, not cached. The number of reads is limited whatever is in it (about two million).
-  [[nodiscard]] std::map<pid_t, std::vector<PythonFrame>> read(const Memory& live) const;
+  /// The frames of each thread by its thread id, at most 512, and 16 MiB of all threads, the main one first; those of
+  /// a nested subinterpreter precede those of its creator. Frames of ddrun's preload server and what called it are left
+  /// out. `live` is the process's memory, not cached. The number of reads is limited whatever is in it (about two
+  /// million).
+  [[nodiscard]] std::map<pid_t, PythonStack> read(const Memory& live) const;
 
  private:
   std::string unsupported_reason_;

@@ -16,8 +16,11 @@ namespace ddrun::inspect {
 
 namespace {
 
+using Json = nlohmann::json;
+
 constexpr std::size_t max_shown_groups = 10;
 constexpr std::size_t max_shown_frames = 20;
+constexpr std::size_t max_shown_children = 3;
 /// Of a Python program, whose interpreter's frames say nothing.
 constexpr std::size_t max_native_names = 6;
 constexpr std::size_t function_columns = 28;
@@ -25,25 +28,64 @@ constexpr std::size_t function_columns = 28;
 constexpr std::size_t console_columns = 100;
 constexpr std::size_t file_columns = 400;
 
-/// Parts of paths and beginnings of functions whose frames wait for other ranks.
-constexpr std::array<std::string_view, 4> communication_files{"torch/distributed/", "/mpi4py/", "/horovod/",
-                                                              "/ray/util/collective/"};
-constexpr std::array<std::string_view, 15> communication_functions{
-    "gloo::",          "c10d::", "nccl", "rccl", "MPI_", "PMPI_", "ompi_",
-    "MPIR_",           "MPID",   "ucp_", "uct_", "ibv_", "fi_cq", "cudaStreamSynchronize",
-    "ddrun::allreduce"};
+/// Installed packages whose frames wait for other ranks.
+constexpr std::array<std::string_view, 3> communication_packages{"mpi4py/", "horovod/", "ray/util/collective/"};
+/// The same in torch/distributed/. Its other parts call the program, wait for disks, or reach ranks by these.
+constexpr std::array<std::string_view, 6> communication_files{
+    "distributed_c10d.py", "rendezvous.py", "_functional_collectives",
+    "nn/functional.py",    "rpc/",          "_symmetric_memory/"};
+/// Beginnings of functions that wait for other ranks.
+constexpr std::array<std::string_view, 14> communication_functions{
+    "gloo::", "c10d::", "nccl", "rccl", "MPI_", "PMPI_", "ompi_",
+    "MPIR_",  "MPID",   "ucp_", "uct_", "ibv_", "fi_cq", "ddrun::allreduce"};
 
+/// What follows the folder `name`, wherever that lies; empty: it is not in this path.
+std::string_view within(std::string_view path, std::string_view name) {
+  std::size_t at = path.rfind(name);
+  while (at != std::string_view::npos && at != 0 && path[at - 1] != '/') at = path.rfind(name, at - 1);
+  return at == std::string_view::npos ? std::string_view() : path.substr(at + name.size());
+}
+
+/// Of an installed package: its path below site-packages/ or dist-packages/; empty: it is none.
+std::string_view in_packages(std::string_view path) {
+  constexpr std::string_view mark = "-packages/";
+  const std::size_t at = path.rfind(mark);
+  return at == std::string_view::npos ? std::string_view() : path.substr(at + mark.size());
+}
+
+template <class Names>
+bool begins_with_any(std::string_view text, const Names& names) {
+  return std::any_of(names.begin(), names.end(), [&](std::string_view name) { return text.starts_with(name); });
+}
+
+bool is_standard(std::string_view path) {
+  return path.starts_with("<frozen ") || (in_packages(path).empty() && (path.find("/lib/python3") != path.npos ||
+                                                                        path.find("/lib64/python3") != path.npos));
+}
+
+bool communicates(const PythonFrame& frame) {
+  return begins_with_any(within(frame.file, "torch/distributed/"), communication_files) ||
+         begins_with_any(in_packages(frame.file), communication_packages);
+}
+
+bool communicates(const NativeFrame& frame) {
+  const std::string_view name = frame.function;
+  const bool of_device = name.starts_with("cu") || name.starts_with("hip");
+  return begins_with_any(name, communication_functions) || (of_device && name.find("Synchronize") != name.npos);
+}
+
+/// Only the innermost frames tell: a decorator, a training step or a hook of a library lies below the program for all
+/// of its run.
 bool communicates(const ThreadStack& thread) {
-  const auto in_library = [](const PythonFrame& frame) {
-    return std::any_of(communication_files.begin(), communication_files.end(),
-                       [&](std::string_view part) { return frame.file.find(part) != std::string::npos; });
-  };
-  const auto in_function = [](const NativeFrame& frame) {
-    return std::any_of(communication_functions.begin(), communication_functions.end(),
-                       [&](std::string_view name) { return frame.function.starts_with(name); });
-  };
-  return std::any_of(thread.python.begin(), thread.python.end(), in_library) ||
-         std::any_of(thread.native.begin(), thread.native.end(), in_function);
+  for (const PythonFrame& frame : thread.python) {
+    if (communicates(frame)) return true;
+    if (!is_standard(frame.file) && within(frame.file, "torch/").empty()) break;
+  }
+  for (const NativeFrame& frame : thread.native) {
+    if (frame.function.starts_with("_PyEval_")) break;
+    if (communicates(frame)) return true;
+  }
+  return false;
 }
 
 Stance stance_of(const RankStacks& rank, bool sockets_count) {
@@ -61,32 +103,29 @@ Stance stance_of(const RankStacks& rank, bool sockets_count) {
   return main.python.empty() && main.native.empty() && !rank.note.empty() ? Stance::unknown : Stance::apart;
 }
 
-/// The same for ranks that are at the same place.
-std::string place_key(const RankStacks& rank) {
-  if (rank.threads.empty()) return rank.note;
+/// Equal for ranks that are at the same place. Parts and not one text, as names of a process may hold any separator.
+using Place = std::pair<char, std::vector<std::tuple<std::string_view, std::string_view, std::uint64_t>>>;
+
+Place place_of(const RankStacks& rank) {
+  if (rank.threads.empty()) return {'n', {{rank.note, "", 0}}};
   const ThreadStack& main = rank.threads.front();
-  std::string key;
-  for (const PythonFrame& frame : main.python) key += concat(frame.function, "\n", frame.file, "\n", frame.line, "\n");
-  if (!main.python.empty()) return key;
+  Place place{'p', {}};
+  for (const PythonFrame& frame : main.python) place.second.emplace_back(frame.function, frame.file, frame.line);
+  if (!main.python.empty()) return place;
   for (const NativeFrame& frame : main.native) {
-    key += concat(frame.module ? frame.module->path : "", "\n",
-                  frame.function.empty() ? concat(frame.address) : frame.function, "\n");
+    const std::string_view path = frame.module ? std::string_view(frame.module->path) : "";
+    place.second.emplace_back(frame.function, path, frame.function.empty() ? frame.address : 0);
   }
-  return main.native.empty() ? main.doing : key;
+  return main.native.empty() ? Place{'d', {{main.doing, "", 0}}} : Place{'f', std::move(place.second)};
 }
 
 std::string_view file_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
-bool is_library(const PythonFrame& frame) {
-  return frame.file.find("-packages/") != std::string::npos || frame.file.find("/lib/python") != std::string::npos ||
-         frame.file.starts_with("<frozen ");
-}
+bool is_library(const PythonFrame& frame) { return is_standard(frame.file) || !in_packages(frame.file).empty(); }
 
 /// Without the folder of installed packages, of the standard library, or of the job.
 std::string_view short_path(std::string_view path, std::string_view directory) {
-  for (const std::string_view mark : {"site-packages/", "dist-packages/"}) {
-    if (const std::size_t at = path.find(mark); at != std::string_view::npos) return path.substr(at + mark.size());
-  }
+  if (const std::string_view package = in_packages(path); !package.empty()) return package;
   if (const std::size_t at = path.find("/lib/python3."); at != std::string_view::npos) {
     return path.substr(path.find('/', at + 5) + 1);
   }
@@ -144,15 +183,16 @@ class Text {
   std::string text_;
 };
 
-/// At most `limit` lines: the middle is left out.
+/// At most `limit` lines: the middle is left out. `left_out`: outer frames that are not there, at least.
 template <class Frame, class LineOf>
-void add_frames(Text& text, const std::vector<Frame>& frames, std::size_t limit, LineOf line) {
+void add_frames(Text& text, const std::vector<Frame>& frames, std::size_t left_out, std::size_t limit, LineOf line) {
   const std::size_t outer = frames.size() > limit ? limit / 3 : 0;
   const std::size_t inner = frames.size() > limit ? limit - outer - 1 : frames.size();
   for (std::size_t i = 0; i < frames.size(); ++i) {
     if (i == inner) text.line(4, concat("... ", frames.size() - inner - outer, " frames"));
     if (i < inner || i >= frames.size() - outer) text.line(4, line(frames[i]));
   }
+  if (left_out > 0) text.line(4, concat("... at least ", counted(static_cast<long long>(left_out), "more frame")));
 }
 
 std::string describe(const ThreadStack& thread, Stance stance) {
@@ -179,12 +219,35 @@ ThreadStack common_stack(const StackGroup& group) {
     const ThreadStack& main = rank->threads.front();
     for (std::size_t i = 0; i < common.python.size(); ++i) {
       std::erase_if(common.python[i].numbers, [&](const auto& number) {
+        if (i >= main.python.size()) return true;
         const auto& others = main.python[i].numbers;
         return std::find(others.begin(), others.end(), number) == others.end();
       });
     }
   }
   return common;
+}
+
+std::string describe_awaited(const RankStacks& process);
+
+/// "load_batch (train.py:7), sleeps"
+std::string summary(const RankStacks& rank, Stance stance) {
+  if (rank.threads.empty()) return "has ended";
+  const ThreadStack& main = rank.threads.front();
+  const auto own = std::find_if_not(main.python.begin(), main.python.end(), is_library);
+  std::string place;
+  if (const auto frame = own != main.python.end() ? own : main.python.begin(); frame != main.python.end()) {
+    place = concat(frame->function, " (", file_name(frame->file), ":", frame->line, "), ");
+  } else if (const std::string names = native_names(main); !names.empty()) {
+    place = names + ", ";
+  }
+  place += describe(main, stance);
+  return rank.awaited.empty() ? place : concat(place, "; ", describe_awaited(rank.awaited.front()));
+}
+
+/// "child 4711 python3: load_batch (data.py:7), sleeps"
+std::string describe_awaited(const RankStacks& process) {
+  return concat("child ", process.read_pid(), " ", process.program, ": ", summary(process, Stance::apart));
 }
 
 void add_group(Text& text, const StackGroup& group, std::size_t limit, const std::string& directory) {
@@ -197,11 +260,18 @@ void add_group(Text& text, const StackGroup& group, std::size_t limit, const std
   if (first.threads.empty()) return text.line(2, concat(who, ": ", first.note.empty() ? "has ended" : first.note));
   const ThreadStack main = common_stack(group);
   text.line(2, concat(who, ": ", describe(main, group.stance), ", ", cpu_text(group.ranks)));
-  add_frames(text, main.python, limit, [&](const PythonFrame& frame) { return line_of(frame, directory); });
+  add_frames(text, main.python, main.python_left_out, limit,
+             [&](const PythonFrame& frame) { return line_of(frame, directory); });
   if (main.python.empty()) {
-    add_frames(text, main.native, limit, [](const NativeFrame& frame) { return line_of(frame); });
+    add_frames(text, main.native, main.native_left_out, limit, [](const NativeFrame& frame) { return line_of(frame); });
   } else if (const std::string names = native_names(main); !names.empty()) {
     text.line(4, concat("native: ", names));
+  }
+  std::size_t children = 0;
+  for (const RankStacks* rank : group.ranks) {
+    for (const RankStacks& process : rank->awaited) {
+      if (children++ < max_shown_children) text.line(4, describe_awaited(process));
+    }
   }
   if (!first.note.empty()) text.line(4, concat("(", first.note, ")"));
 }
@@ -210,24 +280,49 @@ std::string headline(const StackPage& page) {
   return concat("where the ranks of this machine are", page.why.empty() ? "" : ", ", page.why, ":\n");
 }
 
-nlohmann::json python_json(const std::vector<PythonFrame>& frames) {
-  auto list = nlohmann::json::array();
+Json python_json(const std::vector<PythonFrame>& frames) {
+  auto list = Json::array();
   for (const PythonFrame& frame : frames) {
-    auto numbers = nlohmann::json::object();
+    auto numbers = Json::object();
     for (const auto& [name, value] : frame.numbers) numbers[name] = value;
     list.push_back({{"function", frame.function}, {"file", frame.file}, {"line", frame.line}, {"numbers", numbers}});
   }
   return list;
 }
 
-nlohmann::json native_json(const std::vector<NativeFrame>& frames) {
-  auto list = nlohmann::json::array();
+Json native_json(const std::vector<NativeFrame>& frames) {
+  auto list = Json::array();
   for (const NativeFrame& frame : frames) {
-    list.push_back({{"function", frame.function.empty() ? nlohmann::json(nullptr) : nlohmann::json(frame.function)},
-                    {"module", frame.module ? nlohmann::json(frame.module->path) : nlohmann::json(nullptr)},
+    list.push_back({{"function", frame.function.empty() ? Json(nullptr) : Json(frame.function)},
+                    {"module", frame.module ? Json(frame.module->path) : Json(nullptr)},
                     {"address", frame.address}});
   }
   return list;
+}
+
+Json rank_json(const RankStacks& rank) {
+  Json threads = Json::array();
+  for (const ThreadStack& thread : rank.threads) {
+    threads.push_back({{"tid", thread.tid},
+                       {"name", thread.name},
+                       {"state", std::string(1, thread.state)},
+                       {"doing", thread.doing},
+                       {"python", python_json(thread.python)},
+                       {"python_left_out", thread.python_left_out},
+                       {"native", native_json(thread.native)},
+                       {"native_left_out", thread.native_left_out}});
+  }
+  Json awaited = Json::array();
+  for (const RankStacks& process : rank.awaited) awaited.push_back(rank_json(process));
+  return {{"rank", rank.rank},
+          {"pid", rank.pid},
+          {"child", rank.child != 0 ? Json(rank.child) : Json(nullptr)},
+          {"program", rank.program},
+          {"cpu", std::round(rank.cpu * 1000) / 1000},
+          {"note", rank.note.empty() ? Json(nullptr) : Json(rank.note)},
+          {"threads_left_out", rank.threads_left_out},
+          {"threads", std::move(threads)},
+          {"awaited", std::move(awaited)}};
 }
 
 }  // namespace
@@ -235,10 +330,10 @@ nlohmann::json native_json(const std::vector<NativeFrame>& frames) {
 std::vector<StackGroup> group_ranks(const StackPage& page) {
   const bool library_used = std::any_of(page.ranks.begin(), page.ranks.end(),
                                         [](const RankStacks& rank) { return stance_of(rank, false) == Stance::waits; });
-  std::map<std::pair<Stance, std::string>, StackGroup> by_place;
+  std::map<std::pair<Stance, Place>, StackGroup> by_place;
   for (const RankStacks& rank : page.ranks) {
     const Stance stance = stance_of(rank, !library_used);
-    StackGroup& group = by_place[{stance, place_key(rank)}];
+    StackGroup& group = by_place[{stance, place_of(rank)}];
     group.stance = stance;
     group.ranks.push_back(&rank);
   }
@@ -260,15 +355,8 @@ HeldUp find_culprits(const StackPage& page, std::size_t world) {
   const bool smallest = groups.size() > 1 && first.stance == Stance::waits && groups[1].stance == Stance::waits &&
                         first.ranks.size() < groups[1].ranks.size();
   if (!smallest && (elsewhere == 0 || 2 * elsewhere > world)) return {};
-  const ThreadStack& main = first.ranks.front()->threads.front();
-  const auto own = std::find_if_not(main.python.begin(), main.python.end(), is_library);
-  std::string place;
-  if (const auto frame = own != main.python.end() ? own : main.python.begin(); frame != main.python.end()) {
-    place = concat(frame->function, " (", file_name(frame->file), ":", frame->line, "), ");
-  } else if (const std::string names = native_names(main); !names.empty()) {
-    place = names + ", ";
-  }
-  return {numbers_of(first.ranks), plain_line(place + main.doing)};
+  return {numbers_of(first.ranks), plain_line(concat(smallest ? "is elsewhere: " : "held up the others: ",
+                                                     summary(*first.ranks.front(), first.stance)))};
 }
 
 std::string short_text(const StackPage& page, const std::string& directory) {
@@ -285,50 +373,42 @@ std::string full_text(const StackPage& page) {
   Text text(file_columns);
   constexpr std::size_t no_limit = 1'000'000;
   for (const StackGroup& group : group_ranks(page)) add_group(text, group, no_limit, {});
-  for (const RankStacks& rank : page.ranks) {
+  const auto add_process = [&](const RankStacks& rank, std::string_view whose) {
     text.line(0, "");
-    text.line(0, concat("rank ", rank.rank, " (pid ", rank.child != 0 ? rank.child : rank.pid, " ", rank.program, "), ",
+    text.line(0, concat(whose, "rank ", rank.rank, " (pid ", rank.read_pid(), " ", rank.program, "), ",
                         counted(static_cast<long long>(rank.threads.size()), "thread"),
                         rank.threads_left_out > 0 ? concat(" and ", rank.threads_left_out, " more") : "",
                         rank.note.empty() ? "" : ": " + rank.note));
     for (const ThreadStack& thread : rank.threads) {
       text.line(2, concat("thread ", thread.tid, " (", thread.name, "): ", thread.doing));
-      add_frames(text, thread.python, no_limit, [](const PythonFrame& frame) { return line_of(frame, {}); });
-      add_frames(text, thread.native, no_limit, [](const NativeFrame& frame) { return "native: " + line_of(frame); });
+      add_frames(text, thread.python, thread.python_left_out, no_limit,
+                 [](const PythonFrame& frame) { return line_of(frame, {}); });
+      add_frames(text, thread.native, thread.native_left_out, no_limit,
+                 [](const NativeFrame& frame) { return "native: " + line_of(frame); });
     }
+  };
+  for (const RankStacks& rank : page.ranks) {
+    add_process(rank, "");
+    for (const RankStacks& process : rank.awaited) add_process(process, "child of ");
   }
   return headline(page) + text.take();
 }
 
 std::string json_text(const StackPage& page) {
-  using Json = nlohmann::json;
   constexpr std::array<const char*, 4> stances{"halted", "apart", "waits", "unknown"};
-  Json json{{"schema_version", 1}, {"why", page.why}, {"groups", Json::array()}, {"ranks", Json::array()}};
+  Json json{{"schema_version", 1}, {"why", page.why}, {"groups", Json::array()}};
   json["time_us"] = std::chrono::duration_cast<std::chrono::microseconds>(page.at.time_since_epoch()).count();
   for (const StackGroup& group : group_ranks(page)) {
     json["groups"].push_back(
         {{"ranks", numbers_of(group.ranks)}, {"stance", stances[static_cast<std::size_t>(group.stance)]}});
   }
-  for (const RankStacks& rank : page.ranks) {
-    Json threads = Json::array();
-    for (const ThreadStack& thread : rank.threads) {
-      threads.push_back({{"tid", thread.tid},
-                         {"name", thread.name},
-                         {"state", std::string(1, thread.state)},
-                         {"doing", thread.doing},
-                         {"python", python_json(thread.python)},
-                         {"native", native_json(thread.native)}});
-    }
-    json["ranks"].push_back({{"rank", rank.rank},
-                             {"pid", rank.pid},
-                             {"child", rank.child != 0 ? Json(rank.child) : Json(nullptr)},
-                             {"program", rank.program},
-                             {"cpu", std::round(rank.cpu * 1000) / 1000},
-                             {"note", rank.note.empty() ? Json(nullptr) : Json(rank.note)},
-                             {"threads_left_out", rank.threads_left_out},
-                             {"threads", std::move(threads)}});
-  }
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  // Rank by rank, as the values of a page need many times the memory of its text.
+  const auto dump = [](const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); };
+  std::string text = dump(json);
+  text.replace(text.size() - 1, 1, R"(,"ranks":[)");
+  for (const RankStacks& rank : page.ranks)
+    text += concat(&rank == page.ranks.data() ? "" : ",", dump(rank_json(rank)));
+  return text + "]}";
 }
 
 }  // namespace ddrun::inspect

@@ -27,6 +27,8 @@ namespace {
 constexpr std::size_t max_reading_threads = 4;  ///< of one reading
 /// Of all readings, with those that are blocked for good.
 constexpr int max_threads_at_once = 40;
+/// Of all ranks.
+constexpr std::size_t max_page_bytes = std::size_t{16} << 20U;
 constexpr Milliseconds read_time{1500};
 /// Then the page is made without names, as a file whose disk does not answer would have given them.
 constexpr Milliseconds naming_time{700};
@@ -69,8 +71,12 @@ struct StackReader::Work {
   }
   template <class Use>
   void for_each_frame(Use use) {
+    const auto in_threads = [&](RankStacks& process) {
+      for (ThreadStack& thread : process.threads) std::for_each(thread.native.begin(), thread.native.end(), use);
+    };
     for (RankStacks& rank : page.ranks) {
-      for (ThreadStack& thread : rank.threads) std::for_each(thread.native.begin(), thread.native.end(), use);
+      in_threads(rank);
+      std::for_each(rank.awaited.begin(), rank.awaited.end(), in_threads);
     }
   }
   /// Whose functions are to be named; none if the page is claimed.
@@ -198,12 +204,13 @@ void StackReader::State::start_reading_threads(std::uint64_t id, const Work& wor
   for (std::size_t first = 0; first < count; ++first) {
     std::map<pid_t, ProcessCache> known;
     for (std::size_t i = first; i < targets.size(); i += count) known.insert(last.extract(targets[i].pid));
-    start_thread([post, targets, all_threads = work.all_threads(), first, count, id, known = std::move(known),
-                  deadline = Clock::now() + read_time]() mutable {
+    const ReadLimits limits{work.all_threads(), max_page_bytes / targets.size(), Clock::now() + read_time};
+    start_thread([post, targets, limits, first, count, id, known = std::move(known)]() mutable {
       std::vector<std::pair<std::size_t, RankStacks>> ranks;
+      TcpPeers peers;
       // Facts of all first: to read these never blocks.
       for (std::size_t i = first; i < targets.size(); i += count) {
-        ranks.emplace_back(i, read_facts(targets[i].rank, targets[i].pid));
+        ranks.emplace_back(i, read_facts(targets[i].rank, targets[i].pid, peers));
         post([i, cpu = cpu_time(ranks.back().second), facts = ranks.back().second](State&, Reading* to) mutable {
           if (to == nullptr || to->stage != Reading::Stage::reading) return;
           to->work->cpu[i] = cpu;
@@ -213,7 +220,7 @@ void StackReader::State::start_reading_threads(std::uint64_t id, const Work& wor
       }
       for (auto& [i, rank] : ranks) {
         ProcessCache& cache = known[rank.pid];
-        read_stacks(rank, cache, all_threads, deadline);
+        read_stacks(rank, cache, peers, limits);
         post([id, i = i, rank = std::move(rank), cache = std::move(cache)](State& state, Reading* to) mutable {
           state.processes[rank.pid] = std::move(cache);
           if (to == nullptr || to->stage != Reading::Stage::reading) return;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -23,7 +24,8 @@ namespace {
 
 constexpr unsigned max_sections = 4096;
 constexpr std::size_t max_symbol = 2048;
-constexpr std::size_t max_function_name = 100;
+constexpr std::size_t max_function_name = 100;  ///< with template arguments
+constexpr std::size_t max_whole_name = 300;
 constexpr std::size_t symbols_at_once = 4096;
 /// Of a file, whose tables may be as long as a sparse file; PyTorch's have half a million.
 constexpr std::uint64_t max_symbols = std::uint64_t{8} << 20U;
@@ -203,6 +205,22 @@ std::tuple<dev_t, ino_t, std::uint64_t> key_of(const NativeFrame& frame) {
   return {frame.module->device, frame.module->inode, frame.address};
 }
 
+/// Of a symbol that is not demangled, such as a lambda's of pybind11: "pybind11::cpp_function::initialize<…>".
+std::string leading_names(const std::string& symbol) {
+  std::string name;
+  std::string_view left = std::string_view(symbol).substr(std::min(symbol.find_first_not_of("_ZNKL"), symbol.size()));
+  if (left.starts_with("St")) name = "std", left.remove_prefix(2);
+  std::size_t length = 0;
+  for (;;) {
+    const auto [end, error] = std::from_chars(left.data(), left.data() + left.size(), length);
+    left.remove_prefix(static_cast<std::size_t>(end - left.data()));
+    if (error != std::errc() || length == 0 || length > left.size()) break;
+    name += concat(name.empty() ? "" : "::", left.substr(0, length));
+    left.remove_prefix(length);
+  }
+  return cut_line(name.empty() ? symbol : name + "<…>", max_whole_name);
+}
+
 }  // namespace
 
 std::string function_name(const std::string& symbol) {
@@ -213,10 +231,10 @@ std::string function_name(const std::string& symbol) {
           ? abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status)
           : nullptr,
       std::free);
-  if (!demangled) return name;
+  if (!demangled) return leading_names(name);
   name = without_types(demangled.get(), true);
   if (name.size() > max_function_name) name = without_types(demangled.get(), false);
-  return name.empty() ? demangled.get() : name;
+  return cut_line(name.empty() ? demangled.get() : name, max_whole_name);
 }
 
 void look_up_names(const std::vector<NativeFrame>& frames, NameCache& cache, Deadline deadline) {

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -102,34 +103,53 @@ std::string read_address(std::string_view text) {
 
 bool is_socket(std::string_view link) { return link.starts_with("socket:["); }
 
-std::string link_of(pid_t pid, std::uint64_t fd) {
-  char path[PATH_MAX];
-  const ssize_t size = ::readlink(concat("/proc/", pid, "/fd/", static_cast<int>(fd)).c_str(), path, sizeof path);
-  return size > 0 ? std::string(path, static_cast<std::size_t>(size)) : std::string();
-}
-
 /// "/mnt/x", "10.0.0.2:4711", "a pipe", "a Unix socket".
-std::string describe_descriptor(const std::string& link, pid_t pid) {
-  constexpr std::size_t max_table = std::size_t{4} << 20U;
+std::string describe_descriptor(const std::string& link, pid_t pid, TcpPeers& peers) {
   if (link.empty()) return "a descriptor";
   if (link.starts_with("pipe:")) return "a pipe";
   if (!is_socket(link)) return link;
-  const std::string_view inode = std::string_view(link).substr(8, link.size() - 9);
-  for (const char* table : {"tcp", "tcp6"}) {
-    const auto text = read_small_file(concat("/proc/", pid, "/net/", table), max_table);
-    if (std::string peer = text ? find_tcp_peer(*text, inode) : std::string(); !peer.empty()) return peer;
-  }
-  return "a socket";
+  const std::string peer = peers.find(pid, std::string_view(link).substr(8, link.size() - 9));
+  return peer.empty() ? "a socket" : peer;
 }
 
-/// The descriptor that a poll is about if it is only one.
-std::optional<int> only_polled(const SystemCall& call, const Memory* memory) {
-  if (memory == nullptr || call.arguments[1] != 1) return std::nullopt;
+/// The first descriptor of a poll.
+std::optional<int> first_polled(const SystemCall& call, const Memory* memory) {
+  if (memory == nullptr || call.arguments[1] == 0) return std::nullopt;
   const auto polled = memory->get<struct pollfd>(call.arguments[0]);
   return polled ? std::optional(polled->fd) : std::nullopt;
 }
 
+/// restart_syscall(2) goes on after SIGSTOP and SIGCONT with the arguments of one of these calls; which one is no
+/// longer known. Clocks have small numbers, a poll small ones where a futex has its operation and a sleep a pointer.
+long interrupted_call(const SystemCall& call) {
+  constexpr std::uint64_t max_small = 4096;  // nothing is mapped below
+  constexpr std::uint64_t futex_flags = 128 | 256;
+  const std::uint64_t operation = call.arguments[1] & ~futex_flags;
+  if (call.arguments[0] < max_small || call.arguments[1] >= max_small) return SYS_clock_nanosleep;
+  if (operation != call.arguments[1] && (operation == 0 || operation == 9)) return SYS_futex;  // FUTEX_WAIT(_BITSET)
+#ifdef SYS_poll
+  if (call.arguments[1] != 0) return SYS_poll;
+#endif
+  return SYS_clock_nanosleep;
+}
+
+/// The word with this number in a line of words between blanks.
+std::string_view word_at(std::string_view line, std::size_t number) {
+  for (;; --number) {
+    line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+    const std::size_t end = std::min(line.find(' '), line.size());
+    if (number == 0 || line.empty()) return line.substr(0, end);
+    line.remove_prefix(end);
+  }
+}
+
 }  // namespace
+
+std::string read_link(const std::string& link) {
+  char path[PATH_MAX];
+  const ssize_t size = ::readlink(link.c_str(), path, sizeof path);
+  return size > 0 ? std::string(path, static_cast<std::size_t>(size)) : std::string();
+}
 
 std::optional<SystemCall> parse_system_call(std::string_view line) {
   const std::vector<std::string> words = split(line, ' ');
@@ -146,36 +166,56 @@ std::optional<SystemCall> parse_system_call(std::string_view line) {
   return call;
 }
 
-std::string find_tcp_peer(std::string_view table, std::string_view inode) {
-  const std::string word = concat(" ", inode, " ");
-  for (std::size_t at = table.find(word); at != std::string_view::npos; at = table.find(word, at + 1)) {
-    const std::size_t begin = table.rfind('\n', at) + 1;
-    std::vector<std::string> words = split(table.substr(begin, table.find('\n', at) - begin), ' ');
-    std::erase(words, "");
-    constexpr std::size_t own_at = 1;
-    constexpr std::size_t peer_at = 2;
-    constexpr std::size_t inode_at = 9;
-    if (words.size() <= inode_at || words[inode_at] != inode) continue;
-    if (std::string peer = read_address(words[peer_at]); !peer.empty()) return peer;
-    const std::string own = read_address(words[own_at]);
-    return own.empty() ? own : "*" + own.substr(own.rfind(':'));
+TcpTable parse_tcp_table(std::string_view text) {
+  TcpTable table;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    const std::string_view inode = word_at(line, 9);
+    if (inode.empty() || inode == "0") continue;
+    std::string address = read_address(word_at(line, 2));
+    if (address.empty()) {
+      const std::string own = read_address(word_at(line, 1));
+      if (!own.empty()) address = "*" + own.substr(own.rfind(':'));
+    }
+    if (!address.empty()) table.emplace(inode, std::move(address));
   }
-  return {};
+  return table;
 }
 
-Activity describe_system_call(const SystemCall& call, pid_t pid, const Memory* memory) {
+std::string TcpPeers::find(pid_t pid, std::string_view inode) {
+  constexpr std::size_t max_table = std::size_t{4} << 20U;
+  const auto [table, is_new] = tables_.try_emplace(read_link(concat("/proc/", pid, "/ns/net")));
+  for (const char* name : {"tcp", "tcp6"}) {
+    if (is_new)
+      table->second.merge(
+          parse_tcp_table(read_small_file(concat("/proc/", pid, "/net/", name), max_table).value_or("")));
+  }
+  const auto found = table->second.find(std::string(inode));
+  return found != table->second.end() ? found->second : std::string();
+}
+
+std::string link_of(pid_t pid, int fd) { return read_link(concat("/proc/", pid, "/fd/", fd)); }
+
+Activity describe_system_call(SystemCall call, pid_t pid, const Memory* memory, TcpPeers& peers) {
+  if (call.number == SYS_restart_syscall) call.number = interrupted_call(call);
   const auto* known = std::find_if(std::begin(known_calls), std::end(known_calls),
                                    [&](const Known& one) { return one.number == call.number; });
-  if (call.number < 0) return {"is in the kernel", false, false};
-  if (known == std::end(known_calls)) return {concat("is in system call ", call.number), false, false};
-  Activity activity{std::string(known->text), false, call.number == SYS_wait4 || call.number == SYS_waitid};
-  std::optional<std::uint64_t> fd;
-  if (known->first == First::descriptor) fd = call.arguments[0];
-  if (known->first == First::poll_set) fd = only_polled(call, memory);
-  if (fd) {
-    const std::string link = link_of(pid, *fd);
+  if (call.number < 0) return {"is in the kernel"};
+  if (known == std::end(known_calls)) return {concat("is in system call ", call.number)};
+  Activity activity{std::string(known->text)};
+  activity.awaits_child = call.number == SYS_wait4 || call.number == SYS_waitid;
+  if (call.number == SYS_wait4) activity.child = std::max(static_cast<int>(call.arguments[0]), 0);
+  if (call.number == SYS_waitid && call.arguments[0] == P_PID) activity.child = static_cast<int>(call.arguments[1]);
+  std::optional<int> fd;
+  if (known->first == First::descriptor) fd = static_cast<int>(call.arguments[0]);
+  if (known->first == First::poll_set) fd = first_polled(call, memory);
+  const bool is_only = known->first != First::poll_set || call.arguments[1] == 1;
+  const std::string link = fd ? link_of(pid, *fd) : std::string();
+  if (link.starts_with("pipe:")) activity.pipe = link;
+  if (fd && is_only) {
     activity.on_socket = is_socket(link);
-    activity.text += " " + describe_descriptor(link, pid);
+    activity.text += " " + describe_descriptor(link, pid, peers);
   } else if (known->first == First::poll_set) {
     activity.text += " events (poll)";
   }

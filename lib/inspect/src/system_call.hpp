@@ -4,9 +4,11 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 
 #include "memory.hpp"
 
@@ -23,19 +25,37 @@ struct SystemCall {
 /// Nothing for "running", and for text that is no such line.
 [[nodiscard]] std::optional<SystemCall> parse_system_call(std::string_view line);
 
+/// Of TCP sockets, by inode: the peer, "10.0.0.2:4711", "[::1]:4711", or the own address of one that listens, "*:4711".
+using TcpTable = std::unordered_map<std::string, std::string>;
+/// From the text of /proc/net/tcp or tcp6.
+[[nodiscard]] TcpTable parse_tcp_table(std::string_view text);
+
+/// The tables of each network namespace, read once: a look at one costs as much as all of its sockets.
+class TcpPeers {
+ public:
+  /// Empty if it is no TCP socket.
+  [[nodiscard]] std::string find(pid_t pid, std::string_view inode);
+
+ private:
+  std::map<std::string, TcpTable> tables_;  ///< by the link /proc/PID/ns/net
+};
+
 /// What a thread does in this call.
 struct Activity {
   std::string text;  ///< "sleeps", "reads /mnt/x", "receives from 10.0.0.2:4711", "system call 425"
   bool on_socket = false;
   bool awaits_child = false;
+  pid_t child = 0;        ///< the one that is awaited, in the process's own PID namespace; 0: any
+  std::string pipe = {};  ///< "pipe:[4711]": what it reads or waits for; empty: no pipe
 };
 
 /// `memory`, of the process, tells which descriptors a poll is about; null: not known. Reads links and tables in /proc
 /// of the process, no file of its own.
-[[nodiscard]] Activity describe_system_call(const SystemCall& call, pid_t pid, const Memory* memory);
+[[nodiscard]] Activity describe_system_call(SystemCall call, pid_t pid, const Memory* memory, TcpPeers& peers);
 
-/// The peer of a TCP socket by its inode, from the text of /proc/net/tcp or tcp6: "10.0.0.2:4711", "[::1]:4711"; the
-/// own address of one that listens, as "*:4711"; empty if it is not there.
-[[nodiscard]] std::string find_tcp_peer(std::string_view table, std::string_view inode);
+/// Where a link of /proc leads to; empty if it cannot be read.
+[[nodiscard]] std::string read_link(const std::string& link);
+/// /proc/PID/fd/FD
+[[nodiscard]] std::string link_of(pid_t pid, int fd);
 
 }  // namespace ddrun::inspect

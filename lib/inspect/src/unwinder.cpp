@@ -12,7 +12,6 @@ namespace ddrun::inspect {
 
 namespace {
 
-constexpr std::size_t max_native_frames = 128;
 constexpr std::size_t max_stack_bytes = std::size_t{32} << 10U;
 /// Of a description, in bytes: it bounds its instructions too, of which each has at least one.
 constexpr std::size_t max_description = std::size_t{64} << 10U;

@@ -28,6 +28,12 @@ namespace {
 
 using Threads = std::map<pid_t, std::vector<PythonFrame>>;
 
+Threads frames_of(const std::map<pid_t, PythonStack>& stacks) {
+  Threads threads;
+  for (const auto& [tid, stack] : stacks) threads[tid] = stack.frames;
+  return threads;
+}
+
 // What recorded/hang.py does once it says "ready".
 const std::vector<std::string> main_thread = {
     "wait hang.py:62",
@@ -119,7 +125,7 @@ Live read_sleeping(Run& python) {
   if (!live.unsupported_reason.empty()) return live;
   // It says so a moment before its threads sleep.
   const auto is_asleep = [&] {
-    live.threads = reader->read(*memory);
+    live.threads = frames_of(reader->read(*memory));
     return std::ranges::all_of(live.threads, [](const auto& thread) {
       const auto& frames = thread.second;
       return !frames.empty() && (frames[0].line == 62 || frames[0].line == 87);
@@ -139,7 +145,7 @@ struct Located {
 Threads read_threads(const RecordedMemory& memory) {
   const auto reader = PythonReader::find(memory, memory.mappings());
   REQUIRE(reader);
-  return reader->read(memory);
+  return frames_of(reader->read(memory));
 }
 
 Located locate(const RecordedMemory& memory) {
@@ -225,7 +231,7 @@ TEST_CASE("frames of recorded processes of all supported versions") {
   const auto reader = PythonReader::find(memory, memory.mappings());
   REQUIRE(reader);
   CHECK(reader->unsupported_reason().empty());
-  const Threads threads = reader->read(memory);
+  const Threads threads = frames_of(reader->read(memory));
   check_frames(threads);
   CHECK(thread_in(threads, "main").front().file == "/tmp/job/hang.py");
   // It holds all that was read.
@@ -239,6 +245,9 @@ TEST_CASE("a circle of frames ends") {
   const Threads threads = read_threads(memory);
   CHECK(threads.size() == 3);
   CHECK(std::ranges::count_if(threads, [](const auto& thread) { return thread.second.size() == 512; }) == 1);
+  // What is above the limit is counted.
+  const auto stacks = PythonReader::find(memory, memory.mappings())->read(memory);
+  CHECK(std::ranges::count_if(stacks, [](const auto& thread) { return thread.second.left_out == 2000 - 512; }) == 1);
 }
 
 TEST_CASE("a circle of threads ends") {
@@ -265,7 +274,7 @@ TEST_CASE("a thread that has left a frame while it was read is read once more") 
   const auto reader = PythonReader::find(memory, memory.mappings());
   REQUIRE(reader);
   const Located at = locate(memory);
-  check_frames(reader->read(Stale(memory, at.thread + at.layout.at.thread_frame)));
+  check_frames(frames_of(reader->read(Stale(memory, at.thread + at.layout.at.thread_frame))));
 }
 
 TEST_CASE("what cannot be read is named") {

@@ -23,8 +23,8 @@ int main(int argc, char** argv) {
   const auto mappings = read_mappings(pid);
   const auto reader = PythonReader::find(recording, mappings);
   if (!reader || !reader->unsupported_reason().empty()) return 1;
-  for (const auto& [tid, frames] : reader->read(recording)) {
-    for (const auto& frame : frames)
+  for (const auto& [tid, stack] : reader->read(recording)) {
+    for (const auto& frame : stack.frames)
       std::printf("%d %s %s:%d\n", tid, frame.function.c_str(), frame.file.c_str(), frame.line);
   }
 

@@ -2,8 +2,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
 
+using namespace ddrun;
 using namespace ddrun::inspect;
 
 namespace {
@@ -62,7 +64,7 @@ TEST_CASE("the page begins with the rank that the others wait for") {
         "    main                         train.py:18\n");
   const HeldUp culprits = find_culprits(page, 4);
   CHECK(culprits.ranks == std::vector{2});
-  CHECK(culprits.place == "load_batch (train.py:7), sleeps");
+  CHECK(culprits.why == "held up the others: load_batch (train.py:7), sleeps");
 }
 
 TEST_CASE("of a group's numbers those are shown that all its ranks have") {
@@ -84,8 +86,99 @@ TEST_CASE("of ranks that all wait the smaller group comes first") {
   page.ranks[2].threads[0].python[0].function = "barrier";
   CHECK(first_group(page) == std::vector{2});
   CHECK(find_culprits(page, 3).ranks == std::vector{2});
+  CHECK(find_culprits(page, 3).why == "is elsewhere: main (train.py:18), waits for other ranks");
   page.ranks.pop_back();
   CHECK(find_culprits(page, 3).ranks.empty());
+}
+
+namespace {
+
+/// Whether a rank with these files of frames, innermost first, and these functions of native ones waits for others.
+bool waits(const std::vector<std::string>& files, const std::vector<std::string>& functions = {}) {
+  std::vector<PythonFrame> frames;
+  for (const std::string& file : files) frames.push_back({"f", file, 1, {}});
+  StackPage page{"", {}, {rank_at(0, frames, "sleeps")}};
+  for (const std::string& function : functions) page.ranks[0].threads[0].native.push_back({nullptr, 1, function});
+  return group_ranks(page).at(0).stance == Stance::waits;
+}
+
+}  // namespace
+
+TEST_CASE("a rank waits for others where its innermost frames do") {
+  const std::string torch = packages + "torch/";
+  const std::string program = "/job/train.py";
+  const std::string c10d = torch + "distributed/distributed_c10d.py";
+  CHECK(waits({c10d, torch + "distributed/c10d_logger.py", program}));
+  CHECK(waits({"/usr/lib/python3.11/threading.py", torch + "utils/_contextlib.py", c10d, program}));
+  for (const char* checkout : {"/src/pytorch/torch/", "torch/", "/usr/lib/python3/dist-packages/torch/"}) {
+    CAPTURE(checkout);
+    CHECK(waits({concat(checkout, "_ops.py"), concat(checkout, "distributed/distributed_c10d.py"), program}));
+    CHECK_FALSE(waits({program, concat(checkout, "distributed/distributed_c10d.py")}));
+  }
+  // A save in a collective of its own, and one in a file.
+  const std::string saver = torch + "distributed/checkpoint/state_dict_saver.py";
+  CHECK(waits({c10d, torch + "distributed/checkpoint/utils.py", saver, program}));
+  CHECK_FALSE(waits({torch + "serialization.py", torch + "distributed/checkpoint/filesystem.py", saver, program}));
+  // What lies below the program for all of its run, and what calls it.
+  for (const char* part : {"elastic/multiprocessing/errors/__init__.py", "fsdp/_runtime_utils.py", "optim/zero.py",
+                           "_composable/fsdp/_fsdp_state.py", "pipelining/schedules.py", "tensor/_dispatch.py",
+                           "algorithms/join.py", "launcher/api.py", "run.py"}) {
+    CAPTURE(part);
+    CHECK_FALSE(waits({program, torch + "distributed/" + part, program}));
+    CHECK_FALSE(waits({torch + "nn/modules/module.py", torch + "distributed/" + part, program}));
+    CHECK(waits({c10d, torch + "distributed/" + part, program}));
+  }
+  CHECK(waits({torch + "distributed/nn/functional.py", program}));
+  CHECK_FALSE(waits({torch + "nn/functional.py", program}));
+  CHECK_FALSE(waits({torch + "utils/data/dataloader.py", program}));
+  // Another package, whose loader hangs below a collective of objects.
+  CHECK_FALSE(waits({packages + "fsspec/asyn.py", c10d, program}));
+  CHECK(waits({packages + "horovod/torch/mpi_ops.py", program}));
+  CHECK_FALSE(waits({"/home/me/horovod/train.py", "/home/me/mpi4py/main.py"}));
+  CHECK_FALSE(waits({"/home/me/mytorch/distributed/distributed_c10d.py"}));
+}
+
+TEST_CASE("native functions tell whether a rank waits, up to the interpreter") {
+  const std::string program = "/job/train.py";
+  for (const char* name : {"gloo::transport::wait", "ncclGroupEnd", "MPI_Barrier", "cudaDeviceSynchronize",
+                           "cudaEventSynchronize", "cuStreamSynchronize", "hipStreamSynchronize"}) {
+    CAPTURE(name);
+    CHECK(waits({program}, {"poll", name, "_PyEval_EvalFrameDefault"}));
+    CHECK_FALSE(waits({program}, {"poll", "_PyEval_EvalFrameDefault", name}));
+    CHECK(waits({}, {"poll", name, "main"}));
+  }
+  CHECK_FALSE(waits({program}, {"poll", "cudaMalloc"}));
+}
+
+TEST_CASE("ranks whose stacks only look equal when they are joined are two groups") {
+  const StackPage page{"",
+                       {},
+                       {rank_at(0, {{"x\nf\n1\ny", "f", 2, {{"n", 1}}}}, "sleeps"),
+                        rank_at(1, {{"x", "f", 1, {{"n", 1}}}, {"y", "f", 2, {{"n", 1}}}}, "sleeps")}};
+  CHECK(group_ranks(page).size() == 2);
+  CHECK(full_text(page).find("rank 1 ") != std::string::npos);
+}
+
+TEST_CASE("a child that a rank waits for has a line of its own, and is in the reason") {
+  StackPage page{"", {}, {reducing(0), sleeping(1)}};
+  RankStacks loader = sleeping(1);
+  loader.pid = 4711;
+  loader.threads[0].python[0].function = "__getitem__";
+  page.ranks[1].threads[0].doing = "waits for a pipe";
+  page.ranks[1].awaited = {loader};
+  const std::string line = "child 4711 python3: __getitem__ (train.py:7), sleeps";
+  CHECK(short_text(page, "").find(concat("\n    ", line, "\n")) != std::string::npos);
+  CHECK(full_text(page).find("child of rank 1 (pid 4711 python3), 1 thread\n") != std::string::npos);
+  CHECK(find_culprits(page, 2).why == "held up the others: load_batch (train.py:7), waits for a pipe; " + line);
+  CHECK(nlohmann::json::parse(json_text(page))["ranks"][1]["awaited"][0]["pid"] == 4711);
+}
+
+TEST_CASE("frames above the limit of the reader are said") {
+  StackPage page{"", {}, {sleeping(0)}};
+  page.ranks[0].threads[0].python_left_out = 1488;
+  CHECK(short_text(page, "/job").find("train.py:19\n    ... at least 1488 more frames\n") != std::string::npos);
+  CHECK(full_text(page).find("... at least 1488 more frames\n") != std::string::npos);
+  CHECK(nlohmann::json::parse(json_text(page))["ranks"][0]["threads"][0]["python_left_out"] == 1488);
 }
 
 TEST_CASE("without a communication library who waits on a socket waits") {

@@ -1,7 +1,9 @@
 #include "system_call.hpp"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "ddrun/base/text.hpp"
@@ -31,12 +33,17 @@ TEST_CASE("a system call in words") {
   const UniqueFd in(ends[1]);
   const UniqueFd file(::dup(0));
   const auto describe = [](long number, std::uint64_t first = 0, std::uint64_t second = 0) {
-    return describe_system_call({number, {first, second}}, ::getpid(), nullptr);
+    TcpPeers peers;
+    return describe_system_call({number, {first, second}}, ::getpid(), nullptr, peers);
   };
   CHECK(describe(SYS_clock_nanosleep).text == "sleeps");
   CHECK(describe(SYS_read, static_cast<std::uint64_t>(out.get())).text == "reads a pipe");
   CHECK(describe(SYS_read, 9999).text == "reads a descriptor");
-  CHECK(describe(SYS_wait4).awaits_child);
+  CHECK(describe(SYS_wait4, 4711).awaits_child);
+  CHECK(describe(SYS_wait4, 4711).child == 4711);
+  CHECK(describe(SYS_wait4, ~std::uint64_t{0}).child == 0);
+  CHECK(describe(SYS_waitid, P_PID, 4711).child == 4711);
+  CHECK(describe(SYS_waitid, P_ALL, 4711).child == 0);
   CHECK(describe(SYS_getpid).text == concat("is in system call ", SYS_getpid));
   CHECK(describe(-1).text == "is in the kernel");
   const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM, 0));
@@ -51,14 +58,41 @@ TEST_CASE("the peer of a socket in the kernel's tables") {
       "   0: 0100007F:733D 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0 100 0 0 10 "
       "0\n"
       "   1: 0100007F:8E0C 0200000A:1267 01 00000000:00000000 00:00000000 00000000     0        0 4712 1 0 20 4 30 10 "
-      "-1\n";
-  CHECK(find_tcp_peer(tcp, "4711") == "*:29501");
-  CHECK(find_tcp_peer(tcp, "4712") == "10.0.0.2:4711");
-  CHECK(find_tcp_peer(tcp, "471").empty());
-  CHECK(find_tcp_peer(tcp, "0").empty());
+      "-1\n"
+      "   2: 0100007F:8E0C 0200000A:1268 06 00000000:00000000 03:00000000 00000000     0        0 0 3 0\n"
+      "   3: 0100007F:8E0C\n"
+      "   4: : : 01 0:0 0:0 0 0 0 4713 1\n";
+  CHECK(parse_tcp_table(tcp) == TcpTable{{"4711", "*:29501"}, {"4712", "10.0.0.2:4711"}});
   const std::string tcp6 =
       "   0: 00000000000000000000000001000000:733D 00000000000000000000000001000000:1267 01 0:0 0:0 0 0 0 13 1\n"
       "   1: 0000000000000000FFFF00000100007F:733D 0000000000000000FFFF00000200000A:1267 01 0:0 0:0 0 0 0 14 1\n";
-  CHECK(find_tcp_peer(tcp6, "13") == "[::1]:4711");
-  CHECK(find_tcp_peer(tcp6, "14") == "10.0.0.2:4711");
+  CHECK(parse_tcp_table(tcp6) == TcpTable{{"13", "[::1]:4711"}, {"14", "10.0.0.2:4711"}});
+}
+
+TEST_CASE("a call that SIGCONT has restarted is told by its arguments") {
+  int ends[2] = {};
+  REQUIRE(::pipe(ends) == 0);
+  const UniqueFd out(ends[0]);
+  const UniqueFd in(ends[1]);
+  const pollfd polled{out.get(), POLLIN, 0};
+  const timespec time{};
+  const auto memory = ProcessMemory::open(::getpid());
+  REQUIRE(memory);
+  TcpPeers peers;
+  const auto describe = [&](std::uint64_t first, std::uint64_t second, std::uint64_t third) {
+    return describe_system_call({SYS_restart_syscall, {first, second, third}}, ::getpid(), &*memory, peers).text;
+  };
+  const auto address = [](const auto& what) { return reinterpret_cast<std::uint64_t>(&what); };
+  CHECK(describe(CLOCK_REALTIME, 0, address(time)) == "sleeps");
+  CHECK(describe(CLOCK_BOOTTIME, 0, address(time)) == "sleeps");
+  CHECK(describe(address(time), address(time), 0) == "sleeps");
+  CHECK(describe(address(time), 0, 0) == "sleeps");
+  CHECK(describe(0, 0, 5000) == "sleeps");  // poll without descriptors
+  for (const unsigned operation : {128U, 137U, 128U + 256U, 137U + 256U}) {
+    CHECK(describe(address(time), operation, 2) == "waits for another thread (futex)");
+  }
+#ifdef SYS_poll
+  CHECK(describe(address(polled), 1, 5000) == "waits for a pipe");
+  CHECK(describe(address(polled), 3, 5000) == "waits for events (poll)");
+#endif
 }

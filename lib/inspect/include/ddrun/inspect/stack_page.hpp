@@ -14,7 +14,7 @@ namespace ddrun::inspect {
 enum class Stance {
   halted,   ///< stopped, or in uninterruptible sleep
   apart,    ///< waits for no rank, as far as its frames tell
-  waits,    ///< in a communication library; if no rank is in one: on a socket
+  waits,    ///< a communication library is innermost; if no rank is in one: on a socket
   unknown,  ///< has ended, or could not be read
 };
 
@@ -30,7 +30,7 @@ struct StackGroup {
 /// The ranks that the others wait for, after one of them has given up waiting.
 struct HeldUp {
   std::vector<int> ranks;  ///< empty: not known
-  std::string place;       ///< "load_batch (train.py:7), sleeps"
+  std::string why;  ///< "held up the others: load_batch (train.py:7), sleeps"; "is elsewhere: ", where all ranks wait
 };
 /// The first group, if its ranks are halted or apart and no more than half of `world` ranks are, or if it is smaller
 /// than all other groups.

@@ -43,18 +43,25 @@ struct ThreadStack {
   bool on_socket = false;           ///< it waits for a peer: on a socket, or for events of sockets
   std::vector<PythonFrame> python;  ///< innermost first
   std::vector<NativeFrame> native;  ///< innermost first
+  // Outer frames above the limits, at least.
+  std::size_t python_left_out = 0;
+  std::size_t native_left_out = 0;
 };
 
 /// One rank of this machine.
 struct RankStacks {
   int rank = 0;
   pid_t pid = 0;                     ///< of its worker; 0: has ended
-  pid_t child = 0;                   ///< read instead, as the worker only waits for this process; 0: none
+  pid_t child = 0;                   ///< read instead, as the worker only started this process; 0: none
   std::string program;               ///< name of the process that was read
   double cpu = 0;                    ///< CPUs in use while the page was made
   std::vector<ThreadStack> threads;  ///< the main thread first; empty: the process has ended
   std::size_t threads_left_out = 0;  ///< above the limit
   std::string note;                  ///< what is missing, and why; empty: nothing
+  /// Processes that it waits for, by their end or by a pipe, with their main threads.
+  std::vector<RankStacks> awaited;
+
+  [[nodiscard]] pid_t read_pid() const { return child != 0 ? child : pid; }
 };
 
 /// All ranks of this machine at one moment.
