@@ -119,7 +119,7 @@ Result<Measurement> Benchmark::measure(Placement placement, std::size_t count) {
   result.microseconds = *all;
   const collectives::Blocks blocks = collectives::blocks_of(spec_.collective, size_);
   const auto bytes = static_cast<double>(call.bytes() * std::max(blocks.in, blocks.out));
-  // One rank in place moves no data: report N/A.
+  // One rank in place moves no data.
   const bool moves = size_ > 1 || placement == Placement::out_of_place;
   result.algbw = moves ? bytes / result.microseconds / 1e3 : 0;
   result.busbw = result.algbw * bus_bandwidth_factor(spec_.collective, size_);

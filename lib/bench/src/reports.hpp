@@ -67,7 +67,7 @@ void print_worst_violation(const std::vector<Violation>& violations);
 // The table in the format of nccl-tests, as whole lines.
 [[nodiscard]] std::string header(const Setting& setting, const Options& options);
 [[nodiscard]] std::string heading(collectives::Collective collective);
-/// Values that were not measured or do not apply are N/A.
+/// Values that were not measured are N/A; a bandwidth is 0 where no data moves, as with nccl-tests.
 [[nodiscard]] std::string line(const Row& row);
 /// Notes below the rows of a case: each reason for N/A once. `no_size`: no size holds an element per rank.
 [[nodiscard]] std::string remarks(const Case& spec, const std::vector<Row>& rows, bool no_size);

@@ -30,16 +30,13 @@ std::string microseconds(double value) {
   return format(value < 1000 ? "%.2f" : value < 10000 ? "%.1f" : "%.0f", value);
 }
 
-/// 0: no bandwidth to report.
-std::string bandwidth(double value) { return value > 0 ? format("%.2f", value) : "N/A"; }
-
 constexpr const char* part_columns = "  %7s  %6s  %6s  %6s";
 
 std::string part(const Measurement& one) {
   if (!one.unsupported_reason.empty()) return format(part_columns, "N/A", "N/A", "N/A", "N/A");
   const std::string wrong = one.wrong ? std::to_string(*one.wrong) : "N/A";
-  return format(part_columns, microseconds(one.microseconds).c_str(), bandwidth(one.algbw).c_str(),
-                bandwidth(one.busbw).c_str(), wrong.c_str());
+  return format(part_columns, microseconds(one.microseconds).c_str(), two_decimals(one.algbw).c_str(),
+                two_decimals(one.busbw).c_str(), wrong.c_str());
 }
 
 /// Whether sizes may be rounded to whole elements.
@@ -146,8 +143,10 @@ std::string footer(const Summary& summary) {
   std::string text;
   if (!summary.error.empty()) text += concat("# Ended early: ", summary.error, '\n');
   text += concat("# Out of bounds values : ", summary.wrong, summary.wrong == 0 ? " OK\n" : " FAILED\n");
-  const std::string mean = summary.mean_busbw > 0 ? format("%g", summary.mean_busbw) : "N/A";
-  text += concat("# Avg bus bandwidth    : ", mean, "\n#\n");
+  const bool was_measured = std::any_of(summary.rows.begin(), summary.rows.end(), [](const Row& row) {
+    return row.out_of_place.unsupported_reason.empty() || row.in_place.unsupported_reason.empty();
+  });
+  text += concat("# Avg bus bandwidth    : ", was_measured ? format("%g", summary.mean_busbw) : "N/A", "\n#\n");
   return text;
 }
 

@@ -32,8 +32,9 @@ void check_success(int size, const std::vector<std::string>& args, const std::st
     CHECK(row[3] == "sum");
     CHECK(row[4] == "-1");
     CHECK(std::stod(row[5]) > 0);
-    CHECK((row[7] == "N/A") == (size == 1));  // no transfer
-    CHECK((row[10] == "N/A") == (size == 1));
+    CHECK(std::stod(row[6]) > 0);
+    CHECK((row[7] == "0.00") == (size == 1));  // no transfer
+    CHECK((row[10] == "0.00") == (size == 1));
     CHECK(row[8] == "0");
     CHECK(row[12] == "0");
   }

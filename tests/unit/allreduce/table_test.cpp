@@ -56,6 +56,21 @@ TEST_CASE("unsupported calls are N/A, with the reason in one line") {
   CHECK(remarks(row.spec, {}, true) == "# no size has an element of float for each rank\n");
 }
 
+TEST_CASE("a bandwidth of no data is a number, and N/A only where nothing ran") {
+  Row row = row_of(collectives::Collective::all_reduce);
+  for (Measurement* one : {&row.out_of_place, &row.in_place}) one->busbw = 0;
+  row.in_place.algbw = 0;
+  const auto words = words_of(line(row));
+  CHECK(std::vector(words.begin() + 5, words.end()) ==
+        std::vector<std::string>{"12.35", "0.50", "0.00", "7", "12.35", "0.00", "0.00", "7"});
+  const auto average = [](const std::vector<Row>& rows) { return split(footer(summarize(rows, "")), '\n')[1]; };
+  CHECK(average({row}) == "# Avg bus bandwidth    : 0");
+  CHECK(average({row_of(collectives::Collective::all_reduce)}) == "# Avg bus bandwidth    : 0.25");
+  CHECK(average({}) == "# Avg bus bandwidth    : N/A");
+  row.out_of_place.unsupported_reason = row.in_place.unsupported_reason = "no";
+  CHECK(average({row}) == "# Avg bus bandwidth    : N/A");
+}
+
 TEST_CASE("the columns of heading and rows are aligned") {
   const auto lines = split(heading(collectives::Collective::all_reduce), '\n');
   const std::string row = line(row_of(collectives::Collective::all_reduce));
