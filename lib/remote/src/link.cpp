@@ -391,9 +391,13 @@ std::string Link::describe_end() const {
     // A key that has changed is not to be accepted blindly: ssh's own text says more.
     const bool unknown_key = errors.find("Host key verification failed") != std::string::npos &&
                              errors.find("HAS CHANGED") == std::string::npos;
-    if (unknown_key && detail.ends_with('.')) detail.pop_back();
-    const std::string how = concat("; run '", join(settings_.ssh, " "), " ", host_, "' once to accept its key");
-    return concat("cannot start ddrun on host ", host_, ": ", detail, unknown_key ? how : "");
+    const bool has_command = errors.find("command-line and remote command") != std::string::npos;
+    if ((unknown_key || has_command) && detail.ends_with('.')) detail.pop_back();
+    const std::string ssh = join(settings_.ssh, " ");
+    const std::string how = unknown_key   ? concat("; run '", ssh, " ", host_, "' once to accept its key")
+                            : has_command ? concat("; write --ssh='", ssh, " -o RemoteCommand=none'")
+                                          : "";
+    return concat("cannot start ddrun on host ", host_, ": ", detail, how);
   }
   std::string text = concat("cannot run a copy of ddrun on host ", host_, ": ", detail);
   if (!settings_.portable && errors.find("shared librar") != std::string::npos) {

@@ -38,6 +38,13 @@ TEST_CASE("A host with another key than the one that is known") {
   fails(hosts, "fake", "ddrun: error: cannot start ddrun on host fake: ");
 }
 
+TEST_CASE("A host for which ssh is configured to run a command") {
+  SshHosts hosts;
+  hosts.add("tmux", {}, "  RequestTTY yes\n  RemoteCommand tmux new -A -s x");
+  fails(hosts, "tmux", "command-line and remote command; write --ssh='ssh ");
+  fails(hosts, "tmux", " -o RemoteCommand=none'");
+}
+
 TEST_CASE("A host whose key is not known yet is not trusted") {
   SshHosts hosts;
   hosts.add("new", {}, "  UserKnownHostsFile /dev/null");
