@@ -38,6 +38,20 @@ class Joining(JobTest):
         self.says(row, [jobs["h1"]])
         self.assertEqual(list(self.attempts()), [0], "a newcomer uses up no restart")
 
+    def test_equal_node_ranks(self):
+        """As where a batch script's shell replaced $SLURM_NODEID: the machine of the endpoint gets it."""
+        step = {"SLURM_JOB_ID": 12, "SLURM_STEP_ID": 0, "SLURM_STEP_NUM_NODES": 3, "SLURM_STEP_NUM_TASKS": 3,
+                "SLURM_STEP_NODELIST": "h[1-3]"}
+        jobs = {host.name: self.ddrun(host, "--node-rank=0", verbs=["report", str(self.reports)],
+                                      env={**step, "SLURM_NODEID": node, "SLURM_PROCID": node})
+                for node, host in enumerate(self.bed.hosts)}
+        self.assertEqual([job.wait(60) for job in jobs.values()], [0, 0, 0], self.said())
+        self.assertEqual(self.attempts(), {0: list(range(6))})
+        self.assertEqual(jobs["h1"].err, "")
+        for node in (1, 2):
+            self.assertEqual(jobs[f"h{node + 1}"].err, "ddrun: warning: node rank 0, which --node-rank asks for, is another "
+                             f"machine's, and this one is {node}; leave --node-rank out (SLURM_NODEID is {node})\n")
+
     def test_a_spare_is_not_needed(self):
         row = self.row("spare")
         jobs = self.start("--rdzv-id=spares", nnodes=2, hosts=self.bed.hosts[:2], verbs=self.verbs())

@@ -63,6 +63,7 @@ void JobMember::on(const rendezvous::Log& log) {
   switch (log.kind) {
     case rendezvous::LogKind::event: return events_.write_line(log.text);
     case rendezvous::LogKind::notice: return say(Level::notice, log.text);
+    case rendezvous::LogKind::warning: return say(Level::warning, log.text);
     case rendezvous::LogKind::report: return record_.add_node_report(log);
   }
 }

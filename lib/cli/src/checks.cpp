@@ -236,6 +236,8 @@ Result<void> check_rendezvous(ParsedOptions& parsed, const Settings& settings, W
   if (auto resolved = resolve_rendezvous_file(rendezvous, settings); !resolved) return resolved;
   if (auto checked = check_lease(rendezvous, settings, warnings); !checked) return checked;
   const bool single_node = !rendezvous.several_machines();
+  // torchrun ignores it but with static: scripts give one number to all machines.
+  rendezvous.node_rank_is_wish = rendezvous.node_rank && rendezvous.backend != "static";
   if (single_node && rendezvous.node_rank.value_or(0) != 0 && is_typed(settings, "node-rank")) {
     warnings.push_back(concat("--node-rank=", *rendezvous.node_rank, " is ignored: with one machine its rank is 0"));
   }

@@ -129,6 +129,8 @@ class Completer {
     if (!detected_.node_rank) return;
     if (has("node-rank")) {
       override_by_option("node rank", "node-rank");
+      const auto& [detected, variable] = *detected_.node_rank;
+      if (detected != rendezvous.node_rank) rendezvous.other_node_rank = concat(variable, " is ", detected);
     } else if (rendezvous.min_nodes != rendezvous.max_nodes) {
       override_evidence("node rank", "order of arrival: the job is elastic");
     } else if (detected_.node_rank->value >= rendezvous.max_nodes) {

@@ -266,6 +266,70 @@ TEST_CASE("a node rank or an agent id that a member has is refused until that me
   CHECK(job.coordinator().job().budget.used() == 1);
 }
 
+TEST_CASE("a node rank that is only wished for goes to one machine, and the others get the next free ones") {
+  ScriptedJob job(3, 3);
+  const auto wish = [&](const std::string& host, int rank) {
+    Join join = job.join_of(host);
+    join.node_rank = rank;
+    join.rank_is_wish = true;
+    join.machine = "boot of " + host;
+    return join;
+  };
+  SECTION("of three with the same, the coordinator's own agent gets it") {
+    Join own = job.own_join_of("c");
+    own.node_rank = 0;
+    own.rank_is_wish = true;
+    own.machine = "boot of c";
+    job.options.own_join = own;
+    const LinkId a = job.joins(wish("a", 0));
+    const LinkId b = job.joins(wish("b", 0));
+    const LinkId c = job.joins(own);
+    CHECK(job.node_rank(c) == 0);
+    CHECK(job.node_rank(a) == 1);
+    CHECK(job.node_rank(b) == 2);
+  }
+  SECTION("without one, the first") {
+    const LinkId b = job.joins(wish("b", 0));
+    const LinkId a = job.joins(wish("a", 0));
+    const LinkId c = job.joins(wish("c", 1));
+    CHECK(job.node_rank(b) == 0);
+    CHECK(job.node_rank(a) == 2);
+    CHECK(job.node_rank(c) == 1);
+    CHECK(job.coordinator().take_warnings().empty());
+  }
+  SECTION("a claim of the same stays one") {
+    job.joins(wish("a", 0));
+    CHECK(job.next<Refused>(job.joins("b", 0)).kind == RefusalKind::taken);
+    const LinkId c = job.joins("c", 1);
+    const LinkId d = job.joins(wish("d", 1));
+    CHECK(job.node_rank(c) == 1);
+    CHECK(job.node_rank(d) == 2);
+  }
+  SECTION("a machine that comes back waits for its own") {
+    job.joins(wish("a", 0));
+    Join again = wish("a", 0);
+    again.agent_id = "another";
+    CHECK(job.next<Refused>(job.joins(again)).kind == RefusalKind::taken);
+  }
+  SECTION("one that runs another program is of another job") {
+    job.joins(wish("a", 0));
+    Join other = wish("b", 0);
+    other.settings.emplace_back("program", "abc");
+    CHECK(job.next<Refused>(job.joins(other)).kind == RefusalKind::other_job);
+  }
+}
+
+TEST_CASE("a rival on the coordinator's machine is named by the address that other machines know") {
+  ScriptedJob job(2, 2);
+  Join own = job.own_join_of("a");
+  own.node_rank = 0;
+  job.joins(own, {ip("127.0.0.1"), ip("127.0.0.1")});
+  Join other = job.join_of("b");
+  other.node_rank = 0;
+  CHECK(job.next<Refused>(job.joins(other, {ip("10.0.0.2"), ip("10.0.0.1")})).why ==
+        "node rank 0 is taken by a (10.0.0.1)");
+}
+
 TEST_CASE("the rank of one that leaves is free") {
   ScriptedJob job(1, 2, {{"last_call_ms", "0"}});
   const LinkId a = job.joins("a", 0);

@@ -209,7 +209,41 @@ TEST_CASE("a dialer is sent elsewhere by a coordinator that refuses it") {
     CHECK(d.wants<dial::Open>());
     return;
   }
+  SECTION("its node rank is taken until the time is over") {
+    for (const auto wait : {0s, 20s}) {
+      CHECK(d.receive(Refused{RefusalKind::taken, "taken"}));
+      d.now += wait;
+      if (wait == 0s) d.greet();
+    }
+    d.tell(&Dialer::timed_out);
+    CHECK(d.end() == "the coordinator did not admit this machine in time: taken; taken");
+    return;
+  }
   CHECK(d.target() == "10.0.0.2:7");
+}
+
+TEST_CASE("a dialer gives up a node rank that it only wishes for once a lost member would have left it") {
+  auto options = options_for({{"10.0.0.1", 7}});
+  options.join.node_rank = 3;
+  options.join.rank_is_wish = true;
+  Dialing d(options);
+  const auto joins = [&] {
+    d.greet();
+    return std::get<Join>(*d.wants<FromAgent>());
+  };
+  CHECK(joins().rank_is_wish);
+  CHECK(d.receive(Refused{RefusalKind::taken, "taken"}));
+  d.wait();
+  CHECK(joins().node_rank == 3);
+  d.now += 6s;
+  CHECK(d.receive(Refused{RefusalKind::taken, "taken"}));
+  d.wait();
+  const Join join = joins();
+  CHECK(join.node_rank == -1);
+  CHECK_FALSE(join.rank_is_wish);
+  d.now += 6s;
+  CHECK(d.receive(Refused{RefusalKind::taken, "an agent of this id is there"}));
+  CHECK(d.wants<dial::Open>());
 }
 
 TEST_CASE("a dialer resumes a broken connection at the same address until the coordinator gives the member up") {

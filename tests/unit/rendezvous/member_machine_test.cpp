@@ -333,3 +333,30 @@ TEST_CASE("STOP of a round that never started is answered without the agent") {
   script.start();
   CHECK(script.hears(Stop{1, true, "b was lost", 2}) == Lines{"stop with 2"});
 }
+
+TEST_CASE("a node rank that was wished for and is another machine's is warned of once") {
+  MemberOptions options = options_for(false);
+  options.join.node_rank = 0;
+  options.join.rank_is_wish = true;
+  options.spec.other_node_rank = "SLURM_NODEID is 1";
+  Script script(options);
+  script.on(event::Begin{});
+  script.welcome();
+  const auto starts = [&](Round round, int node_rank, int node_count) {
+    RankAssignment ranks;
+    ranks.node_rank = node_rank;
+    ranks.node_count = node_count;
+    Lines log = script.hears(Start{round, ranks, 0, ""});
+    std::erase_if(log, [](const std::string& line) { return !line.starts_with("node rank"); });
+    return log;
+  };
+  SECTION("as long as it is its own, it is asked for again") {
+    CHECK(starts(1, 0, 2).empty());
+    CHECK(starts(2, 0, 2).empty());
+  }
+  SECTION("another one") {
+    CHECK(starts(1, 1, 2) == Lines{"node rank 0, which --node-rank asks for, is another machine's, and this one is 1; "
+                                   "leave --node-rank out (SLURM_NODEID is 1)"});
+    CHECK(starts(2, 1, 2).empty());
+  }
+}

@@ -23,9 +23,11 @@ constexpr Milliseconds stall_notice_delay{10'000};
 /// For members of a round to rejoin under the next coordinator, after their workers are stopped.
 constexpr Milliseconds rejoin_timeout{5'000};
 
-std::string conflict_text(const Join& join, const Member& rival) {
+std::string conflict_text(const Join& join, const Member& rival, const LinkAddresses& addresses) {
   if (join.agent_id == rival.agent_id) return concat("an agent of this id is there already: ", describe(rival));
-  return concat("node rank ", join.node_rank, " is taken by ", describe(rival));
+  // On the coordinator's machine, whose loopback address means nothing to others.
+  const IpAddress& address = rival.peer_address.is_loopback() ? addresses.local_address : rival.peer_address;
+  return concat("node rank ", join.node_rank, " is taken by ", rival.host, " (", address.text(), ")");
 }
 
 std::string left_text(const Member& member) { return concat("left the job after ", signal_name(member.leaving->code)); }
@@ -67,6 +69,15 @@ void Coordinator::join(LinkId link, const Join& join, const LinkAddresses& addre
     job_.succession.forget_former();
     gathering_.reset();
   }
+  // Where all machines wish for one rank, the coordinator's own gets it.
+  const auto& own = job_.options.own_join;
+  const bool is_owns = own && own->node_rank == join.node_rank && own->agent_id != join.agent_id;
+  if (join.rank_is_wish && (is_owns || job_.members.must_yield(join))) {
+    Join any = join;
+    any.node_rank = -1;
+    any.rank_is_wish = false;
+    return this->join(link, any, addresses, now);
+  }
   const std::string machine =
       concat(join.host.substr(0, max_host_name_bytes), " (", addresses.peer_address.text(), ")");
   if (const auto rejected = check_join(join, job_, job_.options)) {
@@ -78,7 +89,7 @@ void Coordinator::join(LinkId link, const Join& join, const LinkAddresses& addre
     send_outcome(link, false);
     job_.out.close(link);
   } else if (const Member* rival = job_.members.conflicting_member(join)) {
-    const std::string why = conflict_text(join, *rival);
+    const std::string why = conflict_text(join, *rival, addresses);
     // The same agent again: its old connection is not known to be lost yet.
     if (join.agent_id != rival->agent_id) turned_away_.add(machine, why);
     job_.out.refuse(link, RefusalKind::taken, why);

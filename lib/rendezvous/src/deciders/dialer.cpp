@@ -2,6 +2,9 @@
 
 #include <signal.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/secret.hpp"
 #include "heartbeat.hpp"
@@ -41,7 +44,7 @@ std::optional<Grace> ordered_stop(const FromCoordinator& message) {
 }
 
 Dialer::Dialer(const DialerOptions& options) : options_(options), pause_(first_pause), by_(options.connect_by) {
-  for (const auto& endpoint : options_.coordinators) candidates_.push_back({endpoint, {}, {}});
+  for (const auto& endpoint : options_.coordinators) candidates_.push_back({endpoint, {}, {}, false});
 }
 
 // ---- search, until there is a connection
@@ -144,6 +147,7 @@ DialStep Dialer::failed(const std::string& why, Clock::time_point now, std::opti
                 !is_over);
   }
   candidate().last_error = why;
+  candidate().was_reached = stage_ == Stage::joining;
   candidate().permanent_error = permanent_error;
   auto step = next_target(now);
   step.retries.insert(step.retries.begin(), why);
@@ -160,6 +164,9 @@ DialStep Dialer::give_up() const {
   }
   if (errors.empty()) errors = "the time was over before it could be tried";
   if (usable_candidates() == 0) return loss(code, errors);
+  const bool was_reached =
+      std::any_of(candidates_.begin(), candidates_.end(), [](const auto& one) { return one.was_reached; });
+  if (was_reached) return loss(Errc::timeout, concat("the coordinator did not admit this machine in time: ", errors));
   return loss(Errc::timeout, concat("the coordinator could not be reached in time: ", errors,
                                     ". Is the ddrun there running, and is its port open for this machine?"));
 }
@@ -265,8 +272,13 @@ std::optional<DialStep> Dialer::try_elsewhere(const Refused& refused, Clock::tim
     return failed(refused.why, now, Errc::invalid_argument);
   if (kind != RefusalKind::taken) return std::nullopt;
   if (!taken_since_) taken_since_ = now;
-  if (now - *taken_since_ >= options_.conflict_timeout) return std::nullopt;
+  if (now - *taken_since_ >= options_.conflict_timeout) {
+    if (!std::exchange(options_.join.rank_is_wish, false)) return std::nullopt;
+    options_.join.node_rank = -1;
+    taken_since_ = now;
+  }
   candidate().last_error = refused.why;
+  candidate().was_reached = true;
   return next_target(now);
 }
 

@@ -141,6 +141,7 @@ class Dialer {
     Endpoint endpoint;
     std::string last_error;
     std::optional<Errc> permanent_error;  ///< retrying is pointless
+    bool was_reached;                     ///< at the last attempt
   };
 
   DialStep next_target(Clock::time_point now);

@@ -155,6 +155,16 @@ void MemberMachine::obey(const Start& start) {
   state_ = MemberState::in_round;
   claim_ = {start.term, start.round, start.ranks.node_rank, start.ranks.node_count, start.job_state, false, false};
   if (start.ranks.node_rank != 0) act(member_action::CloseStore{});
+  Join& join = options_.join;
+  if (join.rank_is_wish && join.node_rank != start.ranks.node_rank && join.node_rank < start.ranks.node_count) {
+    const std::string& other = options_.spec.other_node_rank;
+    tell(
+        Log{LogKind::warning,
+            concat("node rank ", join.node_rank, ", which --node-rank asks for, is another machine's, and this one is ",
+                   start.ranks.node_rank, "; leave --node-rank out", other.empty() ? "" : concat(" (", other, ")"))});
+    join.node_rank = -1;
+    join.rank_is_wish = false;
+  }
   options_.host = start.ranks.host;
   RankAssignment ranks = start.ranks;
   ranks.run_id = options_.run_id;

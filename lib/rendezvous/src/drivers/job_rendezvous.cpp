@@ -182,6 +182,7 @@ MemberOptions JobRendezvous::member_options() const {
   options.is_explicit = location_.is_explicit;
   options.may_run_server = location_.is_local;
   options.join.node_rank = rendezvous.node_rank.value_or(-1);
+  options.join.rank_is_wish = rendezvous.node_rank_is_wish;
   options.join.address = rendezvous.local_addr.value_or("");
   options.join.own_addresses = advertised_addresses(machine_.addresses);
   // Machines cloned from one image may share a name.

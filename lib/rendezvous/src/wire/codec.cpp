@@ -20,8 +20,9 @@ concept Is = std::same_as<std::remove_const_t<Given>, Message>;
 // One function per message with its fields in the order of PROTOCOL.md; `visitor` writes or reads them.
 
 void fields(auto& visitor, Is<Join> auto& join) {
-  visitor(join.version, join.job_id, join.agent_id, join.host, join.node_rank, join.local_world_size, join.role,
-          join.address, join.settings, join.own_addresses);
+  visitor(join.version, join.job_id, join.agent_id, join.host);
+  visitor.rank(join.node_rank, join.rank_is_wish);
+  visitor(join.local_world_size, join.role, join.address, join.settings, join.own_addresses);
   auto& claim = join.claim;
   visitor(claim.term, claim.round, claim.node_rank, claim.node_count, claim.job_state, claim.succeeded, claim.moved);
   visitor(join.machine);
@@ -77,6 +78,7 @@ struct FieldWriter {
 
   void operator()(const auto&... values) { (one(values), ...); }
   void port(int value) { put(to, static_cast<std::uint16_t>(value)); }
+  void rank(std::int32_t rank, bool is_wish) { put(to, is_wish ? -2 - rank : rank); }
 
   void one(std::integral auto number) { put(to, number); }
   template <class Kind>
@@ -101,6 +103,11 @@ struct FieldReader {
 
   void operator()(auto&... values) { (one(values), ...); }
   void port(int& value) { value = from.number<std::uint16_t>(); }
+  void rank(std::int32_t& rank, bool& is_wish) {
+    rank = from.number<std::int32_t>();
+    is_wish = rank < -1;
+    if (is_wish) rank = -2 - rank;
+  }
 
   template <std::integral Integer>
   void one(Integer& number) {

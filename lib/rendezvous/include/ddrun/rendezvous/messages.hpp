@@ -40,6 +40,7 @@ struct Join {
   std::string agent_id;         ///< random; distinguishes an agent from its successor on the same host
   std::string host;             ///< full name
   std::int32_t node_rank = -1;  ///< wanted; -1: any
+  bool rank_is_wish = false;    ///< any, if the wanted one is another machine's
   std::uint32_t local_world_size = 1;
   std::string role = "default";
   std::string address;  ///< to advertise; empty: the address it connects from
@@ -194,9 +195,10 @@ struct VerdictMessage {
   bool operator==(const VerdictMessage&) const = default;
 };
 enum class LogKind : std::uint8_t {
-  event = 0,   ///< a line of JSON
-  notice = 1,  ///< one sentence for the user
-  report = 2,  ///< Stopped::workers of a node, or empty for one that was dropped
+  event = 0,    ///< a line of JSON
+  notice = 1,   ///< one sentence for the user
+  report = 2,   ///< Stopped::workers of a node, or empty for one that was dropped
+  warning = 3,  ///< the same as a notice, about this machine; never sent
 };
 /// For the agent that reports to the user.
 struct Log {

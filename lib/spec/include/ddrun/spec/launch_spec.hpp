@@ -166,7 +166,9 @@ struct RendezvousSpec {
   bool standalone = false;
   int min_nodes = 1;
   int max_nodes = 1;
-  std::optional<int> node_rank;  ///< unset: assigned by the coordinator
+  std::optional<int> node_rank;    ///< unset: assigned by the coordinator
+  bool node_rank_is_wish = false;  ///< if it is another machine's, any
+  std::string other_node_rank;     ///< what a scheduler says instead: "SLURM_NODEID is 1"; empty: the same, or nothing
   std::optional<std::string> master_addr;
   std::optional<int> master_port;  ///< unset: a free port
   std::optional<std::string> local_addr;

@@ -15,6 +15,7 @@ inline std::vector<rendezvous::FromAgent> messages_of_agent() {
            "a1b2",
            "node7",
            3,
+           true,
            8,
            "trainer",
            "10.0.0.7",
