@@ -125,3 +125,17 @@ TEST_CASE("a rendezvous file is ignored on one machine and rejected for several"
   CHECK(refused({"--rdzv-backend=c10d", "--rdzv-endpoint=/tmp/meet", "w"}) ==
         "--rdzv-endpoint=/tmp/meet: '/tmp/meet' is not HOST or HOST:PORT with a port from 0 to 65535");
 }
+
+TEST_CASE("a node rank is a wish but with the static rendezvous") {
+  const Args several{"--nnodes=2", "--rdzv-endpoint=h", "w"};
+  const auto is_wish = [&](Args args, const Args& variables = {}) {
+    args.insert(args.end(), several.begin(), several.end());
+    return launched(args, variables).spec.rendezvous.node_rank_is_wish;
+  };
+  CHECK(is_wish({"--node-rank=0", "--rdzv-backend=c10d"}));
+  CHECK(is_wish({"--rdzv-backend=c10d"}, {"PET_NODE_RANK=0"}));
+  CHECK(is_wish({"--node-rank=0", "--rdzv-backend=etcd", "--rdzv-id=a"}));
+  CHECK_FALSE(is_wish({"--node-rank=0"}));
+  CHECK_FALSE(is_wish({"--node-rank=0", "--rdzv-backend=static"}));
+  CHECK_FALSE(is_wish({"--rdzv-backend=c10d"}));
+}

@@ -355,8 +355,8 @@ TEST_CASE("a node rank that was wished for and is another machine's is warned of
     CHECK(starts(2, 0, 2).empty());
   }
   SECTION("another one") {
-    CHECK(starts(1, 1, 2) == Lines{"node rank 0, which --node-rank asks for, is another machine's, and this one is 1; "
-                                   "leave --node-rank out (SLURM_NODEID is 1)"});
+    CHECK(starts(1, 1, 2) == Lines{"node rank 0, which --node-rank asks for, is taken, and this node is 1; leave "
+                                   "--node-rank out (SLURM_NODEID is 1)"});
     CHECK(starts(2, 1, 2).empty());
   }
 }

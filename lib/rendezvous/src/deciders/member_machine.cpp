@@ -158,10 +158,9 @@ void MemberMachine::obey(const Start& start) {
   Join& join = options_.join;
   if (join.rank_is_wish && join.node_rank != start.ranks.node_rank && join.node_rank < start.ranks.node_count) {
     const std::string& other = options_.spec.other_node_rank;
-    tell(
-        Log{LogKind::warning,
-            concat("node rank ", join.node_rank, ", which --node-rank asks for, is another machine's, and this one is ",
-                   start.ranks.node_rank, "; leave --node-rank out", other.empty() ? "" : concat(" (", other, ")"))});
+    tell(Log{LogKind::warning,
+             concat("node rank ", join.node_rank, ", which --node-rank asks for, is taken, and this node is ",
+                    start.ranks.node_rank, "; leave --node-rank out", other.empty() ? "" : concat(" (", other, ")"))});
     join.node_rank = -1;
     join.rank_is_wish = false;
   }
