@@ -149,20 +149,26 @@ pid_t awaited_child(const ThreadFacts& main) {
   return children.size() == 1 && (awaits || is_wrapper(pid, children.front())) ? children.front() : 0;
 }
 
-/// Up to max_awaited children that have this pipe open; those that wait for a pipe themselves only if all do.
+bool has_open(pid_t pid, const std::string& link) {
+  int fd = 0;
+  while (fd < max_descriptors && link_of(pid, fd) != link) ++fd;
+  return fd < max_descriptors;
+}
+
+/// Up to max_awaited children that have this pipe open. One that waits for a pipe of its parent has nothing to do: it
+/// is shown only if all do.
 std::vector<RankStacks> children_at(const std::string& pipe, const RankStacks& stacks, TcpPeers& peers) {
   std::vector<RankStacks> found;
   std::vector<RankStacks> idle;
   std::vector<pid_t> children = children_of(stacks.read_pid());
   children.resize(std::min(children.size(), max_children));
   for (const pid_t child : children) {
-    bool has_pipe = false;
-    for (int fd = 0; fd < max_descriptors && !has_pipe; ++fd) has_pipe = link_of(child, fd) == pipe;
-    if (!has_pipe) continue;
+    if (!has_open(child, pipe)) continue;
     RankStacks one = read_facts(stacks.rank, child, peers);
     const auto memory = ProcessMemory::open(one.read_pid());
     const auto main = read_thread(one.read_pid(), one.read_pid(), memory ? &*memory : nullptr, peers);
-    (main && !main->activity.pipe.empty() ? idle : found).push_back(std::move(one));
+    const bool is_idle = main && !main->activity.pipe.empty() && has_open(stacks.read_pid(), main->activity.pipe);
+    (is_idle ? idle : found).push_back(std::move(one));
   }
   if (found.empty() && !idle.empty()) found.push_back(std::move(idle.front()));
   found.resize(std::min(found.size(), max_awaited));
@@ -210,11 +216,6 @@ void sample_frames(ThreadStack& thread, pid_t pid, const ProcessMemory& memory, 
   } else if (thread.python.empty() && note.empty()) {
     note = sample.error().message;
   }
-}
-
-bool is_in_data_loader(const ThreadStack& thread) {
-  return std::any_of(thread.python.begin(), thread.python.end(),
-                     [](const PythonFrame& frame) { return frame.file.ends_with("/torch/utils/data/dataloader.py"); });
 }
 
 /// Returns the pipe that the main thread waits for, be it by another thread of a data loader; empty: none.
@@ -273,7 +274,10 @@ std::string read_frames(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers
                    [](const NativeFrame& frame) { return frame.module ? frame.module->path.size() : 0; });
     }
   }
-  if (pipe.empty() && is_in_data_loader(threads[0])) {
+  const auto is_loader = [](const PythonFrame& frame) {
+    return frame.file.ends_with("/torch/utils/data/dataloader.py");
+  };
+  if (pipe.empty() && std::any_of(threads[0].python.begin(), threads[0].python.end(), is_loader)) {
     for (const pid_t id : threads_of(pid)) {
       if (pipe.empty() && id != pid) pipe = facts_of(id).value_or(ThreadFacts()).activity.pipe;
     }

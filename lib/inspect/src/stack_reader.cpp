@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
@@ -288,6 +289,10 @@ void StackReader::State::complete(Work& work, const NameCache& names, const Post
 void StackReader::State::finish(std::uint64_t id) {
   const auto reading = readings.extract(id);
   reading.mapped()->done(std::move(reading.mapped()->answer));
+#ifdef __GLIBC__
+  // Its threads' heaps keep all that a page took.
+  start_thread([] { ::malloc_trim(0); });
+#endif
 }
 
 StackReader::StackReader(boost::asio::any_io_executor executor)

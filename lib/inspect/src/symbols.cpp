@@ -27,7 +27,7 @@ constexpr std::size_t max_symbol = 2048;
 constexpr std::size_t max_function_name = 100;  ///< with template arguments
 constexpr std::size_t max_whole_name = 300;
 constexpr std::size_t symbols_at_once = 4096;
-/// Of a file, whose tables may be as long as a sparse file; PyTorch's have half a million.
+/// Of a table, which may be as long as a sparse file; PyTorch's have half a million.
 constexpr std::uint64_t max_symbols = std::uint64_t{8} << 20U;
 constexpr std::size_t max_cached_names = 10'000;
 constexpr std::uint64_t max_offset = std::uint64_t{1} << 62U;  ///< in a file; sums with lengths in it do not wrap
@@ -56,12 +56,10 @@ struct Wanted {
   std::uint64_t name_offset = 0;  ///< in the file; 0: no symbol
 };
 
-/// `left`: how many symbols may still be read.
 void search_table(int file, const Elf64_Shdr& table, const Elf64_Shdr& names, std::vector<Wanted>& wanted,
-                  std::uint64_t& left, Deadline deadline) {
+                  Deadline deadline) {
   std::vector<Elf64_Sym> symbols(symbols_at_once);
-  const std::uint64_t count = std::min(table.sh_size / sizeof(Elf64_Sym), left);
-  left -= count;
+  const std::uint64_t count = std::min(table.sh_size / sizeof(Elf64_Sym), max_symbols);
   for (std::uint64_t first = 0; first < count && Clock::now() < deadline; first += symbols.size()) {
     symbols.resize(std::min<std::uint64_t>(symbols_at_once, count - first));
     if (!read_file_at(file, table.sh_offset + first * sizeof(Elf64_Sym), symbols.data(),
@@ -94,11 +92,10 @@ void search_file(int file, std::vector<Wanted>& wanted, Deadline deadline) {
   }
   std::vector<Elf64_Shdr> sections(header.e_shnum);
   if (!read_file_at(file, header.e_shoff, sections.data(), sections.size() * sizeof(Elf64_Shdr))) return;
-  std::uint64_t left = max_symbols;
   for (const Elf64_Shdr& section : sections) {
     const bool is_table = section.sh_type == SHT_SYMTAB || section.sh_type == SHT_DYNSYM;
-    if (is_table && section.sh_link < sections.size())
-      search_table(file, section, sections[section.sh_link], wanted, left, deadline);
+    if (!is_table || section.sh_link >= sections.size()) continue;
+    search_table(file, section, sections[section.sh_link], wanted, deadline);
   }
 }
 
@@ -210,13 +207,11 @@ std::string leading_names(const std::string& symbol) {
   std::string name;
   std::string_view left = std::string_view(symbol).substr(std::min(symbol.find_first_not_of("_ZNKL"), symbol.size()));
   if (left.starts_with("St")) name = "std", left.remove_prefix(2);
-  std::size_t length = 0;
-  for (;;) {
-    const auto [end, error] = std::from_chars(left.data(), left.data() + left.size(), length);
+  for (std::size_t length = 0;; left.remove_prefix(length)) {
+    const char* const end = std::from_chars(left.data(), left.data() + left.size(), length).ptr;
+    if (end == left.data() || length > static_cast<std::size_t>(left.data() + left.size() - end)) break;
     left.remove_prefix(static_cast<std::size_t>(end - left.data()));
-    if (error != std::errc() || length == 0 || length > left.size()) break;
     name += concat(name.empty() ? "" : "::", left.substr(0, length));
-    left.remove_prefix(length);
   }
   return cut_line(name.empty() ? symbol : name + "<…>", max_whole_name);
 }

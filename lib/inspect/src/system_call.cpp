@@ -133,16 +133,6 @@ long interrupted_call(const SystemCall& call) {
   return SYS_clock_nanosleep;
 }
 
-/// The word with this number in a line of words between blanks.
-std::string_view word_at(std::string_view line, std::size_t number) {
-  for (;; --number) {
-    line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
-    const std::size_t end = std::min(line.find(' '), line.size());
-    if (number == 0 || line.empty()) return line.substr(0, end);
-    line.remove_prefix(end);
-  }
-}
-
 }  // namespace
 
 std::string read_link(const std::string& link) {
@@ -167,18 +157,18 @@ std::optional<SystemCall> parse_system_call(std::string_view line) {
 }
 
 TcpTable parse_tcp_table(std::string_view text) {
+  constexpr std::size_t own_at = 1;
+  constexpr std::size_t peer_at = 2;
+  constexpr std::size_t inode_at = 9;
   TcpTable table;
-  while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(line.size() + 1, text.size()));
-    const std::string_view inode = word_at(line, 9);
-    if (inode.empty() || inode == "0") continue;
-    std::string address = read_address(word_at(line, 2));
-    if (address.empty()) {
-      const std::string own = read_address(word_at(line, 1));
-      if (!own.empty()) address = "*" + own.substr(own.rfind(':'));
-    }
-    if (!address.empty()) table.emplace(inode, std::move(address));
+  for (const std::string& line : split(text, '\n')) {
+    std::vector<std::string> words = split(line, ' ');
+    std::erase(words, "");
+    if (words.size() <= inode_at || words[inode_at] == "0") continue;
+    const std::string own = read_address(words[own_at]);
+    std::string address = read_address(words[peer_at]);
+    if (address.empty() && !own.empty()) address = "*" + own.substr(own.rfind(':'));
+    if (!address.empty()) table.emplace(words[inode_at], std::move(address));
   }
   return table;
 }
@@ -187,9 +177,9 @@ std::string TcpPeers::find(pid_t pid, std::string_view inode) {
   constexpr std::size_t max_table = std::size_t{4} << 20U;
   const auto [table, is_new] = tables_.try_emplace(read_link(concat("/proc/", pid, "/ns/net")));
   for (const char* name : {"tcp", "tcp6"}) {
-    if (is_new)
-      table->second.merge(
-          parse_tcp_table(read_small_file(concat("/proc/", pid, "/net/", name), max_table).value_or("")));
+    if (!is_new) break;
+    const auto text = read_small_file(concat("/proc/", pid, "/net/", name), max_table);
+    if (text) table->second.merge(parse_tcp_table(*text));
   }
   const auto found = table->second.find(std::string(inode));
   return found != table->second.end() ? found->second : std::string();

@@ -1,5 +1,6 @@
 """A worker whose rank 2 hangs as the first argument says, while the others wait for it in a barrier. With `torch` as the
-second argument these use PyTorch's collectives over gloo, else sockets of their own."""
+second argument these use PyTorch's collectives over gloo, else sockets of their own. Kinds of PyTorch alone: `record`,
+`forward`, `save`, `loader`, where its frames lie below the program's or between them."""
 import ctypes
 import os
 import signal
@@ -59,6 +60,39 @@ class Torch:
     def all_reduce(self):
         self.dist.all_reduce(self.tensor)
 
+    def forward(self, hangs):
+        import torch
+        from torch.distributed.fsdp import fully_shard
+
+        class Layer(torch.nn.Linear):
+            def forward(self, x):
+                if hangs:
+                    stuck_in_call()
+                return super().forward(x)
+        fully_shard(Layer(4, 4))(torch.ones(1, 4))
+
+    def save(self, hangs):
+        import torch.distributed.checkpoint as checkpoint
+        folder = f"{os.environ['HANG_FOLDER']}/checkpoint"
+        os.makedirs(folder, exist_ok=True)
+        if hangs:
+            os.mkfifo(f"{folder}/__{RANK}_0.distcp")  # nothing reads it
+        checkpoint.save({f"tensor {RANK}": self.tensor}, checkpoint_id=folder)
+
+    def loader(self, hangs):
+        from torch.utils.data import DataLoader, Dataset
+
+        class Data(Dataset):
+            def __len__(self):
+                return 8
+
+            def __getitem__(self, i):
+                if i == 2:
+                    stuck_in_call()
+                return i
+        if hangs:
+            list(DataLoader(Data(), num_workers=3))
+
 
 def say(text):
     print(text, flush=True)
@@ -70,7 +104,8 @@ def stuck_in_python():
         n = (n * 31 + 7) % 1000003
 
 
-def stuck_in_call(out):
+def stuck_in_call():
+    out, _in = os.pipe()
     os.read(out, 1)
 
 
@@ -98,17 +133,18 @@ def train_step(group, step):
         say("stuck")
         if KIND == "python":
             stuck_in_python()
-        elif KIND == "call":
-            out, _in = os.pipe()
-            stuck_in_call(out)
+        elif KIND in ("call", "record"):
+            stuck_in_call()
         elif KIND == "native":
             stuck_in_native()
         elif KIND == "stopped":
             stuck_stopped()
         elif KIND == "kernel":
             stuck_in_kernel()
-        else:
+        elif KIND == "order":
             stuck_in_order(group)
+    if KIND in ("forward", "save", "loader") and step == 3:
+        getattr(group, KIND)(hangs=RANK == 2)
     group.barrier()
 
 
@@ -118,4 +154,7 @@ def main():
         train_step(group, step)
 
 
+if KIND == "record":
+    from torch.distributed.elastic.multiprocessing.errors import record
+    main = record(main)
 main()

@@ -5,6 +5,7 @@ and with its line. A kind of hang in a program is a scene; those of PyTorch need
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -38,6 +39,13 @@ PYTHON = {
     "kernel": ["state D", "stuck_in_kernel", line("ctypes.CDLL(os.environ")],
     "order": ["all_reduce", "stuck_in_order", line("group.all_reduce()")],
 }
+# Those of PyTorch alone.
+TORCH_ONLY = {
+    "record": PYTHON["call"],
+    "forward": [*PYTHON["call"], "Layer.forward"],
+    "save": ["opens a file", "torch/distributed/checkpoint/filesystem.py", line("checkpoint.save(")],
+    "loader": ["waits for a pipe", "torch/utils/data/dataloader.py", "    child ", f"stuck_in_call ({line('os.read(out')}), reads a pipe"],
+}
 CPP = {
     "python": ["computes", "train::stuck_in_loop"],
     "call": ["reads a pipe", "train::stuck_in_call", "train::step"],
@@ -45,6 +53,36 @@ CPP = {
     "stopped": ["is stopped by a signal", "train::stuck_stopped"],
     "order": ["train::stuck_in_order"],
 }
+
+
+# How a rank waits for other processes, and what its group then has.
+BELOW = r"""import os, subprocess, sys, time
+def run(*command, **options): return subprocess.Popen(command, **options)
+def stuck(): time.sleep(1000)
+def rank0(): stuck()
+def rank1(): run("sleep", "1001"); run(sys.executable, "-c", "import time\ndef compile(): time.sleep(1002)\ncompile()").wait()
+def rank2(): run("sleep", "1003"); run("sleep", "1004").wait()
+def rank3(): subprocess.run(["sh", "-c", "sleep 1005; true"], capture_output=True)
+def rank4(): run("sh", "-c", f"{sys.executable} -c 'import time; time.sleep(1006)' | cat").wait()
+def rank5(): run("sleep", "1007"); run("sleep", "1008"); os.wait()
+def rank6():
+  reader, writer = os.pipe()
+  import threading, select
+  ready = select.poll(); ready.register(reader)
+  threading.Thread(target=ready.poll, daemon=True).start()
+  run("sleep", "1009"); run("sleep", "1010", pass_fds=[writer])
+  exec(compile("threading.Event().wait()", "/env/torch/utils/data/dataloader.py", "exec"))
+globals()["rank" + os.environ["RANK"]]()
+"""
+SHOWN_BELOW = [
+    r"  rank 0 \(pid \d+\): sleeps, .*\n    stuck ",
+    r"  rank 1 \(pid \d+, child \d+ python3\S*\): sleeps, .*\n    compile ",
+    r"  rank 2 \(pid \d+\): waits for a child process, .*(\n    .*)*\n    rank2 (.*\n    .*)*\n    child \d+ sleep: .*sleeps\n",
+    r"  rank 3 \(pid \d+\): waits for .*(\n    .*)*\n    rank3 (.*\n    .*)*\n    child \d+ sleep: .*sleeps\n",
+    r"  rank 4 \(pid \d+, child \d+ python3\S*\): sleeps, ",
+    r"  rank 5 \(pid \d+\): waits for a child process, .*(\n    (?!child ).*)*\n    rank5 (.*\n    (?!child ).*)*\n(?!    )",
+    r"  rank 6 \(pid \d+\): waits for another thread .*(\n    .*)*\n    rank6 (.*\n    .*)*\n    child \d+ sleep: .*sleeps\n",
+]
 
 
 def first_group(page):
@@ -116,6 +154,23 @@ class Hangs(Job):
         wait_until(lambda: "  rank 0: has ended\n" in self.ask(running).stdout)
         self.end(running)
 
+    def test_processes_below_a_rank(self):
+        (self.folder / "job.py").write_text(BELOW, encoding="utf-8")
+        running = self.start(self.folder / "job.py", ranks=7)
+        pages = []
+
+        def is_shown():
+            pages[:] = [self.ask(running).stdout]
+            return all(re.search(each, pages[0]) for each in SHOWN_BELOW)
+        wait_until(is_shown, 20, what=lambda: [each for each in SHOWN_BELOW if not re.search(each, pages[0])] + pages)
+        for pid in self.workers(running).values():
+            os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: self.ask(running).stdout.count("is stopped by a signal") > 2)
+        for pid in self.workers(running).values():
+            os.kill(pid, signal.SIGCONT)
+        wait_until(is_shown, 20, what=lambda: [each for each in SHOWN_BELOW if not re.search(each, pages[0])] + pages)
+        self.end(running)
+
     def test_preload(self):
         page = self.scene([*PYTHON["call"], "step=3"], "--preload=json", HANG, "call")
         self.assertNotIn("--preload", page)
@@ -148,12 +203,13 @@ class Hangs(Job):
 
     @unittest.skipUnless(TORCH.exists(), "there is no PyTorch (scripts/setup --pytorch)")
     def test_torch(self):
-        kinds = sorted(PYTHON, key=lambda kind: kind not in ("call", "order"))
-        for kind in kinds[:int(os.environ.get("DDRUN_TEST_TORCH_HANGS", len(kinds)))]:
-            words = PYTHON[kind]
+        kinds = {**PYTHON, **TORCH_ONLY}
+        order = sorted(kinds, key=lambda kind: kind not in ("record", "order"))
+        for kind in order[:int(os.environ.get("DDRUN_TEST_TORCH_HANGS", len(kinds)))]:
+            words = kinds[kind]
             page = self.scene([*words, "train_step", "step=3"], "--no-python", TORCH, HANG, kind, "torch")
-            self.assertIn("waits for other ranks", page)
-            self.assertIn("torch/distributed/", page)
+            self.assertIn("\n  ranks 0,1,3: waits for other ranks", page)
+            self.assertEqual(page.count("\n    child "), kind == "loader")
 
 
 class Kills(Job):

@@ -1,6 +1,8 @@
 // A program that blocks as its argument says, below functions whose names unwinder_test.cpp expects.
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -74,6 +76,17 @@ NOINLINE void run_thread() {
 
 int main(int /*argc*/, char** argv) {
   const std::string kind = argv[1];
+  // Waits for a program as a runtime with threads does: the main thread does not stand in wait4(2).
+  if (kind == "launch" || kind == "launch-quiet") {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      if (kind == "launch-quiet") ::dup2(::open("/dev/null", O_WRONLY), 1);
+      ::execlp("sleep", "sleep", "1000", nullptr);
+      ::_exit(127);
+    }
+    std::thread(::waitpid, child, nullptr, 0).join();
+    return 0;
+  }
   if (::pipe(native::pipe_ends) != 0) return 1;
   std::thread first;
   std::thread second;

@@ -92,12 +92,12 @@ TEST_CASE("a process that has ended is said to have, and others are still read")
 TEST_CASE("the answer has the text in the format that is asked for, and of each rank the main thread") {
   const test::Run run({DDRUN_NATIVE_STACKS, "threads"});
   StackReader::Request request{"", {{0, run.pid()}}, "", StackReader::Request::Format::json};
+  StackReader::Answer answer;
   REQUIRE(test::wait_until([&] {
-    const auto answer = read(request);
-    const auto json = nlohmann::json::parse(answer.text);
-    CHECK(answer.page.ranks[0].threads.size() == 1);
-    return json["ranks"][0]["threads"].size() > 1;
+    answer = read(request);
+    return nlohmann::json::parse(answer.text)["ranks"][0]["threads"].size() > 1;
   }));
+  CHECK(answer.page.ranks[0].threads.size() == 1);
   request.format = StackReader::Request::Format::text;
   CHECK(read(request).text.starts_with("where the ranks of this machine are:\n  rank 0 (pid "));
 }
