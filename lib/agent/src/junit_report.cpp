@@ -13,7 +13,6 @@ namespace {
 
 /// Escapes UTF-8 for XML 1.0 text and attributes; forbidden characters become U+FFFD.
 std::string xml(std::string_view text) {
-  constexpr std::string_view replacement = "\xEF\xBF\xBD";
   std::string result;
   for (std::size_t at = 0; at < text.size(); ++at) {
     const char c = text[at];
@@ -22,11 +21,11 @@ std::string xml(std::string_view text) {
     else if (c == '>') result += "&gt;";
     else if (c == '"') result += "&quot;";
     else if (c == '\n' || c == '\r' || c == '\t') result += concat("&#", static_cast<int>(c), ";");
-    else if (static_cast<unsigned char>(c) < ' ') result += replacement;
+    else if (static_cast<unsigned char>(c) < ' ') result += replacement_character;
     else if (text.substr(at, 3) == "\xEF\xBF\xBE" || text.substr(at, 3) == "\xEF\xBF\xBF")
-      at += 2, result += replacement;
-    else if (const std::size_t reorders = reordering_character(text, at); reorders > 0)
-      at += reorders - 1, result += replacement;
+      at += 2, result += replacement_character;
+    else if (const std::size_t hidden = hidden_character(text, at); hidden > 0)
+      at += hidden - 1, result += replacement_character;
     else result += c;
   }
   return result;

@@ -79,7 +79,7 @@ std::string json_for_terminal(std::string json) {
   /// Of a control character with several bytes; else 0.
   const auto size_of = [&](std::size_t at) -> std::size_t {
     const bool c1 = byte(at) == 0xC2 && at + 1 < json.size() && byte(at + 1) >= 0x80 && byte(at + 1) < 0xA0;
-    return c1 ? 2 : reordering_character(json, at);
+    return c1 ? 2 : hidden_character(json, at);
   };
   const auto is_control = [&](std::size_t at) {
     return (byte(at) < ' ' && json[at] != '\n') || byte(at) == 0x7F || size_of(at) > 0;
@@ -95,10 +95,12 @@ std::string json_for_terminal(std::string json) {
       fit += ' ';
     } else {
       const std::size_t size = size_of(at);
-      unsigned code = size == 3 ? byte(at) & 15U : size == 2 ? byte(at) & 31U : byte(at);
+      unsigned code = size == 0 ? byte(at) : byte(at) & (0xFFU >> (size + 1));
       for (std::size_t i = 1; i < size; ++i) code = code << 6U | (byte(++at) & 63U);
-      std::array<char, 8> escape{};
-      std::snprintf(escape.data(), escape.size(), "\\u%04x", code);
+      std::array<char, 16> escape{};
+      if (size == 4)
+        std::snprintf(escape.data(), escape.size(), "\\u%04x\\u%04x", 0xD7C0 + (code >> 10U), 0xDC00 + (code & 0x3FFU));
+      else std::snprintf(escape.data(), escape.size(), "\\u%04x", code);
       fit += escape.data();
     }
   }

@@ -62,12 +62,12 @@ std::string sanitize_for_terminal(std::string_view text) {
     const auto c = static_cast<unsigned char>(text[at]);
     const auto next = static_cast<unsigned char>(at + 1 < text.size() ? text[at + 1] : '\0');
     const bool eight_bit = c == 0xC2 && next >= 0x80 && next < 0xA0;
-    const std::size_t reorders = reordering_character(text, at);
-    const bool control = eight_bit || reorders > 0 || (c < ' ' && c != '\n' && c != '\t') || c == 0x7F;
+    const std::size_t hidden = hidden_character(text, at);
+    const bool control = eight_bit || hidden > 0 || (c < ' ' && c != '\n' && c != '\t') || c == 0x7F;
     fit += control ? '?' : text[at];
     if (c == '\n' && next != '\0' && next != ' ' && next != '\n') fit += "  ";
     if (eight_bit) ++at;
-    if (reorders > 0) at += reorders - 1;
+    if (hidden > 0) at += hidden - 1;
   }
   return fit;
 }

@@ -1,6 +1,8 @@
 #include "ddrun/base/text.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <numeric>
 
 namespace ddrun {
@@ -8,22 +10,6 @@ namespace ddrun {
 namespace {
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U; }
-
-/// Size in bytes of the UTF-8 character at `at`; 0 if it is invalid.
-std::size_t character_size(std::string_view text, std::size_t at) {
-  const auto first = static_cast<unsigned char>(text[at]);
-  const std::size_t size = first < 0x80   ? 1
-                           : first < 0xC2 ? 0
-                           : first < 0xE0 ? 2
-                           : first < 0xF0 ? 3
-                           : first < 0xF5 ? 4
-                                          : 0;
-  if (size == 0 || at + size > text.size()) return 0;
-  for (std::size_t i = 1; i < size; ++i) {
-    if (!continues_character(text[at + i])) return 0;
-  }
-  return size;
-}
 
 /// The position after the escape sequence at `at`.
 std::size_t behind_escape(std::string_view text, std::size_t at) {
@@ -33,7 +19,7 @@ std::size_t behind_escape(std::string_view text, std::size_t at) {
     while (at < text.size() && (text[at] < '@' || text[at] > '~')) ++at;
     return at < text.size() ? at + 1 : at;
   }
-  if (kind == ']' || kind == 'P' || kind == 'X' || kind == '^' || kind == '_') {  // a string, up to BEL or ESC '\'
+  if (std::string_view("]PX^_k").find(kind) != std::string_view::npos) {  // a string, up to BEL or ESC '\'
     while (at < text.size() && text[at] != '\a' && text[at] != '\033') ++at;
     if (at < text.size() && text[at] == '\033') ++at;
     return at < text.size() ? at + 1 : at;
@@ -47,12 +33,33 @@ std::size_t behind_escape(std::string_view text, std::size_t at) {
 
 }  // namespace
 
-std::size_t reordering_character(std::string_view text, std::size_t at) {
+std::size_t utf8_size(std::string_view text, std::size_t at) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(at + i < text.size() ? text[at + i] : 0); };
-  if (byte(0) == 0xD8) return byte(1) == 0x9C ? 2 : 0;
-  if (byte(0) != 0xE2) return 0;
-  const bool mark = byte(1) == 0x80 && (byte(2) == 0x8E || byte(2) == 0x8F || (byte(2) >= 0xA8 && byte(2) <= 0xAE));
-  return mark || (byte(1) == 0x81 && byte(2) >= 0xA6 && byte(2) <= 0xA9) ? 3 : 0;
+  const unsigned first = byte(0);
+  const std::size_t size = first < 0x80   ? 1
+                           : first < 0xC2 ? 0
+                           : first < 0xE0 ? 2
+                           : first < 0xF0 ? 3
+                           : first < 0xF5 ? 4
+                                          : 0;
+  for (std::size_t i = 1; i < size; ++i) {
+    if (byte(i) >> 6U != 2) return 0;
+  }
+  // Longer than needed, half a surrogate pair, or behind the last character.
+  const bool forbidden = (first == 0xE0 && byte(1) < 0xA0) || (first == 0xED && byte(1) >= 0xA0) ||
+                         (first == 0xF0 && byte(1) < 0x90) || (first == 0xF4 && byte(1) >= 0x90);
+  return forbidden ? 0 : size;
+}
+
+std::size_t hidden_character(std::string_view text, std::size_t at) {
+  const std::size_t size = utf8_size(text, at);
+  if (size < 2) return 0;
+  std::uint32_t code = static_cast<unsigned char>(text[at]) & (0xFFU >> (size + 1));
+  for (std::size_t i = 1; i < size; ++i) code = code << 6U | (static_cast<unsigned char>(text[at + i]) & 0x3FU);
+  // Where a range begins, and where the next character is not in it.
+  constexpr std::array<std::uint32_t, 16> bounds{0x61C,  0x61D,  0x200B, 0x200C, 0x200E, 0x2010, 0x2028,  0x202F,
+                                                 0x2060, 0x2070, 0xFEFF, 0xFF00, 0xFFF9, 0xFFFC, 0xE0000, 0xE1000};
+  return (std::upper_bound(bounds.begin(), bounds.end(), code) - bounds.begin()) % 2 == 1 ? size : 0;
 }
 
 std::string plain_line(std::string_view text) {
@@ -61,7 +68,7 @@ std::string plain_line(std::string_view text) {
   std::string plain;
   for (std::size_t at = 0; at < text.size();) {
     const char c = text[at];
-    const std::size_t size = character_size(text, at);
+    const std::size_t size = utf8_size(text, at);
     if (c == '\033') {
       at = behind_escape(text, at);
     } else if (size == 0) {
@@ -69,8 +76,8 @@ std::string plain_line(std::string_view text) {
       ++at;
     } else if (size == 2 && c == '\xC2' && static_cast<unsigned char>(text[at + 1]) < 0xA0) {
       at += 2;  // C1 control characters
-    } else if (const std::size_t reorders = reordering_character(text, at); reorders > 0) {
-      at += reorders;
+    } else if (const std::size_t hidden = hidden_character(text, at); hidden > 0) {
+      at += hidden;
     } else {
       if (c == '\t') plain += "    ";
       else if (size > 1 || (c >= ' ' && c != '\x7f')) plain += text.substr(at, size);

@@ -32,10 +32,10 @@ TEST_CASE("the report has no control characters, and decodes to the same text") 
   JobResult result;
   const std::string name =
       "one\ntwo\033[2J\x7F\xC2\x9B"
-      "2J \xC2\xA0-\xC3\xA9 \xE2\x80\xAE\xD8\x9C";
+      "2J \xC2\xA0-\xC3\xA9 \xE2\x80\xAE\xD8\x9C \xEF\xBB\xBF\xF3\xA0\x81\x81";
   result.host = name;
   const std::string report = json_report(result);
-  for (const char* const control : {"\033", "\x7F", "\xC2\x9B", "\xE2\x80", "\xD8"})
+  for (const char* const control : {"\033", "\x7F", "\xC2\x9B", "\xE2\x80", "\xD8", "\xEF", "\xF3"})
     CHECK(report.find(control) == std::string::npos);
   CHECK(nlohmann::json::parse(report)["host"] == name);
 }

@@ -10,12 +10,19 @@
 
 namespace ddrun {
 
-/// Length in bytes of the character at `at` if it reorders the text that is displayed, or ends a line there, without
-/// being seen (U+061C, U+200E, U+200F, U+2028 to U+202E, U+2066 to U+2069); 0 for all others.
-[[nodiscard]] std::size_t reordering_character(std::string_view text, std::size_t at);
+/// U+FFFD
+inline constexpr std::string_view replacement_character = "\xEF\xBF\xBD";
+
+/// Size in bytes of the UTF-8 character at `at`; 0 if there is none.
+[[nodiscard]] std::size_t utf8_size(std::string_view text, std::size_t at);
+
+/// Length in bytes of the character at `at` if it is not seen itself and reorders the text that is displayed, ends a
+/// line there, or makes two texts look the same (U+061C, U+200B, U+200E, U+200F, U+2028 to U+202E, U+2060 to U+206F,
+/// U+FEFF, U+FFF9 to U+FFFB, U+E0000 to U+E0FFF); 0 for all others.
+[[nodiscard]] std::size_t hidden_character(std::string_view text, std::size_t at);
 
 /// A worker's output line as plain text for ddrun's messages and reports: without escape sequences, control
-/// and reordering characters, tabs as four blanks, only the text after the last '\r' (progress bars), '?' for invalid
+/// and hidden characters, tabs as four blanks, only the text after the last '\r' (progress bars), '?' for invalid
 /// UTF-8. Every quoted line of a worker must pass through it.
 [[nodiscard]] std::string plain_line(std::string_view text);
 
