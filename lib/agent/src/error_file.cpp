@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -107,19 +108,34 @@ Time time_of(std::int64_t seconds, const timespec& written) {
   return inside + std::chrono::milliseconds(999);
 }
 
-/// Completes a text that ends inside a string, and replaces bytes that JSON forbids.
-std::string repaired(std::string_view text) {
-  // nlohmann's serializer replaces invalid UTF-8.
-  std::string repaired =
-      json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace)).get<std::string>();
-  for (char& c : repaired) {
-    if (static_cast<unsigned char>(c) < ' ') c = ' ';
+/// Without half surrogate pairs, which nlohmann's parser refuses: one that Python's os.fsdecode() made of a byte is
+/// that byte again, others become U+FFFD.
+std::string without_half_pairs(std::string_view text) {
+  /// Of the escape at `at`; 0: there is none.
+  const auto code = [&](std::size_t at) {
+    unsigned value = 0;
+    if (at + 6 > text.size() || text.substr(at, 2) != "\\u") return value;
+    const char* const end = text.data() + at + 6;
+    return std::from_chars(text.data() + at + 2, end, value, 16).ptr == end ? value : 0;
+  };
+  std::string whole;
+  for (std::size_t at = 0, size; at < text.size(); at += size) {
+    const unsigned first = code(at);
+    const bool pair = first >> 10U == 0x36 && code(at + 6) >> 10U == 0x37;
+    size = pair ? 12 : first >> 11U == 0x1B ? 6 : text[at] == '\\' ? 2 : 1;
+    if (size != 6) whole += text.substr(at, size);
+    else if (first >= 0xDC80 && first <= 0xDCFF) whole += static_cast<char>(first & 0xFFU);
+    else whole += replacement_character;
   }
-  // It may end with half an escape: "\u12".
-  if (const std::size_t escape = repaired.rfind('\\'); escape != std::string::npos && repaired.size() - escape < 6)
-    repaired.resize(escape);
-  while (repaired.ends_with('\\')) repaired.pop_back();
-  return repaired + '"';
+  return whole;
+}
+
+/// Completes a text that ends inside a string, maybe with half an escape: "\u12".
+std::string completed(std::string text) {
+  if (const std::size_t escape = text.rfind('\\'); escape != std::string::npos && text.size() - escape < 6)
+    text.resize(escape);
+  while (text.ends_with('\\')) text.pop_back();
+  return text + '"';
 }
 
 std::string last_line(std::string_view text) {
@@ -130,19 +146,33 @@ std::string last_line(std::string_view text) {
 
 }  // namespace
 
+std::string readable_json(std::string_view text) {
+  const std::string whole = without_half_pairs(text);
+  std::string readable;
+  for (std::size_t at = 0; at < whole.size();) {
+    const std::size_t size = utf8_size(whole, at);
+    if (size == 0) readable += replacement_character;
+    else if (static_cast<unsigned char>(whole[at]) < ' ') readable += ' ';
+    else readable.append(whole, at, size);
+    at += std::max<std::size_t>(size, 1);
+  }
+  return readable;
+}
+
 std::optional<WorkerError> read_error_file(const std::string& path) {
   timespec written{};
-  auto text = read_regular_file(path, &written);
-  if (!text) return std::nullopt;
+  const auto content = read_regular_file(path, &written);
+  if (!content) return std::nullopt;
+  std::string text = readable_json(*content);
   MessagePicker picker;
   const auto parse = [&] {
     picker = {};
-    return json::sax_parse(*text, &picker) || !picker.found.message.empty() || !picker.found.traceback.empty();
+    return json::sax_parse(text, &picker) || !picker.found.message.empty() || !picker.found.traceback.empty();
   };
   if (!parse()) {
-    *text = repaired(*text);
+    text = completed(std::move(text));
     if (!parse() && picker.broke_at > 0) {
-      *text = repaired(std::string_view(*text).substr(0, picker.broke_at - 1));
+      text = completed(text.substr(0, picker.broke_at - 1));
       (void)parse();
     }
   }
@@ -158,7 +188,7 @@ std::optional<WorkerError> read_error_file(const std::string& path) {
 Result<void> forward_error_file(const std::string& from, const ExitStatus& status, const std::string& to) {
   const auto text = read_regular_file(from);
   if (!text) return fail(Errc::protocol, concat("cannot read ", from));
-  json content = json::parse(*text, nullptr, false);
+  json content = json::parse(readable_json(*text), nullptr, false);
   if (content.is_discarded() || !content.is_object())
     return fail(Errc::protocol, concat(from, " is not complete JSON"));
   if (const auto message = content.find("message"); message != content.end() && message->is_object()) {

@@ -56,6 +56,10 @@ void drop_survived(WorkerEnd& worker, std::chrono::system_clock::time_point last
 
 // ---- error_file.cpp
 
+/// A worker's JSON text as nlohmann's parser takes it: control characters are blanks, and half a surrogate pair is the
+/// byte that Python's os.fsdecode() made it of, or U+FFFD, as is what is not UTF-8.
+[[nodiscard]] std::string readable_json(std::string_view text);
+
 /// Reads a worker's TORCHELASTIC_ERROR_FILE, in the formats of PyTorch's `record`:
 ///
 ///     {"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "…", "timestamp": "1795223473"}}}

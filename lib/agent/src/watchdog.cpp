@@ -34,7 +34,7 @@ using nlohmann::json;
 constexpr int max_parse_attempts = 16;
 
 std::optional<TimerRequest> parse_whole(std::string_view line) {
-  const json content = json::parse(line, nullptr, false);
+  const json content = json::parse(readable_json(line), nullptr, false);
   if (!content.is_object()) return std::nullopt;
   const auto pid = content.find("pid");
   const auto scope = content.find("scope_id");

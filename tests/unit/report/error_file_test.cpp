@@ -114,6 +114,48 @@ TEST_CASE("an error file is read to a break inside a text, and over bytes that J
         "b c");
 }
 
+TEST_CASE("half a surrogate pair is the byte that Python made it of, and what follows it is kept") {
+  const TemporaryDirectory dir;
+  const std::string unknown = "\xef\xbf\xbd";
+  for (const auto& [written, read] : std::vector<std::pair<std::string, std::string>>{
+           {R"(caf\udce9)", "caf" + unknown},
+           {R"(caf\uDCE9.)", "caf" + unknown + "."},
+           {R"(caf\udcc3\udca9)", "caf\xc3\xa9"},  // a name in UTF-8, read in the C locale
+           {R"(a\ud83d)", "a" + unknown},
+           {R"(a\ud83d b)", "a" + unknown + " b"},
+           {R"(a\ud83d \ude00 b)", "a" + unknown + " " + unknown + " b"},
+           {R"(a\ude00\ud83d b)", "a" + unknown + unknown + " b"},
+           {R"(a\ud83d\ud83d\ude00 b)", "a" + unknown + "\xf0\x9f\x98\x80 b"},
+           {R"(a\ud83d\\ude00 b)", "a" + unknown + "\\ude00 b"},
+           {R"(a\\udce9 b)", R"(a\udce9 b)"},
+           {R"(a\\\udce9 b)", "a\\" + unknown + " b"},
+           {R"(a\udc7f\udd00 b)", "a" + unknown + unknown + " b"},
+           {"a\xed\xb3\xa9 b", "a" + unknown + unknown + unknown + " b"}}) {
+    CAPTURE(written);
+    const auto error = read_error_file(
+        dir.file("error", R"({"o)" + written + R"(":"x","message":{"message":")" + written +
+                              R"(","extraInfo":{"py_callstack":"Traceback\n )" + written + R"(","timestamp":"17"}}})"));
+    REQUIRE(error);
+    CHECK(error->message == read);
+    CHECK(error->traceback == "Traceback\n " + read);
+    const std::string to = dir.file("to", "");
+    REQUIRE(forward_error_file(error->file, Exited{1}, to));
+    CHECK(nlohmann::json::parse(read_file(to))["message"]["message"] == read);
+  }
+  // Cut off behind half of it.
+  for (const char* end : {R"(\ud83d)", R"(\ud83d\)", R"(\ud83d\ude)"}) {
+    CHECK(read_error_file(dir.file("half", R"({"message":"a)" + std::string(end)))->message == "a" + unknown);
+  }
+}
+
+TEST_CASE("bytes that JSON forbids in a traceback leave it in place") {
+  const TemporaryDirectory dir;
+  const auto error = read_error_file(
+      dir.file("error", "{\"message\":{\"message\":\"m\",\"extraInfo\":{\"py_callstack\":\"a\xe9 b\nc\"}}}"));
+  REQUIRE(error);
+  CHECK(error->traceback == "a\xef\xbf\xbd b c");
+}
+
 TEST_CASE("what is no error file gives nothing and does not block") {
   const TemporaryDirectory dir;
   CHECK_FALSE(read_error_file(dir.path() + "/none"));
