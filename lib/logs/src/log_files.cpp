@@ -329,7 +329,8 @@ Result<void> LogLayout::link_latest() const {
   }
   const int err = errno;
   ::unlink(made.c_str());
-  return fail_errno(Errc::unavailable, concat("cannot make ", link), err);
+  if (::lstat(link.c_str(), &info) != 0) return fail_errno(Errc::unavailable, concat("cannot make ", link), err);
+  return fail_errno(Errc::invalid_argument, concat("cannot replace ", link, ", which leads to another run"), err);
 }
 
 Result<void> LogLayout::restore() const {

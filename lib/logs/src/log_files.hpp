@@ -119,7 +119,8 @@ class LogLayout {
   [[nodiscard]] Result<void> begin_attempt(int attempt, const std::vector<int>& local_ranks);
 
   /// Makes <root>/latest a relative link to this run's directory, only with --log-dir. Replaced by rename(2), so that
-  /// it is there at all times. Fails with `invalid_argument` if it is no link, which stays, else with `unavailable`.
+  /// it is there at all times. Fails with `invalid_argument` if what has the name stays (no link, or that of another
+  /// user's run), else with `unavailable`.
   [[nodiscard]] Result<void> link_latest() const;
 
   /// Makes root and run directory again if they were removed, with the same permissions. Fails if they exist and belong

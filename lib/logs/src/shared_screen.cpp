@@ -22,6 +22,22 @@ struct ControlSequence {
   }
 };
 
+/// What a terminal does otherwise than its text shows: it answers to ENQ, moves down at VT and FF, changes the
+/// character set at SO and SI, and takes U+0080 to U+009F for escape sequences.
+constexpr std::string_view special = "\x05\v\f\x0e\x0f\xc2";
+
+/// Without these, or with the escape sequences instead.
+std::string without_special(std::string_view text) {
+  std::string plain;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const bool is_pair =
+        text[at] == '\xc2' && at + 1 < text.size() && static_cast<unsigned char>(text[at + 1]) >> 5U == 4;
+    if (is_pair) plain += {escape, static_cast<char>(text[++at] - 0x40)};
+    else if (text[at] == '\xc2' || special.find(text[at]) == std::string_view::npos) plain += text[at];
+  }
+  return plain;
+}
+
 class Filter {
  public:
   Filter(std::string& out, std::string_view prefix, ScreenState& state, bool in_row = false)
@@ -29,10 +45,12 @@ class Filter {
   [[nodiscard]] bool moved() const { return moved_; }
 
   void add(std::string_view text) {
+    std::string plain;
+    if (text.find_first_of(special) != std::string_view::npos) text = plain = without_special(text);
     while (!text.empty()) {
-      const std::size_t plain = std::min(text.find(escape), text.size());
-      add_plain(text.substr(0, plain));
-      text.remove_prefix(plain);
+      const std::size_t size = std::min(text.find(escape), text.size());
+      add_plain(text.substr(0, size));
+      text.remove_prefix(size);
       if (!text.empty()) text.remove_prefix(parse_escape(text));
     }
   }
@@ -54,6 +72,7 @@ class Filter {
       case 'P':
       case 'X':
       case '^':
+      case 'k':  // the title of screen and tmux
       case '_': return parse_string(text);
       case '(': {
         if (text.substr(0, 3) == "\033(B") out_ += "\033(B";  // part of what `tput sgr0` gives
@@ -146,7 +165,7 @@ class Filter {
 }  // namespace
 
 bool moves_cursor(std::string_view text) {
-  if (text.find(escape) == std::string_view::npos) return false;
+  if (text.find_first_of("\033\xc2") == std::string_view::npos) return false;
   std::string ignored;
   ScreenState state;
   Filter filter(ignored, {}, state);

@@ -2,6 +2,7 @@
 
 #include <fnmatch.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <fstream>
 
 #include <atomic>
@@ -85,6 +86,26 @@ TEST_CASE("a file or directory of the user that is called latest stays") {
     CHECK(std::distance(fs::directory_iterator(dir.path()), {}) == 2);
     fs::remove(latest);
   }
+}
+
+TEST_CASE("a link to an earlier run that cannot be replaced is said") {
+  TemporaryDirectory dir;
+  LogSpec log;
+  log.dir = dir.path();
+  LogLayout first(log, "job"), second(log, "job");
+  REQUIRE((first.prepare() && first.link_latest() && second.prepare()));
+  REQUIRE(::chmod(dir.path().c_str(), 0555) == 0);
+  const uid_t self = ::geteuid();
+  constexpr uid_t nobody = 65534;
+  if (self == 0) REQUIRE(::seteuid(nobody) == 0);  // root may write everywhere
+  const auto linked = second.link_latest();
+  REQUIRE(::seteuid(self) == 0);
+  REQUIRE(::chmod(dir.path().c_str(), 0755) == 0);
+  REQUIRE_FALSE(linked);
+  CHECK(linked.error().code == Errc::invalid_argument);
+  CHECK(linked.error().message ==
+        "cannot replace " + dir.file("latest") + ", which leads to another run: Permission denied");
+  CHECK(fs::equivalent(dir.file("latest"), first.run_dir()));
 }
 
 TEST_CASE("latest is there at all times while jobs with one log directory begin") {

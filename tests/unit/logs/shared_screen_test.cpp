@@ -46,15 +46,59 @@ TEST_CASE("a worker moves up only over lines that it has written") {
 }
 
 TEST_CASE("sequences that change other lines or query the terminal are dropped") {
-  for (const char* text : {"\033[2J", "\033[H",          "\033[3;4H",        "\033[1J",
-                           "\0337",   "\0338",           "\033[s",           "\033[u",
-                           "\033[5S", "\033[2L",         "\033[1;5r",        "\033[?1049h",
-                           "\033c",   "\033M",           "\033]0;title\a",   "\033[6n",
-                           "\033[c",  "\033Pq...\033\\", "\033]52;c;eA==\a", "\033[",
-                           "\033",    "\033[5",          "\033]0;cut off",   "\033(0"}) {
+  for (const char* text : {"\033[2J",
+                           "\033[H",
+                           "\033[3;4H",
+                           "\033[1J",
+                           "\0337",
+                           "\0338",
+                           "\033[s",
+                           "\033[u",
+                           "\033[5S",
+                           "\033[2L",
+                           "\033[1;5r",
+                           "\033[?1049h",
+                           "\033c",
+                           "\033M",
+                           "\033]0;title\a",
+                           "\033[6n",
+                           "\033[c",
+                           "\033Pq...\033\\",
+                           "\033]52;c;eA==\a",
+                           "\033[",
+                           "\033",
+                           "\033[5",
+                           "\033]0;cut off",
+                           "\033(0",
+                           "\033ktitle\033\\",
+                           "\v\f",
+                           "\x05\x0e\x0f",
+                           "\xc2\x9b"
+                           "2J",
+                           "\xc2\x9d"
+                           "0;title\a",
+                           "\xc2\x85\xc2\x84\xc2\x8d",
+                           "\xc2\x90q...\xc2\x9c",
+                           "\xc2\x9b"
+                           "5"}) {
     INFO(text + 1);
     CHECK(shown(text).empty());
   }
+}
+
+TEST_CASE("8-bit control characters are the sequences that they stand for") {
+  CHECK(shown("\xc2\x9b"
+              "31mred\xc2\x9bm \xc2\xa0\xc2\xb0 \xc2 \xc2"
+              "A") ==
+        "\033[31mred\033[m \xc2\xa0\xc2\xb0 \xc2 \xc2"
+        "A");
+  CHECK(
+      moves_cursor("\xc2\x9b"
+                   "2A"));
+  CHECK_FALSE(
+      moves_cursor("20 \xc2\xb0"
+                   "C\v"));
+  CHECK(without_erasing("step 3\v\f\xc2\x9bK") == "step 3");
 }
 
 TEST_CASE("the state has colours and a hidden cursor that are left behind") {

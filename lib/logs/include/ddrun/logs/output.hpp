@@ -164,7 +164,7 @@ class Output {
   [[nodiscard]] std::string attempt_dir() const;
   /// That of all attempts; empty without log files.
   [[nodiscard]] std::string run_dir() const;
-  /// Makes <--log-dir>/latest a link to run_dir(); fails with `invalid_argument` if it is no link, and stays.
+  /// Makes <--log-dir>/latest a link to run_dir(); fails with `invalid_argument` if it stays as it is.
   [[nodiscard]] Result<void> link_latest() const;
   /// --log-dir, or the directory made instead of it.
   [[nodiscard]] std::string root() const;
