@@ -3,6 +3,7 @@
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/cli/values.hpp"
+#include "ddrun/worker_env/worker_environment.hpp"
 #include "settings.hpp"
 
 namespace ddrun::cli {
@@ -76,6 +77,9 @@ Result<Variables> read_env_file(const std::string& path, std::vector<std::string
     auto variable =
         line.find('\0') == std::string_view::npos ? read_line(line) : bad("it is not text; save the file as UTF-8");
     if (!variable) return bad(concat(path, ":", number, ": ", variable.error().message));
+    if (const auto given = worker_env::check_variable(variable->first); !given) {
+      return bad(concat(path, ":", number, ": ", given.error().message));
+    }
     if (asks_for_expansion(variable->second) && !trim(line.substr(line.find('=') + 1)).starts_with('\'')) {
       warnings.push_back(concat(path, ":", number, ": a '$' is kept as it is, and no variable is expanded; write the ",
                                 "value itself, or single quotes around it"));

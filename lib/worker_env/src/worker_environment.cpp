@@ -87,14 +87,8 @@ Result<void> check_env_options(const LaunchSpec& spec) {
     if (name.empty() || name.find('=') != std::string::npos) {
       return fail(Errc::invalid_argument, concat("--env ", name, "=", value, ": give it as NAME=VALUE"));
     }
-    if (name == "DDRUN_SECRET") {
-      return fail(Errc::invalid_argument,
-                  "--env DDRUN_SECRET: workers do not get it; use --secret-file, or set the variable for ddrun itself");
-    }
-    if (const OwnVariable* own = own_variable(name)) {
-      std::string message = concat("--env ", name, ": ddrun sets ", name, " itself");
-      if (!own->instead.empty()) message += concat("; use ", own->instead);
-      return fail(Errc::invalid_argument, std::move(message));
+    if (const auto given = check_variable(name); !given) {
+      return fail(Errc::invalid_argument, concat("--env ", name, ": ", given.error().message));
     }
   }
   return {};
@@ -141,6 +135,17 @@ std::uint64_t worker_seed(std::uint64_t n, int rank) {
   z = (z ^ (z >> 30U)) * 0xBF58476D1CE4E5B9U;
   z = (z ^ (z >> 27U)) * 0x94D049BB133111EBU;
   return z ^ (z >> 31U);
+}
+
+Result<void> check_variable(const std::string& name) {
+  if (name == "DDRUN_SECRET") {
+    return fail(Errc::invalid_argument,
+                "workers do not get it; use --secret-file, or set the variable for ddrun itself");
+  }
+  const OwnVariable* own = own_variable(name);
+  if (own == nullptr) return {};
+  return fail(Errc::invalid_argument,
+              concat("ddrun sets ", name, " itself", own->instead.empty() ? "" : concat("; use ", own->instead)));
 }
 
 bool uses_agent_store(const LaunchSpec& spec, const Environment& parent) {

@@ -82,6 +82,12 @@ TEST_CASE("a wrong line of an environment file is named and not shown") {
     CHECK(contains(error, "bad.env:3: "));
     CHECK_FALSE(contains(error, "secret"));
   }
+  for (const std::string name : {"RANK", "MASTER_PORT", "DDRUN_SECRET"}) {
+    const std::string error = refused({"--env-file", dir.file("own.env", "A=1\nexport " + name + "=7\n"), "w"});
+    CAPTURE(error);
+    CHECK(contains(error, "own.env:2: "));
+    CHECK(contains(error, name == "DDRUN_SECRET" ? "workers do not get it; use --secret-file" : "ddrun sets " + name));
+  }
   CHECK(contains(refused({"--env-file", dir.file("nul", std::string("A=\0", 3)), "w"}), "nul:1: it is not text"));
   CHECK(contains(refused({"--env-file", dir.path(), "w"}), "Is a directory"));
   CHECK(contains(refused({"--env-file", dir.file("none"), "w"}), "No such file or directory"));

@@ -25,6 +25,9 @@ struct WorkerFacts {
   std::string job_tag;                                       ///< DDRUN_JOB_TAG: the same for every process of this job
 };
 
+/// Fails with `invalid_argument` for a variable that --env and --env-file must not set.
+[[nodiscard]] Result<void> check_variable(const std::string& name);
+
 /// Whether the workers use the agent's store (TORCHELASTIC_USE_AGENT_STORE=True). False only with
 /// TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 and a rendezvous other than static: then rank 0 opens its own store at
 /// MASTER_ADDR:MASTER_PORT, and the agent must not listen there.
