@@ -70,13 +70,17 @@ inline UniqueFd open_for_reader(const std::string& path) {
   }
 }
 
+inline std::uint32_t random_number() {
+  std::uint32_t number = 0;
+  (void)fill_random(std::as_writable_bytes(std::span(&number, 1)));
+  return number;
+}
+
 /// A new file beside `target` for write_file_atomically(). In a directory like /tmp other users must neither foresee
 /// its name nor be there first. Fails with errno set.
 inline UniqueFd make_temporary_file(const std::string& target, mode_t mode, std::string& path) {
   for (int attempts = 0;; ++attempts) {
-    std::uint32_t random = 0;
-    (void)fill_random(std::as_writable_bytes(std::span(&random, 1)));
-    path = concat(target, ".", random, ".tmp");
+    path = concat(target, ".", random_number(), ".tmp");
     UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode));
     if (fd || errno != EEXIST || attempts == 100) return fd;
   }

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "atomic_file.hpp"
 #include "ddrun/inspect/stack_reader.hpp"
 #include "ddrun/logs/output.hpp"
 #include "job.hpp"
@@ -38,6 +40,8 @@ class StackPages {
   WorkerGroup& group_;
   logs::Output& output_;
   inspect::StackReader reader_;
+  /// Of this job's temporary pages. Jobs in containers may share a directory and have the same PID.
+  const std::uint32_t temporary_name_ = random_number();
   unsigned last_ = 0;     ///< number of the last async_show()
   unsigned awaited_ = 0;  ///< of the one that is_reading(); 0: none
 };
