@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <ctime>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "commands.hpp"
@@ -27,7 +28,10 @@ namespace {
 using nlohmann::json;
 
 constexpr std::chrono::seconds total_timeout{10};
-constexpr std::size_t max_reply_bytes = 256U << 20U;
+// Bounds of what a reply costs: root may ask the job of a user whose program answers in its place.
+constexpr std::size_t max_reply_bytes = 32U << 20U;
+constexpr std::size_t max_reply_values = 2'000'000;
+constexpr int max_reply_depth = 16;
 constexpr int not_running = 1;
 
 constexpr argv::Option stacks_options[] = {
@@ -52,10 +56,10 @@ Examples:
 }
 
 struct Job {
-  std::string name;  ///< the file's name without its suffix: the PID, or PID-2
-  std::string path;
-  json facts;         ///< the reply to {"question":"job"}; empty: none
-  std::string error;  ///< why there was none
+  std::string name;                  ///< the socket's without its suffix: the PID, or PID-2
+  std::shared_ptr<UniqueFd> folder;  ///< of the socket
+  json facts;                        ///< the reply to {"question":"job"}; empty: none
+  std::string error;                 ///< why there was none
 
   [[nodiscard]] std::string text(const char* key) const {
     const auto found = facts.find(key);
@@ -65,39 +69,75 @@ struct Job {
 
 std::string pid_of(const std::string& name) { return name.substr(0, name.find('-')); }
 
-/// The jobs in the folders of this user. Root may also ask a job of the user who owns the process `wanted`.
-std::vector<Job> find_jobs(const std::string& wanted) {
+struct Found {
+  std::vector<Job> jobs;            ///< a job may be there twice, by its socket in each folder
+  std::vector<std::string> faults;  ///< of folders that cannot be used
+};
+
+/// Looks into the folders of this user. Root may also ask a job of the user who owns the process `wanted`.
+Found find_jobs(const std::string& wanted) {
   const uid_t self = ::geteuid();
   std::vector<std::pair<std::string, uid_t>> folders;
-  const auto add = [&](uid_t owner, const std::string& runtime_dir) {
+  const auto add = [&](uid_t owner, std::string_view runtime_dir) {
     for (auto& folder : agent::job_socket_folders(owner, runtime_dir)) folders.emplace_back(std::move(folder), owner);
   };
-  add(self, std::string(variable("XDG_RUNTIME_DIR").value_or("")));
+  add(self, variable("XDG_RUNTIME_DIR").value_or(""));
   struct stat info {};
   if (self == 0 && parse_integer(wanted, 1, INT32_MAX) && ::stat(concat("/proc/", wanted).c_str(), &info) == 0 &&
       info.st_uid != self) {
-    add(info.st_uid, concat("/run/user/", info.st_uid));
+    add(info.st_uid, "");
   }
-  std::vector<Job> jobs;
-  for (const auto& [folder, owner] : folders) {
-    if (!agent::check_job_socket_folder(folder, owner)) continue;
+  Found found;
+  for (const auto& [path, owner] : folders) {
+    auto opened = agent::open_job_folder(path, owner);
+    if (!opened && opened.error().code != Errc::not_found) found.faults.push_back(opened.error().message);
+    if (!opened) continue;
+    const auto folder = std::make_shared<UniqueFd>(std::move(*opened));
     std::error_code ignored;
-    for (std::filesystem::directory_iterator file(folder, ignored), end; file != end; file.increment(ignored)) {
+    const std::string listed = concat("/proc/self/fd/", folder->get());
+    for (std::filesystem::directory_iterator file(listed, ignored), end; file != end; file.increment(ignored)) {
       if (file->path().extension() != agent::job_socket_suffix) continue;
-      jobs.push_back({file->path().stem().string(), file->path().string(), {}, {}});
+      found.jobs.push_back({file->path().stem().string(), folder, {}, {}});
     }
   }
-  std::sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) { return a.name < b.name; });
-  return jobs;
+  std::sort(found.jobs.begin(), found.jobs.end(), [](const Job& a, const Job& b) { return a.name < b.name; });
+  return found;
 }
 
-/// Fails as connect_to_job() does, or with `timeout` or `protocol`.
-Result<json> ask(const std::string& path, const json& request, Deadline deadline) {
-  const auto no_answer = [] {
-    return fail(Errc::timeout, "it does not answer; SIGCONT continues one that was stopped");
-  };
-  const auto connection = agent::connect_to_job(path, deadline);
-  if (!connection && connection.error().code == Errc::timeout) return no_answer();
+Error no_answer() { return {Errc::timeout, "it does not answer; SIGCONT continues one that was stopped"}; }
+
+/// Fails as connect_to_job() does.
+Result<UniqueFd> connect(const Job& job, Deadline deadline) {
+  auto connection = agent::connect_to_job(*job.folder, concat(job.name, agent::job_socket_suffix), deadline);
+  if (!connection && connection.error().code == Errc::timeout) return tl::unexpected(no_answer());
+  return connection;
+}
+
+/// Of the agent that listens; 0: in another PID namespace.
+pid_t agent_of(const UniqueFd& connection) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return ::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer.pid : 0;
+}
+
+/// False for a text that would cost a JSON parser much more memory than it has bytes.
+bool is_bounded(std::string_view text) {
+  std::size_t values = 0;
+  int depth = 0;
+  bool in_string = false;
+  for (std::size_t at = 0; at < text.size() && depth <= max_reply_depth && values <= max_reply_values; ++at) {
+    const char c = text[at];
+    if (c == '"') in_string = !in_string;
+    else if (in_string) at += c == '\\' ? 1 : 0;
+    else if (c == ']' || c == '}') --depth;
+    else if (c == '[' || c == '{') ++depth, ++values;
+    else if (c == ',') ++values;
+  }
+  return depth <= max_reply_depth && values <= max_reply_values;
+}
+
+/// Fails as connect() does, or with `timeout` or `protocol`.
+Result<json> ask(const Result<UniqueFd>& connection, const json& request, Deadline deadline) {
   if (!connection) return tl::unexpected(connection.error());
   // The socket's buffer is empty and has room for it.
   const std::string line = request.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
@@ -110,25 +150,32 @@ Result<json> ask(const std::string& path, const json& request, Deadline deadline
     else if (got == 0 || (errno != EAGAIN && errno != EINTR)) break;
     if (got > 0) continue;
     pollfd readable{connection->get(), POLLIN, 0};
-    if (::poll(&readable, 1, poll_timeout(deadline)) == 0) return no_answer();
+    if (::poll(&readable, 1, poll_timeout(deadline)) == 0) return tl::unexpected(no_answer());
+  }
+  if (reply.size() >= max_reply_bytes || !is_bounded(reply)) {
+    return fail(Errc::protocol, "its answer is too long; ask for some ranks with --rank");
   }
   json object = json::parse(reply, nullptr, false);
   if (!object.is_object()) return fail(Errc::protocol, "it ended, or broke off its answer");
   return object;
 }
 
-/// The jobs that are meant by `wanted` (empty: all), with their facts.
+/// The jobs that are meant by `wanted` (empty: all), with their facts, each once.
 std::vector<Job> select_jobs(std::vector<Job> jobs, const std::string& wanted, Deadline deadline) {
   const auto is_named = [&](const Job& job) { return job.name == wanted || pid_of(job.name) == wanted; };
   const bool by_pid = std::any_of(jobs.begin(), jobs.end(), is_named);
   std::vector<Job> selected;
+  std::set<std::pair<pid_t, std::string>> known;
   auto left = static_cast<long>(jobs.size());
   for (Job& job : jobs) {
-    const auto share = (deadline - Clock::now()) / left--;
+    const Deadline until = Clock::now() + (deadline - Clock::now()) / left--;
     if (by_pid && !is_named(job)) continue;
-    auto facts = ask(job.path, {{"question", "job"}}, Clock::now() + share);
+    const auto connection = connect(job, until);
+    if (!connection && connection.error().code == Errc::connection_lost) continue;
+    const pid_t agent = connection ? agent_of(*connection) : 0;
+    if (!known.emplace(agent, agent == 0 ? job.name : "").second) continue;
+    auto facts = ask(connection, {{"question", "job"}}, until);
     if (facts) job.facts = std::move(*facts);
-    else if (facts.error().code == Errc::connection_lost) continue;
     else job.error = facts.error().message;
     if (wanted.empty() || by_pid || job.text("run_id") == wanted) selected.push_back(std::move(job));
   }
@@ -151,14 +198,17 @@ std::string describe(const std::vector<Job>& jobs) {
   return text;
 }
 
-int say_no_job(const StacksRequest& command, bool was_there, const std::vector<Job>& others) {
+int say_no_job(const StacksRequest& command, bool was_there, const std::vector<Job>& others,
+               const std::vector<std::string>& faults) {
+  const std::string hidden = faults.empty() ? "" : concat("; its socket may be hidden: ", join(faults, "; "));
   if (was_there) say_error(concat("the job with PID ", command.job, " has ended"));
-  else if (others.empty())
+  else if (others.empty() && hidden.empty())
     say_error(
         "no job of yours runs on this machine; ask on the machine where its workers run, as the user who started it");
+  else if (others.empty()) say_error(concat("no job of yours is found on this machine", hidden));
   else
-    say_error(concat("no job of yours has the PID of ddrun or the run id '", command.job,
-                     "'; give one of:", describe(others)));
+    say_error(concat("no job of yours has the PID of ddrun or the run id '", command.job, "'", hidden,
+                     "; give one of:", describe(others)));
   return exit_codes::launcher_failed;
 }
 
@@ -194,13 +244,13 @@ Parsed parse_stacks(std::span<const std::string> rest, const cli::ParseContext& 
 int run_stacks(const Parsed& parsed) {
   const auto& command = std::get<StacksRequest>(parsed);
   const Deadline deadline = Clock::now() + total_timeout;
-  const std::vector<Job> found = find_jobs(command.job);
+  const auto [found, faults] = find_jobs(command.job);
   const std::vector<Job> jobs = select_jobs(found, command.job, deadline);
   if (jobs.empty()) {
     const bool was_there = !command.job.empty() && std::any_of(found.begin(), found.end(), [&](const Job& job) {
       return pid_of(job.name) == command.job;
     });
-    return say_no_job(command, was_there, command.job.empty() ? jobs : select_jobs(found, "", deadline));
+    return say_no_job(command, was_there, command.job.empty() ? jobs : select_jobs(found, "", deadline), faults);
   }
   if (jobs.size() > 1) {
     say_error(concat("several jobs of yours run on this machine; give one of:", describe(jobs)));
@@ -209,8 +259,8 @@ int run_stacks(const Parsed& parsed) {
   const Job& job = jobs.front();
   json request{{"question", "stacks"}, {"format", command.json ? "json" : "text"}};
   if (!command.ranks.empty()) request["ranks"] = command.ranks;
-  const auto reply =
-      job.error.empty() ? ask(job.path, request, deadline) : tl::unexpected(Error{Errc::timeout, job.error});
+  const auto reply = job.error.empty() ? ask(connect(job, deadline), request, deadline)
+                                       : tl::unexpected(Error{Errc::timeout, job.error});
   if (!reply) {
     say_error(concat("no answer from the job with PID ", job.name, ": ", reply.error().message));
     return exit_codes::launcher_failed;

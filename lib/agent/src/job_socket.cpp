@@ -3,12 +3,15 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/read_until.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
@@ -72,40 +75,45 @@ bool is_transient(int err) { return err == EAGAIN || err == EINTR; }
 }  // namespace
 
 std::vector<std::string> job_socket_folders(uid_t uid, std::string_view runtime_dir) {
-  std::vector<std::string> folders{concat("/tmp/ddrun-", uid)};
-  struct stat info {};
-  const bool usable = runtime_dir.starts_with('/') && ::stat(std::string(runtime_dir).c_str(), &info) == 0;
-  if (usable && info.st_uid == uid) folders.insert(folders.begin(), concat(runtime_dir, "/ddrun"));
+  std::vector<std::string> folders;
+  for (const std::string& dir : {std::string(runtime_dir), concat("/run/user/", uid)}) {
+    struct stat info {};
+    const bool usable = dir.starts_with('/') && ::stat(dir.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+    if (folders.empty() && usable && info.st_uid == uid) folders.push_back(concat(dir, "/ddrun"));
+  }
+  folders.push_back(concat("/tmp/ddrun-", uid));
   return folders;
 }
 
-Result<void> check_job_socket_folder(const std::string& folder, uid_t owner) {
+Result<UniqueFd> open_job_folder(const std::string& folder, uid_t owner) {
+  UniqueFd fd(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat info {};
-  if (::lstat(folder.c_str(), &info) != 0) {
+  if (!fd && errno == ENOTDIR) return fail(Errc::unavailable, concat(folder, " is not a directory"));
+  if (!fd || ::fstat(fd.get(), &info) != 0) {
     return fail_errno(errno == ENOENT ? Errc::not_found : Errc::unavailable, folder, errno);
   }
-  if (!S_ISDIR(info.st_mode)) return fail(Errc::unavailable, concat(folder, " is not a directory"));
   if (info.st_uid != owner) return fail(Errc::unavailable, concat(folder, " belongs to another user"));
   if ((info.st_mode & 077U) != 0) return fail(Errc::unavailable, concat(folder, " is open to others (chmod 700)"));
-  return {};
+  return fd;
 }
 
-Result<UniqueFd> connect_to_job(const std::string& path, Deadline deadline) {
-  const auto address = socket_address(path);
-  if (!address) return fail(Errc::unavailable, concat(path, ": the path is too long for a socket"));
+Result<UniqueFd> connect_to_job(const UniqueFd& folder, const std::string& name, Deadline deadline) {
+  const UniqueFd file(::openat(folder.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
   struct stat before {
   }, after{};
-  if (::lstat(path.c_str(), &before) != 0) return fail_errno(Errc::connection_lost, path, errno);
+  if (!file || ::fstat(file.get(), &before) != 0) return fail_errno(Errc::connection_lost, name, errno);
+  if (!S_ISSOCK(before.st_mode)) return fail(Errc::connection_lost, concat(name, " is no socket"));
+  const auto address = socket_address(concat("/proc/self/fd/", file.get()));
   UniqueFd connection(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   while (::connect(connection.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0) {
     const int err = errno;
     if (err == ECONNREFUSED && std::time(nullptr) - before.st_ctime >= min_stale_seconds &&
-        ::lstat(path.c_str(), &after) == 0 && same_file(before, after)) {
-      ::unlink(path.c_str());
+        ::fstatat(folder.get(), name.c_str(), &after, AT_SYMLINK_NOFOLLOW) == 0 && same_file(before, after)) {
+      ::unlinkat(folder.get(), name.c_str(), 0);
     }
-    if (err == ECONNREFUSED || err == ENOENT) return fail_errno(Errc::connection_lost, path, err);
-    if (!is_transient(err)) return fail_errno(Errc::unavailable, path, err);
-    if (Clock::now() >= deadline) return fail_errno(Errc::timeout, path, ETIMEDOUT);
+    if (err == ECONNREFUSED) return fail_errno(Errc::connection_lost, name, err);
+    if (!is_transient(err)) return fail_errno(Errc::unavailable, name, err);
+    if (Clock::now() >= deadline) return fail_errno(Errc::timeout, name, ETIMEDOUT);
     // The queue is full; poll(2) cannot wait for it.
     constexpr int retry_interval = 10;
     (void)::poll(nullptr, 0, retry_interval);
@@ -157,7 +165,7 @@ class JobSocket::Client : public std::enable_shared_from_this<Client> {
   /// False without room in the event loop.
   [[nodiscard]] bool start(UniqueFd connection) {
     if (assign_descriptor(socket_, std::move(connection)) != 0) return false;
-    start_timer();
+    start_timer(owner_.clients_.empty() ? client_timeout : crowded_timeout);
     boost::asio::async_read_until(socket_, boost::asio::dynamic_buffer(text_, max_request_bytes), '\n',
                                   [self = shared_from_this()](const boost::system::error_code& ec, std::size_t size) {
                                     if (self->socket_.is_open()) self->on_read(ec, size);
@@ -167,6 +175,10 @@ class JobSocket::Client : public std::enable_shared_from_this<Client> {
 
   void close() {
     if (!socket_.is_open()) return;
+    // With unread input the client would get ECONNRESET.
+    std::array<char, max_request_bytes> unread;
+    for (int i = 0; i < 64 && ::recv(socket_.native_handle(), unread.data(), unread.size(), MSG_DONTWAIT) > 0; ++i) {
+    }
     boost::system::error_code ignored;
     socket_.close(ignored);
     timer_.cancel();
@@ -174,8 +186,8 @@ class JobSocket::Client : public std::enable_shared_from_this<Client> {
   }
 
  private:
-  void start_timer() {
-    timer_.expires_after(client_timeout);
+  void start_timer(Milliseconds time) {
+    timer_.expires_after(time);
     timer_.async_wait([self = shared_from_this()](const boost::system::error_code& ec) {
       // A completion that was queued before the timer was set again is stale.
       if (!ec && Clock::now() >= self->timer_.expiry()) self->close();
@@ -199,7 +211,7 @@ class JobSocket::Client : public std::enable_shared_from_this<Client> {
     if (!socket_.is_open() || std::exchange(replied_, true)) return;
     text_ = std::move(line);
     text_ += '\n';
-    start_timer();
+    start_timer(client_timeout);
     boost::asio::async_write(
         socket_, boost::asio::buffer(text_),
         [self = shared_from_this()](const boost::system::error_code&, std::size_t) { self->close(); });
@@ -212,75 +224,94 @@ class JobSocket::Client : public std::enable_shared_from_this<Client> {
   bool replied_ = false;
 };
 
+struct JobSocket::Listener {
+  stream_descriptor socket;
+  std::string path;
+  struct stat file {};
+  bool waiting = false;  ///< for a client
+};
+
 JobSocket::JobSocket(boost::asio::any_io_executor executor, Answer answer)
-    : socket_(executor), answer_(std::move(answer)), retry_(executor) {}
+    : executor_(std::move(executor)), answer_(std::move(answer)), retry_(executor_) {}
 
 void JobSocket::open(const std::vector<std::string>& folders, pid_t pid) {
+  std::string fault;
   for (const std::string& folder : folders) {
     const auto opened = open_in(folder, pid);
-    if (opened) return accept_later();
+    if (opened) continue;
     say(Level::info, concat("no socket for 'ddrun stacks' in ", folder, ": ", opened.error().message));
+    if (opened.error().code != Errc::not_found) fault = opened.error().message;
   }
+  if (listeners_.empty() && !fault.empty()) say(Level::warning, concat("'ddrun stacks' cannot ask this job: ", fault));
+  accept_later();
 }
 
 Result<void> JobSocket::open_in(const std::string& folder, pid_t pid) {
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    return fail_errno(Errc::unavailable, "cannot create the folder", errno);
+    return fail_errno(Errc::not_found, "cannot create the folder", errno);
   }
-  if (auto safe = check_job_socket_folder(folder, ::geteuid()); !safe) return safe;
+  const auto opened = open_job_folder(folder, ::geteuid());
+  if (!opened) return tl::unexpected(opened.error());
   UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   // The mode of the file that bind() creates, without a change of the umask, which all threads share.
   (void)::fchmod(listener.get(), 0600);
-  std::string path;
+  const auto made = std::make_shared<Listener>(Listener{stream_descriptor(executor_), {}, {}});
   int err = EADDRINUSE;
   for (int number = 1; number <= max_same_pid && err == EADDRINUSE; ++number) {
-    path = concat(folder, "/", pid, number == 1 ? "" : concat("-", number), job_socket_suffix);
-    const auto address = socket_address(path);
+    const std::string name = concat(pid, number == 1 ? "" : concat("-", number), job_socket_suffix);
+    made->path = concat(folder, "/", name);
+    const auto address = socket_address(made->path);
     if (!address) return fail(Errc::unavailable, "the path is too long for a socket");
     const auto bind = [&] {
       return ::bind(listener.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) == 0 ? 0 : errno;
     };
     err = bind();
     // If that is the socket of a dead job, this removes it.
-    if (err == EADDRINUSE && !connect_to_job(path, Clock::now())) err = bind();
+    if (err == EADDRINUSE && !connect_to_job(*opened, name, Clock::now())) err = bind();
   }
-  if (err == 0 && (::lstat(path.c_str(), &file_) != 0 || ::listen(listener.get(), max_clients) != 0)) err = errno;
-  if (err == 0) err = assign_descriptor(socket_, std::move(listener));
+  if (err == 0 && (::lstat(made->path.c_str(), &made->file) != 0 || ::listen(listener.get(), max_clients) != 0)) {
+    err = errno;
+  }
+  if (err == 0) err = assign_descriptor(made->socket, std::move(listener));
   if (err != 0) return fail_errno(Errc::unavailable, "cannot listen", err);
-  path_ = path;
+  listeners_.push_back(made);
   return {};
 }
 
 void JobSocket::close() {
-  if (path_.empty()) return;
-  struct stat present {};
-  if (::lstat(path_.c_str(), &present) == 0 && same_file(present, file_)) ::unlink(path_.c_str());
-  path_.clear();
-  boost::system::error_code ignored;
-  socket_.close(ignored);
+  for (const auto& listener : std::exchange(listeners_, {})) {
+    struct stat present {};
+    if (::lstat(listener->path.c_str(), &present) == 0 && same_file(present, listener->file)) {
+      ::unlink(listener->path.c_str());
+    }
+    boost::system::error_code ignored;
+    listener->socket.close(ignored);
+  }
   retry_.cancel();
   while (!clients_.empty()) (*clients_.begin())->close();
 }
 
 void JobSocket::accept_later() {
-  if (path_.empty() || waiting_ || clients_.size() >= max_clients) return;
-  waiting_ = true;
-  socket_.async_wait(stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
-    waiting_ = false;
-    if (!ec) accept_pending();
-  });
+  for (const auto& listener : listeners_) {
+    if (clients_.size() >= max_clients) return;
+    if (std::exchange(listener->waiting, true)) continue;
+    listener->socket.async_wait(stream_descriptor::wait_read, [this, listener](const boost::system::error_code& ec) {
+      listener->waiting = false;
+      if (!ec && listener->socket.is_open()) accept_pending(*listener);
+    });
+  }
 }
 
-void JobSocket::accept_pending() {
-  while (!path_.empty() && clients_.size() < max_clients) {
-    UniqueFd connection(::accept4(socket_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+void JobSocket::accept_pending(Listener& listener) {
+  while (clients_.size() < max_clients) {
+    UniqueFd connection(::accept4(listener.socket.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!connection && !is_transient(errno) && errno != ECONNABORTED) {
       // The pending connection would wake this loop again and again.
       return retry_.set(Clock::now() + std::chrono::seconds(1), [this] { accept_later(); });
     }
     if (!connection) break;
     if (!is_trusted(connection.get())) continue;
-    const auto client = std::make_shared<Client>(*this, socket_.get_executor());
+    const auto client = std::make_shared<Client>(*this, executor_);
     if (client->start(std::move(connection))) clients_.insert(client);
   }
   accept_later();

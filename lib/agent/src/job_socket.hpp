@@ -1,11 +1,8 @@
 #pragma once
 
-#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <boost/asio/any_io_executor.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
-#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -17,6 +14,7 @@
 #include <vector>
 
 #include "ddrun/base/alarm.hpp"
+#include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
 
 namespace ddrun::agent {
@@ -39,14 +37,15 @@ struct JobRequest {
 /// {"error":"…"}
 [[nodiscard]] std::string error_reply(std::string_view message);
 
-/// The Unix socket on which this user, or root, can ask a running job. Costs no wake-up without a client. A client that
-/// sends no complete request or does not read its reply within client_timeout is disconnected. Use on the executor's
-/// thread only; must outlive the event loop. SIGPIPE has to be ignored.
+/// The Unix sockets, one in each folder, on which this user, or root, can ask a running job. They cost no wake-up
+/// without a client. A client that sends no complete request or does not read its reply within client_timeout is
+/// disconnected. Use on the executor's thread only; must outlive the event loop. SIGPIPE has to be ignored.
 class JobSocket {
  public:
   static constexpr std::size_t max_clients = 8;  ///< further ones wait in the kernel's queue
   static constexpr std::size_t max_request_bytes = 4096;
-  static constexpr std::chrono::seconds client_timeout{5};
+  static constexpr Milliseconds client_timeout{5'000};
+  static constexpr Milliseconds crowded_timeout{500};  ///< for the request of a client that is not the only one
 
   /// Takes one line, without its newline. May be called at any later time, and not at all; without effect if the client
   /// has disconnected.
@@ -56,27 +55,27 @@ class JobSocket {
   JobSocket(boost::asio::any_io_executor executor, Answer answer);
   ~JobSocket() { close(); }
 
-  /// Listens in the first of `folders` that can be used, which it creates if need be, as job_socket_path.hpp describes.
-  /// `pid`: of the ddrun that the user started. Logs why a folder cannot be used; the job needs none.
+  /// Listens in each of `folders` that can be used, which it creates if need be, as job_socket_path.hpp describes.
+  /// `pid`: of the ddrun that the user started. Logs why a folder cannot be used; the job needs none, so that is a
+  /// warning only where all have a fault that the user can mend.
   void open(const std::vector<std::string>& folders, pid_t pid);
-  /// Disconnects all clients and removes the file, if it is still this socket's.
+  /// Disconnects all clients and removes the files that are still its own.
   void close();
 
  private:
   class Client;
+  struct Listener;
 
   Result<void> open_in(const std::string& folder, pid_t pid);
   void accept_later();
-  void accept_pending();
+  void accept_pending(Listener& listener);
   void remove(const std::shared_ptr<Client>& client);
 
-  boost::asio::posix::stream_descriptor socket_;
+  boost::asio::any_io_executor executor_;
   Answer answer_;
   Alarm retry_;  ///< after a lack of descriptors
   std::set<std::shared_ptr<Client>> clients_;
-  bool waiting_ = false;  ///< for a client
-  std::string path_;      ///< empty: closed
-  struct stat file_ {};
+  std::vector<std::shared_ptr<Listener>> listeners_;  ///< empty: closed
 };
 
 }  // namespace ddrun::agent

@@ -37,7 +37,8 @@ UniqueFd connect(const std::string& path) {
   return connection;
 }
 
-/// Jobs and questions that see no other jobs of this user: /tmp/ddrun-UID is a folder of this test for them.
+/// Jobs and questions that see no other jobs of this user: /tmp/ddrun-UID is a folder of this test for them, and
+/// nothing can be in /run/user/UID.
 class Machine {
  public:
   Machine() {
@@ -73,8 +74,9 @@ class Machine {
     return finish(argv, options(runtime_dir));
   }
   /// A job of workers that run until a signal.
-  [[nodiscard]] std::unique_ptr<Run> start(const Words& options, Words verbs = {"forever"}) const {
-    auto run = std::make_unique<Run>(job(options, verbs), this->options());
+  [[nodiscard]] std::unique_ptr<Run> start(const Words& options, Words verbs = {"forever"},
+                                           const std::string& runtime_dir = {}) const {
+    auto run = std::make_unique<Run>(job(options, verbs), this->options(runtime_dir));
     REQUIRE(wait_until([&] { return bool(connect(socket_of(*run))); }));
     return run;
   }
@@ -83,7 +85,9 @@ class Machine {
   [[nodiscard]] bool isolate() const {
     const bool separate = ::unshare(CLONE_NEWNS) == 0 || as_own_user();
     return separate && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-           ::mount(jobs_.c_str(), standard_.c_str(), nullptr, MS_BIND, nullptr) == 0;
+           ::mount(jobs_.c_str(), standard_.c_str(), nullptr, MS_BIND, nullptr) == 0 &&
+           (::access(runtime_.c_str(), F_OK) != 0 ||
+            ::mount("/proc", runtime_.c_str(), nullptr, MS_BIND | MS_REC, nullptr) == 0);
   }
   [[nodiscard]] static bool as_own_user() {
     const std::string id = std::to_string(::geteuid());
@@ -94,6 +98,7 @@ class Machine {
 
   TemporaryDirectory dir_;
   std::string jobs_ = dir_.file("jobs");
+  std::string runtime_ = "/run/user/" + std::to_string(::geteuid());
   std::string standard_ = "/tmp/ddrun-" + std::to_string(::geteuid());
 };
 
@@ -212,58 +217,123 @@ TEST_CASE("The socket of a killed job is noticed and removed") {
   }));
 }
 
-TEST_CASE("The socket is in XDG_RUNTIME_DIR if that can be used and a reason is logged if not") {
+TEST_CASE("A job has a socket in XDG_RUNTIME_DIR and in the folder in /tmp and is found by either") {
   const Machine machine;
   const TemporaryDirectory dir;
-  const auto ends_at = [&](const std::string& runtime_dir) {
-    Run run(job({"-v", "-n", "1"}, {"forever"}), machine.options(runtime_dir));
-    const std::string name = "/" + std::to_string(run.pid()) + ".sock";
-    std::string folder;
-    REQUIRE(wait_until([&] {
-      for (const std::string& place : {runtime_dir + "/ddrun", machine.jobs()}) {
-        if (::access((place + name).c_str(), F_OK) == 0) folder = place;
-      }
-      return !folder.empty();
-    }));
-    const auto asked = machine.ask({std::to_string(run.pid())}, runtime_dir);
-    DDRUN_SHOW(asked);
-    CHECK(asked.code() == 0);
-    const std::string err = run.err();
-    end(run);
-    CHECK(::access((folder + name).c_str(), F_OK) != 0);
-    return std::pair(folder, err);
-  };
-
-  CHECK(ends_at(dir.path()).first == dir.file("ddrun"));
+  const std::string folder = dir.file("ddrun");
+  const auto run = machine.start({"-v", "-n", "1"}, {"forever"}, dir.path());
+  const std::string pid = std::to_string(run->pid());
+  const std::string socket = folder + "/" + pid + ".sock";
+  CHECK(::access(socket.c_str(), F_OK) == 0);
+  CHECK_FALSE(has(run->err(), "no socket"));
   struct stat info {};
-  REQUIRE(::stat(dir.file("ddrun").c_str(), &info) == 0);
+  REQUIRE(::stat(folder.c_str(), &info) == 0);
   CHECK((info.st_mode & 07777U) == 0700);
-  REQUIRE(::chmod(dir.file("ddrun").c_str(), 0750) == 0);
-  const auto [folder, err] = ends_at(dir.path());
-  CHECK(folder == machine.jobs());
-  CHECK(has(err, "no socket for 'ddrun stacks' in " + dir.file("ddrun") + ": "));
-  CHECK(has(err, "is open to others"));
-  CHECK(ends_at(dir.file("missing")).first == machine.jobs());
+  const auto is_answered = [&](const std::string& runtime_dir) {
+    for (const Words& words : {Words{}, {pid}}) {
+      const auto asked = machine.ask(words, runtime_dir);
+      DDRUN_SHOW(asked);
+      CHECK(asked.code() == 0);
+      CHECK(asked.err.empty());
+    }
+  };
+  is_answered(dir.path());
+  is_answered("");  // as from cron, or by sudo
+  const auto listed = machine.ask({"other"}, dir.path());
+  CHECK(listed.err.find(pid + "  ") == listed.err.rfind(pid + "  "));
+  // What a logout does, and a cleaner of /tmp.
+  REQUIRE(::rename(socket.c_str(), dir.file("kept").c_str()) == 0);
+  is_answered(dir.path());
+  REQUIRE(::rename(dir.file("kept").c_str(), socket.c_str()) == 0);
+  REQUIRE(::unlink(machine.socket_of(*run).c_str()) == 0);
+  is_answered(dir.path());
+  end(*run);
+  CHECK(::access(socket.c_str(), F_OK) != 0);
 }
 
-TEST_CASE("A job without a socket runs all the same") {
+TEST_CASE("A stopped job with two sockets is reported once") {
   const Machine machine;
-  REQUIRE(::chmod(machine.jobs().c_str(), 0755) == 0);
   const TemporaryDirectory dir;
-  for (const bool verbose : {true, false}) {
-    Words options{"-n", "2"};
-    if (verbose) options.emplace_back("-v");
-    Run run(job(options, {"await", dir.file(verbose ? "one" : "two")}), machine.options());
-    CHECK(has(machine.ask({std::to_string(run.pid())}).err, "no job of yours"));
-    if (verbose) CHECK(run.wait_for_err("is open to others (chmod 700)"));
-    write_file(dir.file(verbose ? "one" : "two"), "");
+  const auto run = machine.start({"-n", "1"}, {"forever"}, dir.path());
+  const pid_t agent = parent_of(pid_in(machine.ask().out));
+  REQUIRE(run->signal(agent, SIGSTOP));
+  const auto asked = machine.ask({}, dir.path());
+  DDRUN_SHOW(asked);
+  CHECK(has(asked.err, "no answer from the job with PID " + std::to_string(run->pid())));
+  REQUIRE(run->signal(agent, SIGCONT));
+  end(*run);
+}
+
+TEST_CASE("A folder that cannot be used is named at the question, and by a job that has no other") {
+  const Machine machine;
+  const TemporaryDirectory dir;
+  REQUIRE(::chmod(machine.jobs().c_str(), 0755) == 0);
+  for (const bool has_other : {true, false}) {
+    Run run(job({"-n", "2"}, {"await", dir.file(has_other ? "one" : "two")}),
+            machine.options(has_other ? dir.path() : ""));
+    const std::string pid = std::to_string(run.pid());
+    if (has_other) CHECK(wait_until([&] { return ::access(dir.file("ddrun/" + pid + ".sock").c_str(), F_OK) == 0; }));
+    else CHECK(run.wait_for_err("ddrun: warning: 'ddrun stacks' cannot ask this job: /tmp/ddrun-"));
+    const auto asked = machine.ask({pid});
+    DDRUN_SHOW(asked);
+    CHECK(asked.code() == 125);
+    CHECK(has(asked.err, "no job of yours is found on this machine; its socket may be hidden: /tmp/ddrun-"));
+    CHECK(has(asked.err, "is open to others (chmod 700)"));
+    if (has_other) CHECK(machine.ask({}, dir.path()).code() == 0);
+    write_file(dir.file(has_other ? "one" : "two"), "");
     const auto outcome = run.wait();
     DDRUN_SHOW(outcome);
     CHECK(outcome.code() == 0);
-    CHECK(outcome.err.empty() == !verbose);
+    CHECK(outcome.err.empty() == has_other);
     CHECK(run.all_gone());
   }
   CHECK(machine.sockets() == 0);
+}
+
+TEST_CASE("A reply that is too long or too deep is refused") {
+  const Machine machine;
+  const std::string opening = "{\"stacks\":";
+  std::string wide = opening + "[";
+  for (int i = 0; i < 3'000'000; ++i) wide += "[],";
+  const std::string strings = opening + R"(["[[[[[[[[[[[[[[[[[[[[\"[[[[[[[[[[[[[[[[[["]})";
+  for (const auto& [reply, error] : std::vector<std::pair<std::string, std::string>>{
+           {opening + std::string(3'000'000, '['), "its answer is too long"},
+           {wide + "[]]}", "its answer is too long"},
+           {opening + "\"" + std::string(40U << 20U, 'x') + "\"}", "its answer is too long"},
+           {opening + "[1,", "it ended, or broke off its answer"},
+           {strings, ""}}) {
+    const pid_t fake = ::fork();
+    if (fake == 0) {
+      const UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      sockaddr_un address{};
+      address.sun_family = AF_UNIX;
+      const std::string path = machine.jobs() + "/" + std::to_string(::getpid()) + ".sock";
+      path.copy(address.sun_path, sizeof address.sun_path - 1);
+      if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) ::_exit(1);
+      if (::listen(listener.get(), 8) != 0) ::_exit(1);
+      for (;;) {
+        const UniqueFd client(::accept(listener.get(), nullptr, nullptr));
+        char request[4096];
+        const ssize_t size = ::recv(client.get(), request, sizeof request, 0);
+        const bool asks_job =
+            has(std::string(request, static_cast<std::size_t>(std::max<ssize_t>(size, 0))), "\"job\"");
+        const std::string line = (asks_job ? std::string("{\"run_id\":\"x\"}") : reply) + "\n";
+        for (std::size_t at = 0; at < line.size();) {
+          const ssize_t sent = ::send(client.get(), line.data() + at, line.size() - at, MSG_NOSIGNAL);
+          if (sent <= 0) break;
+          at += static_cast<std::size_t>(sent);
+        }
+      }
+    }
+    const std::string pid = std::to_string(fake);
+    CHECK(wait_until([&] { return ::access((machine.jobs() + "/" + pid + ".sock").c_str(), F_OK) == 0; }));
+    const auto asked = machine.ask({pid, "--json"});
+    INFO(asked.err);
+    CHECK(asked.code() == (error.empty() ? 0 : 125));
+    CHECK(has(asked.err, error));
+    (void)::kill(fake, SIGKILL);
+    (void)::waitpid(fake, nullptr, 0);
+  }
 }
 
 TEST_CASE("Twenty clients at once are all answered") {

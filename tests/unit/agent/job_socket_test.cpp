@@ -6,9 +6,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <array>
 #include <boost/asio/io_context.hpp>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +28,12 @@ using ddrun::test::TemporaryDirectory;
 namespace {
 
 constexpr std::string_view ask_for_stacks = "{\"question\":\"stacks\"}\n";
+
+Result<UniqueFd> connect_in(const std::string& folder, const std::string& name) {
+  const auto opened = open_job_folder(folder, ::geteuid());
+  if (!opened) return tl::unexpected(opened.error());
+  return connect_to_job(*opened, name, Clock::now());
+}
 
 /// A socket with PID 7 in a new folder.
 struct Opened {
@@ -49,7 +57,7 @@ struct Opened {
     return true;
   }
   UniqueFd connect(std::string_view request) {
-    auto connection = connect_to_job(path, Clock::now());
+    auto connection = connect_in(folder, "7.sock");
     REQUIRE(connection);
     REQUIRE(::send(connection->get(), request.data(), request.size(), MSG_NOSIGNAL) ==
             static_cast<ssize_t>(request.size()));
@@ -191,7 +199,7 @@ TEST_CASE("A name that is taken by a live job gets a number and that of a dead j
     if (!replaced) second.close();
     return replaced;
   }));
-  CHECK(connect_to_job(job.folder + "/8.sock", Clock::now()));
+  CHECK(connect_in(job.folder, "8.sock"));
   // Another job's file is left alone.
   REQUIRE(::unlink((job.folder + "/8.sock").c_str()) == 0);
   make_stale(job.folder + "/8.sock");
@@ -199,7 +207,99 @@ TEST_CASE("A name that is taken by a live job gets a number and that of a dead j
   CHECK(exists(job.folder + "/8.sock"));
 }
 
-TEST_CASE("A folder that is not this user's alone is not used and the next one is") {
+TEST_CASE("A request that is too long is answered and the connection ends in order") {
+  Opened job;
+  job.open();
+  for (const std::size_t size : {std::size_t{4097}, std::size_t{100'000}}) {
+    const UniqueFd client = job.connect(std::string(size, 'x'));
+    std::string text;
+    std::array<char, 4096> buffer{};
+    ssize_t got = -1;
+    CHECK(job.run_until([&] {
+      got = ::recv(client.get(), buffer.data(), buffer.size(), 0);
+      if (got > 0) text.append(buffer.data(), static_cast<std::size_t>(got));
+      return got == 0 || (got < 0 && errno != EAGAIN);
+    }));
+    CHECK(got == 0);
+    CHECK(text == error_reply("a request has at most 4096 bytes") + "\n");
+  }
+}
+
+TEST_CASE("Clients that send nothing do not keep another one waiting for their time limit") {
+  Opened job;
+  job.open();
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 33; ++i) {
+    REQUIRE(job.run_until([&] {
+      auto connection = connect_in(job.folder, "7.sock");
+      if (connection) silent.push_back(std::move(*connection));
+      return bool(connection);
+    }));
+  }
+  std::optional<UniqueFd> asker;
+  const auto begin = Clock::now();
+  REQUIRE(job.run_until([&] {
+    if (auto connection = connect_in(job.folder, "7.sock")) asker = std::move(*connection);
+    return asker.has_value();
+  }));
+  (void)::send(asker->get(), ask_for_stacks.data(), ask_for_stacks.size(), MSG_NOSIGNAL);
+  CHECK(job.run_until([&] { return !job.requests.empty(); }));
+  CHECK(Clock::now() - begin < std::chrono::seconds(10));
+}
+
+TEST_CASE("A job listens in each folder and closes all its sockets") {
+  Opened job;
+  const std::string other = job.dir.file("other");
+  job.socket.open({job.folder, other}, 7);
+  CHECK(job.messages.empty());
+  CHECK(exists(other + "/7.sock"));
+  REQUIRE(::unlink(job.path.c_str()) == 0);  // its folder may be removed while the job runs
+  auto connection = connect_in(other, "7.sock");
+  REQUIRE(connection);
+  (void)::send(connection->get(), ask_for_stacks.data(), ask_for_stacks.size(), MSG_NOSIGNAL);
+  CHECK(job.run_until([&] { return job.requests.size() == 1; }));
+  job.socket.close();
+  CHECK_FALSE(exists(other + "/7.sock"));
+}
+
+TEST_CASE("What is no socket in a folder of another user is neither followed nor removed") {
+  Opened job;
+  job.open();
+  const TemporaryDirectory other;
+  REQUIRE(::symlink(job.path.c_str(), other.file("1.sock").c_str()) == 0);
+  other.file("2.sock", "");
+  REQUIRE(::mkfifo(other.file("3.sock").c_str(), 0600) == 0);
+  for (const std::string name : {"1.sock", "2.sock", "3.sock", "none.sock"}) {
+    const auto connection = connect_in(other.path(), name);
+    REQUIRE_FALSE(connection);
+    CHECK(connection.error().code == Errc::connection_lost);
+    CHECK(exists(other.file(name)) == (name != "none.sock"));
+  }
+  // A folder that was opened stays the same one, whatever takes its name.
+  const auto opened = open_job_folder(job.folder, ::geteuid());
+  REQUIRE(opened);
+  REQUIRE(::rename(job.folder.c_str(), other.file("moved").c_str()) == 0);
+  REQUIRE(::symlink(other.path().c_str(), job.folder.c_str()) == 0);
+  CHECK(connect_to_job(*opened, "7.sock", Clock::now()));
+}
+
+TEST_CASE("A folder whose fault the user can mend is a warning only where there is no other") {
+  const TemporaryDirectory other;
+  REQUIRE(::mkdir(other.file("open").c_str(), 0700) == 0);
+  REQUIRE(::chmod(other.file("open").c_str(), 0755) == 0);
+  for (const bool has_other : {true, false}) {
+    Opened job;
+    set_message_settings({Level::warning, false});
+    job.socket.open(has_other ? std::vector{other.file("open"), job.folder} : std::vector{other.file("open")}, 7);
+    CHECK(job.messages.empty() == has_other);
+  }
+  Opened job;
+  set_message_settings({Level::warning, false});
+  job.socket.open({other.file("missing/folder")}, 7);
+  CHECK(job.messages.empty());
+}
+
+TEST_CASE("A folder that is not this user's alone is not used and the others are") {
   Opened job;
   const TemporaryDirectory other;
   const std::string target = other.file("target");
@@ -231,8 +331,12 @@ TEST_CASE("The folders are in XDG_RUNTIME_DIR of this user and in /tmp") {
   const uid_t self = ::geteuid();
   const std::string standard = "/tmp/ddrun-" + std::to_string(self);
   CHECK(job_socket_folders(self, dir.path()) == std::vector{dir.file("ddrun"), standard});
-  for (const std::string& none : {std::string(), std::string("tmp"), dir.file("missing")}) {
-    CHECK(job_socket_folders(self, none) == std::vector{standard});
+  const auto without = job_socket_folders(self, "");
+  CHECK(without.back() == standard);
+  if (without.size() > 1) CHECK(without == std::vector{"/run/user/" + std::to_string(self) + "/ddrun", standard});
+  for (const std::string& none : {std::string("tmp"), dir.file("missing"), dir.file("file", "")}) {
+    CHECK(job_socket_folders(self, none) == without);
   }
-  CHECK(job_socket_folders(self + 1, dir.path()).size() == 1);
+  constexpr uid_t unused = 3'912'345;
+  CHECK(job_socket_folders(unused, dir.path()) == std::vector{"/tmp/ddrun-" + std::to_string(unused)});
 }

@@ -17,18 +17,20 @@ namespace ddrun::agent {
 
 inline constexpr std::string_view job_socket_suffix = ".sock";
 
-/// The folders for the jobs of a user, in the order in which a job tries them: RUNTIME_DIR/ddrun if `runtime_dir`
-/// (XDG_RUNTIME_DIR) is the absolute path of a directory of this user (sudo may pass on another user's), and
-/// /tmp/ddrun-UID. TMPDIR is not used: the asker may have another.
+/// The folders for the jobs of a user: RUNTIME_DIR/ddrun if `runtime_dir` (XDG_RUNTIME_DIR), or else /run/user/UID, is
+/// the absolute path of a directory of this user (sudo may pass on another user's), and /tmp/ddrun-UID. A job has a
+/// socket in each, as either may be removed while it runs, and its asker may lack the variable. TMPDIR is not used: the
+/// asker may have another.
 [[nodiscard]] std::vector<std::string> job_socket_folders(uid_t uid, std::string_view runtime_dir);
 
-/// Fails with `not_found`, or with `unavailable` unless it is a directory, no symbolic link, of this owner, to which
-/// others have no rights. Does not block.
-[[nodiscard]] Result<void> check_job_socket_folder(const std::string& folder, uid_t owner);
+/// A folder with O_PATH, so that what is used is what was checked. Fails with `not_found`, or with `unavailable` unless
+/// it is a directory, no symbolic link, of this owner, to which others have no rights. Does not block.
+[[nodiscard]] Result<UniqueFd> open_job_folder(const std::string& folder, uid_t owner);
 
-/// A connection, non-blocking and close-on-exec. Blocks until the deadline at most, while too many clients wait. Fails
-/// with `timeout`, with `connection_lost` if the job has ended, or with `unavailable`. Removes the file of a job that
-/// has ended, unless it is so new that its job may be about to listen.
-[[nodiscard]] Result<UniqueFd> connect_to_job(const std::string& path, Deadline deadline);
+/// A connection to the socket of this name in an open_job_folder(), non-blocking and close-on-exec. Blocks until the
+/// deadline at most, while too many clients wait. Fails with `timeout`, with `connection_lost` if the job has ended, or
+/// with `unavailable`. Removes the socket of a job that has ended, unless it is so new that its job may be about to
+/// listen.
+[[nodiscard]] Result<UniqueFd> connect_to_job(const UniqueFd& folder, const std::string& name, Deadline deadline);
 
 }  // namespace ddrun::agent
