@@ -27,6 +27,7 @@ namespace ddrun::inspect {
 namespace {
 
 constexpr std::size_t max_read_threads = 512;
+constexpr std::size_t native_frame_bytes = 256;  ///< with its names, about
 // Of a process that waits for a pipe.
 constexpr std::size_t max_children = 64;
 constexpr std::size_t max_awaited = 3;
@@ -175,19 +176,6 @@ std::vector<RankStacks> children_at(const std::string& pipe, const RankStacks& s
   return found;
 }
 
-/// Leaves out what is above the limit.
-template <class Frame, class SizeOf>
-void limit_frames(std::vector<Frame>& frames, std::size_t& left_out, std::size_t& bytes, SizeOf size_of) {
-  std::size_t kept = 0;
-  for (; kept < frames.size(); ++kept) {
-    const std::size_t size = sizeof(Frame) + size_of(frames[kept]);
-    if (size > bytes) break;
-    bytes -= size;
-  }
-  left_out += frames.size() - kept;
-  frames.resize(kept);
-}
-
 /// Start time and size of memory, from /proc/PID/stat; empty if the process is gone.
 std::string cache_key(pid_t pid) {
   const std::string stat = read_small_file(concat("/proc/", pid, "/stat")).value_or("");
@@ -219,8 +207,7 @@ void sample_frames(ThreadStack& thread, pid_t pid, const ProcessMemory& memory, 
 }
 
 /// Returns the pipe that the main thread waits for, be it by another thread of a data loader; empty: none.
-std::string read_frames(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers, const ReadLimits& limits,
-                        std::size_t& bytes) {
+std::string read_frames(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers, const ReadLimits& limits) {
   if (stacks.threads.empty()) return {};
   const pid_t pid = stacks.read_pid();
   const auto memory = ProcessMemory::open(pid);
@@ -246,7 +233,7 @@ std::string read_frames(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers
     update(cache, pid, tables);
     if (cache.python) {
       stacks.note = cache.python->unsupported_reason();
-      auto frames = cache.python->read(*memory);
+      auto frames = cache.python->read(*memory, limits.bytes);
       const bool own_ids = frames.empty() || frames.count(pid) != 0;
       for (ThreadStack& thread : threads) {
         const auto found = frames.find(own_ids ? thread.tid : ids_in_namespaces(pid, thread.tid).back());
@@ -256,6 +243,7 @@ std::string read_frames(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers
       }
     }
     CodeImages images(tables, cache.mappings);
+    std::size_t native_left = limits.bytes / native_frame_bytes;
     for (std::size_t i = 0; i < threads.size(); ++i) {
       ThreadStack& thread = threads[i];
       if (Clock::now() < limits.deadline) {
@@ -266,12 +254,11 @@ std::string read_frames(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers
           sample_frames(thread, pid, *memory, images, limits.deadline, stacks.note);
         }
       }
-      // Where it was cut nothing is known of what follows.
-      thread.native_left_out = thread.native.size() == max_native_frames ? 1 : 0;
-      limit_frames(thread.python, thread.python_left_out, bytes,
-                   [](const PythonFrame& frame) { return frame.function.size() + frame.file.size(); });
-      limit_frames(thread.native, thread.native_left_out, bytes,
-                   [](const NativeFrame& frame) { return frame.module ? frame.module->path.size() : 0; });
+      const std::size_t kept = std::min(thread.native.size(), native_left);
+      // What follows the last one that is read is not known.
+      thread.native_left_out = thread.native.size() - kept + (thread.native.size() == max_native_frames ? 1 : 0);
+      thread.native.resize(kept);
+      native_left -= kept;
     }
   }
   const auto is_loader = [](const PythonFrame& frame) {
@@ -318,12 +305,11 @@ RankStacks read_facts(int rank, pid_t pid, TcpPeers& peers) {
 }
 
 void read_stacks(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers, const ReadLimits& limits) {
-  std::size_t bytes = limits.bytes;
-  const std::string pipe = read_frames(stacks, cache, peers, limits, bytes);
+  const std::string pipe = read_frames(stacks, cache, peers, limits);
   if (!pipe.empty() && stacks.awaited.empty()) stacks.awaited = children_at(pipe, stacks, peers);
   for (RankStacks& child : stacks.awaited) {
     ProcessCache unknown;
-    if (Clock::now() < limits.deadline) read_frames(child, unknown, peers, {false, 0, limits.deadline}, bytes);
+    if (Clock::now() < limits.deadline) read_frames(child, unknown, peers, {false, limits.bytes / 8, limits.deadline});
   }
 }
 

@@ -20,7 +20,6 @@ constexpr unsigned max_interpreters = 64;
 constexpr unsigned max_threads = 4096;
 constexpr unsigned max_steps = 2000;  ///< from frame to frame
 constexpr std::size_t max_frames = 512;
-constexpr std::size_t max_frame_bytes = std::size_t{16} << 20U;
 constexpr std::size_t max_numbers = 4;
 constexpr std::size_t max_locals = 256;
 constexpr std::size_t max_text = 1024;
@@ -118,8 +117,14 @@ int line_at(const std::vector<unsigned char>& table, int first_line, std::uint64
 /// Frames of all threads, at one point in time.
 class FrameReader {
  public:
-  FrameReader(const Memory& memory, const PythonLayout& layout, std::uint64_t code_type, std::uint64_t int_type)
-      : memory_(memory), at_(layout.at), layout_(layout), code_type_(code_type), int_type_(int_type) {}
+  FrameReader(const Memory& memory, const PythonLayout& layout, std::uint64_t code_type, std::uint64_t int_type,
+              std::size_t max_bytes)
+      : memory_(memory),
+        at_(layout.at),
+        layout_(layout),
+        code_type_(code_type),
+        int_type_(int_type),
+        max_bytes_(max_bytes) {}
 
   /// By thread id.
   std::map<pid_t, PythonStack> read(std::uint64_t runtime) {
@@ -194,7 +199,7 @@ class FrameReader {
         return false;
       }
       if (frame.get<std::uint8_t>(at_.frame_owner) < first_internal_owner) {
-        if (stack.frames.size() == max_frames || frame_bytes_ > max_frame_bytes) {
+        if (stack.frames.size() == max_frames || frame_bytes_ > max_bytes_) {
           ++stack.left_out;
           address = frame.get(at_.frame_previous);
           continue;
@@ -307,6 +312,7 @@ class FrameReader {
   std::uint64_t code_type_;
   std::uint64_t int_type_;
   std::unordered_map<std::uint64_t, std::optional<Code>> codes_;
+  std::size_t max_bytes_;
   std::size_t frame_bytes_ = 0;
 };
 
@@ -352,9 +358,9 @@ std::optional<PythonReader> PythonReader::find(const Memory& cached, const std::
   return reader;
 }
 
-std::map<pid_t, PythonStack> PythonReader::read(const Memory& live) const {
+std::map<pid_t, PythonStack> PythonReader::read(const Memory& live, std::size_t max_bytes) const {
   if (!unsupported_reason_.empty()) return {};
-  return FrameReader(live, layout_, code_type_, int_type_).read(runtime_);
+  return FrameReader(live, layout_, code_type_, int_type_, max_bytes).read(runtime_);
 }
 
 }  // namespace ddrun::inspect

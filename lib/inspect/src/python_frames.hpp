@@ -32,11 +32,12 @@ class PythonReader {
   /// Why there are no Python frames: "Python 3.10: native frames only". Empty: there are.
   [[nodiscard]] const std::string& unsupported_reason() const { return unsupported_reason_; }
 
-  /// The frames of each thread by its thread id, at most 512, and 16 MiB of all threads, the main one first; those of
-  /// a nested subinterpreter precede those of its creator. Frames of ddrun's preload server and what called it are left
-  /// out. `live` is the process's memory, not cached. The number of reads is limited whatever is in it (about two
+  /// The frames of each thread by its thread id, at most 512, and `max_bytes` of all threads, the main one first; those
+  /// of a nested subinterpreter precede those of its creator. Frames of ddrun's preload server and what called it are
+  /// left out. `live` is the process's memory, not cached. The number of reads is limited whatever is in it (about two
   /// million).
-  [[nodiscard]] std::map<pid_t, PythonStack> read(const Memory& live) const;
+  [[nodiscard]] std::map<pid_t, PythonStack> read(const Memory& live,
+                                                  std::size_t max_bytes = std::size_t{16} << 20U) const;
 
  private:
   std::string unsupported_reason_;

@@ -40,11 +40,11 @@ TEST_CASE("frames above a limit are counted, those of the main thread kept first
     ProcessCache cache;
     stacks = read_facts(0, worker.pid(), peers);
     read_stacks(stacks, cache, peers, {true, bytes, Deadline::max()});
-    return stacks.threads.size() == 3 && (bytes < 1000 || stacks.threads[1].native.size() > 1);
+    return stacks.threads.size() == 3 && (bytes < 10000 || stacks.threads[1].native.size() > 1);
   };
   REQUIRE(test::wait_until([&] { return read(1'000'000); }));
   const RankStacks whole = stacks;
-  REQUIRE(test::wait_until([&] { return read(300); }));
+  REQUIRE(test::wait_until([&] { return read(1000); }));
   REQUIRE(!stacks.threads[0].native.empty());
   CHECK(stacks.threads[0].native.size() + stacks.threads[0].native_left_out == whole.threads[0].native.size());
   CHECK(stacks.threads[2].native.empty());
