@@ -164,6 +164,7 @@ std::optional<WorkerError> read_error_file(const std::string& path) {
   const auto content = read_regular_file(path, &written);
   if (!content) return std::nullopt;
   std::string text = readable_json(*content);
+  if (trim(text).empty()) return std::nullopt;  // of a large file of NULs the parser would take long
   MessagePicker picker;
   const auto parse = [&] {
     picker = {};
