@@ -26,6 +26,12 @@ TEST_CASE("a line as PyTorch writes it") {
   REQUIRE(released);
   CHECK(released->scope == "a \"b\" \xc3\xa9");
   CHECK(released->expires < 0);
+
+  // A path that is not UTF-8.
+  const auto foreign =
+      parse_timer_request(R"({"pid": 4711, "scope_id": "caf\udce9.py#41", "expiration_time": 17.5, "signal": 9})");
+  REQUIRE(foreign);
+  CHECK(foreign->scope == "caf\xef\xbf\xbd.py#41");
 }
 
 TEST_CASE("invalid lines are refused") {
