@@ -49,8 +49,8 @@ class Joining(JobTest):
         self.assertEqual(self.attempts(), {0: list(range(6))})
         self.assertEqual(jobs["h1"].err, "")
         for node in (1, 2):
-            self.assertEqual(jobs[f"h{node + 1}"].err, "ddrun: warning: node rank 0, which --node-rank asks for, is taken, "
-                             f"and this node is {node}; leave --node-rank out (SLURM_NODEID is {node})\n")
+            self.assertEqual(jobs[f"h{node + 1}"].err, "ddrun: warning: node rank 0, which this machine asks for, is taken, "
+                             f"and it gets {node}; leave --node-rank out (SLURM_NODEID is {node})\n")
 
     def test_a_spare_is_not_needed(self):
         row = self.row("spare")

@@ -86,7 +86,8 @@ class Reader {
       missing_value_error_ +=
           concat("; if it is to be '", arguments_[at_], "', write --", option.name, "=", arguments_[at_]);
     }
-    tokens_.emplace_back();  // a placeholder value for CLI11
+    std::replace(missing_value_error_.begin(), missing_value_error_.end(), '\n', '?');  // a line is an error
+    tokens_.emplace_back();                                                             // a placeholder value for CLI11
   }
 
   /// Adds an option in CLI11's spelling. Returns it if its value is the next argument.

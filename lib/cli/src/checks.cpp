@@ -241,11 +241,13 @@ Result<void> check_rendezvous(ParsedOptions& parsed, const Settings& settings, W
   if (single_node && rendezvous.node_rank.value_or(0) != 0 && is_typed(settings, "node-rank")) {
     warnings.push_back(concat("--node-rank=", *rendezvous.node_rank, " is ignored: with one machine its rank is 0"));
   }
-  if (!single_node && rendezvous.node_rank && rendezvous.min_nodes == rendezvous.max_nodes &&
-      *rendezvous.node_rank >= rendezvous.max_nodes) {
-    return fail(Errc::invalid_argument,
-                concat("--node-rank=", *rendezvous.node_rank, " with --nnodes=", rendezvous.max_nodes,
-                       ": node ranks are 0 to ", rendezvous.max_nodes - 1));
+  if (!single_node && rendezvous.node_rank.value_or(0) >= rendezvous.max_nodes) {
+    const std::string range = concat("--node-rank=", *rendezvous.node_rank, " with --nnodes=", rendezvous.max_nodes,
+                                     ": node ranks are 0 to ", rendezvous.max_nodes - 1);
+    if (!rendezvous.node_rank_is_wish) return fail(Errc::invalid_argument, range);
+    warnings.push_back(range + "; it is ignored, and this machine gets a free one");
+    rendezvous.node_rank.reset();
+    rendezvous.node_rank_is_wish = false;
   }
   if (!single_node) {
     if (auto reached = check_link_local(rendezvous, settings); !reached) return reached;

@@ -65,7 +65,7 @@ Result<std::pair<std::string, std::string>> read_line(std::string_view line) {
 }  // namespace
 
 Result<Variables> read_env_file(const std::string& path, std::vector<std::string>& warnings) {
-  const auto text = read_text_file(path == "-" ? "/dev/stdin" : path, "file");
+  const auto text = read_text_file(path, "file");
   if (!text) return tl::unexpected(text.error());
   Variables variables;
   int number = 0;

@@ -141,7 +141,7 @@ constexpr std::string_view flags =
     "bind-to-none bycore bynode byslot bind-cores-to-rank oversubscribe nooversubscribe overload-allowed "
     "allow-run-as-root tag-output prepend-rank l timestamp-output merge-stderr-to-stdout unbuffered u display-map "
     "display-allocation display-devel-map show-progress kill-on-bad-exit K no-kill enable-recovery continuous "
-    "elastic-training exclusive overlap exact gloo";
+    "elastic-training exclusive overlap exact gloo save-pid";
 constexpr std::string_view pairs = "mca gmca prtemca pmixmca genv";
 
 /// Where the value decides; empty where only the name does.

@@ -353,22 +353,16 @@ Result<std::vector<Host>> parse_hostfile(std::string_view text, std::string_view
   return list.take_hosts();
 }
 
-Result<std::string> compare_count(const std::vector<Host>& hosts, int count) {
+std::string compare_count(std::span<const Host> hosts, int count) {
   const auto differs =
       std::find_if(hosts.begin(), hosts.end(), [&](const Host& host) { return host.slots > 0 && host.slots != count; });
-  if (differs == hosts.end()) return std::string();
+  if (differs == hosts.end()) return {};
   long long sum = 0;
   for (const Host& host : hosts) sum += std::max(host.slots, 1);
   const auto size = static_cast<long long>(hosts.size());
-  const std::string each =
-      concat("--nproc-per-node=", count, " starts ", counted(count, "worker"), " on ",
-             size == 1 ? hosts[0].name : concat("each of ", size, " hosts, ", size * count, " in all"));
-  if (size > 1 && sum == count) {
-    return bad(concat(each, ", and the hosts' own numbers are ", count,
-                      " in all; leave it out, or leave the numbers of the hosts out"));
-  }
-  return concat(each, ", not the ", differs->slots, " of ", differs->name,
-                "; without it the hosts' own numbers count, ", sum, " in all");
+  return concat("--nproc-per-node=", count, " starts ", counted(count, "worker"), " on ",
+                size == 1 ? hosts[0].name : concat("each of ", size, " hosts, ", size * count, " in all"), ", not the ",
+                differs->slots, " of ", differs->name, "; without it the hosts' own numbers count, ", sum, " in all");
 }
 
 }  // namespace ddrun::cluster

@@ -38,7 +38,6 @@
 #include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
-#include "ddrun/helper/run.hpp"
 #include "ddrun/logs/line_assembler.hpp"
 #include "ddrun/logs/rank_console.hpp"
 #include "ddrun/process/child_watcher.hpp"
@@ -58,8 +57,6 @@ namespace {
 constexpr std::size_t input_window = std::size_t{256} << 10U;
 /// Limit of hosts whose ddrun is being started: each costs an ssh handshake, here and on a shared gateway.
 constexpr std::size_t max_opening = 32;
-/// Limit for `ssh -G`, which may run a program of the user's (Match exec).
-constexpr std::chrono::seconds ssh_settings_timeout{10};
 /// Doubled for each further try of a host, four times at most.
 constexpr std::chrono::milliseconds first_retry_delay{250};
 /// Three descriptors per ssh, and those to watch it.
@@ -574,7 +571,7 @@ class Head {
     bool opening = false;  ///< its ssh has been started, ddrun has not
     Clock::time_point start_deadline{};
     unsigned retries = 0;
-    helper::Running ssh_settings;  ///< `ssh -G`
+    std::string retried_why;
     std::optional<Alarm> retry_timer;
     bool ready = false;    ///< ddrun runs on it
     bool started = false;  ///< has received its part of the job
@@ -619,7 +616,10 @@ class Head {
     while (!suspended_ && opening_ < max_opening_ && (!retried_.empty() || next_host_ < hosts_.size())) {
       const auto index = retried_.empty() ? static_cast<std::uint32_t>(next_host_++) : retried_.front();
       if (!retried_.empty()) retried_.pop_front();
-      if (!hosts_[index].over()) open_link(index);
+      const Host& host = hosts_[index];
+      if (host.over()) continue;
+      if (host.retries > 0 && Clock::now() >= host.start_deadline) on_host_lost(index, host.retried_why);
+      else open_link(index);
     }
   }
 
@@ -628,14 +628,17 @@ class Head {
     Link::Events events;
     events.on_ready = [this, index] {
       end_opening(hosts_[index]);
+      max_opening_ = std::min(max_opening, max_opening_ + 1);
       if (throttled_) hosts_[index].link->pause(true);
       open_links();
     };
     events.on_frame = [this, index](const Frame& frame) { handle_frame(index, frame); };
     events.on_end = [this, index](const std::string& why) {
-      end_opening(hosts_[index]);
+      Host& host = hosts_[index];
+      const bool is_late = host.opening && host.retries > 0 && Clock::now() >= host.start_deadline;
+      end_opening(host);
       --links_;
-      if (!may_try_again(index, why)) on_host_lost(index, why);
+      if (!try_again(index, why)) on_host_lost(index, is_late ? host.retried_why : why);
       open_links();
       if (links_ == 0) on_links_over();
     };
@@ -649,31 +652,20 @@ class Head {
     host.link->start(*launcher_, watcher_, host.start_deadline);
   }
 
-  /// A jump host through which many log in at once closes connections (sshd's MaxStartups): its hosts are tried again.
-  /// False if the link has ended for another reason; else on_host_lost() follows unless there is another try.
-  bool may_try_again(std::uint32_t index, const std::string& why) {
-    Host& host = hosts_[index];
-    if (host.over() || ending_ || !host.link->closed_before_login() || !is_openssh(link_settings_.ssh)) return false;
-    std::vector<std::string> command = link_settings_.ssh;
-    command.insert(command.end(), {"-G", host.what.name});
-    host.ssh_settings = helper::start(io_.get_executor(), command, {ssh_settings_timeout},
-                                      [this, index, why](const Result<helper::Output>& settings) {
-                                        if (!settings || !has_proxy(settings->out) || !try_again(index, why))
-                                          on_host_lost(index, why);
-                                      });
-    return true;
-  }
-
-  /// False if its time is up. Each further try of a host lowers the number of those that log in at a time.
+  /// A jump host through which many log in at once closes connections (sshd's MaxStartups): its hosts are tried again,
+  /// fewer at a time. False if the link has ended for another reason, or the time is up.
   bool try_again(std::uint32_t index, const std::string& why) {
     Host& host = hosts_[index];
-    const auto at = Clock::now() + first_retry_delay * (1U << std::min(host.retries, 4U));
-    if (host.over() || at >= host.start_deadline) return false;
-    ++host.retries;
-    const std::size_t limit = std::max<std::size_t>(1, max_opening >> (host.retries + 1));
-    const bool is_slower = limit < max_opening_;
-    max_opening_ = std::min(max_opening_, limit);
-    say(is_slower && host.retries > 1 ? Level::notice : Level::info,
+    const auto now = Clock::now();
+    const auto at = now + first_retry_delay * (1U << std::min(host.retries, 4U));
+    if (host.over() || ending_ || !host.link->was_closed_by_proxy() || at >= host.start_deadline) return false;
+    host.retried_why = why;
+    const bool is_slower = max_opening_ > 1 && now >= slowed_at_ + first_retry_delay;
+    if (is_slower) {
+      max_opening_ /= 2;
+      slowed_at_ = now;
+    }
+    say(host.retries++ > 0 && is_slower ? Level::notice : Level::info,
         concat(why, "; trying again, ", max_opening_, " at a time"));
     host.retry_timer.emplace(io_.get_executor()).set(at, [this, index] {
       retried_.push_back(index);
@@ -1129,6 +1121,7 @@ class Head {
   std::deque<std::uint32_t> retried_;
   std::vector<std::unique_ptr<Link>> ended_links_;  ///< of hosts that were tried again: see Link
   std::size_t max_opening_ = max_opening;
+  Clock::time_point slowed_at_{};
   std::size_t opening_ = 0;
   std::size_t links_ = 0;                     ///< those that have not ended
   std::optional<std::uint32_t> coordinator_;  ///< its host, once the job has begun

@@ -356,6 +356,7 @@ void Link::kill() {
 bool Link::child_ended(const process::ChildEnd& end) {
   if (!child_ || status_ || end.pid != child_->pid) return false;
   status_ = end.status;
+  child_->pidfd = {};
   errors_from_host_.drain();
   if (!output_ended_) {
     timer_.expires_after(output_limit);
@@ -375,9 +376,9 @@ void Link::finish_if_over() {
   events_.on_end(end());
 }
 
-bool Link::closed_before_login() const {
+bool Link::was_closed_by_proxy() const {
   const bool nothing_came = !was_ready_ && !was_copied_ && greeting_.empty();
-  return nothing_came && !is_local_ && disconnect_reason_.empty() && remote::closed_before_login(errors_);
+  return nothing_came && !is_local_ && disconnect_reason_.empty() && closed_by_proxy(errors_);
 }
 
 std::string Link::describe_end() const {
@@ -393,9 +394,11 @@ std::string Link::describe_end() const {
                              errors.find("HAS CHANGED") == std::string::npos;
     const bool has_command = errors.find("command-line and remote command") != std::string::npos;
     if ((unknown_key || has_command) && detail.ends_with('.')) detail.pop_back();
-    const std::string ssh = join(settings_.ssh, " ");
+    std::vector<std::string> words;
+    for (const std::string& word : settings_.ssh) words.push_back(shell_quote(word));
+    const std::string ssh = join(words, " ");
     const std::string how = unknown_key   ? concat("; run '", ssh, " ", host_, "' once to accept its key")
-                            : has_command ? concat("; write --ssh='", ssh, " -o RemoteCommand=none'")
+                            : has_command ? concat("; write --ssh=", shell_quote(ssh + " -o RemoteCommand=none"))
                                           : "";
     return concat("cannot start ddrun on host ", host_, ": ", detail, how);
   }

@@ -110,8 +110,8 @@ class Link {
   void kill();
   /// While paused nothing is read from the host.
   void pause(bool paused);
-  /// Once ended: ssh's connection was closed before it had logged in, and nothing else was wrong.
-  [[nodiscard]] bool closed_before_login() const;
+  /// Once ended: a proxy closed ssh's connection before the login, and nothing else was wrong.
+  [[nodiscard]] bool was_closed_by_proxy() const;
   /// True if the child was this link's ssh.
   bool child_ended(const process::ChildEnd& end);
 

@@ -51,22 +51,15 @@ Result<std::vector<std::string>> split_command(std::string_view text) {
 
 bool is_openssh(const std::vector<std::string>& command) { return command[0] == "ssh" || command[0].ends_with("/ssh"); }
 
-bool closed_before_login(std::string_view errors) {
-  bool closed = false;
+bool closed_by_proxy(std::string_view errors) {
   for (const std::string& line : split(errors, '\n')) {
     const auto says = [&line](const char* words) { return line.find(words) != std::string::npos; };
     const bool is_remark = trim(line).empty() || line.starts_with("Warning: ") || line.starts_with("** ");
-    if (says("kex_exchange_identification") || says("banner exchange") || says("Connection closed by") ||
-        says("reset by"))
-      closed = true;
-    else if (!is_remark) return false;
+    const bool is_end = says("kex_exchange_identification") || says("banner exchange") ||
+                        says("Connection closed by") || says("reset by");
+    if (!is_remark && !is_end) return false;
   }
-  return closed;
-}
-
-bool has_proxy(std::string_view settings) {
-  const std::string lines = concat("\n", settings);
-  return lines.find("\nproxyjump ") != std::string::npos || lines.find("\nproxycommand ") != std::string::npos;
+  return errors.find("UNKNOWN port 65535") != std::string_view::npos;  // ssh's words for a peer that is a pipe
 }
 
 std::string frames_marker(std::string_view build_id) { return concat("ddrun-agent-", build_id, "-runs\n"); }

@@ -31,10 +31,8 @@ namespace ddrun::remote {
 [[nodiscard]] std::string remote_command(std::string_view build_id, const std::string& program, std::uint64_t size,
                                          std::chrono::milliseconds limit);
 
-/// Whether ssh's stderr says only that a connection was closed before the login, as a busy sshd does (MaxStartups).
-/// False if any other line is there: ssh says the same where a jump host refuses, behind that host's own reason.
-[[nodiscard]] bool closed_before_login(std::string_view errors);
-/// Whether there is a jump host or another proxy in ssh's settings, as `ssh -G HOST` prints them.
-[[nodiscard]] bool has_proxy(std::string_view settings);
+/// Whether OpenSSH's stderr says only that a proxy (a jump host) closed the connection before the login, as a busy sshd
+/// does (MaxStartups). False if any other line is there: ssh says the same behind a jump host's own reason to refuse.
+[[nodiscard]] bool closed_by_proxy(std::string_view errors);
 
 }  // namespace ddrun::remote

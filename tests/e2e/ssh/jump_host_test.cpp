@@ -31,7 +31,7 @@ TEST_CASE("More hosts than a jump host lets log in at a time") {
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 0);
   CHECK(count(outcome.out, "up\n") == 24);
-  CHECK(has(outcome.err, "; trying again, 8 at a time\n"));
+  CHECK(has(outcome.err, "; trying again, 16 at a time\n"));
 }
 
 TEST_CASE("A jump host that is busy for the whole join timeout") {
@@ -44,6 +44,7 @@ TEST_CASE("A jump host that is busy for the whole join timeout") {
   CHECK(outcome.code() == 125);
   CHECK(outcome.out.empty());
   CHECK(count(outcome.err, "error: cannot start ddrun on host behind: ") == 1);
+  CHECK(has(outcome.err, "; trying again, 8 at a time\n"));
   CHECK(has(outcome.err, "; trying again, 4 at a time\n"));
 }
 

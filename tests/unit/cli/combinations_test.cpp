@@ -138,4 +138,8 @@ TEST_CASE("a node rank is a wish but with the static rendezvous") {
   CHECK_FALSE(is_wish({"--node-rank=0"}));
   CHECK_FALSE(is_wish({"--node-rank=0", "--rdzv-backend=static"}));
   CHECK_FALSE(is_wish({"--rdzv-backend=c10d"}));
+  const auto beyond = launched({"--rdzv-backend=c10d", "--rdzv-endpoint=h", "--nnodes=1:2", "--node-rank=2", "w"});
+  CHECK_FALSE(beyond.spec.rendezvous.node_rank);
+  CHECK(beyond.warnings == Args{"--node-rank=2 with --nnodes=2: node ranks are 0 to 1; it is ignored, and this machine "
+                                "gets a free one"});
 }

@@ -92,18 +92,14 @@ TEST_CASE("errors of host files name the line") {
 }
 
 TEST_CASE("a number of workers beside the hosts' own numbers is compared with them") {
-  const auto compared = [](const std::string& hosts, int count) {
-    const auto differs = compare_count(*parse_hosts(hosts), count);
-    return differs ? *differs : concat("<", differs.error().message, ">");
-  };
+  const auto compared = [](const std::string& hosts, int count) { return compare_count(*parse_hosts(hosts), count); };
   CHECK(compared("a,b", 8).empty());
   CHECK(compared("a:8,b:8", 8).empty());
   CHECK(compared("a:8,b", 8).empty());
   CHECK(compared("a:8", 8).empty());
   CHECK(compared("a:4,b:4", 8) ==
-        "<--nproc-per-node=8 starts 8 workers on each of 2 hosts, 16 in all, and the hosts' own numbers are 8 in all; "
-        "leave it out, or leave the numbers of the hosts out>");
-  CHECK(compared("a:3,b", 4).starts_with("<--nproc-per-node=4 starts 4 workers on each of 2 hosts, 8 in all, and"));
+        "--nproc-per-node=8 starts 8 workers on each of 2 hosts, 16 in all, not the 4 of a; without it the hosts' own "
+        "numbers count, 8 in all");
   CHECK(compared("a:2,b:4", 2) ==
         "--nproc-per-node=2 starts 2 workers on each of 2 hosts, 4 in all, not the 4 of b; without it the hosts' own "
         "numbers count, 6 in all");

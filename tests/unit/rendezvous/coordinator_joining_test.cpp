@@ -28,7 +28,7 @@ TEST_CASE("agents of another job are refused with a reason") {
       {"another job without a name", [](Join& join) { join.settings.emplace_back("program", "abc"); },
        "the coordinator on a serves a job that runs another program, or the same with other arguments; give each job "
        "an --rdzv-id of its own, or another endpoint (one job whose machines run different command lines needs an "
-       "--rdzv-id, too, or --node-rank on each)"},
+       "--rdzv-id, too, or another --node-rank on each)"},
       {"a name that is none", [](Join& join) { join.host.assign(256, 'h'); },
        "the name of a host has at most 255 bytes"},
       {"a term that no job gets to", [](Join& join) { join.claim.term = std::uint64_t{1} << 63U; },

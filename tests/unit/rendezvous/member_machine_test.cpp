@@ -355,7 +355,7 @@ TEST_CASE("a node rank that was wished for and is another machine's is warned of
     CHECK(starts(2, 0, 2).empty());
   }
   SECTION("another one") {
-    CHECK(starts(1, 1, 2) == Lines{"node rank 0, which --node-rank asks for, is taken, and this node is 1; leave "
+    CHECK(starts(1, 1, 2) == Lines{"node rank 0, which this machine asks for, is taken, and it gets 1; leave "
                                    "--node-rank out (SLURM_NODEID is 1)"});
     CHECK(starts(2, 1, 2).empty());
   }

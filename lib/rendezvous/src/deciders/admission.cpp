@@ -59,7 +59,7 @@ std::optional<Rejection> check_agreement(const Join& join, const JobState& job, 
     return other_job(
         concat("the coordinator on ", options.host, " serves a job that runs another program, or the same ",
                "with other arguments; give each job an --rdzv-id of its own, or another endpoint (one job ",
-               "whose machines run different command lines needs an --rdzv-id, too, or --node-rank on each)"),
+               "whose machines run different command lines needs an --rdzv-id, too, or another --node-rank on each)"),
         "it runs another program, or the same with other arguments (see --rdzv-id)");
   }
   const auto differences = [&](Audience audience) {

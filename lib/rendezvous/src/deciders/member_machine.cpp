@@ -159,7 +159,7 @@ void MemberMachine::obey(const Start& start) {
   if (join.rank_is_wish && join.node_rank != start.ranks.node_rank && join.node_rank < start.ranks.node_count) {
     const std::string& other = options_.spec.other_node_rank;
     tell(Log{LogKind::warning,
-             concat("node rank ", join.node_rank, ", which --node-rank asks for, is taken, and this node is ",
+             concat("node rank ", join.node_rank, ", which this machine asks for, is taken, and it gets ",
                     start.ranks.node_rank, "; leave --node-rank out", other.empty() ? "" : concat(" (", other, ")"))});
     join.node_rank = -1;
     join.rank_is_wish = false;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,8 +38,8 @@ struct Host {
 /// messages begin with "FILE:LINE: ", FILE being `file_name`.
 [[nodiscard]] Result<std::vector<Host>> parse_hostfile(std::string_view text, std::string_view file_name);
 
-/// Compares --nproc-per-node=`count`, which wins, with the slots of `hosts`: the warning, or empty if they agree. Fails
-/// if it is the sum of the slots of several hosts, which is how mpirun counts.
-[[nodiscard]] Result<std::string> compare_count(const std::vector<Host>& hosts, int count);
+/// Compares --nproc-per-node=`count`, which wins and which mpirun's users take for the sum, with the slots of the
+/// hosts: the warning, or empty if they agree.
+[[nodiscard]] std::string compare_count(std::span<const Host> hosts, int count);
 
 }  // namespace ddrun::cluster
