@@ -24,6 +24,7 @@ import threading
 import time
 import types
 import warnings
+import weakref
 
 libc = ctypes.CDLL(None)
 null = os.open("/dev/null", os.O_RDWR)
@@ -205,6 +206,12 @@ def is_file(value):
     return issubclass(type(value), io.IOBase.__base__)
 
 
+def flush(files):
+    for file in files:
+        with contextlib.suppress(Exception):  # closed, or full
+            file.flush()
+
+
 def use_huge_pages():
     """A fork then copies some hundred page table entries instead of some 75,000 (MADV_COLLAPSE, Linux 6.1)."""
     huge, collapse = 2 << 20, 25
@@ -322,6 +329,7 @@ def serve():
         if gc.is_tracked(one):
             ctypes.pythonapi.PyObject_GC_UnTrack(ctypes.py_object(one))
     imported.files = list(filter(is_file, gc.get_objects()))
+    flush(imported.files)  # or else each worker would write it
     imported.modules = {*sys.modules} - {"__main__"}
     gc.freeze()
     send_source_files()
@@ -536,17 +544,33 @@ def exit_status(error):
     return 0 if code is None else 1 if not isinstance(code, int) else (code if abs(code) < 1 << 63 else -1) & 0xff
 
 
+class Names:
+    """Of a module: lives as long as these."""
+
+
 def finalize_modules():
-    """Those of the program, as the interpreter does."""
+    """Those of the program, as the interpreter does. Their names are there while objects are finalized."""
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         vars(sys).pop(name, None)
+    gc.collect()  # puts what holds objects before these: a file is closed before its buffer
     own = {name: module for name, module in sys.modules.items() if name not in imported.modules}
+    alive = []
+    for module in own.values():
+        if issubclass(type(module), types.ModuleType):
+            vars(module)[""] = one = Names()
+            alive.append(weakref.ref(one))
+    module = one = None
     sys.modules.update(dict.fromkeys(own))
     own.clear()
     gc.collect()
-    modules = [*map(sys.modules.get, HOLDERS), *gc.get_objects()]
-    for names in [vars(one) for one in modules if isinstance(one, types.ModuleType)]:
-        names.update({name: None for name in names if name != "__builtins__"})
+    held = [names for one in reversed(alive) if one() for names in gc.get_referrers(one()) if type(names) is dict]
+    held += [vars(sys.modules[name]) for name in HOLDERS if name in sys.modules]
+    for finals in ((types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type), ()):  # __del__ may need these
+        for names in held:
+            for name in list(names):
+                if name != "__builtins__" and not issubclass(type(names[name]), finals):
+                    names[name] = None
+        gc.collect()
 
 
 def end():
@@ -558,11 +582,10 @@ def end():
     with contextlib.suppress(Exception):
         for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.closed or stream.flush()
+        flush(imported.files)
         if threading.active_count() == 1 and not NEED_FINALIZE & set(sys.modules):
             finalize_modules()
-            for file in [*imported.files, *filter(is_file, gc.get_objects())]:
-                with contextlib.suppress(Exception):  # closed, or full
-                    file.flush()
+            flush([*imported.files, *filter(is_file, gc.get_objects())])  # what __del__ has written too
             if imported.interrupted:
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
                 os.kill(os.getpid(), signal.SIGINT)
