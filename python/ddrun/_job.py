@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import contextlib
+import fcntl
 import json
 import os
 import pickle
@@ -11,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
 
@@ -20,7 +22,7 @@ from ddrun._options import SWITCHED_OFF, check_options
 
 __tracebackhide__ = True  # by pytest
 
-HELD = 1 << 24  # bytes of lines that the caller has not taken
+HELD = 5 << 20  # bytes of lines that the caller has not taken; with copies of long ones less than 16 MiB of memory
 LINE_COST = 300  # bytes that a line takes beside its text
 MOST_UNPROVED = 64  # connections; others wait until they are accepted
 HANDSHAKE_TIMEOUT = 10  # seconds
@@ -112,20 +114,41 @@ class Job:
         self.loop, self.room = asyncio.get_running_loop(), asyncio.Event()
         self.encodings = {}  # by rank
         accepting = asyncio.ensure_future(self.accept())
-        readers, transports = [], []
+        readers, transports, pipes = [], [], []
         for end, name in zip(ends, ("stdout", "stderr", "events")):
             reader = asyncio.StreamReader(limit=CHUNK)
             protocol = asyncio.StreamReaderProtocol(reader)
             pipe = os.fdopen(end, "rb", 0)
             transports.append((await self.loop.connect_read_pipe(lambda protocol=protocol: protocol, pipe))[0])
+            pipes.append((end, reader, transports[-1]))
             readers.append(self.read_events(reader) if name == "events" else self.read_lines(reader, name, Splitter(marks)))
-        done = asyncio.gather(*readers)
+        done, ending = asyncio.gather(*readers), asyncio.ensure_future(self.end_pipes(pipes))
         try:
             await asyncio.wait([done, accepting], return_when=asyncio.FIRST_COMPLETED)  # accepting ends by an error only
             await (done if done.done() else accepting)
         finally:
+            ending.cancel()
             for transport in transports:
                 transport.close()
+
+    async def end_pipes(self, pipes):
+        """When ddrun has ended: a process that was forked here while it was started may hold their other ends for long."""
+        try:
+            pidfd = os.pidfd_open(self.process.pid)
+        except OSError:  # Linux 5.2
+            return
+        ended = asyncio.Event()
+        self.loop.add_reader(pidfd, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            self.loop.remove_reader(pidfd)
+            os.close(pidfd)
+        for end, reader, transport in pipes:
+            while not transport.is_closing() and any(fcntl.ioctl(end, termios.FIONREAD, bytes(4))):
+                await asyncio.sleep(0.01)  # the caller takes its time
+            if not transport.is_closing():
+                reader.feed_eof()
 
     async def read_events(self, reader):
         pending = b""
@@ -155,7 +178,7 @@ class Job:
             self.dropped += len(text)
             return
         self.added += size
-        self.lines.append((rank, stream, text.decode(self.encodings.get(rank, "utf-8"), "replace"), number, size))
+        self.lines.append((rank, stream, text, number, size))
         if self.waiting:
             self.inbox.put(None)
 
@@ -270,7 +293,7 @@ class Job:
         if self.paused and self.added - self.taken < HELD / 2:
             self.resume()
         self.shown = time.monotonic()
-        self.output.line(rank, stream, text)
+        self.output.line(rank, stream, text.decode(self.encodings.get(rank, "utf-8"), "replace"))
         return None if number is None else (number, stream)
 
     def show_lines(self):

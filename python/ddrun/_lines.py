@@ -6,7 +6,7 @@ number. Both are random for each job, so that nothing that is printed can be tak
 
 import os
 
-LONGEST = 1 << 24  # bytes of a line; a longer one is cut
+LONGEST = 1 << 19  # bytes of a line; a longer one is cut
 
 
 class Marks:
@@ -24,6 +24,7 @@ class Splitter:
     def __init__(self, marks):
         self.label, self.mark = marks.label.encode(), marks.mark.encode()
         self.pending, self.returned, self.last = bytearray(), False, None
+        self.cut = None  # the rank of a line whose beginning was cut off
 
     def feed(self, chunk):
         if b"\n" not in chunk and b"\r" not in chunk and len(self.pending) < LONGEST:
@@ -35,10 +36,11 @@ class Splitter:
             lines.append((self.last, b"\n", None))
             text = text[1:]
         *ended, rest = text.replace(b"\r\n", b"\n").replace(b"\r", b"\r\n").split(b"\n")
-        if len(rest) >= LONGEST:
-            ended.append(rest)
-            rest = b""
         lines += [self.line(line if line.endswith(b"\r") else line + b"\n") for line in ended]
+        if len(rest) >= LONGEST:
+            at = len(rest) - next((count for count in (1, 2, 3) if rest[-count] >= 0xC0), 0)  # between two characters of UTF-8
+            lines.append(self.line(rest[:at] + b"\n"))
+            self.cut, rest = lines[-1][0], rest[at:]
         self.pending, self.returned = bytearray(rest), text.endswith(b"\r")
         self.last = lines[-1][0] if lines else self.last
         return lines
@@ -51,6 +53,8 @@ class Splitter:
     def line(self, text):
         stamp, _, labelled = text.partition(self.label)  # stamp: of --timestamps
         rank, label, rest = labelled.partition(self.label)
+        if self.cut is not None:
+            stamp, rank, label, rest, self.cut = b"", b"%d" % self.cut, True, text, None
         if not (label and rank.isdigit() and len(rank) < 10):
             return None, text, None
         said, mark, number = rest.partition(self.mark)
