@@ -7,7 +7,7 @@ import time
 
 from ddrun import _process_group, _task
 from ddrun._errors import RemoteTraceback, add_note, from_rank
-from ddrun._output import ranks_text
+from ddrun._output import ranks_named
 from ddrun._payload import payload
 
 __tracebackhide__ = True  # by pytest
@@ -43,7 +43,7 @@ class Call:
         self.active = {}  # by number: (peer, index)
         self.seconds = collections.defaultdict(lambda: [0])  # by rank: of the last task
         self.marks = set()  # (number, stream) whose output is not complete
-        self.left = {}  # by number of a _process_group.leave: whether there was a group, None without an answer
+        self.leaving, self.left = {}, None  # of _process_group.leave: ranks by number, and what was returned, once it is due
         self.begun = collections.defaultdict(collections.Counter)  # by rank: collectives, by the name of the process group
         # (peer, number, text) of breakpoints; the peer that is debugged; ranks that are said to wait for it
         self.requests, self.debugged, self.waiting = [], None, set()
@@ -54,12 +54,13 @@ class Call:
         """The values, in the order of index."""
         group, job, beginning, self.queues = self.group, self.group._job, list(queues), queues
         group._shown.clear()
+        group._output.begin()
         job.set_idle(False)
         if job.dropped:
             group._output.write("stderr", f"ddrun: {job.dropped:,} bytes that ranks printed between calls were not kept\n")
             job.dropped = 0
         try:
-            while beginning or self.active or self.marks or None in self.left.values():
+            while beginning or self.active or self.marks or self.leaving:
                 try:
                     if beginning:
                         self.give(beginning.pop(0))
@@ -73,9 +74,14 @@ class Call:
                     self.stop()
         finally:
             group._job.set_idle(True)
-        if self.stopped and not self.notes and (any(self.left.values()) or self.uneven()):
-            group.run(_process_group.leave)  # rank 0 has closed its store when the next call connects to a new one
-            self.notes.append("torch's process group was ended on all ranks; init_process_group makes a new one")
+        if self.stopped and not self.notes and (any(self.left or ()) or self.uneven()):
+            group.run(_process_group.leave)
+            if holder := next(filter(None, group.run(_process_group.store_holder)), None):
+                group.restart()
+                self.notes.append(f"{holder} held the store of torch's process group; all ranks were started anew, without "
+                                  "variables")
+            else:
+                self.notes.append("torch's process group was ended on all ranks; init_process_group makes a new one")
         group._output.show(True)
         group._output.show_said()
         if self.interrupts:
@@ -105,7 +111,9 @@ class Call:
         """Handles one item, or what is due; false if the call is over."""
         group, job = self.group, self.group._job
         since = self.stopped if self.active else self.answered and max(self.answered, job.shown)
-        limit = MARK_TIMEOUT if not self.active else RESTART_AFTER if self.left else ABORT_AFTER
+        limit = ABORT_AFTER if self.left is None else RESTART_AFTER
+        if not self.active and not self.leaving:
+            limit = MARK_TIMEOUT
         deadline = since + limit if since else self.deadline
         if request := self.next_request():
             deadline = self.asked + (0 if self.debugged else GATHER)
@@ -123,23 +131,23 @@ class Call:
         elif kind is None and request:
             self.debug(*request)
         elif kind is None:
-            if not self.active:
+            if not self.active and not self.leaving:
                 if job.lines:  # the marks are behind them
                     self.on_mark(job.show_line())
                     return True
                 self.group._streams -= {stream for _, stream in self.marks}
                 return False
-            stuck = {peer.rank for peer in self.peers()}
+            stuck = {peer.rank for peer in self.peers()} or set(self.leaving.values())
             if not self.stopped:
-                self.failure = TimeoutError(f"the call took more than {self.timeout} s; rank {ranks_text(stuck)} had not "
-                                            "answered")
+                self.failure = TimeoutError(f"the call took more than {self.timeout} s; {ranks_named(stuck)} had not answered")
                 self.stop()
                 return True
-            if self.left:
+            if self.left is not None:
                 group.restart()
-                self.notes.append(f"rank {ranks_text(stuck)} did not stop; all ranks were started anew, without variables")
+                held = next((f", as {left} holds torch's process group" for left in self.left if isinstance(left, str)), "")
+                self.notes.append(f"{ranks_named(stuck)} did not stop{held}; all ranks were started anew, without variables")
                 return False
-            self.left[0] = False
+            self.left = []
             self.interrupt()  # the first may have come while Python ignores exceptions, as in a callback of the import lock
             self.leave(set(self.queues) - stuck)
             for peer in self.peers():
@@ -166,15 +174,16 @@ class Call:
             self.release(peer)
         elif kind == "unreadable":
             self.group._output.write("stderr", f"ddrun: a message of rank {peer.rank} cannot be unpickled: {content}\n")
-        elif number in self.left:
-            self.left[number] = kind == "value" and pickle.loads(content)
+        elif number in self.leaving:
+            del self.leaving[number]
+            self.left.append(kind != "value" or pickle.loads(content))
         elif number in self.active:
             _, index = self.active.pop(number)
             self.answered = time.monotonic()
             self.begun[peer.rank].update(begun)
             self.seconds[peer.rank][0] = seconds
             self.release(peer)
-            if self.left:
+            if self.left is not None:
                 self.leave([peer.rank])
             if kind == "value":
                 if index is not None:
@@ -206,7 +215,8 @@ class Call:
         if self.debugged is not peer:
             self.waiting = set()
         if waiting := {other.rank for other, *_ in self.requests} - {peer.rank} - self.waiting:
-            said = f"rank {ranks_text(waiting)} waits at a breakpoint until rank {peer.rank} goes on"
+            wait = "waits" if len(waiting) == 1 else "wait"
+            said = f"{ranks_named(waiting)} {wait} at a breakpoint until rank {peer.rank} goes on"
             self.group._output.write("stderr", f"ddrun: {said}\n")
             self.waiting |= waiting
         self.debugged, begun = peer, time.monotonic()
@@ -235,5 +245,5 @@ class Call:
     def leave(self, ranks):
         for rank in ranks:
             number = next(self.group._numbers)
-            self.left[number] = None
+            self.leaving[number] = rank
             self.group._job.send(self.group._job.peers[rank], number, payload(_process_group.leave))

@@ -2,12 +2,14 @@
 
 import contextlib
 import functools
+import linecache
 import os
 import queue
 import sys
 import traceback
 import warnings
 
+from IPython.core.compilerop import CachingCompiler
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 from IPython.core.history import HistoryManager
@@ -16,14 +18,24 @@ from IPython.core.interactiveshell import InteractiveShell
 from ddrun import _task
 
 
+class Compiler(CachingCompiler):
+    """Names a cell as the notebook does: stacks of `ddrun stacks` and of faulthandler have the name as it is."""
+
+    def get_code_name(self, raw_code, transformed_code, number):
+        name, lines = f"Cell In[{number}]", [line + "\n" for line in transformed_code.splitlines()]
+        if linecache.cache.get(name, [lines] * 3)[2] == lines:
+            return name
+        return super().get_code_name(raw_code, transformed_code, number)  # another cell of this number
+
+
 class ValueHook(DisplayHook):
     """Keeps the value of a cell's last expression, which the caller shows."""
 
-    value = None
+    value = last = None  # of this cell; of any
 
     def __call__(self, result=None):
         if result is not None and not self.quiet():
-            self.value = self.shell.user_ns["_"] = result
+            self.value = self.last = self.shell.user_ns["_"] = result
 
 
 class Publisher(DisplayPublisher):
@@ -57,6 +69,7 @@ def shell():
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     made = InteractiveShell.instance(user_module=sys.modules["__main__"], displayhook_class=ValueHook,
                                      display_pub_class=Publisher)
+    made.compile = Compiler()
     made.showsyntaxerror = lambda *_, **__: None  # the caller shows it, and a cell's exception
     made.register_magic_function(debug)
     made.showtraceback = lambda error=None, *_, **__: error and traceback.print_exception(*error)  # of a __repr__
@@ -77,6 +90,15 @@ def debug(line):
     debugger.set_continue()
 
 
+def forget():
+    """Frees the last value, and what IPython knows of the last cell."""
+    ipython, hook = shell(), shell().displayhook
+    ipython.last_execution_result = None
+    if ipython.user_ns.get("_") is hook.last:
+        ipython.user_ns.pop("_", None)
+    hook.value = hook.last = None
+
+
 def run(source, first, number):
     """The formatted value of the last expression: (data by MIME type, metadata), or None. first: the cell's first rank;
     number: of the cell in the notebook."""
@@ -86,6 +108,7 @@ def run(source, first, number):
     result = ipython.run_cell(source, store_history=True)
     error = result.error_before_exec or result.error_in_exec
     if error is not None:
+        _task.explain_input(error)
         is_syntax = isinstance(error, SyntaxError)
         formatter = ipython.SyntaxTB if is_syntax else ipython.InteractiveTB
         structured = formatter.structured_traceback(type(error), error, [] if is_syntax else error.__traceback__, tb_offset=1)

@@ -1,5 +1,6 @@
 """The debugger of a rank: what it says is shown by the caller, whose input are its commands."""
 
+import linecache
 import pdb
 import sys
 
@@ -8,6 +9,10 @@ class Debugger(pdb.Pdb):
     def __init__(self, rank):
         self.rank, self.said = rank, ""
         super().__init__(stdin=self, stdout=self, nosigint=True, readrc=False, skip=["ddrun._*"])
+
+    def canonic(self, filename):
+        """Cells are no files."""
+        return filename if filename.startswith("Cell In[") and filename in linecache.cache else super().canonic(filename)
 
     def write(self, text):
         self.said += text

@@ -10,9 +10,9 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.display import clear_output, display, publish_display_data
 
-from ddrun import _cells, _task
+from ddrun import _cells, _process_group, _task
 from ddrun._group import Group
-from ddrun._output import ranks_text
+from ddrun._output import ranks_named
 
 USAGE = """%ddrun start [N] [--preload MODULES] [--hosts HOSTS] [options of ddrun]   start N ranks (default: auto)
 %%ddrun [--rank 0,2]                a cell on all ranks, or on these
@@ -29,6 +29,8 @@ class NotebookGroup(Group):
         try:
             method, arguments = pickle.loads(content)
             {"publish": publish_display_data, "clear_output": clear_output}[method](**arguments)
+            if method == "clear_output" and self._output.rows:
+                self._output.rows.handle = None
         except Exception as error:
             self._output.write("stderr", f"ddrun: a display of {what} cannot be shown: {type(error).__name__}: {error}\n")
 
@@ -67,7 +69,7 @@ class DdrunMagics(Magics):
         number = words.pop(0) if words and not words[0].startswith("-") else "auto"
         self.stop()
         DdrunMagics.group = NotebookGroup(number, given.hosts, given.preload, words)
-        self.status()
+        self.show_pids()
 
     def run(self, line, cell):
         words = re.fullmatch(r"\s*(?:--ranks?[ =]([\d,]+))?\s*", line)
@@ -102,10 +104,16 @@ class DdrunMagics(Magics):
         return self.started().pull(line)
 
     def status(self, line=""):
+        self.show_pids()
+        for rank, text in enumerate(self.group.run(_process_group.status)):
+            self.group._output.line(rank, "stdout", text + "\n")
+        self.group._output.show(True)
+
+    def show_pids(self):
         peers = self.started().peers()
         for host in dict.fromkeys(peer.host for peer in peers):
             here = {peer.rank: str(peer.pid) for peer in peers if peer.host == host}
-            print(f"ranks {ranks_text(here)} on {host}: pids {', '.join(here.values())}")
+            print(f"{ranks_named(here)} on {host}: pids {', '.join(here.values())}")
 
     def restart(self, line):
         self.started().restart()

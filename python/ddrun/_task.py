@@ -143,9 +143,17 @@ def dump_result(value, what):
         raise TypeError(f"{what} cannot be sent: {type(error).__name__}: {error}") from None
 
 
+def explain_input(error):
+    """Says in the exception of input() what to write instead."""
+    if error.args == ("EOF when reading a line",) and sys.stdin is sys.__stdin__:
+        error.args = ("input() is not served on ranks; ask in the program that called ddrun and pass the answer as an argument, "
+                      "or in a notebook: name = input() in a cell without %%ddrun, then %ddrun push name",)
+
+
 def describe(error):
     """The exception (pickled, None if that fails), its one-line summary, its traceback without frames of this package, and the
     item of map that raised it."""
+    explain_input(error)
     text = getattr(error, "ddrun_traceback", None) or "".join(traceback.format_exception(type(error), error, own_trace(error)))
     summary = "".join(traceback.format_exception_only(type(error), error)).strip()
     try:
@@ -164,8 +172,12 @@ def own_trace(error):
 
 
 def forget():
-    """Frees what the frames of the traceback hold."""
+    """Frees what the frames of the traceback hold, and the last value of a cell."""
     global kept
+    if cells := sys.modules.get("ddrun._cells"):
+        cells.forget()
+    for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+        vars(sys).pop(name, None)
     if kept:
         kept = None
         gc.collect()  # IPython's formatter leaves cycles

@@ -312,7 +312,7 @@ class Groups(PackageTest):
             if rank() in chosen:
                 time.sleep(FOREVER)
         group = self.group(3, timeout=0.5)
-        for call, names in ((lambda: group.run(asleep, [0, 2]), "rank 0,2"), (lambda: group.map(asleep, [[0, 1, 2]]), "rank 0"),
+        for call, names in ((lambda: group.run(asleep, [0, 2]), "ranks 0,2"), (lambda: group.map(asleep, [[0, 1, 2]]), "rank 0"),
                             (lambda: group.run(asleep, [1], timeout=0.1, ranks=[1]), "rank 1")):
             with self.assertRaisesRegex(TimeoutError, f"more than 0.[15] s; {names} had not answered") as caught:
                 call()
@@ -320,6 +320,18 @@ class Groups(PackageTest):
             self.assertEqual(group.run(rank, timeout=60), [0, 1, 2])
         with self.assertRaisesRegex(TimeoutError, "stopped after 0.1 s"):
             ddrun.run(time.sleep, FOREVER, nproc_per_node=2, timeout=0.1)
+
+    def test_input(self):
+        """There is none, and the exception says what to write instead; what replaces sys.stdin is read."""
+        def ask(text=None):
+            if text is not None:
+                sys.stdin = io.StringIO(text)
+            return input("name? ")
+        with self.assertRaisesRegex(EOFError, "input.. is not served on ranks; ask in the program .*as an argument.*%ddrun push"):
+            ddrun.run(ask, nproc_per_node=1, show=self.show)
+        self.assertEqual(self.group(1).run(ask, "ann\n"), ["ann"])
+        with self.assertRaisesRegex(EOFError, "^EOF when reading a line$"):
+            self.group(1).run(ask, "")
 
     def test_map(self):
         """The function is sent once to each rank, items when they are due; what fails names its item."""

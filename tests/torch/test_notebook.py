@@ -4,8 +4,10 @@ import contextlib
 import faulthandler
 import itertools
 import os
+import pathlib
 import re
 import signal
+import socket
 import sys
 import uuid
 
@@ -85,7 +87,8 @@ class Magics(KernelTest):
 
     def setUp(self):
         super().setUp()
-        self.assertRegex(self.shown("%reload_ext ddrun\n%ddrun start 3"), r"^ranks 0-2 on \S+: pids \d+, \d+, \d+\n$")
+        self.pids = r"^ranks 0-2 on \S+: pids \d+, \d+, \d+\n"
+        self.assertRegex(self.shown("%reload_ext ddrun\n%ddrun start 3"), self.pids + "$")
 
     def outputs(self, source, **options):
         return self.run_cell(self.client, source, **options)
@@ -124,6 +127,23 @@ print("first"), print("of", rank)
 while not os.path.exists({str(proceed)!r}): time.sleep(0.01)
 print("last")""", seen=look)
         self.assertEqual(sorted(re.sub(r"\[[\d,-]+\] (first|last)", r"\1", shown).split("\n"))[1:4], [f"[{rank}] of {rank}" for rank in range(3)])
+
+    def test_bars(self):
+        """A row for each rank, in one display; a bar ends as a line."""
+        rows, (proceed, done) = [], (self.tmp / name for name in ("proceed", "done"))
+
+        def look(message):
+            rows.append(message["content"].get("data", {}).get("text/plain"))
+            for text, path in (("[0] 0: 50%\n[1] 1: 50%\n[2] 2: 50%", proceed), ("[0] 0: 50%\n[2] 2: 50%", done)):
+                if rows[-1] == text:
+                    path.touch()
+        shown = self.debug(f"""%%ddrun
+import os, sys, time
+print('\\r{{0}}: 50%\\r{{0}}: 60%'.format(rank), end='', file=sys.stderr, flush=True)
+while not os.path.exists({str(proceed)!r} if rank == 1 else {str(done)!r}): time.sleep(0.01)
+print('\\r{{}}: 100%'.format(rank), file=sys.stderr)""", seen=look)[0]
+        self.assertEqual(sorted(shown.split("\n"))[1:], [f"[{rank}] {rank}: 100%" for rank in range(3)])
+        self.assertEqual(rows[-1], "")
 
     def test_what_is_not_text(self):
         outputs = self.outputs("%%ddrun\nimport matplotlib.pyplot as plt\nplt.plot([rank, 1])\nprint('drawn');")
@@ -196,7 +216,7 @@ print('goes on')""")
         # An interrupt may leave this behind.
         self.assertEqual(self.shown("%%ddrun\ncoroutine = get_ipython().run_cell_async('1')\ndel coroutine"), "")
 
-    def debug(self, source, *lines):
+    def debug(self, source, *lines, seen=lambda message: None):
         """What is shown, and the prompts of the kernel, which are answered with lines."""
         from jupyter_core.utils import run_sync
 
@@ -208,6 +228,8 @@ print('goes on')""")
 
         def see(message):
             content = message["content"]
+            if content.get("transient"):
+                seen(message)
             shown.append(content.get("text") or "\n".join(content.get("traceback", ())))
         run_sync(client.execute_interactive)(source, allow_stdin=True, timeout=60, stdin_hook=answer, output_hook=see)
         return re.sub(r"\x1b\[[\d;]*m", "", "".join(shown)), prompts
@@ -216,6 +238,9 @@ print('goes on')""")
         shown, prompts = self.debug("%%ddrun --rank 1\nx = rank\nbreakpoint()\nx + 1", "p x", "x = 5", "c")
         self.assertEqual(prompts, ["[1] (Pdb) "] * 3)
         self.assertRegex(shown, r"(?s)^\[1\] (?:--Return--\n\[1\] )?> .*\[1\] 1\n\[1\] 6\n$")
+        shown, prompts = self.debug("def stop_here():\n    value = 7\n    breakpoint()\n    return value\n%ddrun status\n"
+                                    "get_ipython().magics_manager.registry['DdrunMagics'].group.run(stop_here, ranks=[1])", "l", "c")
+        self.assertRegex(shown, r"(?s)> Cell In\[\d+\]\(4\)stop_here\(\).*-> return value.*\[1\]   2  \t    value = 7\n")
         shown, prompts = self.debug("%%ddrun\nbreakpoint()\nx = 3")
         self.assertEqual(len(prompts), 1)
         self.assertIn("KeyboardInterrupt", shown)
@@ -243,6 +268,17 @@ print('goes on')""")
         self.assertEqual(outputs[-1].ename, "KeyboardInterrupt")
         self.assertEqual(self.shown("%%ddrun\nx"), "[0] 0\n[1] 1\n[2] 2\n")
 
+    def test_status(self):
+        self.assertRegex(self.shown("%ddrun status"), self.pids + r"(?:\[[\d,-]+\] \d+ MiB\n){1,3}$")
+
+    def test_names_of_cells(self):
+        """As the notebook's; two cells of one number have their own lines."""
+        magic = "get_ipython().run_cell_magic('ddrun', '--rank 1', "
+        self.shown(f"{magic}'def first():\\n    1 / 0')\n{magic}'# another\\n\\ndef second(): 2 / 0')")
+        self.assertRegex(self.shown("%%ddrun --rank 1\nfirst.__code__.co_filename"), r"^\[1\] 'Cell In\[\d+\]'$")
+        for name, line in (("first", "    1 / 0"), ("second", "def second(): 2 / 0")):
+            self.assertIn(line, self.shown(f"%%ddrun --rank 1\n{name}()"))
+
     def test_variables(self):
         self.assertEqual(self.shown("a, b = 5, [1]\n%ddrun push a b"), "")
         self.assertEqual(self.shown("values = %ddrun pull a * rank\nvalues, b"), "([0, 5, 10], [1])\n")
@@ -254,6 +290,10 @@ print('goes on')""")
         self.assertEqual(self.shown("%ddrun restart"), "")
         self.assertFalse(set(ranks) & set(self.client.ranks()))
         self.assertIn("NameError: name 'x' is not defined", self.shown("%%ddrun\nx"))
+        shown = self.shown("%%ddrun\nimport os, time\nif rank == 1: os.kill(os.getpid(), 11)\ntime.sleep(1000)")
+        self.assertRegex(shown, r'File "Cell In\[\d+\]", line 2 in <module>')
+        self.assertNotRegex(shown, r"_worker\.py|interactiveshell\.py")
+        self.assertEqual(self.shown("%%ddrun\nrank"), "[0] 0\n[1] 1\n[2] 2\n")
         shown = self.shown("%%ddrun\nimport os, time\nif rank == 1: os.kill(os.getpid(), 9)\ntime.sleep(1000)")
         self.assertRegex(shown, r"rank 1 .*killed by SIGKILL(?s:.*)all ranks start anew; their variables are gone")
         self.assertEqual(self.shown("%%ddrun\nrank"), "[0] 0\n[1] 1\n[2] 2\n")
@@ -284,11 +324,60 @@ class Kernels(KernelTest):
         wait_until(lambda: not processes_of(client.mark), 60, lambda: processes_of(client.mark))
 
 
+class ProcessGroups(KernelTest):
+    """Of torch, after a cell that was interrupted in a collective. DDRUN_TEST_INTERRUPTS: how many."""
+    needs = (*KernelTest.needs, "torch")
+
+    BEGIN = "%%ddrun\nimport time, torch, torch.distributed as dist\nif not dist.is_initialized(): dist.init_process_group('gloo')"
+    REDUCE = "%%ddrun\ntotal = torch.ones(1)\ndist.all_reduce(total)\nint(total), globals().get('kept')"
+
+    def interrupt(self, before=""):
+        """What is shown of a cell that has ended."""
+        def interrupt(text):
+            if "reduces" in text:
+                asyncio.ensure_future(self.client.km.interrupt_kernel())
+        source = f"%%ddrun\n{before}\nif rank == 0:\n    print('reduces')\n    dist.all_reduce(torch.ones(1))\ntime.sleep(1000)"
+        return text_of(self.run_cell(self.client, source, seen=interrupt))
+
+    def shown(self, source):
+        return text_of(self.run_cell(self.client, source))
+
+    def test_interrupts(self):
+        """A new one can be made in the same processes; nothing of torch, IPython or Python holds the old one's store."""
+        self.client = self.start()
+        self.shown("%load_ext ddrun\n%ddrun start 2 --preload torch")
+        self.shown("%%ddrun\nkept = rank")
+        for number in range(int(os.environ.get("DDRUN_TEST_INTERRUPTS", 3))):
+            with self.subTest(number):
+                self.assertEqual(self.shown(self.BEGIN), "")
+                self.shown("%%ddrun\ndist.group.WORLD")
+                # A module that is imported meanwhile has the group as a default of functions.
+                shown = self.interrupt("import sys; sys.modules.pop('torch.distributed.nn.functional', None)\n"
+                                       "import torch.distributed.nn.functional")
+                self.assertIn("torch's process group was ended on all ranks; init_process_group makes a new one", shown)
+                self.assertEqual(self.shown(self.BEGIN + self.REDUCE[7:]), "[0] (2, 0)\n[1] (2, 1)\n")
+        self.assertRegex(self.shown("%ddrun status"), r"\] \d+ MiB, process group of 2 \(gloo\)\n")
+
+    def test_held_stores(self):
+        """All ranks begin anew, and the line says by what."""
+        self.client = self.start()
+        self.shown("%load_ext ddrun\n%ddrun start 2 --preload torch")
+        for before, holder in (("pair = {'a': (dist.new_group([0, 1]),)}", "variable pair of rank 0 held the store"),
+                               ("group = dist.group.WORLD", "rank 0 did not stop, as variable group of rank 1 holds")):
+            self.assertEqual(self.shown(self.BEGIN + "\nkept = rank"), "")
+            self.assertRegex(self.interrupt(before), rf"{holder}.* torch's process group; all ranks were started anew, without variables")
+            self.assertEqual(self.shown(self.BEGIN + self.REDUCE[7:]), "[0,1] (2, None)\n")
+
+
 class Example(KernelTest):
     needs = (*KernelTest.needs, "torch")
 
     def test_example(self):
-        """Its cells show what is stored with them, up to numbers."""
+        """Its cells show what is stored with them, up to numbers. DDRUN_EXECUTED_NOTEBOOK names a file for it as executed."""
+        def plain(outputs):
+            outputs = [output for output in outputs if "image/png" not in output.get("data", ())]
+            text = re.sub(r"\d+\.\d+|(?<=pids ).*", "N", text_of(outputs))
+            return sorted(re.sub(r"(?<= on )[\w.-]+", "HOST", text).split("\n"))
         stored = self.format.read(DOCS / "notebook.ipynb", as_version=4)
         notebook = self.format.read(DOCS / "notebook.ipynb", as_version=4)
         client = self.start(notebook)
@@ -297,12 +386,24 @@ class Example(KernelTest):
                 with self.subTest(cell.source):
                     client.execute_cell(cell, index)
                     self.assertEqual(kinds_of(cell.outputs), kinds_of(stored.cells[index].outputs))
+                    self.assertEqual(plain(cell.outputs), plain(stored.cells[index].outputs))
         if target := os.environ.get("DDRUN_EXECUTED_NOTEBOOK"):
-            self.format.write(notebook, target)
+            for cell in notebook.cells:
+                cell.metadata.pop("execution", None)
+                for output, before in zip(cell.get("outputs", [])[:0:-1], cell.get("outputs", [])[-2::-1]):
+                    if output.output_type == before.output_type == "stream" and output.name == before.name:
+                        before.text += output.text
+                        cell.outputs.remove(output)
+            notebook.metadata, text = stored.metadata, self.format.writes(notebook)
+            for pattern, plainer in ((rf"(?<= on ){re.escape(socket.gethostname())}\b", "node7"), (r"\\u001b\[[\d;]*m", ""),
+                                     (r"(?<=pids )[\d, ]+", "4711, 4712, 4713, 4714")):
+                text = re.sub(pattern, plainer, text)
+            pathlib.Path(target).write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
     if sys.executable != PYTHON and has_package("nbclient"):
-        os.execve(PYTHON, [PYTHON, *sys.argv], environment(**PACKAGE, DDRUN_TEST_PROGRAM=DDRUN))
+        given = {name: os.environ[name] for name in ("DDRUN_EXECUTED_NOTEBOOK", "DDRUN_TEST_INTERRUPTS") if name in os.environ}
+        os.execve(PYTHON, [PYTHON, *sys.argv], environment(**PACKAGE, **given, DDRUN_TEST_PROGRAM=DDRUN))
     faulthandler.dump_traceback_later(280, exit=True)
     main()
