@@ -65,12 +65,6 @@ struct Job {
     const auto found = facts.find(key);
     return found != facts.end() && found->is_string() ? found->get<std::string>() : "";
   }
-  /// What two answers of it have in common, and no other job's has.
-  [[nodiscard]] std::string identity() const {
-    json constant = facts;
-    constant.erase("started");  // may differ by a second
-    return constant.dump(-1, ' ', false, json::error_handler_t::replace);
-  }
 };
 
 std::string pid_of(const std::string& name) { return name.substr(0, name.find('-')); }
@@ -119,14 +113,6 @@ Result<UniqueFd> connect(const Job& job, Deadline deadline) {
   return connection;
 }
 
-/// Of the agent that listens; 0: in another PID namespace, or in gVisor, which gives the caller's own.
-pid_t agent_of(const UniqueFd& connection) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  const bool known = ::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
-  return known && peer.pid != ::getpid() ? peer.pid : 0;
-}
-
 /// False for a text that would cost a JSON parser much more memory than it has bytes.
 bool is_bounded(std::string_view text) {
   std::size_t values = 0;
@@ -172,19 +158,18 @@ std::vector<Job> select_jobs(std::vector<Job> jobs, const std::string& wanted, D
   const auto is_named = [&](const Job& job) { return job.name == wanted || pid_of(job.name) == wanted; };
   const bool by_pid = std::any_of(jobs.begin(), jobs.end(), is_named);
   std::vector<Job> selected;
-  std::set<std::pair<pid_t, std::string>> known;
+  std::set<std::string> known;
   auto left = static_cast<long>(jobs.size());
   for (Job& job : jobs) {
     const Deadline until = Clock::now() + (deadline - Clock::now()) / left--;
     if (by_pid && !is_named(job)) continue;
     const auto connection = connect(job, until);
     if (!connection && connection.error().code == Errc::connection_lost) continue;
-    const pid_t agent = connection ? agent_of(*connection) : 0;
-    if (agent != 0 && !known.emplace(agent, "").second) continue;
     auto facts = ask(connection, {{"question", "job"}}, until);
     if (facts) job.facts = std::move(*facts);
     else job.error = facts.error().message;
-    if (agent == 0 && !known.emplace(0, facts ? job.identity() : job.name).second) continue;
+    const std::string tag = job.text("tag");
+    if (!known.insert(tag.empty() ? job.name : tag).second) continue;
     if (wanted.empty() || by_pid || job.text("run_id") == wanted) selected.push_back(std::move(job));
   }
   return selected;

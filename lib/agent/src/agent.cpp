@@ -615,7 +615,8 @@ void Agent::answer(const JobRequest& request, const JobSocket::Reply& reply) {
   }
   if (request.question == JobRequest::Question::job) {
     const auto age = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - record_.started_at());
-    return reply(reply_line({{"pid", job_.context.shared->started_pid.load()},
+    return reply(reply_line({{"tag", stacks_.tag()},
+                             {"pid", job_.context.shared->started_pid.load()},
                              {"run_id", member_.run_id()},
                              {"program", spec_.program.name},
                              {"ranks", ranks},

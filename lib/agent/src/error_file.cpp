@@ -168,7 +168,7 @@ std::optional<WorkerError> read_error_file(const std::string& path) {
   MessagePicker picker;
   const auto parse = [&] {
     picker = {};
-    return json::sax_parse(text, &picker) || !picker.found.message.empty() || !picker.found.traceback.empty();
+    return json::sax_parse(text, &picker) || (!picker.found.message.empty() && !picker.found.traceback.empty());
   };
   if (!parse()) {
     text = completed(std::move(text));

@@ -101,7 +101,9 @@ Result<UniqueFd> connect_to_job(const UniqueFd& folder, const std::string& name,
   const UniqueFd file(::openat(folder.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
   struct stat before {
   }, after{};
-  if (!file || ::fstat(file.get(), &before) != 0) return fail_errno(Errc::connection_lost, name, errno);
+  if (!file || ::fstat(file.get(), &before) != 0) {
+    return fail_errno(errno == ENOENT ? Errc::connection_lost : Errc::unavailable, name, errno);
+  }
   if (!S_ISSOCK(before.st_mode)) return fail(Errc::connection_lost, concat(name, " is no socket"));
   const auto address = socket_address(concat("/proc/self/fd/", file.get()));
   UniqueFd connection(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -165,7 +167,7 @@ class JobSocket::Client : public std::enable_shared_from_this<Client> {
   /// False without room in the event loop.
   [[nodiscard]] bool start(UniqueFd connection) {
     if (assign_descriptor(socket_, std::move(connection)) != 0) return false;
-    start_timer(owner_.clients_.empty() ? client_timeout : crowded_timeout);
+    start_timer(owner_.clients_.size() < max_clients / 2 ? client_timeout : crowded_timeout);
     boost::asio::async_read_until(socket_, boost::asio::dynamic_buffer(text_, max_request_bytes), '\n',
                                   [self = shared_from_this()](const boost::system::error_code& ec, std::size_t size) {
                                     if (self->socket_.is_open()) self->on_read(ec, size);

@@ -38,14 +38,15 @@ struct JobRequest {
 [[nodiscard]] std::string error_reply(std::string_view message);
 
 /// The Unix sockets, one in each folder, on which this user, or root, can ask a running job. They cost no wake-up
-/// without a client. A client that sends no complete request or does not read its reply within client_timeout is
-/// disconnected. Use on the executor's thread only; must outlive the event loop. SIGPIPE has to be ignored.
+/// without a client. A client that does not read its reply within client_timeout is disconnected, and one that sends no
+/// complete request, where half of max_clients are there within crowded_timeout. Use on the executor's thread only;
+/// must outlive the event loop. SIGPIPE has to be ignored.
 class JobSocket {
  public:
   static constexpr std::size_t max_clients = 8;  ///< further ones wait in the kernel's queue
   static constexpr std::size_t max_request_bytes = 4096;
   static constexpr Milliseconds client_timeout{5'000};
-  static constexpr Milliseconds crowded_timeout{500};  ///< for the request of a client that is not the only one
+  static constexpr Milliseconds crowded_timeout{500};
 
   /// Takes one line, without its newline. May be called at any later time, and not at all; without effect if the client
   /// has disconnected.

@@ -26,9 +26,8 @@ void StackPages::async_show(const std::string& why, std::function<void(const ins
   awaited_ = ++last_;
   // Without log files the page is a temporary file, which stays.
   const bool has_logs = !output_.run_dir().empty();
-  const std::string prefix = has_logs
-                                 ? output_.attempt_dir() + "/stacks-"
-                                 : concat(variable("TMPDIR").value_or("/tmp"), "/ddrun-stacks-", temporary_name_, "-");
+  const std::string prefix = has_logs ? output_.attempt_dir() + "/stacks-"
+                                      : concat(variable("TMPDIR").value_or("/tmp"), "/ddrun-stacks-", tag_, "-");
   inspect::StackReader::Request request{why, targets(), prefix, Format::text, job_.prepared.directory};
   reader_.async_read(std::move(request), [this, number = last_, done = std::move(done)](const auto& answer) {
     say(Level::notice, concat(answer.text, "  all threads: ", answer.file.empty() ? answer.file_error : answer.file));

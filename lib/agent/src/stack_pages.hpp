@@ -1,12 +1,12 @@
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "atomic_file.hpp"
+#include "ddrun/base/text.hpp"
 #include "ddrun/inspect/stack_reader.hpp"
 #include "ddrun/logs/output.hpp"
 #include "job.hpp"
@@ -28,6 +28,9 @@ class StackPages {
   /// Ends is_reading() at once. The page is shown when it is complete, if the job still runs.
   void give_up() { awaited_ = 0; }
 
+  /// Tells this job from others: jobs in containers may share a directory and have the same PID.
+  [[nodiscard]] const std::string& tag() const { return tag_; }
+
   using Targets = std::vector<inspect::StackReader::Target>;
   using Format = inspect::StackReader::Request::Format;
   /// All workers that were started.
@@ -40,8 +43,7 @@ class StackPages {
   WorkerGroup& group_;
   logs::Output& output_;
   inspect::StackReader reader_;
-  /// Of this job's temporary pages. Jobs in containers may share a directory and have the same PID.
-  const std::uint32_t temporary_name_ = random_number();
+  const std::string tag_ = concat(random_number());
   unsigned last_ = 0;     ///< number of the last async_show()
   unsigned awaited_ = 0;  ///< of the one that is_reading(); 0: none
 };

@@ -240,7 +240,7 @@ TEST_CASE("A job has a socket in XDG_RUNTIME_DIR and in the folder in /tmp and i
   is_answered(dir.path());
   is_answered("");  // as from cron, or by sudo
   const auto listed = machine.ask({"other"}, dir.path());
-  CHECK(listed.err.find(pid + "  ") == listed.err.rfind(pid + "  "));
+  CHECK(count(listed.err, pid + "  ") == 1);
   // What a logout does, and a cleaner of /tmp.
   REQUIRE(::rename(socket.c_str(), dir.file("kept").c_str()) == 0);
   is_answered(dir.path());
