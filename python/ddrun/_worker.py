@@ -114,11 +114,13 @@ class Rank:
             number, payload = task
             before, start = _process_group.collectives(), time.monotonic()
             try:
-                answer = self.perform(number, payload)
-            except KeyboardInterrupt as error:  # it came while another exception was handled
+                try:
+                    answer = self.perform(number, payload)
+                finally:
+                    self.running = None
+            except KeyboardInterrupt as error:  # it came while another exception was handled, or behind the task
                 self.running = None
                 answer = "error", _task.describe(error)
-            self.running = None
             if self.debugger:
                 self.debugger.end()
                 self.debugger = None
