@@ -62,8 +62,7 @@ std::vector<Mapping> read_mappings(pid_t pid) {
 }
 
 const Mapping* find_mapping(const std::vector<Mapping>& mappings, std::uint64_t address) {
-  auto after = std::upper_bound(mappings.begin(), mappings.end(), address,
-                                [](std::uint64_t at, const Mapping& mapping) { return at < mapping.start; });
+  const auto after = std::ranges::upper_bound(mappings, address, {}, &Mapping::start);
   if (after == mappings.begin() || address >= std::prev(after)->end) return nullptr;
   return &*std::prev(after);
 }

@@ -31,11 +31,12 @@ constexpr std::size_t native_frame_bytes = 256;  ///< with its names, about
 // Of a process that waits for a pipe.
 constexpr std::size_t max_children = 64;
 constexpr std::size_t max_awaited = 3;
-constexpr int max_descriptors = 256;
+constexpr std::size_t max_descriptors = 4096;
 /// Processes between a worker and the one that does its work: `sh -c`, `uv run`, `numactl`.
 constexpr int max_launchers = 8;
 /// Time for the kernel's next sample of a computing thread.
 constexpr Milliseconds sample_time{20};
+constexpr Milliseconds unwind_time{250};  ///< kept for the main thread
 
 std::vector<pid_t> numbers_in(std::string_view text) {
   std::vector<pid_t> numbers;
@@ -47,15 +48,20 @@ std::vector<pid_t> numbers_in(std::string_view text) {
   return numbers;
 }
 
+/// The first names in a folder that are numbers.
+std::vector<int> entries_of(const std::string& folder, std::size_t limit = std::string::npos) {
+  std::vector<int> entries;
+  const std::unique_ptr<DIR, int (*)(DIR*)> open(::opendir(folder.c_str()), ::closedir);
+  while (const dirent* const entry = open && entries.size() < limit ? ::readdir(open.get()) : nullptr) {
+    for (const int number : numbers_in(entry->d_name)) entries.push_back(number);
+  }
+  return entries;
+}
+
 /// The main thread first.
 std::vector<pid_t> threads_of(pid_t pid) {
-  std::vector<pid_t> threads;
-  const std::unique_ptr<DIR, int (*)(DIR*)> tasks(::opendir(concat("/proc/", pid, "/task").c_str()), ::closedir);
-  while (const dirent* const entry = tasks ? ::readdir(tasks.get()) : nullptr) {
-    for (const pid_t thread : numbers_in(entry->d_name)) threads.push_back(thread);
-  }
-  std::sort(threads.begin(), threads.end(),
-            [pid](pid_t a, pid_t b) { return std::pair(a != pid, a) < std::pair(b != pid, b); });
+  std::vector<pid_t> threads = entries_of(concat("/proc/", pid, "/task"));
+  std::ranges::sort(threads, {}, [pid](pid_t thread) { return std::pair(thread != pid, thread); });
   return threads;
 }
 
@@ -110,9 +116,7 @@ std::vector<pid_t> ids_in_namespaces(pid_t pid, pid_t tid) {
 /// Of all threads: one of them may have started the child that another one waits for.
 std::vector<pid_t> children_of(pid_t pid) {
   std::vector<pid_t> children;
-  std::vector<pid_t> threads = threads_of(pid);
-  threads.resize(std::min(threads.size(), max_read_threads));
-  for (const pid_t thread : threads) {
+  for (const pid_t thread : entries_of(concat("/proc/", pid, "/task"), max_read_threads)) {
     const auto text = read_small_file(concat("/proc/", pid, "/task/", thread, "/children"));
     for (const pid_t child : numbers_in(text.value_or(""))) children.push_back(child);
   }
@@ -124,7 +128,7 @@ bool is_python(pid_t pid) {
   return std::string_view(program).substr(program.rfind('/') + 1).starts_with("python");
 }
 
-/// Whether `child` does this process's work: another program that has its standard input and outputs.
+/// Whether `child` is another program that has this process's standard input and outputs. A helper may be one, too.
 bool is_wrapper(pid_t pid, pid_t child) {
   const auto is_shared = [&](const char* link) {
     return read_link(concat("/proc/", pid, link)) == read_link(concat("/proc/", child, link));
@@ -132,12 +136,12 @@ bool is_wrapper(pid_t pid, pid_t child) {
   return !is_shared("/exe") && is_shared("/fd/0") && is_shared("/fd/1") && is_shared("/fd/2");
 }
 
-/// The child that the main thread waits for, or without which a launcher with threads has nothing to do; 0: none, or it
-/// is one of several.
+/// The child that the main thread waits for, or the Python program of a launcher with threads; 0: none, or it is one of
+/// several.
 pid_t awaited_child(const ThreadFacts& main) {
   const pid_t pid = main.thread.tid;
   const bool awaits = main.activity.awaits_child;
-  if (!awaits && (main.thread.state != 'S' || is_python(pid))) return 0;
+  if (!awaits && (main.thread.state != 'S' || main.activity.on_socket || is_python(pid))) return 0;
   std::vector<pid_t> children = children_of(pid);
   if (main.activity.child != 0) {
     std::erase_if(children, [&](pid_t child) {
@@ -147,32 +151,34 @@ pid_t awaited_child(const ThreadFacts& main) {
   } else if (children.size() > 1) {
     std::erase_if(children, [](pid_t child) { return !is_python(child); });  // "python train.py | tee log"
   }
-  return children.size() == 1 && (awaits || is_wrapper(pid, children.front())) ? children.front() : 0;
+  const pid_t child = children.size() == 1 ? children.front() : 0;
+  return awaits || (is_python(child) && is_wrapper(pid, child)) ? child : 0;
 }
 
-bool has_open(pid_t pid, const std::string& link) {
-  int fd = 0;
-  while (fd < max_descriptors && link_of(pid, fd) != link) ++fd;
-  return fd < max_descriptors;
+bool has_open(pid_t pid, const std::string& link, Deadline deadline) {
+  const auto is_it = [&](int fd) { return Clock::now() < deadline && link_of(pid, fd) == link; };
+  return std::ranges::any_of(entries_of(concat("/proc/", pid, "/fd"), max_descriptors), is_it);
 }
 
 /// Up to max_awaited children that have this pipe open. One that waits for a pipe of its parent has nothing to do: it
-/// is shown only if all do.
-std::vector<RankStacks> children_at(const std::string& pipe, const RankStacks& stacks, TcpPeers& peers) {
-  std::vector<RankStacks> found;
-  std::vector<RankStacks> idle;
-  std::vector<pid_t> children = children_of(stacks.read_pid());
-  children.resize(std::min(children.size(), max_children));
+/// is shown only if all do. None have one of the parent's standard input and outputs, which any child may inherit.
+std::vector<RankStacks> children_at(const std::string& pipe, const RankStacks& stacks, TcpPeers& peers,
+                                    Deadline deadline) {
+  const pid_t pid = stacks.read_pid();
+  std::vector<RankStacks> found;  // the idle ones last
+  std::size_t busy = 0;
+  std::vector<pid_t> children = children_of(pid);
+  const bool is_standard = pipe == link_of(pid, 0) || pipe == link_of(pid, 1) || pipe == link_of(pid, 2);
+  children.resize(is_standard ? 0 : std::min(children.size(), max_children));
   for (const pid_t child : children) {
-    if (!has_open(child, pipe)) continue;
+    if (!has_open(child, pipe, deadline)) continue;
     RankStacks one = read_facts(stacks.rank, child, peers);
     const auto memory = ProcessMemory::open(one.read_pid());
     const auto main = read_thread(one.read_pid(), one.read_pid(), memory ? &*memory : nullptr, peers);
-    const bool is_idle = main && !main->activity.pipe.empty() && has_open(stacks.read_pid(), main->activity.pipe);
-    (is_idle ? idle : found).push_back(std::move(one));
+    const bool is_idle = main && !main->activity.pipe.empty() && has_open(pid, main->activity.pipe, deadline);
+    found.insert(is_idle ? found.end() : found.begin() + static_cast<std::ptrdiff_t>(busy++), std::move(one));
   }
-  if (found.empty() && !idle.empty()) found.push_back(std::move(idle.front()));
-  found.resize(std::min(found.size(), max_awaited));
+  found.resize(std::min(found.size(), std::clamp(busy, std::size_t{1}, max_awaited)));
   return found;
 }
 
@@ -209,33 +215,33 @@ void sample_frames(ThreadStack& thread, pid_t pid, const ProcessMemory& memory, 
 /// Returns the pipe that the main thread waits for, be it by another thread of a data loader; empty: none.
 std::string read_frames(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers, const ReadLimits& limits) {
   if (stacks.threads.empty()) return {};
+  if (Clock::now() >= limits.deadline) {
+    stacks.note = "no stack: there was no time left";
+    return {};
+  }
   const pid_t pid = stacks.read_pid();
   const auto memory = ProcessMemory::open(pid);
   const bool ends = stacks.threads[0].state == 'Z' || stacks.threads[0].state == 'X';
   if (!memory && !ends) stacks.note = concat("no stack: ", memory.error().message);
   const auto facts_of = [&](pid_t id) { return read_thread(pid, id, memory ? &*memory : nullptr, peers); };
-  const std::vector<pid_t> ids = limits.all_threads ? threads_of(pid) : std::vector{pid};
-  std::vector<ThreadStack> threads;
-  std::vector<std::optional<SystemCall>> calls;
-  std::string pipe;
-  for (const pid_t id : ids) {
+  std::vector<ThreadFacts> threads;
+  for (const pid_t id : limits.all_threads ? threads_of(pid) : std::vector{pid}) {
     if (threads.size() == max_read_threads || (!threads.empty() && Clock::now() >= limits.deadline)) {
       ++stacks.threads_left_out;
     } else if (auto facts = facts_of(id)) {
-      if (id == pid) pipe = facts->activity.pipe;
-      threads.push_back(std::move(facts->thread));
-      calls.push_back(facts->call);
+      threads.push_back(std::move(*facts));
     }
   }
   if (threads.empty()) return {};
+  std::string pipe = threads[0].thread.tid == pid ? threads[0].activity.pipe : "";
   if (memory) {
     const CachedMemory tables(*memory);
     update(cache, pid, tables);
     if (cache.python) {
       stacks.note = cache.python->unsupported_reason();
-      auto frames = cache.python->read(*memory, limits.bytes);
+      auto frames = cache.python->read(*memory, limits.bytes, limits.deadline - unwind_time);
       const bool own_ids = frames.empty() || frames.count(pid) != 0;
-      for (ThreadStack& thread : threads) {
+      for (auto& [thread, call, activity] : threads) {
         const auto found = frames.find(own_ids ? thread.tid : ids_in_namespaces(pid, thread.tid).back());
         if (found == frames.end()) continue;
         thread.python = std::move(found->second.frames);
@@ -244,19 +250,18 @@ std::string read_frames(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers
     }
     CodeImages images(tables, cache.mappings);
     std::size_t native_left = limits.bytes / native_frame_bytes;
-    for (std::size_t i = 0; i < threads.size(); ++i) {
-      ThreadStack& thread = threads[i];
-      if (Clock::now() < limits.deadline) {
-        if (calls[i]) {
-          const StackSnapshot stack(*memory, calls[i]->stack_pointer);
-          thread.native = unwind(stack, images, make_registers(calls[i]->stack_pointer, calls[i]->program_counter));
-        } else if (i == 0 && thread.state == 'R') {
-          sample_frames(thread, pid, *memory, images, limits.deadline, stacks.note);
-        }
+    for (auto& [thread, call, activity] : threads) {
+      const bool is_late = call && thread.tid != pid && Clock::now() >= limits.deadline;
+      if (call && !is_late) {
+        const StackSnapshot stack(*memory, call->stack_pointer);
+        thread.native = unwind(stack, images, make_registers(call->stack_pointer, call->program_counter));
+      } else if (thread.tid == pid && thread.state == 'R') {
+        sample_frames(thread, pid, *memory, images, limits.deadline, stacks.note);
       }
       const std::size_t kept = std::min(thread.native.size(), native_left);
       // What follows the last one that is read is not known.
-      thread.native_left_out = thread.native.size() - kept + (thread.native.size() == max_native_frames ? 1 : 0);
+      const bool goes_on = is_late || thread.native.size() == max_native_frames;
+      thread.native_left_out = thread.native.size() - kept + (goes_on ? 1 : 0);
       thread.native.resize(kept);
       native_left -= kept;
     }
@@ -264,12 +269,14 @@ std::string read_frames(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers
   const auto is_loader = [](const PythonFrame& frame) {
     return frame.file.ends_with("/torch/utils/data/dataloader.py");
   };
-  if (pipe.empty() && std::any_of(threads[0].python.begin(), threads[0].python.end(), is_loader)) {
+  if (pipe.empty() && std::ranges::any_of(threads[0].thread.python, is_loader)) {
     for (const pid_t id : threads_of(pid)) {
-      if (pipe.empty() && id != pid) pipe = facts_of(id).value_or(ThreadFacts()).activity.pipe;
+      if (!pipe.empty() || Clock::now() >= limits.deadline) break;
+      if (id != pid) pipe = facts_of(id).value_or(ThreadFacts()).activity.pipe;
     }
   }
-  stacks.threads = std::move(threads);
+  stacks.threads.clear();
+  for (ThreadFacts& one : threads) stacks.threads.push_back(std::move(one.thread));
   return pipe;
 }
 
@@ -289,6 +296,8 @@ RankStacks read_facts(int rank, pid_t pid, TcpPeers& peers) {
     to.child = facts.thread.tid != to.pid ? facts.thread.tid : 0;
     to.program = facts.thread.name;
     to.threads = {facts.thread};
+    to.cpu_before = cpu_time(to);
+    to.first_seen = Clock::now();
   };
   if (chain.empty()) return stacks;
   // The frames of a Python program say more than a tool that it has started.
@@ -306,10 +315,10 @@ RankStacks read_facts(int rank, pid_t pid, TcpPeers& peers) {
 
 void read_stacks(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers, const ReadLimits& limits) {
   const std::string pipe = read_frames(stacks, cache, peers, limits);
-  if (!pipe.empty() && stacks.awaited.empty()) stacks.awaited = children_at(pipe, stacks, peers);
+  if (!pipe.empty() && stacks.awaited.empty()) stacks.awaited = children_at(pipe, stacks, peers, limits.deadline);
   for (RankStacks& child : stacks.awaited) {
     ProcessCache unknown;
-    if (Clock::now() < limits.deadline) read_frames(child, unknown, peers, {false, limits.bytes / 8, limits.deadline});
+    read_frames(child, unknown, peers, {false, limits.bytes / 8, limits.deadline});
   }
 }
 

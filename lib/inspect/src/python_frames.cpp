@@ -118,13 +118,14 @@ int line_at(const std::vector<unsigned char>& table, int first_line, std::uint64
 class FrameReader {
  public:
   FrameReader(const Memory& memory, const PythonLayout& layout, std::uint64_t code_type, std::uint64_t int_type,
-              std::size_t max_bytes)
+              std::size_t max_bytes, Deadline deadline)
       : memory_(memory),
         at_(layout.at),
         layout_(layout),
         code_type_(code_type),
         int_type_(int_type),
-        max_bytes_(max_bytes) {}
+        max_bytes_(max_bytes),
+        deadline_(deadline) {}
 
   /// By thread id.
   std::map<pid_t, PythonStack> read(std::uint64_t runtime) {
@@ -146,8 +147,7 @@ class FrameReader {
       interpreter = pointer(interpreter + at_.interpreter_next);
     }
     for (auto& [tid, stack] : threads) {
-      const auto is_preload = [](const PythonFrame& frame) { return frame.file == preload_file; };
-      const auto preload = std::find_if(stack.frames.begin(), stack.frames.end(), is_preload);
+      const auto preload = std::ranges::find(stack.frames, preload_file, &PythonFrame::file);
       if (preload != stack.frames.end()) stack.left_out = 0;
       stack.frames.erase(preload, stack.frames.end());
     }
@@ -199,8 +199,10 @@ class FrameReader {
         return false;
       }
       if (frame.get<std::uint8_t>(at_.frame_owner) < first_internal_owner) {
-        if (stack.frames.size() == max_frames || frame_bytes_ > max_bytes_) {
+        const bool is_late = Clock::now() >= deadline_;
+        if (stack.frames.size() == max_frames || frame_bytes_ > max_bytes_ || is_late) {
           ++stack.left_out;
+          if (is_late) return true;
           address = frame.get(at_.frame_previous);
           continue;
         }
@@ -218,10 +220,11 @@ class FrameReader {
     // What it costs here: a copy of the names and the search for the line.
     const std::size_t bytes = sizeof(PythonFrame) + code.function.size() + code.file.size();
     if (!memory_.take(bytes + code.lines.size())) return false;
-    frame_bytes_ += bytes;
     const std::uint64_t offset = frame.get(at_.frame_instruction) - code.instructions;
     frames.push_back({code.function, code.file, line_at(code.lines, code.first_line, offset), {}});
     add_numbers(code, address + at_.frame_locals, frames.back());
+    frame_bytes_ += bytes;
+    for (const auto& number : frames.back().numbers) frame_bytes_ += sizeof number + number.first.size();
     return true;
   }
 
@@ -313,6 +316,7 @@ class FrameReader {
   std::uint64_t int_type_;
   std::unordered_map<std::uint64_t, std::optional<Code>> codes_;
   std::size_t max_bytes_;
+  Deadline deadline_;
   std::size_t frame_bytes_ = 0;
 };
 
@@ -358,9 +362,9 @@ std::optional<PythonReader> PythonReader::find(const Memory& cached, const std::
   return reader;
 }
 
-std::map<pid_t, PythonStack> PythonReader::read(const Memory& live, std::size_t max_bytes) const {
+std::map<pid_t, PythonStack> PythonReader::read(const Memory& live, std::size_t max_bytes, Deadline deadline) const {
   if (!unsupported_reason_.empty()) return {};
-  return FrameReader(live, layout_, code_type_, int_type_, max_bytes).read(runtime_);
+  return FrameReader(live, layout_, code_type_, int_type_, max_bytes, deadline).read(runtime_);
 }
 
 }  // namespace ddrun::inspect

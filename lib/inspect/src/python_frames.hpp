@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "ddrun/base/duration.hpp"
 #include "ddrun/inspect/stacks.hpp"
 #include "mappings.hpp"
 #include "memory.hpp"
@@ -33,11 +34,11 @@ class PythonReader {
   [[nodiscard]] const std::string& unsupported_reason() const { return unsupported_reason_; }
 
   /// The frames of each thread by its thread id, at most 512, and `max_bytes` of all threads, the main one first; those
-  /// of a nested subinterpreter precede those of its creator. Frames of ddrun's preload server and what called it are
-  /// left out. `live` is the process's memory, not cached. The number of reads is limited whatever is in it (about two
-  /// million).
-  [[nodiscard]] std::map<pid_t, PythonStack> read(const Memory& live,
-                                                  std::size_t max_bytes = std::size_t{16} << 20U) const;
+  /// of a nested subinterpreter precede those of its creator, and what is read after `deadline` is left out. Frames of
+  /// ddrun's preload server and what called it are left out. `live` is the process's memory, not cached. The number of
+  /// reads is limited whatever is in it (about two million).
+  [[nodiscard]] std::map<pid_t, PythonStack> read(const Memory& live, std::size_t max_bytes = std::size_t{16} << 20U,
+                                                  Deadline deadline = Deadline::max()) const;
 
  private:
   std::string unsupported_reason_;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -23,49 +24,43 @@ constexpr std::size_t max_shown_frames = 20;
 constexpr std::size_t max_shown_children = 3;
 /// Of a Python program, whose interpreter's frames say nothing.
 constexpr std::size_t max_native_names = 6;
-constexpr std::size_t function_columns = 28;
+constexpr int function_columns = 28;
 /// Of a line on the console, and in a file.
 constexpr std::size_t console_columns = 100;
 constexpr std::size_t file_columns = 400;
 
-/// Installed packages whose frames wait for other ranks.
-constexpr std::array<std::string_view, 3> communication_packages{"mpi4py/", "horovod/", "ray/util/collective/"};
-/// The same in torch/distributed/. Its other parts call the program, wait for disks, or reach ranks by these.
-constexpr std::array<std::string_view, 6> communication_files{
-    "distributed_c10d.py", "rendezvous.py", "_functional_collectives",
-    "nn/functional.py",    "rpc/",          "_symmetric_memory/"};
+/// Of libraries: where their frames wait for other ranks. Other parts of torch/distributed/ call the program, wait for
+/// disks, or reach ranks by these.
+constexpr std::string_view communication_files[] = {"mpi4py/",
+                                                    "horovod/",
+                                                    "ray/util/collective/",
+                                                    "torch/distributed/distributed_c10d.py",
+                                                    "torch/distributed/rendezvous.py",
+                                                    "torch/distributed/_functional_collectives",
+                                                    "torch/distributed/nn/functional.py",
+                                                    "torch/distributed/rpc/",
+                                                    "torch/distributed/_symmetric_memory/"};
 /// Beginnings of functions that wait for other ranks.
 constexpr std::array<std::string_view, 14> communication_functions{
     "gloo::", "c10d::", "nccl", "rccl", "MPI_", "PMPI_", "ompi_",
     "MPIR_",  "MPID",   "ucp_", "uct_", "ibv_", "fi_cq", "ddrun::allreduce"};
 
-/// What follows the folder `name`, wherever that lies; empty: it is not in this path.
-std::string_view within(std::string_view path, std::string_view name) {
-  std::size_t at = path.rfind(name);
-  while (at != std::string_view::npos && at != 0 && path[at - 1] != '/') at = path.rfind(name, at - 1);
-  return at == std::string_view::npos ? std::string_view() : path.substr(at + name.size());
-}
-
-/// Of an installed package: its path below site-packages/ or dist-packages/; empty: it is none.
+/// Of a library: its path below site-packages/ or dist-packages/, or of a checkout from torch/ on; empty: it is none.
 std::string_view in_packages(std::string_view path) {
   constexpr std::string_view mark = "-packages/";
-  const std::size_t at = path.rfind(mark);
-  return at == std::string_view::npos ? std::string_view() : path.substr(at + mark.size());
+  if (const std::size_t at = path.rfind(mark); at != std::string_view::npos) return path.substr(at + mark.size());
+  std::size_t at = path.rfind("torch/");
+  while (at != std::string_view::npos && at != 0 && path[at - 1] != '/') at = path.rfind("torch/", at - 1);
+  return at == std::string_view::npos ? std::string_view() : path.substr(at);
 }
 
-template <class Names>
-bool begins_with_any(std::string_view text, const Names& names) {
-  return std::any_of(names.begin(), names.end(), [&](std::string_view name) { return text.starts_with(name); });
+bool begins_with_any(std::string_view text, std::span<const std::string_view> names) {
+  return std::ranges::any_of(names, [&](std::string_view name) { return text.starts_with(name); });
 }
 
 bool is_standard(std::string_view path) {
   return path.starts_with("<frozen ") || (in_packages(path).empty() && (path.find("/lib/python3") != path.npos ||
                                                                         path.find("/lib64/python3") != path.npos));
-}
-
-bool communicates(const PythonFrame& frame) {
-  return begins_with_any(within(frame.file, "torch/distributed/"), communication_files) ||
-         begins_with_any(in_packages(frame.file), communication_packages);
 }
 
 bool communicates(const NativeFrame& frame) {
@@ -78,8 +73,8 @@ bool communicates(const NativeFrame& frame) {
 /// of its run.
 bool communicates(const ThreadStack& thread) {
   for (const PythonFrame& frame : thread.python) {
-    if (communicates(frame)) return true;
-    if (!is_standard(frame.file) && within(frame.file, "torch/").empty()) break;
+    if (begins_with_any(in_packages(frame.file), communication_files)) return true;
+    if (!is_standard(frame.file) && !in_packages(frame.file).starts_with("torch/")) break;
   }
   for (const NativeFrame& frame : thread.native) {
     if (frame.function.starts_with("_PyEval_")) break;
@@ -135,10 +130,16 @@ std::string_view short_path(std::string_view path, std::string_view directory) {
   return path;
 }
 
+/// With blanks up to the next column.
+std::string padded(std::string function) {
+  auto columns = std::ranges::count_if(function, [](char c) { return (c & 0xc0) != 0x80; });  // UTF-8
+  do function += ' ';
+  while (columns++ < function_columns);
+  return function;
+}
+
 std::string line_of(const PythonFrame& frame, std::string_view directory) {
-  std::string function = plain_line(frame.function);
-  function.resize(std::max(function.size(), function_columns), ' ');
-  std::string line = concat(function, " ", short_path(frame.file, directory), ":", frame.line);
+  std::string line = concat(padded(plain_line(frame.function)), short_path(frame.file, directory), ":", frame.line);
   for (const auto& [name, value] : frame.numbers) line += concat("  ", name, "=", value);
   return line;
 }
@@ -149,9 +150,7 @@ std::string line_of(const NativeFrame& frame) {
   if (!frame.module) return address.data();
   const std::string place = concat(file_name(frame.module->path), "+", address.data());
   if (frame.function.empty()) return place;
-  std::string function = frame.function;
-  function.resize(std::max(function.size(), function_columns), ' ');
-  return concat(function, " ", file_name(frame.module->path));
+  return concat(padded(frame.function), file_name(frame.module->path));
 }
 
 /// "clock_nanosleep < time_sleep": up to the interpreter, whose functions are left out.
@@ -219,9 +218,7 @@ ThreadStack common_stack(const StackGroup& group) {
     const ThreadStack& main = rank->threads.front();
     for (std::size_t i = 0; i < common.python.size(); ++i) {
       std::erase_if(common.python[i].numbers, [&](const auto& number) {
-        if (i >= main.python.size()) return true;
-        const auto& others = main.python[i].numbers;
-        return std::find(others.begin(), others.end(), number) == others.end();
+        return std::ranges::find(main.python[i].numbers, number) == main.python[i].numbers.end();
       });
     }
   }
@@ -270,9 +267,11 @@ void add_group(Text& text, const StackGroup& group, std::size_t limit, const std
   std::size_t children = 0;
   for (const RankStacks* rank : group.ranks) {
     for (const RankStacks& process : rank->awaited) {
-      if (children++ < max_shown_children) text.line(4, describe_awaited(process));
+      const std::string whose = group.ranks.size() > 1 ? concat("rank ", rank->rank, ": ") : "";
+      if (children++ < max_shown_children) text.line(4, whose + describe_awaited(process));
     }
   }
+  if (children > max_shown_children) text.line(4, concat("... ", children - max_shown_children, " more"));
   if (!first.note.empty()) text.line(4, concat("(", first.note, ")"));
 }
 
@@ -328,8 +327,8 @@ Json rank_json(const RankStacks& rank) {
 }  // namespace
 
 std::vector<StackGroup> group_ranks(const StackPage& page) {
-  const bool library_used = std::any_of(page.ranks.begin(), page.ranks.end(),
-                                        [](const RankStacks& rank) { return stance_of(rank, false) == Stance::waits; });
+  const bool library_used =
+      std::ranges::any_of(page.ranks, [](const RankStacks& rank) { return stance_of(rank, false) == Stance::waits; });
   std::map<std::pair<Stance, Place>, StackGroup> by_place;
   for (const RankStacks& rank : page.ranks) {
     const Stance stance = stance_of(rank, !library_used);
@@ -339,16 +338,15 @@ std::vector<StackGroup> group_ranks(const StackPage& page) {
   }
   std::vector<StackGroup> groups;
   for (auto& [key, group] : by_place) groups.push_back(std::move(group));
-  std::sort(groups.begin(), groups.end(), [](const StackGroup& a, const StackGroup& b) {
-    return std::tuple(a.stance, a.ranks.size(), a.ranks.front()->rank) <
-           std::tuple(b.stance, b.ranks.size(), b.ranks.front()->rank);
+  std::ranges::sort(groups, {}, [](const StackGroup& group) {
+    return std::tuple(group.stance, group.ranks.size(), group.ranks.front()->rank);
   });
   return groups;
 }
 
 HeldUp find_culprits(const StackPage& page, std::size_t world) {
   const auto groups = group_ranks(page);
-  if (groups.empty()) return {};
+  if (groups.empty() || !page.is_named) return {};
   const StackGroup& first = groups.front();
   std::size_t elsewhere = 0;
   for (const StackGroup& group : groups) elsewhere += group.stance < Stance::waits ? group.ranks.size() : 0;

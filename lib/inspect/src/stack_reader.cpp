@@ -31,13 +31,12 @@ constexpr int max_threads_at_once = 40;
 /// Of all ranks.
 constexpr std::size_t max_page_bytes = std::size_t{16} << 20U;
 constexpr Milliseconds read_time{1500};
+constexpr Milliseconds arrival_time{250};  ///< of it: for what has been read by then
 /// Then the page is made without names, as a file whose disk does not answer would have given them.
 constexpr Milliseconds naming_time{700};
 constexpr Milliseconds writing_time{300};
 /// A job that is restarted again and again does not fill a disk.
 constexpr int max_files = 10;
-
-double to_seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
 /// Writes a new file; its path, or an empty one and `error`.
 std::string write_new_file(const std::string& prefix, const std::string& text, std::string& error) {
@@ -58,9 +57,7 @@ std::string write_new_file(const std::string& prefix, const std::string& text, s
 /// A page while it is read and completed.
 struct StackReader::Work {
   Request request;
-  StackPage page;                             ///< the executor's until it is claimed
-  std::vector<std::chrono::nanoseconds> cpu;  ///< CPU time of each process at the beginning
-  Clock::time_point began = Clock::now();
+  StackPage page;  ///< the executor's until it is claimed
 
   [[nodiscard]] bool all_threads() const {
     return request.format == Request::Format::json || !request.file_prefix.empty();
@@ -71,14 +68,17 @@ struct StackReader::Work {
     return !std::exchange(claimed_, true);
   }
   template <class Use>
-  void for_each_frame(Use use) {
-    const auto in_threads = [&](RankStacks& process) {
-      for (ThreadStack& thread : process.threads) std::for_each(thread.native.begin(), thread.native.end(), use);
-    };
+  void for_each_process(Use use) {
     for (RankStacks& rank : page.ranks) {
-      in_threads(rank);
-      std::for_each(rank.awaited.begin(), rank.awaited.end(), in_threads);
+      use(rank);
+      std::for_each(rank.awaited.begin(), rank.awaited.end(), use);
     }
+  }
+  template <class Use>
+  void for_each_frame(Use use) {
+    for_each_process([&](RankStacks& process) {
+      for (ThreadStack& thread : process.threads) std::for_each(thread.native.begin(), thread.native.end(), use);
+    });
   }
   /// Whose functions are to be named; none if the page is claimed.
   [[nodiscard]] std::vector<NativeFrame> frames() {
@@ -89,10 +89,10 @@ struct StackReader::Work {
   }
   /// The answer without its file, whose text goes to `file`.
   [[nodiscard]] Answer complete(std::string& file) {
-    const double elapsed = to_seconds(Clock::now() - began);
-    for (std::size_t i = 0; i < page.ranks.size(); ++i) {
-      page.ranks[i].cpu = std::max(0.0, to_seconds(cpu_time(page.ranks[i]) - cpu[i])) / elapsed;
-    }
+    for_each_process([](RankStacks& process) {
+      const std::chrono::duration<double> used = cpu_time(process) - process.cpu_before;
+      process.cpu = std::max(0.0, used / (Clock::now() - process.first_seen));
+    });
     Answer answer;
     answer.text = request.format == Request::Format::json ? json_text(page) : short_text(page, request.directory);
     if (!request.file_prefix.empty()) {
@@ -148,7 +148,7 @@ struct StackReader::State : std::enable_shared_from_this<State> {
   void on_limit(std::uint64_t id, Reading& reading);
   void name(std::uint64_t id, Reading& reading);
   /// On a thread of its own: makes the answer and writes its file, unless another one does.
-  static void complete(Work& work, const NameCache& names, const Post& post);
+  static void complete(Work& work, const NameCache& names, bool is_named, const Post& post);
   void finish(std::uint64_t id);
 
   boost::asio::any_io_executor executor;
@@ -179,8 +179,7 @@ void StackReader::State::read(Request request, std::function<void(Answer)> done)
   Reading& reading = *readings.emplace(id, std::make_unique<Reading>(executor)).first->second;
   reading.done = std::move(done);
   reading.missing = request.targets.size();
-  std::sort(request.targets.begin(), request.targets.end(),
-            [](const Target& a, const Target& b) { return a.rank < b.rank; });
+  std::ranges::sort(request.targets, {}, &Target::rank);
   StackPage& page = reading.work->page;
   page.why = request.why;
   page.at = std::chrono::system_clock::now();
@@ -190,7 +189,6 @@ void StackReader::State::read(Request request, std::function<void(Answer)> done)
     rank.pid = target.pid;
     rank.note = concat("no stack: not read within ", format_duration(read_time));
   }
-  reading.work->cpu.resize(request.targets.size());
   reading.work->request = std::move(request);
   if (reading.missing == 0) return name(id, reading);
   enter(Reading::Stage::reading, id, reading, read_time);
@@ -205,16 +203,16 @@ void StackReader::State::start_reading_threads(std::uint64_t id, const Work& wor
   for (std::size_t first = 0; first < count; ++first) {
     std::map<pid_t, ProcessCache> known;
     for (std::size_t i = first; i < targets.size(); i += count) known.insert(last.extract(targets[i].pid));
-    const ReadLimits limits{work.all_threads(), max_page_bytes / targets.size(), Clock::now() + read_time};
+    const ReadLimits limits{work.all_threads(), max_page_bytes / targets.size(),
+                            Clock::now() + read_time - arrival_time};
     start_thread([post, targets, limits, first, count, id, known = std::move(known)]() mutable {
       std::vector<std::pair<std::size_t, RankStacks>> ranks;
       TcpPeers peers;
       // Facts of all first: to read these never blocks.
       for (std::size_t i = first; i < targets.size(); i += count) {
         ranks.emplace_back(i, read_facts(targets[i].rank, targets[i].pid, peers));
-        post([i, cpu = cpu_time(ranks.back().second), facts = ranks.back().second](State&, Reading* to) mutable {
+        post([i, facts = ranks.back().second](State&, Reading* to) mutable {
           if (to == nullptr || to->stage != Reading::Stage::reading) return;
-          to->work->cpu[i] = cpu;
           facts.note = std::move(to->work->page.ranks[i].note);
           to->work->page.ranks[i] = std::move(facts);
         });
@@ -249,11 +247,11 @@ void StackReader::State::on_limit(std::uint64_t id, Reading& reading) {
   if (reading.stage == Reading::Stage::reading) return name(id, reading);
   if (reading.stage == Reading::Stage::naming) {
     enter(Reading::Stage::writing, id, reading, writing_time);
-    return start_thread([work, post = Post{executor, weak_from_this(), id}] { complete(*work, {}, post); });
+    return start_thread([work, post = Post{executor, weak_from_this(), id}] { complete(*work, {}, false, post); });
   }
   // Without a thread it is made here; else it comes, as only its file can block.
   std::string file;
-  if (work->claim()) reading.answer = work->complete(file);
+  if (work->claim()) work->page.is_named = false, reading.answer = work->complete(file);
   if (reading.answer.text.empty()) return enter(Reading::Stage::writing, id, reading, writing_time);
   finish(id);
 }
@@ -264,13 +262,14 @@ void StackReader::State::name(std::uint64_t id, Reading& reading) {
   start_thread(
       [post, work = reading.work, known = std::exchange(names, {}), end = Clock::now() + naming_time]() mutable {
         look_up_names(work->frames(), known, end);
-        complete(*work, known, post);
+        complete(*work, known, Clock::now() < end, post);
         post([known = std::move(known)](State& state, const Reading*) mutable { state.names = std::move(known); });
       });
 }
 
-void StackReader::State::complete(Work& work, const NameCache& names, const Post& post) {
+void StackReader::State::complete(Work& work, const NameCache& names, bool is_named, const Post& post) {
   if (!work.claim()) return;
+  work.page.is_named = is_named;
   work.for_each_frame([&](NativeFrame& frame) { set_name(frame, names); });
   std::string file;
   post([answer = work.complete(file)](State&, Reading* to) mutable {

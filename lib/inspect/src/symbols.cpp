@@ -72,8 +72,7 @@ void search_table(int file, const Elf64_Shdr& table, const Elf64_Shdr& names, st
       if (symbol.st_name >= names.sh_size || names.sh_offset > max_offset) continue;
       if (symbol.st_value > wanted.back().address || symbol.st_value + symbol.st_size <= wanted.front().address)
         continue;
-      auto one = std::lower_bound(wanted.begin(), wanted.end(), symbol.st_value,
-                                  [](const Wanted& a, std::uint64_t value) { return a.address < value; });
+      auto one = std::ranges::lower_bound(wanted, symbol.st_value, {}, &Wanted::address);
       for (; one != wanted.end() && one->address - symbol.st_value < symbol.st_size; ++one) {
         if (one->name_offset != 0 && symbol.st_value <= one->symbol) continue;
         one->symbol = symbol.st_value;
@@ -205,7 +204,8 @@ std::tuple<dev_t, ino_t, std::uint64_t> key_of(const NativeFrame& frame) {
 /// Of a symbol that is not demangled, such as a lambda's of pybind11: "pybind11::cpp_function::initialize<…>".
 std::string leading_names(const std::string& symbol) {
   std::string name;
-  std::string_view left = std::string_view(symbol).substr(std::min(symbol.find_first_not_of("_ZNKL"), symbol.size()));
+  std::string_view left = symbol;
+  left.remove_prefix(left.starts_with("_Z") ? std::min(left.find_first_not_of("_ZNKL"), left.size()) : left.size());
   if (left.starts_with("St")) name = "std", left.remove_prefix(2);
   for (std::size_t length = 0;; left.remove_prefix(length)) {
     const char* const end = std::from_chars(left.data(), left.data() + left.size(), length).ptr;
@@ -242,8 +242,7 @@ void look_up_names(const std::vector<NativeFrame>& frames, NameCache& cache, Dea
   for (auto& [id, of_file] : by_file) {
     const UniqueFd file = open_module(*of_file.front()->module);
     if (!file) continue;
-    std::sort(of_file.begin(), of_file.end(),
-              [](const NativeFrame* a, const NativeFrame* b) { return a->address < b->address; });
+    std::ranges::sort(of_file, {}, &NativeFrame::address);
     std::vector<Wanted> wanted;
     for (const NativeFrame* frame : of_file) wanted.push_back({frame->address});
     search_file(file.get(), wanted, deadline);

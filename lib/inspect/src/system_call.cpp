@@ -189,8 +189,7 @@ std::string link_of(pid_t pid, int fd) { return read_link(concat("/proc/", pid, 
 
 Activity describe_system_call(SystemCall call, pid_t pid, const Memory* memory, TcpPeers& peers) {
   if (call.number == SYS_restart_syscall) call.number = interrupted_call(call);
-  const auto* known = std::find_if(std::begin(known_calls), std::end(known_calls),
-                                   [&](const Known& one) { return one.number == call.number; });
+  const auto* known = std::ranges::find(known_calls, call.number, &Known::number);
   if (call.number < 0) return {"is in the kernel"};
   if (known == std::end(known_calls)) return {concat("is in system call ", call.number)};
   Activity activity{std::string(known->text)};
@@ -202,7 +201,8 @@ Activity describe_system_call(SystemCall call, pid_t pid, const Memory* memory, 
   if (known->first == First::poll_set) fd = first_polled(call, memory);
   const bool is_only = known->first != First::poll_set || call.arguments[1] == 1;
   const std::string link = fd ? link_of(pid, *fd) : std::string();
-  if (link.starts_with("pipe:")) activity.pipe = link;
+  const bool may_read = known->text == "reads" || known->first == First::poll_set;
+  if (may_read && link.starts_with("pipe:")) activity.pipe = link;
   if (fd && is_only) {
     activity.on_socket = is_socket(link);
     activity.text += " " + describe_descriptor(link, pid, peers);

@@ -43,8 +43,7 @@ constexpr std::size_t max_native_frames = 128;
 
 /// Frames of a thread, innermost first and without names, from its call frame information (DWARF 5, section 6.4, as the
 /// LSB has it in .eh_frame). Ends at the outermost function, at code without such information, and after
-/// max_native_frames. A
-/// thread that runs meanwhile may give frames that were never together.
+/// max_native_frames. A thread that runs meanwhile may give frames that were never together.
 [[nodiscard]] std::vector<NativeFrame> unwind(const Memory& stack, CodeImages& images, Registers registers,
                                               const Architecture& architecture = native_architecture);
 

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -77,13 +78,15 @@ NOINLINE void run_thread() {
 int main(int /*argc*/, char** argv) {
   const std::string kind = argv[1];
   // Waits for a program as a runtime with threads does: the main thread does not stand in wait4(2).
-  if (kind == "launch" || kind == "launch-quiet") {
+  if (kind.starts_with("launch")) {
     const pid_t child = ::fork();
     if (child == 0) {
       if (kind == "launch-quiet") ::dup2(::open("/dev/null", O_WRONLY), 1);
-      ::execlp("sleep", "sleep", "1000", nullptr);
+      ::execvp(argv[2], argv + 2);
       ::_exit(127);
     }
+    if (kind == "launch-receive" && ::socketpair(AF_UNIX, SOCK_STREAM, 0, native::pipe_ends) == 0)
+      ::recv(native::pipe_ends[0], native::pipe_ends, 1, 0);
     std::thread(::waitpid, child, nullptr, 0).join();
     return 0;
   }

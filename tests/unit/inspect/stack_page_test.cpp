@@ -67,6 +67,27 @@ TEST_CASE("the page begins with the rank that the others wait for") {
   CHECK(culprits.why == "held up the others: load_batch (train.py:7), sleeps");
 }
 
+TEST_CASE("frames of a checkout of PyTorch are not the program's") {
+  StackPage page{"", {}, {reducing(0), reducing(1), reducing(2)}};
+  page.ranks[0].threads[0].python = {{"w", "/src/pytorch/torch/_ops.py", 3, {}},
+                                     {"all_reduce", "/src/pytorch/torch/distributed/distributed_c10d.py", 5, {}},
+                                     {"train_step", "/job/c10.py", 13, {}}};
+  CHECK(find_culprits(page, 3).why == "is elsewhere: train_step (c10.py:13), waits for other ranks");
+}
+
+TEST_CASE("without names of functions there is no culprit") {
+  StackPage page{"", {}, {reducing(0), reducing(1), sleeping(2)}};
+  page.is_named = false;
+  CHECK(find_culprits(page, 3).ranks.empty());
+}
+
+TEST_CASE("names that are not ASCII are as wide as others") {
+  const StackPage page{"", {}, {rank_at(0, {{"A<…>", "/job/a.py", 1, {}}, {"abcd", "/job/a.py", 2, {}}}, "sleeps")}};
+  const std::string blanks(25, ' ');
+  CHECK(short_text(page, "/job").find(concat("A<…>", blanks, "a.py:1\n    abcd", blanks, "a.py:2\n")) !=
+        std::string::npos);
+}
+
 TEST_CASE("of a group's numbers those are shown that all its ranks have") {
   StackPage page{"", {}, {sleeping(0), sleeping(1)}};
   page.ranks[0].threads[0].python[0].numbers = {{"step", 3}, {"rank", 0}};
@@ -171,6 +192,14 @@ TEST_CASE("a child that a rank waits for has a line of its own, and is in the re
   CHECK(full_text(page).find("child of rank 1 (pid 4711 python3), 1 thread\n") != std::string::npos);
   CHECK(find_culprits(page, 2).why == "held up the others: load_batch (train.py:7), waits for a pipe; " + line);
   CHECK(nlohmann::json::parse(json_text(page))["ranks"][1]["awaited"][0]["pid"] == 4711);
+}
+
+TEST_CASE("children of several ranks say whose they are, and how many there are") {
+  StackPage page{"", {}, {sleeping(0), sleeping(1)}};
+  for (RankStacks& rank : page.ranks) rank.awaited = {sleeping(rank.rank), sleeping(rank.rank)};
+  const std::string text = short_text(page, "");
+  CHECK(text.find("\n    rank 1: child 4701 python3: load_batch") != std::string::npos);
+  CHECK(text.find("\n    ... 1 more\n") != std::string::npos);
 }
 
 TEST_CASE("frames above the limit of the reader are said") {

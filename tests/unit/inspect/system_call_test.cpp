@@ -38,6 +38,9 @@ TEST_CASE("a system call in words") {
   };
   CHECK(describe(SYS_clock_nanosleep).text == "sleeps");
   CHECK(describe(SYS_read, static_cast<std::uint64_t>(out.get())).text == "reads a pipe");
+  CHECK(describe(SYS_read, static_cast<std::uint64_t>(out.get())).pipe == link_of(::getpid(), out.get()));
+  for (const long other : {SYS_write, SYS_close, SYS_ioctl})
+    CHECK(describe(other, static_cast<std::uint64_t>(in.get())).pipe.empty());
   CHECK(describe(SYS_read, 9999).text == "reads a descriptor");
   CHECK(describe(SYS_wait4, 4711).awaits_child);
   CHECK(describe(SYS_wait4, 4711).child == 4711);

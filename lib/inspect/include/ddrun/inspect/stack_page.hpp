@@ -33,7 +33,7 @@ struct HeldUp {
   std::string why;  ///< "held up the others: load_batch (train.py:7), sleeps"; "is elsewhere: ", where all ranks wait
 };
 /// The first group, if its ranks are halted or apart and no more than half of `world` ranks are, or if it is smaller
-/// than all other groups.
+/// than all other groups. None without names of functions, which tell who waits.
 [[nodiscard]] HeldUp find_culprits(const StackPage& page, std::size_t world);
 
 /// For a console: at most 10 groups and 20 frames of each. Lines without "ddrun: ", with '\n', sanitized. `directory`:

@@ -42,7 +42,7 @@ class StackReader {
   explicit StackReader(boost::asio::any_io_executor executor);
 
   /// Calls `done`, never from within, when all is read, named and written; with what there is, and a note in what is
-  /// not, after 2.5 s at most. The text is made on another thread. For a text alone only main threads are read.
+  /// not, after 2.5 s, or once the text is made, on another thread. For a text alone only main threads are read.
   void async_read(Request request, std::function<void(Answer)> done);
 
  private:

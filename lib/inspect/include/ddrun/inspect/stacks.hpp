@@ -51,10 +51,12 @@ struct ThreadStack {
 /// One rank of this machine.
 struct RankStacks {
   int rank = 0;
-  pid_t pid = 0;                     ///< of its worker; 0: has ended
-  pid_t child = 0;                   ///< read instead, as the worker only started this process; 0: none
-  std::string program;               ///< name of the process that was read
-  double cpu = 0;                    ///< CPUs in use while the page was made
+  pid_t pid = 0;                          ///< of its worker; 0: has ended
+  pid_t child = 0;                        ///< read instead, as the worker only started this process; 0: none
+  std::string program;                    ///< name of the process that was read
+  double cpu = 0;                         ///< CPUs in use while the page was made
+  std::chrono::nanoseconds cpu_before{};  ///< CPU time at first_seen
+  std::chrono::steady_clock::time_point first_seen;
   std::vector<ThreadStack> threads;  ///< the main thread first; empty: the process has ended
   std::size_t threads_left_out = 0;  ///< above the limit
   std::string note;                  ///< what is missing, and why; empty: nothing
@@ -69,6 +71,7 @@ struct StackPage {
   std::string why;  ///< after "where the ranks are": "after 6.0 s (--timeout)"
   std::chrono::system_clock::time_point at;
   std::vector<RankStacks> ranks;  ///< in order of rank
+  bool is_named = true;           ///< false: there was no time for names of native functions
 };
 
 }  // namespace ddrun::inspect
