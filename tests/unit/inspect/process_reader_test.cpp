@@ -114,7 +114,8 @@ TEST_CASE("frames above a limit are counted, those of the main thread kept first
     ProcessCache cache;
     stacks = read_facts(0, worker.pid(), peers);
     read_stacks(stacks, cache, peers, {true, bytes, Deadline::max()});
-    return stacks.threads.size() == 3 && (bytes < 10000 || stacks.threads[1].native.size() > 1);
+    const auto waits = [&](const ThreadStack& thread) { return bytes < 10000 || thread.native.size() > 1; };
+    return stacks.threads.size() == 3 && std::ranges::all_of(stacks.threads, waits);
   };
   REQUIRE(test::wait_until([&] { return read(1'000'000); }));
   const RankStacks whole = stacks;
