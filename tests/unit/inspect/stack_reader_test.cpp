@@ -132,8 +132,8 @@ TEST_CASE("a reader that is destroyed meanwhile calls nothing") {
   reader->async_read({"", {{0, ::getpid()}}, ""}, [&](const StackReader::Answer&) { called = true; });
   reader.reset();
   context.run();  // until its timer is cancelled
-  // By their number: one that has just begun has no name yet.
-  CHECK(test::wait_until([&] { return threads() == before; }));
+  // By their number: one that has just begun has no name yet. One of a reading before may have counted.
+  CHECK(test::wait_until([&] { return threads() <= before; }));
   context.restart();
   context.run();
   CHECK(!called);
