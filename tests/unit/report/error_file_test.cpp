@@ -88,7 +88,8 @@ TEST_CASE("a huge error file is read in part and cut") {
   const auto error = read_error_file(dir.file("huge", huge));
   REQUIRE(error);
   CHECK(error->message == "MemoryError");
-  CHECK(error->traceback.empty());
+  CHECK(error->traceback.starts_with("xxx"));
+  CHECK(error->traceback.size() < 100'000);
   const auto message = read_error_file(dir.file("message", R"({"message": ")" + std::string(1U << 20U, 'x')));
   REQUIRE(message);
   CHECK(message->message.starts_with("xxx"));
