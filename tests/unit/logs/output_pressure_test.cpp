@@ -188,10 +188,12 @@ TEST_CASE("pipes of workers that fill them grow, up to a share of what their use
     for (const auto& worker : h.workers) ++count[::fcntl(worker.out.get(), F_GETPIPE_SZ)];
     return count;
   };
-  const std::string block(65536, '\n');
+  constexpr std::size_t lines = 1024;
+  std::string block;
+  while (block.size() < 64 * lines) block += std::string(63, 'x') + "\n";
   put(h.workers[0].err, "a line\n");
   for (const auto& worker : h.workers) put(worker.out, block);
-  CHECK(h.run_until([&] { return h.output->lines_shown() == 70 * block.size() + 1; }));
+  CHECK(h.run_until([&] { return h.output->lines_shown() == 70 * lines + 1; }));
   const long pages = read_number("/proc/sys/fs/pipe-user-pages-soft").value();
   const int large = std::min(70, static_cast<int>(pages * ::sysconf(_SC_PAGESIZE) / 4 / 262144));
   CHECK(sizes()[262144] == large);
@@ -199,7 +201,7 @@ TEST_CASE("pipes of workers that fill them grow, up to a share of what their use
   SECTION("those of the next attempt as well") {
     h.start(1);
     for (const auto& worker : h.workers) put(worker.out, block);
-    CHECK(h.run_until([&] { return h.output->lines_shown() == 140 * block.size() + 1; }));
+    CHECK(h.run_until([&] { return h.output->lines_shown() == 140 * lines + 1; }));
     CHECK(sizes()[262144] == large);
   }
 }
