@@ -21,6 +21,7 @@
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
+#include "evidence.hpp"
 
 namespace ddrun::agent {
 
