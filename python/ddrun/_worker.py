@@ -103,9 +103,9 @@ class Rank:
                 group = os.getpid()
                 self.heard.wait(0.01)
 
-    def on_interrupt(self, *_):
+    def on_interrupt(self, _, frame):
         self.heard.set()
-        if self.running is not None:
+        if self.running is not None and frame.f_code is not self.work.__code__:  # there the task has just ended
             raise KeyboardInterrupt
 
     def work(self):
@@ -114,13 +114,11 @@ class Rank:
             number, payload = task
             before, start = _process_group.collectives(), time.monotonic()
             try:
-                try:
-                    answer = self.perform(number, payload)
-                finally:
-                    self.running = None
-            except KeyboardInterrupt as error:  # it came while another exception was handled, or behind the task
+                answer = self.perform(number, payload)
+            except KeyboardInterrupt as error:  # it came while another exception was handled
                 self.running = None
                 answer = "error", _task.describe(error)
+            self.running = None
             if self.debugger:
                 self.debugger.end()
                 self.debugger = None
