@@ -206,9 +206,9 @@ def is_file(value):
     return issubclass(type(value), io.IOBase.__base__)
 
 
-def flush(files):
+def flush(*files):
     for file in files:
-        with contextlib.suppress(Exception):  # closed, or full
+        with contextlib.suppress(Exception):  # None, closed, full
             file.flush()
 
 
@@ -329,8 +329,9 @@ def serve():
         if gc.is_tracked(one):
             ctypes.pythonapi.PyObject_GC_UnTrack(ctypes.py_object(one))
     imported.files = list(filter(is_file, gc.get_objects()))
-    flush(imported.files)  # or else each worker would write it
-    imported.modules = {*sys.modules} - {"__main__"}
+    flush(*imported.files)  # else each worker would write what is buffered
+    imported.modules = {name: module for name, module in sys.modules.items() if module is not imported.main}
+    imported.sys = {*vars(sys)}
     gc.freeze()
     send_source_files()
     imported.copies = release_output()
@@ -544,54 +545,60 @@ def exit_status(error):
     return 0 if code is None else 1 if not isinstance(code, int) else (code if abs(code) < 1 << 63 else -1) & 0xff
 
 
-class Names:
-    """Of a module: lives as long as these."""
-
-
-def finalize_modules():
-    """Those of the program, as the interpreter does. Their names are there while objects are finalized."""
-    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
-        vars(sys).pop(name, None)
-    gc.collect()  # puts what holds objects before these: a file is closed before its buffer
-    own = {name: module for name, module in sys.modules.items() if name not in imported.modules}
-    alive = []
-    for module in own.values():
-        if issubclass(type(module), types.ModuleType):
-            vars(module)[""] = one = Names()
-            alive.append(weakref.ref(one))
-    module = one = None
-    sys.modules.update(dict.fromkeys(own))
-    own.clear()
-    gc.collect()
-    held = [names for one in reversed(alive) if one() for names in gc.get_referrers(one()) if type(names) is dict]
-    held += [vars(sys.modules[name]) for name in HOLDERS if name in sys.modules]
-    for finals in ((types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type), ()):  # __del__ may need these
-        for names in held:
-            for name in list(names):
-                if name != "__builtins__" and not issubclass(type(names[name]), finals):
-                    names[name] = None
-        gc.collect()
-
-
 def end():
-    """In place of threading._shutdown(), with which the interpreter's own end begins; that would go through all that was
-    imported. Returns to it if threads or libraries need it."""
-    imported.shutdown()
-    with contextlib.suppress(BaseException):
-        atexit._run_exitfuncs()
+    """The last function of atexit. After it the interpreter finalizes what only the program held, as always; leave() is
+    called then, before all that was imported would be visited. Not if threads or libraries need the rest of that end."""
     with contextlib.suppress(Exception):
-        for stream in filter(None, (sys.stdout, sys.stderr)):
-            stream.closed or stream.flush()
-        flush(imported.files)
-        if threading.active_count() == 1 and not NEED_FINALIZE & set(sys.modules):
-            finalize_modules()
-            flush([*imported.files, *filter(is_file, gc.get_objects())])  # what __del__ has written too
-            if imported.interrupted:
-                signal.signal(signal.SIGINT, signal.SIG_DFL)
-                os.kill(os.getpid(), signal.SIGINT)
-            ctypes.PyDLL(None).exit(imported.status)
+        for stream in filter(is_file, (sys.stdout, sys.stderr)):
+            stream.closed or stream.flush()  # if this fails the interpreter says so, and ends with 120
+        if imported.modules and threading.active_count() == 1 and \
+                not os.environ.get("PYTHONINSPECT") and not NEED_FINALIZE & set(sys.modules):
+            if not gc.isenabled():
+                gc.collect()  # puts what holds objects before these: else a file would be closed before its buffer
+            imported.own = [weakref.ref(module) for name, module in sys.modules.items()
+                            if (name in HOLDERS or imported.modules.get(name) is not module) and
+                            issubclass(type(module), types.ModuleType)]
+            imported.last = sys.modules["ddrun --preload"] = types.ModuleType("ddrun --preload")
+            imported.last.member = Last()
+            return
+    flush(*imported.files)
+    imported.modules.clear()
     if "triton._C.libtriton" in sys.modules:  # nanobind takes frozen objects for leaked ones
         gc.unfreeze()
+
+
+class Last:
+    """In the module that is imported last, with which the interpreter begins when it clears modules that something holds."""
+
+    def __del__(self):
+        leave()
+
+
+def clear(names, kept):
+    """As the interpreter clears a module; `kept`: types of objects that stay."""
+    for name in sorted(names, key=lambda name: not re.match("_[^_]", str(name))):
+        if name != "__builtins__" and not issubclass(type(names.get(name)), kept):
+            names[name] = None
+
+
+def leave():
+    """The rest of the interpreter's end, without what was preloaded."""
+    for kept in ((types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type), ()):  # __del__ may need these
+        for module in [reference() for reference in reversed(imported.own)]:
+            clear({} if module is None else vars(module), kept)
+        gc.collect()
+    for name in [name for name in vars(sys) if name not in imported.sys]:
+        setattr(sys, name, None)
+    gc.collect()
+    files = [*imported.files, *filter(is_file, gc.get_objects())]
+    inner = {id(one) for file in files for one in gc.get_referents(file, getattr(file, "__dict__", None))}
+    for file in sorted(files, key=lambda file: id(file) in inner):
+        with contextlib.suppress(Exception):  # closed, or full
+            file.flush() if id(file) in inner else file.close()
+    if imported.interrupted:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    ctypes.PyDLL(None).exit(imported.status)
 
 
 def run(sock, path, package, main):
@@ -621,7 +628,11 @@ def run(sock, path, package, main):
         elif package and words[0] != "-c":
             runpy._run_module_as_main("__main__", alter_argv=False)
         else:
-            exec(load(words, path, main), main.__dict__)
+            try:
+                exec(load(words, path, main), main.__dict__)
+            finally:
+                if not flag:
+                    flush(sys.stderr, sys.stdout)
     except BaseException as error:
         if not isinstance(error, SystemExit):
             hide_own_frames(error)
@@ -629,12 +640,11 @@ def run(sock, path, package, main):
 
 
 # What serve() leaves for workers: `main`; `environ` and `argv`: what imports have changed; `streams`, and `copies` of them.
-imported = types.SimpleNamespace(main=new_main(), argv=None, reads={}, libraries={}, status=0, interrupted=False)
+imported = types.SimpleNamespace(main=new_main(), argv=None, reads={}, libraries={}, modules={}, files=[],
+                                 status=0, interrupted=False)
+atexit.register(end)
 try:
     run(*serve())
 except BaseException as error:
     imported.status, imported.interrupted = exit_status(error), type(error) is KeyboardInterrupt
     raise
-finally:
-    if not os.environ.get("PYTHONINSPECT"):
-        imported.shutdown, threading._shutdown = threading._shutdown, end

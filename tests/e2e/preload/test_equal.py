@@ -377,6 +377,9 @@ CASES = [
     Case("inspected", "print('x')", env={"PYTHONINSPECT": "1"}, stdin=b"print('y')\n", code=None, says="x"),
     Case("file of a module", "import os\nmodule.FILE.write('written')\nos.dup2(1, module.FILE.fileno())\n", says="written",
          module="import os; FILE = open(os.dup(0), 'w')\n"),
+    Case("held by sys", "import os, sys\nclass Kept:\n    def __del__(self, write=os.write): write(1, b'gone\\n')\nsys.kept = Kept()\n", says="gone"),
+    Case("signal while finalizing", "import os, signal\nsignal.signal(signal.SIGTERM, print)\nclass Ends:\n"
+         "    def __del__(self): os.kill(os.getpid(), signal.SIGTERM)\nends = Ends()\n", code=143),
     Case("raised at exit", "import atexit\natexit.register(lambda: 1 / 0)\n", says="ZeroDivisionError"),
     Case("SystemExit in a hook", "import sys\nsys.excepthook = lambda *_: sys.exit(5)\n1 / 0\n", code=5),
     Case("hook", UNCAUGHT, code=1, says="hook ZeroDivisionError <module> 6 True"),
