@@ -147,7 +147,7 @@ struct StackReader::State : std::enable_shared_from_this<State> {
   void enter(Reading::Stage stage, std::uint64_t id, Reading& reading, Milliseconds time);
   void on_limit(std::uint64_t id, Reading& reading);
   void name(std::uint64_t id, Reading& reading);
-  /// On a thread of its own: makes the answer and writes its file, unless another one does.
+  /// On a thread of its own: makes the answer and writes its file, unless the page is claimed already.
   static void complete(Work& work, const NameCache& names, bool is_named, const Post& post);
   void finish(std::uint64_t id);
 

@@ -72,7 +72,9 @@ void Coordinator::join(LinkId link, const Join& join, const LinkAddresses& addre
   // Where all machines wish for one rank, the coordinator's own gets it.
   const auto& own = job_.options.own_join;
   const bool is_owns = own && own->node_rank == join.node_rank && own->agent_id != join.agent_id;
-  if (join.rank_is_wish && (is_owns || job_.members.must_yield(join))) {
+  const Member* const holder = join.rank_is_wish ? job_.members.conflicting_member(join) : nullptr;
+  const bool is_taken = holder != nullptr && holder->agent_id != join.agent_id && holder->machine != machine_of(join);
+  if (join.rank_is_wish && (is_owns || is_taken)) {
     Join any = join;
     any.node_rank = -1;
     any.rank_is_wish = false;

@@ -95,13 +95,6 @@ Member* Membership::conflicting_member(const Join& join) {
   return same == by_wanted_rank_.end() ? nullptr : find(same->second);
 }
 
-bool Membership::must_yield(const Join& join) const {
-  const auto same = join.rank_is_wish ? by_wanted_rank_.find(join.node_rank) : by_wanted_rank_.end();
-  if (same == by_wanted_rank_.end()) return false;
-  const Member& rival = *find(same->second);
-  return rival.agent_id != join.agent_id && rival.machine != machine_of(join);
-}
-
 void Membership::set_leaving(Member& member, Leave leave) {
   if (member.available()) ++unavailable_;
   member.leaving = std::move(leave);

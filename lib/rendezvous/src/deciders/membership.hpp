@@ -90,8 +90,6 @@ class Membership {
 
   /// The member with this agent id or node rank, which excludes the joining agent.
   [[nodiscard]] Member* conflicting_member(const Join& join);
-  /// Whether the node rank that `join` only wishes for is another machine's.
-  [[nodiscard]] bool must_yield(const Join& join) const;
   /// The agent in this process; null if it has not joined.
   [[nodiscard]] const Member* own() const { return own_ ? find(*own_) : nullptr; }
 
