@@ -16,12 +16,12 @@ namespace ddrun::agent {
 
 namespace {
 
-constexpr std::array<std::string_view, 8> state_names{"idle",     "rendezvous", "starting", "running",
-                                                      "stopping", "killing",    "closing",  "finished"};
+constexpr std::array<std::string_view, 10> state_names{"idle",    "rendezvous", "preparing", "starting", "running",
+                                                       "looking", "stopping",   "killing",   "closing",  "finished"};
 constexpr std::array<std::string_view, std::variant_size_v<Event>> event_names{
-    "Start",       "Spawned",      "SpawnFailed",     "WorkerEnded",    "GroupGone",  "GraceExpired",
-    "KillExpired", "OutputClosed", "JobTimeout",      "EndingSignal",   "ParentLost", "SkewExpired",
-    "RoundBegins", "StopOrdered",  "VerdictReceived", "CoordinatorLost"};
+    "Start",       "Prepared",     "Spawned",     "SpawnFailed",    "WorkerEnded",    "WorkersKilled", "StacksRead",
+    "GroupGone",   "GraceExpired", "KillExpired", "OutputClosed",   "JobTimeout",     "EndingSignal",  "ParentLost",
+    "SkewExpired", "RoundBegins",  "StopOrder",   "VerdictMessage", "CoordinatorLost"};
 
 namespace rows {
 
@@ -47,65 +47,86 @@ constexpr Step ignore(State from) {
   return {from, events<Kinds...>, 0, 0, true};
 }
 
-/// With a grace time of 0 a group goes to `killing` at once. What comes while workers are spawned takes effect when
-/// all are.
+/// GiveUpStacks comes before all that leads out of `looking`. With a grace time of 0 a group goes to `killing` at once.
+/// Actions of a stop that begins while workers are spawned are carried out when the spawning has been given up.
 constexpr auto table = [] {
   using enum State;
   using namespace event;
   using namespace action;
+  using rendezvous::CoordinatorLost;
+  using rendezvous::RoundBegins;
+  using rendezvous::StopOrder;
+  using rendezvous::VerdictMessage;
+  constexpr unsigned send = actions<Send>;
   constexpr unsigned kill = actions<KillGroup, CheckGone>;
   constexpr unsigned stop = actions<SignalGroup, StartGrace> | kill;
-  constexpr unsigned cancel = actions<CancelSpawn>;
-  constexpr unsigned stacks = actions<ReadStacks>;
+  constexpr unsigned cancel = actions<CancelPrepare>;
+  constexpr unsigned look = actions<ReadStacks, StartGrace>;
   constexpr unsigned close = actions<Abandon, CloseOutput>;
   return std::array{
       on<Start>(idle, {State::rendezvous}, actions<Join>),
-      on<JobTimeout, EndingSignal>(idle, {finished}, actions<SendLeave, Finish>),
+      on<JobTimeout, EndingSignal>(idle, {finished}, send | actions<Finish>),
       on<ParentLost>(idle, {finished}, actions<Abandon, Finish>),
-      on<VerdictReceived, CoordinatorLost>(idle, {finished}, actions<Finish>),
+      on<VerdictMessage, CoordinatorLost>(idle, {finished}, actions<Finish>),
 
-      on<RoundBegins>(State::rendezvous, {State::rendezvous, starting}, actions<SpawnWorkers>),
-      on<JobTimeout, EndingSignal>(State::rendezvous, {State::rendezvous, finished}, actions<SendLeave, Finish>),
+      on<RoundBegins>(State::rendezvous, {State::rendezvous, preparing}, actions<Prepare>),
+      on<JobTimeout, EndingSignal>(State::rendezvous, {State::rendezvous, finished}, send | actions<Finish>),
       on<ParentLost>(State::rendezvous, {State::rendezvous, finished}, actions<Abandon, Finish>),
-      on<StopOrdered>(State::rendezvous, {State::rendezvous}, actions<SendStopped>),
-      on<VerdictReceived, CoordinatorLost>(State::rendezvous, {State::rendezvous, finished}, actions<Finish>),
-      ignore<WorkerEnded>(State::rendezvous),  // one that SIGKILL did not end in time
+      on<StopOrder>(State::rendezvous, {State::rendezvous}, send),
+      on<VerdictMessage, CoordinatorLost>(State::rendezvous, {State::rendezvous, finished}, actions<Finish>),
+      ignore<WorkerEnded, WorkersKilled>(State::rendezvous),  // one that SIGKILL did not end in time
 
-      on<Spawned>(starting, {running, stopping, killing}, stop | actions<SendSucceeded, StartSkew>),
-      on<SpawnFailed>(starting, {stopping, killing}, stop | actions<SendLeave>),
-      on<WorkerEnded>(starting, {starting}, cancel | actions<SendFailed>),
-      on<JobTimeout, EndingSignal>(starting, {starting}, cancel | actions<SendLeave>),
-      on<ParentLost, StopOrdered, VerdictReceived, CoordinatorLost>(starting, {starting}, cancel),
+      on<Prepared>(preparing, {starting, stopping, killing}, stop | actions<SpawnWorkers>),
+      on<SpawnFailed>(preparing, {stopping, killing}, stop | send),
+      on<JobTimeout, EndingSignal>(preparing, {preparing}, cancel | send),
+      on<ParentLost, StopOrder, VerdictMessage, CoordinatorLost, WorkersKilled>(preparing, {preparing}, cancel),
 
-      on<WorkerEnded>(running, {running, stopping, killing},
-                      stop | stacks | actions<SendFailed, SendSucceeded, StartSkew>),
-      on<SkewExpired>(running, {running, stopping, killing}, stop | stacks | actions<SendLeave>),
-      on<JobTimeout, EndingSignal>(running, {stopping, killing}, stop | stacks | actions<SendLeave>),
-      on<ParentLost, StopOrdered, VerdictReceived, CoordinatorLost>(running, {stopping, killing}, stop),
+      on<Spawned>(starting, {running, stopping, killing}, stop | send | actions<StartSkew>),
+      on<SpawnFailed>(starting, {stopping, killing}, stop | send),
+      on<WorkerEnded>(starting, {starting, stopping, killing}, stop | send),
+      on<JobTimeout, EndingSignal>(starting, {stopping, killing}, stop | send),
+      on<ParentLost, StopOrder, VerdictMessage, CoordinatorLost, WorkersKilled>(starting, {stopping, killing}, stop),
+
+      on<WorkerEnded>(running, {running, looking, stopping, killing}, stop | look | send | actions<StartSkew>),
+      on<SkewExpired>(running, {running, looking, stopping, killing}, stop | look | send),
+      on<JobTimeout, EndingSignal>(running, {looking, stopping, killing}, stop | look | send),
+      on<ParentLost, StopOrder, VerdictMessage, CoordinatorLost, WorkersKilled>(running, {stopping, killing}, stop),
+
+      on<StacksRead>(looking, {stopping, killing}, stop),
+      on<WorkerEnded>(looking, {looking, stopping, killing}, stop),
+      on<GroupGone>(looking, {closing}, close),
+      on<GraceExpired>(looking, {killing}, kill),
+      on<JobTimeout>(looking, {looking}, send),
+      on<EndingSignal>(looking, {looking, killing}, kill | send),
+      on<StopOrder>(looking, {looking, stopping, killing}, stop),
+      on<ParentLost, VerdictMessage, CoordinatorLost, WorkersKilled>(looking, {stopping, killing}, stop),
+      ignore<SkewExpired>(looking),
 
       on<GroupGone>(stopping, {closing}, close),
-      on<StopOrdered>(stopping, {stopping, killing}, kill | actions<StartGrace>),
-      on<GraceExpired>(stopping, {killing}, kill | stacks),
-      on<JobTimeout>(stopping, {stopping}, actions<SendLeave>),
-      on<EndingSignal>(stopping, {stopping, killing}, kill | actions<SendLeave, SignalGroup>),
-      on<WorkerEnded, ParentLost, VerdictReceived, CoordinatorLost>(stopping, {stopping}),
-      ignore<SkewExpired>(stopping),
+      on<StopOrder, WorkersKilled>(stopping, {stopping, killing}, kill | actions<StartGrace>),
+      on<GraceExpired>(stopping, {looking, killing}, kill | look),
+      on<SpawnFailed>(stopping, {stopping}, send),
+      on<JobTimeout>(stopping, {stopping}, send),
+      on<EndingSignal>(stopping, {stopping, killing}, kill | send | actions<SignalGroup>),
+      on<WorkerEnded, ParentLost, VerdictMessage, CoordinatorLost>(stopping, {stopping}),
+      ignore<Spawned, SkewExpired>(stopping),
 
       on<GroupGone>(killing, {closing}, close),
-      on<KillExpired>(killing, {closing}, close | actions<SendLeave>),
-      on<JobTimeout, EndingSignal>(killing, {killing}, actions<SendLeave>),
-      on<WorkerEnded, ParentLost, VerdictReceived, CoordinatorLost>(killing, {killing}),
-      ignore<StopOrdered, SkewExpired>(killing),
+      on<KillExpired>(killing, {closing}, close | send),
+      on<SpawnFailed>(killing, {killing}, send),
+      on<JobTimeout, EndingSignal>(killing, {killing}, send),
+      on<WorkerEnded, ParentLost, VerdictMessage, CoordinatorLost>(killing, {killing}),
+      ignore<Spawned, StopOrder, WorkersKilled, SkewExpired>(killing),
 
-      on<OutputClosed>(closing, {State::rendezvous, finished}, actions<SendStopped, Finish>),
-      on<JobTimeout, EndingSignal>(closing, {closing}, actions<SendLeave>),
+      on<OutputClosed>(closing, {State::rendezvous, finished}, send | actions<Finish>),
+      on<JobTimeout, EndingSignal>(closing, {closing}, send),
       on<ParentLost>(closing, {closing}, actions<Abandon>),
-      on<VerdictReceived, CoordinatorLost>(closing, {closing}),
+      on<VerdictMessage, CoordinatorLost>(closing, {closing}),
       // GroupGone: from a CheckGone that was queued before.
-      ignore<WorkerEnded, GroupGone, StopOrdered>(closing),
+      ignore<WorkerEnded, WorkersKilled, GroupGone, StopOrder>(closing),
 
-      ignore<WorkerEnded, JobTimeout, EndingSignal, ParentLost>(finished),
-      ignore<RoundBegins, StopOrdered, VerdictReceived, CoordinatorLost>(finished),
+      ignore<WorkerEnded, WorkersKilled, JobTimeout, EndingSignal, ParentLost>(finished),
+      ignore<RoundBegins, StopOrder, VerdictMessage, CoordinatorLost>(finished),
   };
 }();
 
@@ -126,21 +147,24 @@ bool is_success(const ExitStatus& status, const RestartPolicy& policy) {
 GroupMachine::GroupMachine(Rules rules, int local_world_size)
     : rules_(std::move(rules)), local_world_size_(local_world_size) {}
 
-Result<std::vector<Action>> GroupMachine::step(const Event& event) {
+std::vector<Action> GroupMachine::step(const Event& event) {
   const auto row = std::find_if(rows::table.begin(), rows::table.end(),
                                 [&](const Step& one) { return one.applies_to(state_, event); });
+  Decision decision{state_, {}};
   if (row == rows::table.end()) {
-    return fail(Errc::invalid_argument, concat("event ", name(event), " cannot come in state ", name(state_)));
+    decision = wrong_step(concat("event ", name(event), " cannot come in state ", name(state_)));
+  } else if (!row->ignored) {
+    decision = std::visit([this](const auto& what) { return handle(what); }, event);
+    const bool allowed =
+        row->may_lead_to(decision.next) && std::all_of(decision.actions.begin(), decision.actions.end(),
+                                                       [&](const Action& action) { return row->may_cause(action); });
+    if (!allowed) {
+      decision = wrong_step(concat("no step from state ", name(state_), " to ", name(decision.next),
+                                   " with these actions on event ", name(event)));
+    }
   }
-  if (row->ignored) return Actions{};
-  Decision decision = std::visit([this](const auto& what) { return handle(what); }, event);
-  const bool allowed =
-      row->may_lead_to(decision.next) && std::all_of(decision.actions.begin(), decision.actions.end(),
-                                                     [&](const Action& action) { return row->may_cause(action); });
-  if (!allowed) {
-    return fail(Errc::invalid_argument, concat("the table has no step from state ", name(state_), " to ",
-                                               name(decision.next), " with these actions on event ", name(event)));
-  }
+  if (state_ == State::looking && decision.next != state_)
+    decision.actions.emplace(decision.actions.begin(), action::GiveUpStacks{});
   state_ = decision.next;
   return std::move(decision.actions);
 }
@@ -150,35 +174,41 @@ GroupMachine::Decision GroupMachine::after(Actions first, Decision rest) {
   return {rest.next, std::move(first)};
 }
 
-GroupMachine::Decision GroupMachine::start_attempt() {
-  running_.clear();
-  for (int local_rank = 0; local_rank < local_world_size_; ++local_rank) running_.insert(local_rank);
-  first_failure_.reset();
-  succeeded_ = false;
-  stop_pending_ = false;
-  max_grace_ = Milliseconds::max();
-  skew_running_ = false;
-  return {State::starting, {action::SpawnWorkers{attempt_}}};
+GroupMachine::Decision GroupMachine::take_down(int signal, action::ReadStacks stacks) {
+  const bool kills = signal == SIGKILL || grace().count() == 0;
+  if (state_ == State::preparing) {
+    if (next_stop_ == SIGKILL || (next_stop_ != 0 && !kills)) return stay();
+    next_stop_ = kills ? SIGKILL : signal;
+    return stay({action::CancelPrepare{signal == SIGKILL ? SIGKILL : SIGTERM}});
+  }
+  const bool workers_run = !running_.empty() && (state_ == State::running || state_ == State::stopping);
+  if (stacks.why.empty() || !workers_run) return stop_group(signal);
+  next_stop_ = kills ? SIGKILL : signal;
+  if (kills) return {State::looking, {std::move(stacks)}};
+  // The grace time counts from here; half of it is the workers'.
+  stacks.limit = grace() / 2;
+  return {State::looking, {std::move(stacks), action::StartGrace{grace()}}};
 }
 
-GroupMachine::Decision GroupMachine::take_down(int signal) {
-  if (state_ != State::starting) return stop_group(signal);
-  stop_signal_ = signal;
-  return std::exchange(stop_pending_, true) ? stay() : stay({action::CancelSpawn{}});
+GroupMachine::Decision GroupMachine::at_once(Decision rest) const {
+  if (state_ != State::looking || rest.next != state_) return rest;
+  return after(std::move(rest.actions), stop_group(next_stop_));
 }
 
 GroupMachine::Decision GroupMachine::stop_group(int signal) const {
-  const Milliseconds grace = std::min(rules_.stop.grace, max_grace_);
-  if (grace.count() == 0 || signal == SIGKILL) return kill();
-  return {State::stopping, {action::SignalGroup{signal}, action::StartGrace{grace}, action::CheckGone{}}};
+  if (grace().count() == 0 || signal == SIGKILL) return kill();
+  return {State::stopping, {action::SignalGroup{signal}, action::StartGrace{grace()}, action::CheckGone{}}};
 }
 
 GroupMachine::Decision GroupMachine::kill() { return {State::killing, {action::KillGroup{}, action::CheckGone{}}}; }
 
 GroupMachine::Decision GroupMachine::handle(const event::Start&) { return {State::rendezvous, {action::Join{}}}; }
 
+GroupMachine::Decision GroupMachine::handle(const event::Prepared&) {
+  return next_stop_ != 0 ? stop_group(next_stop_) : Decision{State::starting, {action::SpawnWorkers{attempt_}}};
+}
+
 GroupMachine::Decision GroupMachine::handle(const event::Spawned&) {
-  if (stop_pending_) return stop_group(stop_signal_);
   if (running_.empty()) return all_succeeded();
   const bool some_ended = static_cast<int>(running_.size()) < local_world_size_;
   return {State::running, some_ended ? start_skew() : Actions{}};
@@ -192,56 +222,85 @@ GroupMachine::Actions GroupMachine::start_skew() {
 /// Processes that workers left behind are stopped like a running group.
 GroupMachine::Decision GroupMachine::all_succeeded() {
   succeeded_ = true;
-  return after({action::SendSucceeded{}}, stop_group(SIGTERM));
+  return after({action::Send{rendezvous::Succeeded{round_}}}, stop_group(SIGTERM));
+}
+
+GroupMachine::Actions GroupMachine::cannot_go_on(std::string message, int code) {
+  job_is_ending_ = true;
+  verdict_ = Verdict::launcher_failed;
+  message_ = std::move(message);
+  launcher_code_ = code;
+  return {leave(rendezvous::LeaveKind::cannot_go_on, code, message_)};
+}
+
+GroupMachine::Decision GroupMachine::wrong_step(std::string what) {
+  if (state_ == State::finished) return stay();
+  Actions leave = cannot_go_on("internal error: " + what);
+  return after(std::move(leave), at_once(end_job(Verdict::launcher_failed, SIGTERM)));
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::SpawnFailed& failed) {
-  job_is_ending_ = true;
-  verdict_ = Verdict::launcher_failed;
-  message_ = failed.message;
-  launcher_code_ = failed.code;
-  return after({action::SendLeave{{rendezvous::LeaveKind::cannot_go_on, failed.code, failed.message}}},
-               stop_group(SIGTERM));
+  // --before that was cancelled fails, too.
+  if (state_ == State::preparing && next_stop_ != 0) return stop_group(next_stop_);
+  return after(cannot_go_on(failed.message, failed.code), taking_down() ? stay() : stop_group(SIGTERM));
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::WorkerEnded& ended) {
   running_.erase(ended.local_rank);
   const bool success = is_success(ended.status, rules_.restart);
-  if (taking_down()) return stay();
+  if (taking_down()) return running_.empty() ? at_once(stay()) : stay();
   if (success) {
     if (state_ != State::running) return stay();
     return running_.empty() ? all_succeeded() : stay(start_skew());
   }
   if (first_failure_ || job_is_ending_) return stay();
   first_failure_ = ended.local_rank;
-  Decision decision = take_down(SIGTERM);
-  if (!ended.hang.empty()) decision = after_stacks({"after " + ended.hang, true}, std::move(decision));
-  return after({action::SendFailed{ended.local_rank, ended.status}}, std::move(decision));
+  rendezvous::Failed failed{round_, ended.rank, ended.local_rank, ended.pid};
+  failed.why = ended.why;
+  if (const auto* signaled = std::get_if<Signaled>(&ended.status)) {
+    failed.by_signal = true;
+    failed.code = signaled->signal;
+    failed.core_dumped = signaled->core_dumped;
+  } else {
+    failed.code = std::get<Exited>(ended.status).code;
+    failed.may_restart = rules_.restart.no_restart_on.count(failed.code) == 0;
+  }
+  const std::string why = ended.hang.empty() ? "" : "after " + ended.hang;
+  return after({action::Send{failed}}, take_down(SIGTERM, {.why = why, .finds_cause = true}));
 }
+
+GroupMachine::Decision GroupMachine::handle(const event::WorkersKilled&) {
+  next_stop_ = SIGKILL;
+  return state_ == State::preparing ? stay({action::CancelPrepare{SIGKILL}}) : kill();
+}
+
+GroupMachine::Decision GroupMachine::handle(const event::StacksRead&) { return at_once(stay()); }
 
 GroupMachine::Decision GroupMachine::handle(const event::GroupGone&) {
   return after(pending_abandon(), {State::closing, {action::CloseOutput{}}});
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::GraceExpired& expired) {
-  return after_stacks({concat("when the grace time of ", format_duration(expired.duration), " ended")}, kill());
+  if (state_ == State::looking) return kill();
+  return take_down(SIGKILL, {.why = concat("when the grace time of ", format_duration(expired.duration), " ended")});
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::KillExpired& expired) {
   Actions actions;
   if (!job_succeeded()) {
     // No restart beside processes of the old attempt.
-    job_is_ending_ = true;
-    verdict_ = Verdict::launcher_failed;
-    message_ = concat("processes of the job cannot be killed: ", expired.left,
-                      "; they hang inside the kernel (state D) or belong to another user; not restarting beside them");
-    actions.emplace_back(action::SendLeave{{rendezvous::LeaveKind::cannot_go_on, launcher_code_, message_}});
+    actions = cannot_go_on(concat("processes of the job cannot be killed: ", expired.left,
+                                  "; they hang inside the kernel (state D) or belong to another user; not restarting "
+                                  "beside them"),
+                           launcher_code_);
   }
   return after(std::move(actions), after(pending_abandon(), {State::closing, {action::CloseOutput{}}}));
 }
 
-GroupMachine::Decision GroupMachine::handle(const event::OutputClosed&) {
-  return after({action::SendStopped{}}, awaits_verdict_ ? Decision{State::rendezvous, {}} : finish());
+GroupMachine::Decision GroupMachine::handle(const event::OutputClosed& closed) {
+  rendezvous::Stopped stopped = closed.report;
+  stopped.round = round_;
+  return after({action::Send{std::move(stopped)}}, awaits_verdict_ ? Decision{State::rendezvous, {}} : finish());
 }
 
 GroupMachine::Decision GroupMachine::finish() { return {State::finished, {action::Finish{}}}; }
@@ -251,26 +310,20 @@ bool GroupMachine::job_succeeded() const {
   return only_node_ && succeeded_ && !job_is_ending_;
 }
 
-GroupMachine::Decision GroupMachine::end_job(Verdict verdict, int signal_for_workers) {
+GroupMachine::Decision GroupMachine::end_job(Verdict verdict, int signal_for_workers, action::ReadStacks stacks) {
   job_is_ending_ = true;
   verdict_ = verdict;
   if (state_ == State::idle || (state_ == State::rendezvous && !awaits_verdict_)) return finish();
-  return state_ == State::starting || state_ == State::running ? take_down(signal_for_workers) : stay();
-}
-
-GroupMachine::Decision GroupMachine::after_stacks(action::ReadStacks stacks, Decision rest) const {
-  const bool workers_run = !running_.empty() && (state_ == State::running || state_ == State::stopping);
-  if (!workers_run || rest.next == state_) return rest;
-  return after({std::move(stacks)}, std::move(rest));
+  const bool has_attempt = state_ == State::preparing || state_ == State::starting || state_ == State::running;
+  return has_attempt ? take_down(signal_for_workers, std::move(stacks)) : stay();
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::JobTimeout&) {
   if (job_is_ending_ || job_succeeded()) return stay();
-  return after({action::SendLeave{
-                   {rendezvous::LeaveKind::time_is_up, exit_codes::timed_out,
-                    concat("the job ran for ", format_duration(rules_.job_limit), ", the limit set with --timeout")}}},
-               after_stacks({concat("after ", format_duration(rules_.job_limit), " (--timeout)")},
-                            end_job(Verdict::timed_out, SIGTERM)));
+  const std::string limit = format_duration(rules_.job_limit);
+  return after({leave(rendezvous::LeaveKind::time_is_up, exit_codes::timed_out,
+                      concat("the job ran for ", limit, ", the limit set with --timeout"))},
+               end_job(Verdict::timed_out, SIGTERM, {.why = concat("after ", limit, " (--timeout)")}));
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::EndingSignal& ending) {
@@ -286,32 +339,29 @@ GroupMachine::Decision GroupMachine::handle_first_signal(const event::EndingSign
   if (job_succeeded()) return kills_leftovers ? kill() : stay();
   if (verdict_ == Verdict::timed_out || verdict_ == Verdict::launcher_failed) return stay();
   if (!rules_.runs_coordinator()) awaits_verdict_ = false;
-  Decision decision = end_job(Verdict::stopped_by_signal, ending.signal);
-  if (ending.signal == SIGQUIT) decision = after_stacks({"at SIGQUIT"}, std::move(decision));
+  Decision decision =
+      end_job(Verdict::stopped_by_signal, ending.signal, {.why = ending.signal == SIGQUIT ? "at SIGQUIT" : ""});
   if (state_ == State::stopping) decision = kills_leftovers ? kill() : stay({action::SignalGroup{ending.signal}});
-  return after({action::SendLeave{{rendezvous::LeaveKind::signalled, ending.signal, ending.sender}}},
-               std::move(decision));
+  if (state_ == State::looking && next_stop_ != SIGKILL) next_stop_ = ending.signal;
+  return after({leave(rendezvous::LeaveKind::signalled, ending.signal, ending.sender)}, std::move(decision));
 }
 
 GroupMachine::Decision GroupMachine::handle_repeated_signal(const event::EndingSignal& ending) {
   if (!ending.at_once) return stay();
   awaits_verdict_ = false;
   if (state_ == State::rendezvous) return finish();
-  if (state_ == State::starting) {
-    rules_.stop.grace = Milliseconds{0};
-    return stay();
-  }
-  return state_ == State::stopping || state_ == State::running ? kill() : stay();
+  if (state_ == State::preparing) return take_down(SIGKILL);
+  return state_ < State::killing ? kill() : stay();
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::ParentLost& lost) {
-  if (job_is_ending_ || job_succeeded()) return stay();
+  if (job_is_ending_ || job_succeeded()) return at_once(stay());
   message_ = lost.message;
   awaits_verdict_ = false;
   abandon_pending_ = true;
   // Other nodes take the end of the connection for the end of the workers here, so Abandon waits for that.
-  const bool has_workers = state_ == State::starting || state_ == State::running || taking_down();
-  return after(has_workers ? Actions{} : pending_abandon(), end_job(Verdict::launcher_failed, SIGTERM));
+  const bool has_workers = state_ >= State::preparing && state_ <= State::killing;
+  return after(has_workers ? Actions{} : pending_abandon(), at_once(end_job(Verdict::launcher_failed, SIGTERM)));
 }
 
 GroupMachine::Actions GroupMachine::pending_abandon() {
@@ -324,48 +374,58 @@ GroupMachine::Decision GroupMachine::handle(const event::SkewExpired&) {
   message_ = concat(only_node_ ? "rank" : "local rank", running_.size() == 1 ? " " : "s ",
                     fold_ranks({running_.begin(), running_.end()}), " still ran ", format_duration(*rules_.exit_skew),
                     " after the first worker had ended well (--exit-skew)");
-  return after({action::SendLeave{{rendezvous::LeaveKind::skewed, exit_codes::timed_out, message_}}},
-               after_stacks({"at the end of --exit-skew"}, end_job(Verdict::timed_out, SIGTERM)));
+  return after({leave(rendezvous::LeaveKind::skewed, exit_codes::timed_out, message_)},
+               end_job(Verdict::timed_out, SIGTERM, {.why = "at the end of --exit-skew"}));
 }
 
 // ---- events from the coordinator
 
-GroupMachine::Decision GroupMachine::handle(const event::RoundBegins& round) {
+GroupMachine::Decision GroupMachine::handle(const rendezvous::RoundBegins& begins) {
+  round_ = begins.round;
   // START crossed with the end of the job here: no worker is started, and the coordinator waits for STOPPED.
   skipped_round_ = job_is_ending_;
   if (job_is_ending_) return stay();
-  attempt_ = round.restart_count;
-  only_node_ = round.only_node;
-  return start_attempt();
+  attempt_ = begins.ranks.restart_count;
+  only_node_ = begins.ranks.node_count == 1;
+  running_.clear();
+  for (int local_rank = 0; local_rank < local_world_size_; ++local_rank) running_.insert(local_rank);
+  first_failure_.reset();
+  succeeded_ = false;
+  next_stop_ = 0;
+  max_grace_ = Milliseconds::max();
+  skew_running_ = false;
+  return {State::preparing, {action::Prepare{}}};
 }
 
-GroupMachine::Decision GroupMachine::handle(const event::StopOrdered& order) {
+GroupMachine::Decision GroupMachine::handle(const rendezvous::StopOrder& order) {
   if (state_ == State::rendezvous) {
-    return std::exchange(skipped_round_, false) ? stay({action::SendStopped{}}) : stay();
+    const bool skipped = std::exchange(skipped_round_, false);
+    return skipped ? stay({action::Send{rendezvous::Stopped{round_}}}) : stay();
   }
   max_grace_ = std::min(max_grace_, order.max_grace);
-  if (state_ == State::stopping) {
-    if (order.signal == SIGKILL) return kill();
-    return max_grace_ < rules_.stop.grace ? stay({action::StartGrace{max_grace_}}) : stay();
+  if (taking_down() && order.signal == SIGKILL) return kill();
+  if (state_ == State::looking) {
+    // The coordinator's answer to what led to `looking` can wait.
+    const bool is_answer =
+        order.max_grace == Milliseconds::max() && (order.signal == 0 || order.signal == ending_signal_);
+    return is_answer ? stay() : at_once(stay());
   }
-  if (stop_pending_) {
-    if (order.signal == SIGKILL) stop_signal_ = SIGKILL;
-    return stay();
+  if (state_ == State::stopping) {
+    return max_grace_ < rules_.stop.grace ? stay({action::StartGrace{max_grace_}}) : stay();
   }
   return take_down(order.signal != 0 ? order.signal : SIGTERM);
 }
 
-GroupMachine::Decision GroupMachine::handle(const event::VerdictReceived&) {
+GroupMachine::Decision GroupMachine::handle(const rendezvous::VerdictMessage&) {
   awaits_verdict_ = false;
-  return end_job(verdict_, SIGTERM);
+  return at_once(end_job(verdict_, SIGTERM));
 }
 
-GroupMachine::Decision GroupMachine::handle(const event::CoordinatorLost& lost) {
-  if (!awaits_verdict_) return stay();
-  awaits_verdict_ = false;
-  if (job_is_ending_) return state_ == State::rendezvous ? finish() : stay();
-  message_ = lost.message;
-  return end_job(Verdict::node_lost, SIGTERM);
+GroupMachine::Decision GroupMachine::handle(const rendezvous::CoordinatorLost& lost) {
+  if (!std::exchange(awaits_verdict_, false)) return at_once(stay());
+  if (job_is_ending_) return state_ == State::rendezvous ? finish() : at_once(stay());
+  message_ = lost.why;
+  return at_once(end_job(Verdict::node_lost, SIGTERM));
 }
 
 }  // namespace ddrun::agent

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <set>
@@ -15,8 +16,8 @@
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/exit_status.hpp"
-#include "ddrun/base/result.hpp"
 #include "ddrun/rendezvous/messages.hpp"
+#include "ddrun/rendezvous/to_agent.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::agent {
@@ -28,9 +29,11 @@ namespace ddrun::agent {
 enum class State {
   idle,
   rendezvous,  ///< waiting for the coordinator: for a round or for the verdict
+  preparing,   ///< what precedes the workers on this machine runs: --before, the import of --preload
   starting,    ///< workers are being spawned
   running,     ///< all were spawned, not all have ended
-  stopping,    ///< they were signalled, and the grace time runs; also for what they left behind
+  looking,     ///< their stacks are being read, before a stop or a kill
+  stopping,    ///< they are signalled, and the grace time runs; also for what they left behind
   killing,     ///< SIGKILL was sent
   closing,     ///< no process is left; the rest of the output is being written
   finished,
@@ -41,16 +44,23 @@ enum class State {
 // Events.
 namespace event {
 struct Start {};
-struct Spawned {};  ///< every worker of the attempt was started
-struct SpawnFailed {
+struct Prepared {};   ///< also after CancelPrepare
+struct Spawned {};    ///< every worker of the attempt was started, unless the state has changed meanwhile
+struct SpawnFailed {  ///< or Prepare has
   std::string message;
   int code = exit_codes::launcher_failed;
 };
 struct WorkerEnded {
   int local_rank = 0;
   ExitStatus status;
+  // For a failure that would be the first of its attempt:
   std::string hang{};  ///< "rank 0 timed out": its last words say that it waited in vain for others; else empty
+  int rank = 0;
+  pid_t pid = 0;
+  std::string why{};  ///< as in rendezvous::Failed
 };
+struct WorkersKilled {};  ///< by the link's thread or the sweeper: this process was blocked or stood still
+struct StacksRead {};
 struct GroupGone {};  ///< no worker and no descendant of a worker is left
 struct GraceExpired {
   Milliseconds duration{0};  ///< of the grace time, for the message
@@ -58,7 +68,9 @@ struct GraceExpired {
 struct KillExpired {  ///< processes are left kill_timeout after SIGKILL
   std::string left;   ///< these processes, for messages
 };
-struct OutputClosed {};
+struct OutputClosed {
+  rendezvous::Stopped report{};  ///< of the attempt
+};
 struct JobTimeout {};
 struct EndingSignal {
   int signal = 0;
@@ -69,39 +81,32 @@ struct ParentLost {  ///< guard or sweeper was killed
   std::string message;
 };
 struct SkewExpired {};  ///< --exit-skew after the first worker's success
-// Events from the coordinator.
-struct RoundBegins {
-  int restart_count = 0;
-  bool only_node = false;  ///< the round has no other node
-};
-struct StopOrdered {
-  int signal = 0;  ///< for the workers; 0: SIGTERM
-  Milliseconds max_grace = Milliseconds::max();
-};
-struct VerdictReceived {};
-struct CoordinatorLost {
-  std::string message;
-};
 }  // namespace event
 
-using Event = std::variant<event::Start, event::Spawned, event::SpawnFailed, event::WorkerEnded, event::GroupGone,
-                           event::GraceExpired, event::KillExpired, event::OutputClosed, event::JobTimeout,
-                           event::EndingSignal, event::ParentLost, event::SkewExpired, event::RoundBegins,
-                           event::StopOrdered, event::VerdictReceived, event::CoordinatorLost>;
+using Event = std::variant<event::Start, event::Prepared, event::Spawned, event::SpawnFailed, event::WorkerEnded,
+                           event::WorkersKilled, event::StacksRead, event::GroupGone, event::GraceExpired,
+                           event::KillExpired, event::OutputClosed, event::JobTimeout, event::EndingSignal,
+                           event::ParentLost, event::SkewExpired, rendezvous::RoundBegins, rendezvous::StopOrder,
+                           rendezvous::VerdictMessage, rendezvous::CoordinatorLost>;
 
 [[nodiscard]] std::string_view name(const Event& event);
 
 // Actions, to be run in the order given.
 namespace action {
+struct Prepare {};  ///< dispatch Prepared or SpawnFailed, also at once
+struct CancelPrepare {
+  int signal = 0;  ///< SIGTERM, or SIGKILL
+};
 struct SpawnWorkers {
   int attempt = 0;
 };
-struct CancelSpawn {};       ///< no worker of this attempt is needed any more: ends --before
-struct ReadStacks {          ///< and show where the ranks are; the actions after it wait, for a bounded time
-  std::string why;           ///< "after 6.0 s (--timeout)"
-  bool finds_cause = false;  ///< a worker timed out: the rank that is elsewhere is the cause
+struct ReadStacks {                          ///< show where the ranks are, and dispatch StacksRead
+  std::string why;                           ///< "after 6.0 s (--timeout)"
+  Milliseconds limit = Milliseconds::max();  ///< StacksRead comes after it at the latest
+  bool finds_cause = false;                  ///< a worker timed out: the rank that is elsewhere is the cause
 };
-struct SignalGroup {  ///< to each worker's process group, then SIGCONT for stopped ones
+struct GiveUpStacks {};  ///< no StacksRead follows
+struct SignalGroup {     ///< to each worker's process group, then SIGCONT for stopped ones
   int signal = 0;
 };
 struct StartGrace {  ///< one that runs already can only get shorter
@@ -114,26 +119,19 @@ struct StartSkew {  ///< dispatch SkewExpired after this time unless the attempt
   Milliseconds duration{0};
 };
 struct Finish {};
-// Messages to the coordinator.
 struct Join {};
-struct SendFailed {
-  int local_rank = 0;
-  ExitStatus status;
-};
-struct SendSucceeded {};
-struct SendStopped {};
-struct SendLeave {
-  rendezvous::Leave message;
+struct Send {  ///< to the coordinator
+  rendezvous::FromAgent message;
 };
 struct Abandon {  ///< no more messages: for the others this node is lost
   std::string why;
 };
 }  // namespace action
 
-using Action = std::variant<action::SpawnWorkers, action::CancelSpawn, action::ReadStacks, action::SignalGroup,
-                            action::StartGrace, action::KillGroup, action::CheckGone, action::CloseOutput,
-                            action::StartSkew, action::Finish, action::Join, action::SendFailed, action::SendSucceeded,
-                            action::SendStopped, action::SendLeave, action::Abandon>;
+using Action =
+    std::variant<action::Prepare, action::CancelPrepare, action::SpawnWorkers, action::ReadStacks, action::GiveUpStacks,
+                 action::SignalGroup, action::StartGrace, action::KillGroup, action::CheckGone, action::CloseOutput,
+                 action::StartSkew, action::Finish, action::Join, action::Send, action::Abandon>;
 
 /// A row of the machine's table: events that can come in a state, the states that may follow, and the actions that may
 /// be taken.
@@ -168,17 +166,17 @@ class GroupMachine {
   };
   GroupMachine(Rules rules, int local_world_size);
 
-  /// The only way to another state. Fails with `invalid_argument`, and changes no state, if the table has no row for
-  /// the event in this state, or the row does not have what the machine decided: a defect of ddrun. The message names
-  /// state and event.
-  [[nodiscard]] Result<std::vector<Action>> step(const Event& event);
+  /// The only way to another state. If the table has no row for the event in this state, or the row does not have what
+  /// the machine decided, which is a defect of ddrun, the job ends in order: Leave, whose text names state and event,
+  /// and a stop of the workers.
+  [[nodiscard]] std::vector<Action> step(const Event& event);
 
   [[nodiscard]] State state() const { return state_; }
   [[nodiscard]] int attempt() const { return attempt_; }
   /// The group is being taken down: workers that end now were stopped by ddrun.
-  [[nodiscard]] bool taking_down() const { return state_ == State::stopping || state_ == State::killing; }
-  /// While spawning: the group will be taken down, so the rest need not be started.
-  [[nodiscard]] bool is_stop_pending() const { return state_ == State::starting && stop_pending_; }
+  [[nodiscard]] bool taking_down() const { return state_ >= State::looking && state_ <= State::killing; }
+  /// There is no further attempt on this machine.
+  [[nodiscard]] bool job_is_ending() const { return job_is_ending_; }
   /// Local rank of the attempt's first failure.
   [[nodiscard]] std::optional<int> first_failure() const { return first_failure_; }
 
@@ -196,9 +194,12 @@ class GroupMachine {
     Actions actions;
   };
   Decision handle(const event::Start&);
+  Decision handle(const event::Prepared&);
   Decision handle(const event::Spawned&);
   Decision handle(const event::SpawnFailed&);
   Decision handle(const event::WorkerEnded&);
+  Decision handle(const event::WorkersKilled&);
+  Decision handle(const event::StacksRead&);
   Decision handle(const event::GroupGone&);
   Decision handle(const event::GraceExpired&);
   Decision handle(const event::KillExpired&);
@@ -207,10 +208,10 @@ class GroupMachine {
   Decision handle(const event::EndingSignal&);
   Decision handle(const event::ParentLost&);
   Decision handle(const event::SkewExpired&);
-  Decision handle(const event::RoundBegins&);
-  Decision handle(const event::StopOrdered&);
-  Decision handle(const event::VerdictReceived&);
-  Decision handle(const event::CoordinatorLost&);
+  Decision handle(const rendezvous::RoundBegins&);
+  Decision handle(const rendezvous::StopOrder&);
+  Decision handle(const rendezvous::VerdictMessage&);
+  Decision handle(const rendezvous::CoordinatorLost&);
 
   [[nodiscard]] Decision stay(Actions actions = {}) const { return {state_, std::move(actions)}; }
   /// `rest` with other actions before its own.
@@ -220,32 +221,39 @@ class GroupMachine {
   [[nodiscard]] bool job_succeeded() const;
   Decision handle_first_signal(const event::EndingSignal& ending);
   Decision handle_repeated_signal(const event::EndingSignal& ending);
-  Decision start_attempt();
   Actions start_skew();
   Decision all_succeeded();
   [[nodiscard]] static Decision finish();
   /// The Abandon that was delayed until no worker is left.
   Actions pending_abandon();
-  Decision end_job(Verdict verdict, int signal_for_workers);
-  /// ReadStacks before the rest if workers run.
-  [[nodiscard]] Decision after_stacks(action::ReadStacks stacks, Decision rest) const;
-  /// Now, or while spawning once that is over.
-  Decision take_down(int signal);
+  /// With the stacks read first if `stacks` says why and workers run.
+  Decision end_job(Verdict verdict, int signal_for_workers, action::ReadStacks stacks = {});
+  /// A failure of ddrun itself.
+  Actions cannot_go_on(std::string message, int code = exit_codes::launcher_failed);
+  Decision wrong_step(std::string what);
+  Decision take_down(int signal, action::ReadStacks stacks = {});
+  /// Where take_down() waits for stacks, it does no longer.
+  [[nodiscard]] Decision at_once(Decision rest) const;
+  [[nodiscard]] Milliseconds grace() const { return std::min(rules_.stop.grace, max_grace_); }
   [[nodiscard]] Decision stop_group(int signal) const;
   [[nodiscard]] static Decision kill();
+  [[nodiscard]] static action::Send leave(rendezvous::LeaveKind kind, int code, std::string text) {
+    return {rendezvous::Leave{kind, code, std::move(text)}};
+  }
 
   Rules rules_;
   int local_world_size_;
 
   State state_ = State::idle;
+  rendezvous::Round round_ = 0;
   int attempt_ = 0;
   std::set<int> running_;  ///< local ranks that have not ended
   std::optional<int> first_failure_;
   bool succeeded_ = false;      ///< all workers of this machine have
   bool only_node_ = false;      ///< the round has no other node
   bool skipped_round_ = false;  ///< it began while the job was ending here: no worker was started
-  bool stop_pending_ = false;   ///< take the attempt down once spawning is over
-  int stop_signal_ = 0;
+  /// What follows `preparing` and `looking`: a stop by this signal, or a kill by SIGKILL; 0: no stop.
+  int next_stop_ = 0;
   Milliseconds max_grace_ = Milliseconds::max();  ///< of the attempt's stop
   Verdict verdict_ = Verdict::success;
   bool job_is_ending_ = false;  ///< by a signal, a timeout or a failure of ddrun, or the verdict is known

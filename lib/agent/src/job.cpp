@@ -18,21 +18,35 @@ namespace {
 constexpr std::size_t own_descriptors = 64;
 constexpr std::size_t descriptors_per_worker = 8;
 
-}  // namespace
+/// What happens on other threads while this one may be blocked.
+void connect_to_sweeper(rendezvous::RendezvousOptions& options, process::SharedState* shared) {
+  options.on_lease_program = [shared](pid_t pid) { shared->helper_pid = pid; };
+  options.kill_workers = [shared] {
+    ++shared->link_kills;
+    return process::kill_workers_without_reaping();
+  };
+  options.on_workers_until = [shared](const rendezvous::WorkersUntil& until) {
+    constexpr process::OverdueWorkers::Clocks clocks[] = {process::OverdueWorkers::Clocks::none,
+                                                          process::OverdueWorkers::Clocks::sight,
+                                                          process::OverdueWorkers::Clocks::lead};
+    auto& page = shared->overdue;
+    const std::int64_t at = std::chrono::nanoseconds(until.at.time_since_epoch()).count();
+    const bool is_earlier = at < page.sight_ns.exchange(at);
+    page.interval_ns = std::chrono::nanoseconds(until.heartbeat).count();
+    page.written_ns = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
+    const auto clock = clocks[static_cast<int>(until.kind)];
+    const bool begins = page.clock == process::OverdueWorkers::Clocks::none && clock != page.clock;
+    if (begins) ++page.groups;
+    page.clock = clock;
+    if (begins || is_earlier) shared->wake_sweeper();
+  };
+  options.on_leads_until = [shared](lease::FenceClock::time_point until) {
+    shared->overdue.lead_ns = until.time_since_epoch().count();
+    shared->overdue.written_ns = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
+  };
+}
 
-Job::Job(const LaunchSpec& launch_spec, process::AgentContext& agent_context, JobHooks& job_hooks,
-         JobRecord& job_record, Preparation preparation, process::Launcher child_launcher, EventsFile opened_file,
-         boost::asio::io_context& event_loop, rendezvous::RendezvousOptions options)
-    : spec(launch_spec),
-      context(agent_context),
-      hooks(job_hooks),
-      record(job_record),
-      version(options.version),
-      prepared(std::move(preparation)),
-      launcher(std::move(child_launcher)),
-      events_file(std::move(opened_file)),
-      io(event_loop),
-      member(io.get_executor(), spec, record, events_file, std::move(options)) {}
+}  // namespace
 
 Result<Job*> Job::create(const LaunchSpec& spec, process::AgentContext& context, const char* const* environment,
                          const std::string& version, JobHooks& hooks, JobRecord& record) {
@@ -59,27 +73,7 @@ Result<Job*> Job::create(const LaunchSpec& spec, process::AgentContext& context,
   options.version = version;
   options.with_store = worker_env::uses_agent_store(spec, prepared->parent);
   options.on_listening = hooks.on_listening;
-  options.on_lease_program = [shared = context.shared](pid_t pid) { shared->helper_pid = pid; };
-  options.kill_workers = process::kill_workers_without_reaping;
-  options.on_workers_until = [shared = context.shared](const rendezvous::WorkersUntil& until) {
-    constexpr process::OverdueWorkers::Clocks clocks[] = {process::OverdueWorkers::Clocks::none,
-                                                          process::OverdueWorkers::Clocks::sight,
-                                                          process::OverdueWorkers::Clocks::lead};
-    auto& page = shared->overdue;
-    const std::int64_t at = std::chrono::nanoseconds(until.at.time_since_epoch()).count();
-    const bool is_earlier = at < page.sight_ns.exchange(at);
-    page.interval_ns = std::chrono::nanoseconds(until.heartbeat).count();
-    page.written_ns = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
-    const auto clock = clocks[static_cast<int>(until.kind)];
-    const bool begins = page.clock == process::OverdueWorkers::Clocks::none && clock != page.clock;
-    if (begins) ++page.groups;
-    page.clock = clock;
-    if (begins || is_earlier) shared->wake_sweeper();
-  };
-  options.on_leads_until = [shared = context.shared](lease::FenceClock::time_point until) {
-    shared->overdue.lead_ns = until.time_since_epoch().count();
-    shared->overdue.written_ns = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
-  };
+  connect_to_sweeper(options, context.shared);
   bool weak_secret = false;
   if (hooks.secret) {
     options.secret = std::move(hooks.secret);
@@ -94,19 +88,28 @@ Result<Job*> Job::create(const LaunchSpec& spec, process::AgentContext& context,
   }
   auto io = make_io_context();
   if (!io) return tl::unexpected(io.error());
-  auto* const job = new Job(spec, context, hooks, record, std::move(*prepared), std::move(*launcher),
-                            std::move(events_file), *io->release(), std::move(options));
-  if (auto opened = job->member.open(); !opened) return tl::unexpected(opened.error());
+  auto* const job = new Job{spec,
+                            context,
+                            hooks,
+                            record,
+                            version,
+                            std::move(*prepared),
+                            std::move(*launcher),
+                            std::move(events_file),
+                            *io->release()};
+  job->rendezvous = rendezvous::make_rendezvous(job->io.get_executor(), std::move(options),
+                                                [job](const rendezvous::ToAgent& told) { job->on_told(told); });
+  if (auto opened = job->rendezvous->open(); !opened) return tl::unexpected(opened.error());
   // Once in the job, not on each machine.
-  if (weak_secret && job->member.runs_coordinator()) say(Level::warning, rendezvous::weak_secret_message());
-  record.result().run_id = job->member.run_id();
+  if (weak_secret && job->rendezvous->runs_coordinator()) say(Level::warning, rendezvous::weak_secret_message());
+  record.result().run_id = job->rendezvous->run_id();
   return job;
 }
 
 std::string Job::label(std::string_view name) const {
   if (spec.log.label == Label::none) return {};
   const bool with_host = spec.rendezvous.several_machines() || spec.log.label == Label::host;
-  return concat("[", with_host ? member.ranks().host + ":" : "", name, "] ");
+  return concat("[", with_host ? ranks.host + ":" : "", name, "] ");
 }
 
 Result<std::vector<std::string>> Job::environment_without(const std::set<std::string_view>& names) const {
@@ -115,8 +118,8 @@ Result<std::vector<std::string>> Job::environment_without(const std::set<std::st
   of_no_rank.seed.reset();
   worker_env::WorkerFacts facts;
   facts.version = version;
-  facts.job_tag = member.run_id();
-  auto environment = worker_env::worker_environment(of_no_rank, member.ranks(), 0, prepared.parent, facts);
+  facts.job_tag = rendezvous->run_id();
+  auto environment = worker_env::worker_environment(of_no_rank, ranks, 0, prepared.parent, facts);
   if (environment) {
     std::erase_if(*environment, [&](const std::string& entry) { return names.count(entry_name(entry)) != 0; });
   }

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
+#include <functional>
+#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -11,8 +13,8 @@
 #include "ddrun/base/result.hpp"
 #include "ddrun/process/guard.hpp"
 #include "ddrun/process/launcher.hpp"
+#include "ddrun/rendezvous/rendezvous.hpp"
 #include "ddrun/spec/launch_spec.hpp"
-#include "job_member.hpp"
 #include "job_record.hpp"
 #include "preparation.hpp"
 
@@ -40,12 +42,9 @@ struct Job {
   process::Launcher launcher;
   EventsFile events_file;
   boost::asio::io_context& io;
-  JobMember member;
-
- private:
-  Job(const LaunchSpec& launch_spec, process::AgentContext& agent_context, JobHooks& job_hooks, JobRecord& job_record,
-      Preparation preparation, process::Launcher child_launcher, EventsFile opened_file,
-      boost::asio::io_context& event_loop, rendezvous::RendezvousOptions options);
+  std::shared_ptr<rendezvous::Rendezvous> rendezvous{};
+  rendezvous::RendezvousListener on_told{};  ///< to be set before rendezvous->join()
+  RankAssignment ranks{};                    ///< of the present round, or the last one
 };
 
 }  // namespace ddrun::agent

@@ -1,7 +1,6 @@
 #include "job_preload.hpp"
 
 #include <array>
-#include <boost/asio/post.hpp>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -38,7 +37,7 @@ constexpr std::array<std::string_view, 16> worker_variables{"RANK",
 
 }  // namespace
 
-JobPreload::JobPreload(Job& job, logs::Output& output, const process::JobCgroup& cgroup)
+JobPreload::JobPreload(Job& job, logs::Output& output, process::JobCgroup& cgroup)
     : job_(job),
       output_(output),
       cgroup_(cgroup),
@@ -49,12 +48,15 @@ bool JobPreload::may_restart() const {
   return job_.spec.restart.max_restarts > 0 || job_.spec.rendezvous.several_machines();
 }
 
-void JobPreload::prepare(std::function<void(const Result<void>&)> on_ready) {
+void JobPreload::begin(Done done) {
   refill_.cancel();
-  if (!spawner_.needs_server()) return fork(std::move(on_ready));
-  if (auto started = start_server(on_ready); !started) {
-    boost::asio::post(job_.io, [on_ready = std::move(on_ready), started] { on_ready(started); });
-  }
+  cgroup_.renew();  // standby workers enter it
+  const auto on_ready = [done = std::move(done)](const Result<void>& ready) {
+    if (ready) return done({});
+    done(event::SpawnFailed{ready.error().message, exit_code(ready.error().code)});
+  };
+  if (!spawner_.needs_server()) return fork(on_ready);
+  if (auto started = start_server(on_ready); !started) on_ready(started);
 }
 
 Result<void> JobPreload::start_server(std::function<void(const Result<void>&)> on_ready) {
@@ -97,7 +99,7 @@ void JobPreload::record_import() {
   result.preload = {job_.spec.preload, spawner_.import_time(), spawner_.import_memory(), before + 1};
   say(Level::info, concat("imported ", join(job_.spec.preload, ", "), " in ", format_duration(spawner_.import_time()),
                           ", ", format_size(static_cast<std::uint64_t>(spawner_.import_memory()) * 1024)));
-  Json event = {{"event", "preloaded"}, {"round", job_.member.ranks().round}, {"host", result.host}};
+  Json event = {{"event", "preloaded"}, {"round", job_.ranks.round}, {"host", result.host}};
   event.update(preload_json(*result.preload));
   job_.events_file.write_line(one_line(event));
 }

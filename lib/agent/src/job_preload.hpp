@@ -9,25 +9,24 @@
 #include "ddrun/preload/preload_spawner.hpp"
 #include "ddrun/process/job_cgroup.hpp"
 #include "job.hpp"
+#include "participant.hpp"
 
 namespace ddrun::agent {
 
 /// --preload on this machine: the server's environment and output, and when workers are forked. All is borrowed.
-class JobPreload {
+class JobPreload : public Participant, public StartStep {
  public:
-  JobPreload(Job& job, logs::Output& output, const process::JobCgroup& cgroup);
+  JobPreload(Job& job, logs::Output& output, process::JobCgroup& cgroup);
 
   [[nodiscard]] process::Spawner& spawner() { return spawner_; }
-  /// Gets standby workers for the next attempt ready, while no worker runs. `on_ready` is called once, later; it fails
-  /// if a module cannot be preloaded.
-  void prepare(std::function<void(const Result<void>&)> on_ready);
-  /// `on_ready` is called soon.
-  void cancel() { spawner_.cancel(); }
+  /// Gets standby workers for the next attempt ready; fails if a module cannot be preloaded.
+  void begin(Done done) override;
+  void cancel(int /*signal*/) override { spawner_.cancel(); }
   /// To be called when all workers of an attempt have been started: forks those of a restart.
   void on_workers_started();
   /// Before the job's cgroup is killed: new standby workers would enter it.
   void cancel_refill() { refill_.cancel(); }
-  void close() { spawner_.close(true); }
+  void close() override { spawner_.close(true); }
 
  private:
   Result<void> start_server(std::function<void(const Result<void>&)> on_ready);
@@ -38,7 +37,7 @@ class JobPreload {
 
   Job& job_;
   logs::Output& output_;
-  const process::JobCgroup& cgroup_;
+  process::JobCgroup& cgroup_;
   preload::PreloadSpawner spawner_;
   Alarm refill_;
 };

@@ -7,6 +7,7 @@
 
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/rendezvous/event_text.hpp"
 #include "ddrun/worker_env/program_path.hpp"
 #include "evidence.hpp"
 #include "worker_json.hpp"
@@ -38,6 +39,7 @@ JobRecord::JobRecord(const LaunchSpec& spec) : spec_(spec) {
 }
 
 void JobRecord::begin_attempt(int workers) {
+  begin_spawn();
   stop_begun_at_.reset();
   culprits_ = {};
   death_reasons_.begin_attempt(workers);
@@ -151,12 +153,12 @@ std::string JobRecord::describe_python(const WorkerEnd& end, const Preparation& 
 }
 
 void JobRecord::add_attempt(const GroupMachine& machine, WorkerGroup& group, const logs::Output& output,
-                            const Preparation& prepared, Clock::time_point attempt_started_at) {
+                            const Preparation& prepared) {
   AttemptResult attempt;
   attempt.attempt = machine.attempt();
   attempt.round = round_;
   attempt.node_rank = node_rank_;
-  attempt.ran = Clock::now() - attempt_started_at;
+  attempt.ran = Clock::now() - attempt_started_at_;
   const auto first = machine.first_failure();
   for (Worker& worker : group.workers()) {
     if (worker.end.pid == 0) continue;  // it was never started
@@ -245,6 +247,14 @@ std::string JobRecord::describe_restart(int restart) const {
   return concat(failure, "; restarting ", what, " (restart ", restart, budget, ")");
 }
 
+void JobRecord::announce_restart() {
+  if (spec_.rendezvous.several_machines() || result_.attempts.empty()) return;
+  const int restart = result_.attempts.back().attempt + 1;
+  if (std::exchange(announced_restart_, restart) == restart) return;
+  const std::string text = describe_restart(restart);
+  if (!text.empty()) say(Level::notice, text);
+}
+
 void JobRecord::forward_first_error(const Preparation& prepared) const {
   const auto outer = prepared.parent.find("TORCHELASTIC_ERROR_FILE");
   if (!outer || outer->empty() || result_.verdict != Verdict::worker_failed || result_.attempts.empty()) return;
@@ -266,11 +276,20 @@ bool JobRecord::writes_logs() const {
 void JobRecord::set_verdict(const GroupMachine& machine) {
   if (!result_.cause) result_.signal_sender = machine.signal_sender();
   if (!result_.cause && result_.verdict == Verdict::timed_out) result_.message = machine.message();
-  if (verdict_is_known_) return;
+  if (verdict_) return;
   result_.verdict = machine.verdict();
   result_.signal = machine.ending_signal();
   result_.message = machine.message();
   result_.launcher_code = machine.launcher_code();
+}
+
+std::string JobRecord::verdict_event() const {
+  rendezvous::VerdictMessage own;
+  own.kind = result_.verdict;
+  own.exit_code = exit_code(result_);
+  own.signal = result_.signal;
+  own.why = result_.message;
+  return rendezvous::event_text::verdict(round_, verdict_.value_or(own));
 }
 
 void JobRecord::fail(std::string message) {
@@ -329,7 +348,7 @@ std::string failure_text(const AttemptResult& attempt, WorkerEnd (*shorten)(Work
 }  // namespace
 
 void JobRecord::set_verdict(const rendezvous::VerdictMessage& verdict, bool runs_coordinator) {
-  verdict_is_known_ = true;
+  verdict_ = verdict;
   result_.verdict = verdict.kind;
   if (result_.verdict == Verdict::stopped_by_signal) result_.signal = verdict.signal;
   if (spec_.rendezvous.several_machines()) {

@@ -28,6 +28,8 @@ class JobRecord {
 
   /// To be called before an attempt's workers start.
   void begin_attempt(int workers);
+  /// Its time counts from here, after what precedes the workers.
+  void begin_spawn() { attempt_started_at_ = Clock::now(); }
   /// To be called before the group is stopped, after the workers' output was read: later output is a consequence. Only
   /// the first call of an attempt counts.
   void begin_stop();
@@ -37,7 +39,7 @@ class JobRecord {
   /// Records the ends of an attempt's workers and the first failure, once its output is closed. Reads error files, and
   /// the kernel's counters if a worker was killed.
   void add_attempt(const GroupMachine& machine, WorkerGroup& group, const logs::Output& output,
-                   const Preparation& prepared, Clock::time_point attempt_started_at);
+                   const Preparation& prepared);
 
   /// "rank 0 timed out" if this worker, which has just ended badly, or, when it has only lost a peer, another one says
   /// that it waited in vain for others; "rank 0 aborted" if it gives no reason. Else empty. Reads output of all, and
@@ -56,6 +58,8 @@ class JobRecord {
   /// "rank 1 (pid 4711) exited with code 3 after 2.1 s; restarting all 4 workers (restart 1 of 3)"; empty if the last
   /// attempt had no failure.
   [[nodiscard]] std::string describe_restart(int restart) const;
+  /// Says it on one machine, once: another round is certain.
+  void announce_restart();
   /// "rank 1 (pid 4711) exited with code 3 after 2.1 s: ValueError: no data" if a worker of this machine failed in the
   /// last attempt with its own reason; else empty. For several machines, where the coordinator announces a restart
   /// before the reason is known.
@@ -70,6 +74,8 @@ class JobRecord {
   /// Number and ranks of the present round.
   void begin_round(rendezvous::Round round, const RankAssignment& ranks);
   void add_node_report(const rendezvous::Log& report);
+  /// The line of --events: the coordinator's verdict, or this machine's own.
+  [[nodiscard]] std::string verdict_event() const;
 
   /// STOPPED for the coordinator: the last attempt's first failure, and all its workers if `whole`.
   [[nodiscard]] rendezvous::Stopped stopped_message(bool whole) const;
@@ -99,8 +105,10 @@ class JobRecord {
 
   const LaunchSpec& spec_;
   JobResult result_;
-  bool verdict_is_known_ = false;
+  std::optional<rendezvous::VerdictMessage> verdict_;
   Clock::time_point started_at_ = Clock::now();
+  Clock::time_point attempt_started_at_;
+  int announced_restart_ = 0;
   rendezvous::Round round_ = 0;
   int node_rank_ = 0;
   DeathReasons death_reasons_;

@@ -1,13 +1,35 @@
 #include "stack_pages.hpp"
 
+#include <time.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
+#include "ddrun/agent/job_socket_path.hpp"
 #include "ddrun/base/environment.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::agent {
+
+namespace {
+
+constexpr Milliseconds socket_delay{100};
+using Format = inspect::StackReader::Request::Format;
+
+}  // namespace
+
+StackPages::StackPages(Job& job, WorkerGroup& group, logs::Output& output, std::function<void()> on_answer)
+    : job_(job),
+      group_(group),
+      output_(output),
+      reader_(job.io.get_executor()),
+      on_answer_(std::move(on_answer)),
+      socket_(job.io.get_executor(), [this](const auto& request, const auto& reply) { answer(request, reply); }),
+      socket_timer_(job.io.get_executor()),
+      limit_(job.io.get_executor()) {}
 
 StackPages::Targets StackPages::targets() const {
   Targets targets;
@@ -17,25 +39,64 @@ StackPages::Targets StackPages::targets() const {
   return targets;
 }
 
-void StackPages::async_read(Targets ranks, Format format, std::function<void(std::string text)> done) {
-  reader_.async_read({"", std::move(ranks), "", format, job_.prepared.directory},
-                     [done = std::move(done)](auto answer) { done(std::move(answer.text)); });
-}
-
-void StackPages::async_show(const std::string& why, std::function<void(const inspect::StackPage&)> done) {
-  awaited_ = ++last_;
+void StackPages::async_show(const std::string& why, Milliseconds limit,
+                            std::function<void(const inspect::StackPage*)> done) {
+  done_ = std::move(done);
+  if (limit != Milliseconds::max()) {
+    limit_.set(Clock::now() + limit, [this] { std::exchange(done_, nullptr)(nullptr); });
+  }
   // Without log files the page is a temporary file, which stays.
   const bool has_logs = !output_.run_dir().empty();
   const std::string prefix = has_logs ? output_.attempt_dir() + "/stacks-"
                                       : concat(variable("TMPDIR").value_or("/tmp"), "/ddrun-stacks-", tag_, "-");
   inspect::StackReader::Request request{why, targets(), prefix, Format::text, job_.prepared.directory};
-  reader_.async_read(std::move(request), [this, number = last_, done = std::move(done)](const auto& answer) {
+  reader_.async_read(std::move(request), [this, number = ++number_](const auto& answer) {
     say(Level::notice, concat(answer.text, "  all threads: ", answer.file.empty() ? answer.file_error : answer.file));
     if (!answer.file.empty()) job_.record.result().stack_files.push_back(answer.file);
-    if (awaited_ != number) return;
-    awaited_ = 0;
-    done(answer.page);
+    if (number != number_ || !done_) return;
+    limit_.cancel();
+    std::exchange(done_, nullptr)(&answer.page);
   });
+}
+
+void StackPages::give_up() {
+  limit_.cancel();
+  done_ = nullptr;
+}
+
+void StackPages::open_socket_later() {
+  socket_timer_.set(Clock::now() + socket_delay, [this] {
+    const std::string runtime_dir(job_.prepared.parent.get("XDG_RUNTIME_DIR").value_or(""));
+    socket_.open(job_socket_folders(::geteuid(), runtime_dir), job_.context.shared->started_pid);
+  });
+}
+
+void StackPages::answer(const JobRequest& request, const JobSocket::Reply& reply) {
+  std::vector<int> ranks;
+  Targets asked;
+  for (const auto& target : targets()) {
+    if (target.pid != 0) ranks.push_back(target.rank);
+    if (request.includes(target.rank)) asked.push_back(target);
+  }
+  if (request.question == JobRequest::Question::job) {
+    const auto age = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - job_.record.started_at());
+    return reply(reply_line({{"tag", tag_},
+                             {"pid", job_.context.shared->started_pid.load()},
+                             {"run_id", job_.rendezvous->run_id()},
+                             {"program", job_.spec.program.name},
+                             {"ranks", ranks},
+                             {"started", ::time(nullptr) - age.count()}}));
+  }
+  if (ranks.empty()) return reply(error_reply("no worker of this job runs on this machine at present; ask again"));
+  if (asked.empty()) {
+    return reply(error_reply(concat("no such rank runs on this machine; give some of ", name_ranks(ranks))));
+  }
+  const auto format = request.as_json ? Format::json : Format::text;
+  reader_.async_read({"", std::move(asked), "", format, job_.prepared.directory},
+                     [this, as_json = request.as_json, reply](const auto& read) {
+                       on_answer_();
+                       reply(as_json ? concat(R"({"stacks":)", read.text, "}") : reply_line({{"text", read.text}}));
+                     });
 }
 
 }  // namespace ddrun::agent

@@ -26,11 +26,13 @@ constexpr Milliseconds stray_recheck_delay{200};
 }  // namespace
 
 Takedown::Takedown(boost::asio::any_io_executor executor, WorkerGroup& group, process::ChildWatcher& watcher,
-                   const GroupMachine& machine, process::JobCgroup& cgroup, Dispatch dispatch)
+                   const GroupMachine& machine, process::JobCgroup& cgroup, const process::SharedState& shared,
+                   Dispatch dispatch)
     : group_(group),
       watcher_(watcher),
       machine_(machine),
       cgroup_(cgroup),
+      shared_(shared),
       dispatch_(std::move(dispatch)),
       timer_(executor),
       strays_timer_(executor),
@@ -40,9 +42,25 @@ void Takedown::reap_earlier_exits() {
   if (sent_.empty()) watcher_.reap();
 }
 
-bool Takedown::has_caused(const ExitStatus& status) const {
-  if (!machine_.taking_down() || sent_.empty()) return false;
+void Takedown::note_kills() {
+  const Kills kills = kills_from_outside();
+  const Kills before = std::exchange(noted_kills_, kills);
+  if (kills == before) return;
+  if (kills.first != before.first) {
+    const Clock::time_point since{std::chrono::nanoseconds(shared_.overdue.stood_still_since_ns)};
+    say(Level::warning, concat("workers were killed by ddrun: this agent had stood still for ",
+                               format_duration(Clock::now() - since), "; stopping the workers, to join again"));
+  }
+  dispatch_(event::WorkersKilled{});
+}
+
+bool Takedown::has_caused(const ExitStatus& status) {
   const auto* signaled = std::get_if<Signaled>(&status);
+  if (signaled != nullptr && signaled->signal == SIGKILL && were_workers_killed()) {
+    note_kills();
+    return true;
+  }
+  if (!machine_.taking_down() || sent_.empty()) return false;
   return signaled == nullptr || sent_.count(signaled->signal) != 0;
 }
 

@@ -3,14 +3,18 @@
 #include <signal.h>
 
 #include <boost/asio/any_io_executor.hpp>
+#include <cstdint>
 #include <functional>
 #include <set>
+#include <utility>
 
 #include "ddrun/base/alarm.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/process/child_watcher.hpp"
+#include "ddrun/process/guard.hpp"
 #include "ddrun/process/job_cgroup.hpp"
 #include "group_machine.hpp"
+#include "participant.hpp"
 #include "worker_group.hpp"
 
 namespace ddrun::agent {
@@ -19,18 +23,20 @@ namespace ddrun::agent {
 inline constexpr Milliseconds resweep_interval{50};
 
 /// Takes the group down for GroupMachine: sends signals, runs the grace timer, kills, and detects when no process is
-/// left. Records the signals sent, to tell a stopped worker from one that ended by itself.
-class Takedown {
+/// left. Knows who has signalled workers, to tell a stopped worker from one that ended by itself.
+class Takedown : public Participant {
  public:
   using Dispatch = std::function<void(const Event&)>;
 
   /// All is borrowed. `dispatch` is also called from within check_gone() and on_child_exit().
   Takedown(boost::asio::any_io_executor executor, WorkerGroup& group, process::ChildWatcher& watcher,
-           const GroupMachine& machine, process::JobCgroup& cgroup, Dispatch dispatch);
+           const GroupMachine& machine, process::JobCgroup& cgroup, const process::SharedState& shared,
+           Dispatch dispatch);
 
   /// Forgets the signals of the attempt before.
-  void begin_attempt() {
+  void begin_attempt() override {
     sent_.clear();
+    seen_kills_ = noted_kills_ = kills_from_outside();
     signaled_strays_.clear();
     survivors_reported_ = recheck_scheduled_ = false;
     grace_ends_ = Deadline::max();
@@ -45,7 +51,7 @@ class Takedown {
   /// To be called when a worker has ended or an orphan was reaped.
   void on_child_exit();
   /// The grace timer stands still while the workers are stopped; timers for SIGKILL do not.
-  void set_paused(bool still) {
+  void set_paused(bool still) override {
     if (still && machine_.state() != State::stopping) return;
     timer_.set_paused(still);
     survivor_report_.set_paused(still);
@@ -60,10 +66,17 @@ class Takedown {
 
   /// SIGKILL was sent in the present attempt.
   [[nodiscard]] bool has_killed() const { return sent_.count(SIGKILL) != 0; }
-  /// Whether a worker that just ended with this status was stopped by ddrun.
-  [[nodiscard]] bool has_caused(const ExitStatus& status) const;
+  /// The link's thread or the sweeper has killed workers of this attempt, because this thread stood still.
+  [[nodiscard]] bool were_workers_killed() const { return kills_from_outside() != seen_kills_; }
+  /// Dispatches WorkersKilled once if they were.
+  void note_kills();
+  /// Whether a worker that just ended with this status was stopped by ddrun; also notes kills.
+  [[nodiscard]] bool has_caused(const ExitStatus& status);
 
  private:
+  /// By the sweeper and by the link's thread, so far.
+  using Kills = std::pair<std::uint32_t, std::uint32_t>;
+  [[nodiscard]] Kills kills_from_outside() const { return {shared_.overdue.kills, shared_.link_kills}; }
   /// Before the first signal: workers that are dead by now ended by themselves.
   void reap_earlier_exits();
   void kill_all();
@@ -79,9 +92,12 @@ class Takedown {
   process::ChildWatcher& watcher_;
   const GroupMachine& machine_;
   process::JobCgroup& cgroup_;
+  const process::SharedState& shared_;
   Dispatch dispatch_;
   Alarm timer_;         ///< of the grace time, then of the next SIGKILL
   std::set<int> sent_;  ///< signals of the present attempt's stop
+  Kills seen_kills_;    ///< before this attempt
+  Kills noted_kills_;   ///< that were dispatched
   Clock::time_point grace_begun_;
   Deadline grace_ends_ = Deadline::max();
   Alarm strays_timer_;  ///< until strays are signalled, while stopping

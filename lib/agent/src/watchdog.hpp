@@ -19,6 +19,7 @@
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 #include "job_record.hpp"
+#include "participant.hpp"
 #include "worker_group.hpp"
 
 namespace ddrun::agent {
@@ -113,7 +114,7 @@ class FileTimer {
 
 /// Sends processes of the job whose timer has expired the signal that they requested (FileTimer), and records it as the
 /// reason of their end.
-class Watchdog {
+class Watchdog : public Participant {
  public:
   /// `group` and `record` are borrowed.
   Watchdog(boost::asio::any_io_executor executor, WorkerGroup& group, JobRecord& record);
@@ -123,9 +124,9 @@ class Watchdog {
   [[nodiscard]] const std::string& path() const { return timer_.path(); }
   /// As FileTimer::renew, at the start of an attempt.
   Result<void> renew() { return timer_.renew(); }
-  void close() { timer_.close(); }
+  void close() override { timer_.close(); }
   /// While the workers are stopped.
-  void set_paused(bool still) { timer_.set_paused(still); }
+  void set_paused(bool still) override { timer_.set_paused(still); }
 
  private:
   void expired(const std::vector<TimerRequest>& timers);

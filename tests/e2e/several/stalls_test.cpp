@@ -135,6 +135,8 @@ TEST_CASE("Workers of an agent that loses its coordinator while it waits for a d
   const auto outcomes = agents.finish();
   INFO(shown(outcomes));
   CHECK(outcomes[1].code() == 125);
+  CHECK_FALSE(has(outcomes[1].err, "killed by SIGKILL"));
+  CHECK(has(outcomes[1].err, "rank 1 killed by ddrun (SIGKILL)"));
 }
 
 TEST_CASE("An agent that was given up for its silence comes back, and the job goes on with it") {

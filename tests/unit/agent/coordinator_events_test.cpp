@@ -6,6 +6,7 @@
 using namespace ddrun;
 using namespace ddrun::agent;
 using ddrun::test::stop_with_term;
+using ddrun::test::then_stop;
 using ddrun::test::Walk;
 
 namespace {
@@ -22,7 +23,7 @@ Walk running(bool runs_coordinator = false) {
   Walk walk(rules(runs_coordinator));
   REQUIRE(walk.on(event::Start{}) == "join");
   REQUIRE(walk.machine.state() == State::rendezvous);
-  REQUIRE(walk.on(event::RoundBegins{0}) == "spawn 0");
+  REQUIRE(walk.on(test::round_begins(0)) == "spawn 0");
   walk.on(event::Spawned{});
   REQUIRE(walk.machine.state() == State::running);
   return walk;
@@ -39,27 +40,27 @@ std::string gone(Walk& walk) {
 TEST_CASE("a failure is reported at once, and the coordinator decides what follows") {
   Walk walk = running();
   CHECK(walk.ended(1, Exited{3}) == "send failed 1, " + stop_with_term);
-  CHECK(walk.on(event::StopOrdered{}).empty());
+  CHECK(walk.on(test::stop_order()).empty());
   CHECK(walk.ended(0, Exited{4}).empty());
   CHECK(walk.machine.first_failure() == 1);
   CHECK(gone(walk) == "send stopped");
   SECTION("another round, with the number of restarts that the job has had") {
-    CHECK(walk.on(event::RoundBegins{7}) == "spawn 7");
+    CHECK(walk.on(test::round_begins(7)) == "spawn 7");
     CHECK(walk.machine.attempt() == 7);
     CHECK_FALSE(walk.machine.first_failure());
   }
-  SECTION("the end") { CHECK(walk.on(event::VerdictReceived{}) == "finish"); }
+  SECTION("the end") { CHECK(walk.on(rendezvous::VerdictMessage{}) == "finish"); }
 }
 
 TEST_CASE("a group is stopped for a failure elsewhere") {
   Walk walk = running();
-  SECTION("while it runs") { CHECK(walk.on(event::StopOrdered{SIGINT}) == "signal 2, grace 30000, check"); }
-  SECTION("without a signal that matters") { CHECK(walk.on(event::StopOrdered{}) == stop_with_term); }
+  SECTION("while it runs") { CHECK(walk.on(test::stop_order(SIGINT)) == "signal 2, grace 30000, check"); }
+  SECTION("without a signal that matters") { CHECK(walk.on(test::stop_order()) == stop_with_term); }
   CHECK(walk.machine.taking_down());
   CHECK(walk.ended(0, Signaled{SIGTERM, false}).empty());
   CHECK_FALSE(walk.machine.first_failure());
   CHECK(gone(walk) == "send stopped");
-  CHECK(walk.on(event::RoundBegins{1}) == "spawn 1");
+  CHECK(walk.on(test::round_begins(1)) == "spawn 1");
 }
 
 TEST_CASE("success on this node is not yet success of the job") {
@@ -68,38 +69,44 @@ TEST_CASE("success on this node is not yet success of the job") {
   CHECK(walk.ended(1, Exited{0}) == "send succeeded, " + stop_with_term);
   CHECK(gone(walk) == "send stopped");
   CHECK(walk.machine.state() == State::rendezvous);
-  SECTION("the others as well") { CHECK(walk.on(event::VerdictReceived{}) == "finish"); }
+  SECTION("the others as well") { CHECK(walk.on(rendezvous::VerdictMessage{}) == "finish"); }
   SECTION("another failed, and all start again") {
-    CHECK(walk.on(event::StopOrdered{}).empty());
-    CHECK(walk.on(event::RoundBegins{1}) == "spawn 1");
+    CHECK(walk.on(test::stop_order()).empty());
+    CHECK(walk.on(test::round_begins(1)) == "spawn 1");
   }
 }
 
 TEST_CASE("workers of a node that has lost sight of its coordinator have a shorter grace time") {
-  const event::StopOrdered lost{0, Milliseconds{5'000}};
+  const auto lost = test::stop_order(0, Milliseconds{5'000});
   SECTION("from SIGTERM on") {
     Walk walk = running();
     CHECK(walk.on(lost) == "signal 15, grace 5000, check");
     CHECK(gone(walk) == "send stopped");
-    walk.on(event::RoundBegins{1});
+    walk.on(test::round_begins(1));
     walk.on(event::Spawned{});
-    CHECK(walk.on(event::StopOrdered{}) == stop_with_term);  // the next one has its whole grace
+    CHECK(walk.on(test::stop_order()) == stop_with_term);  // the next one has its whole grace
   }
   SECTION("while they are being spawned, whatever is ordered before or after") {
     Walk walk(rules());
     walk.on(event::Start{});
-    walk.on(event::RoundBegins{0});
-    const bool before = GENERATE(true, false);
-    if (before) walk.on(event::StopOrdered{});
-    walk.on(lost);
-    if (!before) walk.on(event::StopOrdered{});
-    CHECK(walk.on(event::Spawned{}) == "signal 15, grace 5000, check");
+    walk.on(test::round_begins(0));
+    SECTION("before") {
+      CHECK(walk.on(test::stop_order()) == stop_with_term);
+      CHECK(walk.on(lost) == "grace 5000");
+    }
+    SECTION("after") {
+      CHECK(walk.on(lost) == "signal 15, grace 5000, check");
+      CHECK(walk.on(test::stop_order()) == "grace 5000");
+    }
+    CHECK(walk.on(event::Spawned{}).empty());
+    CHECK(walk.machine.state() == State::stopping);
   }
   SECTION("also if they are being stopped already") {
     Walk walk = running();
-    CHECK(walk.on(event::StopOrdered{}) == stop_with_term);
+    CHECK(walk.on(test::stop_order()) == stop_with_term);
     CHECK(walk.on(lost) == "grace 5000");
-    CHECK(walk.on(event::GraceExpired{}) == "stacks, kill, check");
+    CHECK(walk.on(event::GraceExpired{}) == "stacks");
+    CHECK(walk.on(lost) == "give up, kill, check");
     CHECK(walk.on(lost).empty());
   }
   SECTION("but never a longer one") {
@@ -107,7 +114,7 @@ TEST_CASE("workers of a node that has lost sight of its coordinator have a short
     short_grace.stop = ddrun::test::grace(Milliseconds{2'000});
     Walk walk(short_grace);
     walk.on(event::Start{});
-    walk.on(event::RoundBegins{0});
+    walk.on(test::round_begins(0));
     walk.on(event::Spawned{});
     CHECK(walk.on(lost) == "signal 15, grace 2000, check");
     CHECK(walk.on(lost).empty());
@@ -148,21 +155,21 @@ TEST_CASE("the agent that runs the coordinator ends last") {
     CHECK(walk.signal(SIGINT) == "send leave 2, signal 2, grace 30000, check");
     CHECK(gone(walk) == "send stopped");
     CHECK(walk.machine.state() == State::rendezvous);
-    SECTION("once the verdict is known") { CHECK(walk.on(event::VerdictReceived{}) == "finish"); }
+    SECTION("once the verdict is known") { CHECK(walk.on(rendezvous::VerdictMessage{}) == "finish"); }
     SECTION("unless a second signal comes") { CHECK(walk.signal(SIGINT) == "finish"); }
   }
   SECTION("while it waits") {
     Walk walk(rules(true));
     walk.on(event::Start{});
     CHECK(walk.signal(SIGTERM) == "send leave 15");
-    CHECK(walk.on(event::VerdictReceived{}) == "finish");
+    CHECK(walk.on(rendezvous::VerdictMessage{}) == "finish");
   }
 }
 
 TEST_CASE("a lost coordinator is the end") {
   SECTION("while workers run") {
     Walk walk = running();
-    CHECK(walk.on(event::CoordinatorLost{"gone"}) == stop_with_term);
+    CHECK(walk.on(rendezvous::CoordinatorLost{"gone"}) == stop_with_term);
     CHECK(gone(walk) == "send stopped, finish");
     CHECK(walk.machine.verdict() == Verdict::node_lost);
     CHECK(walk.machine.message() == "gone");
@@ -170,14 +177,14 @@ TEST_CASE("a lost coordinator is the end") {
   SECTION("but not for one that leaves") {
     Walk walk = running();
     walk.signal(SIGINT);
-    CHECK(walk.on(event::CoordinatorLost{"gone"}).empty());
+    CHECK(walk.on(rendezvous::CoordinatorLost{"gone"}).empty());
     CHECK(gone(walk) == "send stopped, finish");
     CHECK(walk.machine.verdict() == Verdict::stopped_by_signal);
   }
   SECTION("nor after the verdict") {
     Walk walk = running();
-    CHECK(walk.on(event::VerdictReceived{}) == stop_with_term);
-    CHECK(walk.on(event::CoordinatorLost{"gone"}).empty());
+    CHECK(walk.on(rendezvous::VerdictMessage{}) == stop_with_term);
+    CHECK(walk.on(rendezvous::CoordinatorLost{"gone"}).empty());
     CHECK(gone(walk) == "send stopped, finish");
     CHECK(walk.machine.verdict() == Verdict::success);
   }
@@ -186,15 +193,16 @@ TEST_CASE("a lost coordinator is the end") {
 TEST_CASE("an end of the job on this node ends it on all nodes") {
   SECTION("the time limit") {
     Walk walk = running();
-    CHECK(walk.on(event::JobTimeout{}) == "send leave 124, stacks, " + stop_with_term);
+    CHECK(walk.on(event::JobTimeout{}) == "send leave 124, stacks 15000, grace 30000");
+    CHECK(walk.on(event::StacksRead{}) == then_stop);
     CHECK(gone(walk) == "send stopped");
-    CHECK(walk.on(event::RoundBegins{1}).empty());
-    CHECK(walk.on(event::VerdictReceived{}) == "finish");
+    CHECK(walk.on(test::round_begins(1)).empty());
+    CHECK(walk.on(rendezvous::VerdictMessage{}) == "finish");
   }
   SECTION("processes that cannot be killed") {
     Walk walk = running();
     walk.ended(0, Exited{1});
-    walk.on(event::GraceExpired{});
+    walk.grace_expires();
     CHECK(walk.on(event::KillExpired{"pid 7 (sleep)"}) == "send leave 125, close");
   }
 }
@@ -207,10 +215,10 @@ TEST_CASE("a round that begins while the job ends here is not started, and its s
   SECTION("after a signal") { told = walk.signal(SIGINT); }
   SECTION("after the time limit") { told = walk.on(event::JobTimeout{}); }
   CHECK(told.starts_with("send "));
-  CHECK(walk.on(event::RoundBegins{0}).empty());
-  CHECK(walk.on(event::StopOrdered{SIGINT}) == "send stopped");
-  CHECK(walk.on(event::StopOrdered{SIGINT}).empty());
-  CHECK(walk.on(event::VerdictReceived{}) == "finish");
+  CHECK(walk.on(test::round_begins(0)).empty());
+  CHECK(walk.on(test::stop_order(SIGINT)) == "send stopped");
+  CHECK(walk.on(test::stop_order(SIGINT)).empty());
+  CHECK(walk.on(rendezvous::VerdictMessage{}) == "finish");
 }
 
 TEST_CASE("without its guard an agent abandons the job") {
@@ -218,8 +226,8 @@ TEST_CASE("without its guard an agent abandons the job") {
     Walk walk = running();
     // Other nodes take the end of its connection for the end of its workers, so it comes after that.
     CHECK(walk.on(event::ParentLost{"guard"}) == stop_with_term);
-    CHECK(walk.on(event::GraceExpired{}) == "stacks, kill, check");
-    CHECK(walk.on(event::GroupGone{}) == "abandon, close");
+    CHECK(walk.on(event::GraceExpired{}) == "stacks");
+    CHECK(walk.on(event::GroupGone{}) == "give up, abandon, close");
     CHECK(walk.on(event::OutputClosed{}) == "send stopped, finish");
   }
   SECTION("while it waits") {
@@ -235,20 +243,21 @@ TEST_CASE("the first success starts the timer of --exit-skew") {
   SECTION("on several nodes") {
     Walk walk(with_skew);
     walk.on(event::Start{});
-    walk.on(event::RoundBegins{0});
+    walk.on(test::round_begins(0));
     walk.on(event::Spawned{});
     CHECK(walk.ended(0, Exited{0}) == "skew 5000");
-    CHECK(walk.on(event::SkewExpired{}) == "send leave 124, stacks, " + stop_with_term);
+    CHECK(walk.on(event::SkewExpired{}) == "send leave 124, stacks 15000, grace 30000");
     CHECK(walk.machine.message() == "local rank 1 still ran 5.0 s after the first worker had ended well (--exit-skew)");
   }
   SECTION("on one node") {
     Walk walk(with_skew, 3);
     walk.on(event::Start{});
-    walk.on(event::RoundBegins{0, true});
+    walk.on(test::round_begins(0, true));
     walk.on(event::Spawned{});
     CHECK(walk.ended(2, Exited{0}) == "skew 5000");
     CHECK(walk.ended(0, Exited{0}).empty());
-    CHECK(walk.on(event::SkewExpired{}) == "send leave 124, stacks, " + stop_with_term);
+    CHECK(walk.on(event::SkewExpired{}) == "send leave 124, stacks 15000, grace 30000");
+    CHECK(walk.on(event::StacksRead{}) == then_stop);
     CHECK(gone(walk) == "send stopped");
     CHECK(walk.machine.verdict() == Verdict::timed_out);
     CHECK(walk.machine.message() == "rank 1 still ran 5.0 s after the first worker had ended well (--exit-skew)");
@@ -256,14 +265,14 @@ TEST_CASE("the first success starts the timer of --exit-skew") {
   SECTION("one that ends before all are spawned") {
     Walk walk(with_skew);
     walk.on(event::Start{});
-    walk.on(event::RoundBegins{0, true});
+    walk.on(test::round_begins(0, true));
     CHECK(walk.ended(0, Exited{0}).empty());
     CHECK(walk.on(event::Spawned{}) == "skew 5000");
   }
   SECTION("in time") {
     Walk walk(with_skew);
     walk.on(event::Start{});
-    walk.on(event::RoundBegins{0, true});
+    walk.on(test::round_begins(0, true));
     walk.on(event::Spawned{});
     walk.ended(0, Exited{0});
     CHECK(walk.ended(1, Exited{0}) == "send succeeded, " + stop_with_term);
@@ -276,7 +285,7 @@ TEST_CASE("the first success starts the timer of --exit-skew") {
 TEST_CASE("events after the success of the only node change nothing") {
   Walk walk(rules(GENERATE(false, true)));
   walk.on(event::Start{});
-  walk.on(event::RoundBegins{0, true});
+  walk.on(test::round_begins(0, true));
   walk.on(event::Spawned{});
   walk.ended(0, Exited{0});
   walk.ended(1, Exited{0});

@@ -11,6 +11,7 @@ using ddrun::test::describe;
 using ddrun::test::grace;
 using ddrun::test::restarts;
 using ddrun::test::stop_with_term;
+using ddrun::test::then_stop;
 using ddrun::test::Walk;
 
 namespace {
@@ -25,7 +26,7 @@ Walk failed_up_to(State state) {
   if (state == State::running) return walk;
   walk.ended(0, Exited{3});
   if (state == State::stopping) return walk;
-  if (state == State::killing) walk.on(event::GraceExpired{});
+  if (state == State::killing) walk.grace_expires();
   if (state == State::closing || state == State::finished) walk.on(event::GroupGone{});
   if (state == State::finished) walk.on(event::OutputClosed{});
   REQUIRE(walk.machine.state() == state);
@@ -105,15 +106,15 @@ TEST_CASE("all workers end before the last was spawned") {
   SECTION("well") {
     walk.ended(0, Exited{0});
     walk.ended(1, Exited{0});
-    CHECK_FALSE(walk.machine.is_stop_pending());
+    CHECK(walk.machine.state() == State::starting);
     CHECK(walk.on(event::Spawned{}) == stop_with_term);
     end(walk);
     CHECK(walk.verdict() == Verdict::success);
   }
   SECTION("badly") {
-    walk.ended(1, Exited{4});
-    walk.ended(0, Exited{5});
-    CHECK(walk.on(event::Spawned{}) == stop_with_term);
+    CHECK(walk.ended(1, Exited{4}) == stop_with_term);
+    CHECK(walk.ended(0, Exited{5}).empty());
+    CHECK(walk.on(event::Spawned{}).empty());
     CHECK(walk.machine.first_failure() == 1);
     end(walk);
     CHECK(walk.verdict() == Verdict::worker_failed);
@@ -123,10 +124,14 @@ TEST_CASE("all workers end before the last was spawned") {
 TEST_CASE("a failure to spawn ends the job without a restart") {
   Walk walk(restarts(5));
   walk.on(event::Start{});
+  std::string stop = stop_with_term;
   SECTION("without a failure before") {}
-  SECTION("after a worker has failed") { walk.ended(0, Exited{1}); }
+  SECTION("after a worker has failed") {
+    CHECK(walk.ended(0, Exited{1}) == stop_with_term);
+    stop = "";
+  }
   SECTION("after a worker has ended well") { walk.ended(0, Exited{0}); }
-  CHECK(walk.on(event::SpawnFailed{"too many processes", 126}) == stop_with_term);
+  CHECK(walk.on(event::SpawnFailed{"too many processes", 126}) == stop);
   CHECK_FALSE(walk.will_restart());
   CHECK(walk.ended(1, Exited{1}).empty());
   end(walk);
@@ -164,7 +169,7 @@ TEST_CASE("an ending signal cancels the restart in each state") {
   bool finished = false;
   SECTION("stopping") { CHECK(walk.signal(SIGTERM) == "signal 15"); }
   SECTION("killing") {
-    walk.on(event::GraceExpired{});
+    walk.grace_expires();
     CHECK(walk.signal(SIGTERM).empty());
   }
   SECTION("closing") {
@@ -214,7 +219,7 @@ TEST_CASE("the second ending signal kills at once") {
     walk.run();
     walk.on(event::JobTimeout{});
     CHECK(walk.signal(SIGINT).empty());
-    CHECK(walk.signal(SIGINT) == "kill, check");
+    CHECK(walk.signal(SIGINT) == "give up, kill, check");
     end(walk);
     CHECK(walk.verdict() == Verdict::timed_out);
   }
@@ -241,7 +246,8 @@ TEST_CASE("the time limit, or a lost parent, ends the job in each state") {
   SECTION("idle") { CHECK(walk.on(what) == "finish"); }
   SECTION("running") {
     walk.run();
-    CHECK(walk.on(what) == (time_is_up ? "stacks, " : "") + stop_with_term);
+    CHECK(walk.on(what) == (time_is_up ? "stacks 15000, grace 30000" : stop_with_term));
+    if (time_is_up) CHECK(walk.on(event::StacksRead{}) == then_stop);
     end(walk);
   }
   SECTION("stopping before a restart") {
@@ -286,7 +292,7 @@ TEST_CASE("no restart beside processes that cannot be killed") {
   Walk walk(restarts(3));
   walk.run();
   walk.ended(0, Exited{1});
-  walk.on(event::GraceExpired{});
+  walk.grace_expires();
   CHECK(walk.will_restart());
   CHECK(walk.on(event::KillExpired{"pid 7 (sleep)"}) == "close");
   CHECK_FALSE(walk.will_restart());
@@ -354,12 +360,22 @@ TEST_CASE("an exit code may forbid the restart") {
 TEST_CASE("stacks are read before a stop that a hang suggests, while workers run") {
   Walk walk;
   walk.run();
-  SECTION("SIGQUIT") { CHECK(walk.signal(SIGQUIT) == "stacks, signal 3, grace 30000, check"); }
+  SECTION("SIGQUIT") {
+    CHECK(walk.signal(SIGQUIT) == "stacks 15000, grace 30000");
+    CHECK(walk.on(event::StacksRead{}) == "give up, signal 3, grace 30000, check");
+  }
   SECTION("another signal") { CHECK(walk.signal(SIGINT) == "signal 2, grace 30000, check"); }
   SECTION("a worker that waited in vain") {
-    CHECK(walk.on(event::WorkerEnded{1, Exited{1}, "rank 1 timed out"}) == "stacks, " + stop_with_term);
-    CHECK(walk.ended(0, Exited{1}).empty());
-    CHECK(walk.on(event::GraceExpired{}) == "kill, check");
+    CHECK(walk.on(event::WorkerEnded{1, Exited{1}, "rank 1 timed out"}) == "stacks 15000, grace 30000");
+    SECTION("and another one that still runs then") {
+      CHECK(walk.on(event::StacksRead{}) == then_stop);
+      CHECK(walk.ended(0, Exited{1}).empty());
+      CHECK(walk.on(event::GraceExpired{}) == "kill, check");
+    }
+    SECTION("and the last one, whose end is not held up by the page") {
+      CHECK(walk.ended(0, Exited{1}) == then_stop);
+      CHECK(walk.on(event::GroupGone{}) == "close");
+    }
   }
   SECTION("the last one that waited in vain") {
     walk.ended(0, Exited{0});
@@ -367,6 +383,86 @@ TEST_CASE("stacks are read before a stop that a hang suggests, while workers run
   }
   SECTION("the end of the grace time") {
     walk.ended(0, Exited{1});
-    CHECK(walk.on(event::GraceExpired{}) == "stacks, kill, check");
+    CHECK(walk.on(event::GraceExpired{}) == "stacks");
+    CHECK(walk.on(event::StacksRead{}) == "give up, kill, check");
+  }
+  SECTION("the end of the grace time while a stop waits for them") {
+    walk.on(event::JobTimeout{});
+    CHECK(walk.on(event::GraceExpired{}) == "give up, kill, check");
+  }
+}
+
+TEST_CASE("what is ordered while stacks are read replaces what follows them, or ends the reading") {
+  GroupMachine::Rules rules;
+  rules.stop = grace(Milliseconds{30'000});
+  Walk walk(rules);
+  walk.on(event::Start{});
+  walk.on(test::round_begins(0));
+  walk.on(event::Spawned{});
+  const bool before_kill = GENERATE(false, true);
+  CAPTURE(before_kill);
+  walk.on(before_kill ? Event(test::stop_order()) : Event(event::WorkerEnded{1, Exited{1}, "rank 1 timed out"}));
+  if (before_kill) walk.on(event::GraceExpired{});
+  REQUIRE(walk.machine.state() == State::looking);
+  const std::string at_once = before_kill ? "give up, kill, check" : then_stop;
+  SECTION("the coordinator's answer to the failure can wait") {
+    CHECK(walk.on(test::stop_order()).empty());
+    CHECK(walk.on(event::StacksRead{}) == at_once);
+  }
+  SECTION("an order by a signal elsewhere") { CHECK(walk.on(test::stop_order(SIGINT)) == at_once); }
+  SECTION("an order to kill") { CHECK(walk.on(test::stop_order(SIGKILL)) == "give up, kill, check"); }
+  SECTION("an order with a bound, whose grace time counts from here") {
+    const std::string soon = before_kill ? at_once : "give up, signal 15, grace 5000, check";
+    CHECK(walk.on(test::stop_order(0, Milliseconds{5'000})) == soon);
+  }
+  SECTION("the verdict") { CHECK(walk.on(rendezvous::VerdictMessage{}) == at_once); }
+  SECTION("the loss of the coordinator") { CHECK(walk.on(rendezvous::CoordinatorLost{"gone"}) == at_once); }
+  SECTION("the loss of the guard") { CHECK(walk.on(event::ParentLost{"guard"}) == at_once); }
+  SECTION("a kill from outside") { CHECK(walk.on(event::WorkersKilled{}) == "give up, kill, check"); }
+  SECTION("a signal, and a second one") {
+    CHECK(walk.signal(SIGINT) == "send leave 2");
+    CHECK(walk.on(test::stop_order(SIGINT)).empty());
+    SECTION("at once") { CHECK(walk.signal(SIGINT) == "give up, kill, check"); }
+    SECTION("never") {
+      const std::string signal = before_kill ? at_once : "give up, signal 2, grace 30000, check";
+      CHECK(walk.on(event::StacksRead{}) == signal);
+    }
+  }
+}
+
+TEST_CASE("what precedes the workers is cancelled, and ends before the attempt does") {
+  GroupMachine::Rules rules;
+  rules.stop = grace(Milliseconds{30'000});
+  Walk walk(rules);
+  walk.prepares = true;
+  walk.on(event::Start{});
+  CHECK(walk.on(test::round_begins(0)) == "prepare");
+  SECTION("not at all") {
+    CHECK(walk.on(event::Prepared{}) == "spawn 0");
+    CHECK(walk.machine.state() == State::starting);
+  }
+  SECTION("by a signal") {
+    CHECK(walk.signal(SIGINT) == "send leave 2, cancel 15");
+    CHECK(walk.on(test::stop_order(SIGINT)).empty());
+    SECTION("and a second one") { CHECK(walk.signal(SIGINT) == "cancel 9"); }
+    const bool killed = GENERATE(false, true);
+    const Event ended = killed ? Event(event::SpawnFailed{"--before failed"}) : Event(event::Prepared{});
+    CHECK(walk.on(ended).ends_with("check"));
+    CHECK(walk.machine.verdict() == Verdict::stopped_by_signal);
+  }
+  SECTION("by a stop elsewhere, of any kind") {
+    CHECK(walk.on(test::stop_order()) == "cancel 15");
+    SECTION("then by a kill") {
+      CHECK(walk.on(test::stop_order(SIGKILL)) == "cancel 9");
+      CHECK(walk.on(event::Prepared{}) == "kill, check");
+    }
+    SECTION("then with a bound") {
+      CHECK(walk.on(test::stop_order(0, Milliseconds{5'000})).empty());
+      CHECK(walk.on(event::Prepared{}) == "signal 15, grace 5000, check");
+    }
+  }
+  SECTION("by its own failure") {
+    CHECK(walk.on(event::SpawnFailed{"--before failed on a", 3}) == "send leave 3, " + stop_with_term);
+    CHECK(walk.machine.message() == "--before failed on a");
   }
 }

@@ -19,14 +19,23 @@ namespace ddrun::test {
 /// The first actions of a stop.
 inline const std::string stop_with_term = "signal 15, grace 30000, check";
 
+/// The same when the stacks have been read.
+inline const std::string then_stop = "give up, " + stop_with_term;
+
 /// Names of actions, in order: "signal 15, grace 30000, check".
 inline std::string describe(const std::vector<agent::Action>& actions) {
   struct Name {
     std::string operator()(const agent::action::SpawnWorkers& spawn) const {
       return "spawn " + std::to_string(spawn.attempt);
     }
-    std::string operator()(const agent::action::CancelSpawn&) const { return "cancel spawn"; }
-    std::string operator()(const agent::action::ReadStacks&) const { return "stacks"; }
+    std::string operator()(const agent::action::Prepare&) const { return "prepare"; }
+    std::string operator()(const agent::action::CancelPrepare& cancel) const {
+      return "cancel " + std::to_string(cancel.signal);
+    }
+    std::string operator()(const agent::action::ReadStacks& read) const {
+      return read.limit == Milliseconds::max() ? "stacks" : "stacks " + std::to_string(read.limit.count());
+    }
+    std::string operator()(const agent::action::GiveUpStacks&) const { return "give up"; }
     std::string operator()(const agent::action::SignalGroup& sent) const {
       return "signal " + std::to_string(sent.signal);
     }
@@ -41,13 +50,14 @@ inline std::string describe(const std::vector<agent::Action>& actions) {
     }
     std::string operator()(const agent::action::Finish&) const { return "finish"; }
     std::string operator()(const agent::action::Join&) const { return "join"; }
-    std::string operator()(const agent::action::SendFailed& failed) const {
-      return "send failed " + std::to_string(failed.local_rank);
-    }
-    std::string operator()(const agent::action::SendSucceeded&) const { return "send succeeded"; }
-    std::string operator()(const agent::action::SendStopped&) const { return "send stopped"; }
-    std::string operator()(const agent::action::SendLeave& leave) const {
-      return "send leave " + std::to_string(leave.message.code);
+    std::string operator()(const agent::action::Send& send) const {
+      if (const auto* failed = std::get_if<rendezvous::Failed>(&send.message)) {
+        return "send failed " + std::to_string(failed->local_rank);
+      }
+      if (std::holds_alternative<rendezvous::Succeeded>(send.message)) return "send succeeded";
+      if (std::holds_alternative<rendezvous::Stopped>(send.message)) return "send stopped";
+      const auto& leave = std::get<rendezvous::Leave>(send.message);
+      return leave.text.starts_with("internal error") ? "wrong step" : "send leave " + std::to_string(leave.code);
     }
     std::string operator()(const agent::action::Abandon&) const { return "abandon"; }
   };
@@ -59,7 +69,7 @@ inline std::string describe(const std::vector<agent::Action>& actions) {
 /// The coordinator of a job on one machine: turns actions of the machine into events.
 class OneMachine {
  public:
-  OneMachine(const RestartPolicy& restart, const StopPolicy& stop, int workers) : restart_(restart), workers_(workers) {
+  OneMachine(const RestartPolicy& restart, const StopPolicy& stop, int workers) {
     rendezvous::CoordinatorOptions options;
     options.host = "a";
     options.single_member = true;
@@ -70,7 +80,7 @@ class OneMachine {
     spec.stop = stop;
     join_.agent_id = "1";
     join_.host = "a";
-    join_.local_world_size = static_cast<std::uint32_t>(workers_);
+    join_.local_world_size = static_cast<std::uint32_t>(workers);
     join_.settings = rendezvous::join_settings(spec);
   }
 
@@ -79,22 +89,9 @@ class OneMachine {
     using namespace agent::action;
     if (std::holds_alternative<Join>(action)) {
       coordinator_->join(1, join_, {}, now);
-    } else if (const auto* failed = std::get_if<SendFailed>(&action)) {
-      rendezvous::Failed message;
-      message.round = round_;
-      message.local_rank = message.rank = failed->local_rank;
-      message.by_signal = std::holds_alternative<Signaled>(failed->status);
-      message.code =
-          message.by_signal ? std::get<Signaled>(failed->status).signal : std::get<Exited>(failed->status).code;
-      message.may_restart = message.by_signal || restart_.no_restart_on.count(message.code) == 0;
-      coordinator_->receive(1, message, now);
-    } else if (std::holds_alternative<SendSucceeded>(action)) {
-      coordinator_->receive(1, rendezvous::Succeeded{round_}, now);
-    } else if (std::holds_alternative<SendStopped>(action)) {
-      coordinator_->receive(1, rendezvous::Stopped{round_}, now);
-    } else if (const auto* leave = std::get_if<SendLeave>(&action)) {
-      ends_ = true;
-      coordinator_->receive(1, leave->message, now);
+    } else if (const auto* send = std::get_if<Send>(&action)) {
+      ends_ = ends_ || std::holds_alternative<rendezvous::Leave>(send->message);
+      coordinator_->receive(1, send->message, now);
     } else if (const auto* abandon = std::get_if<Abandon>(&action)) {
       ends_ = true;
       coordinator_->receive(
@@ -115,15 +112,14 @@ class OneMachine {
         if (const auto* open = std::get_if<rendezvous::Open>(&*one.message)) {
           coordinator_->receive(1, rendezvous::Opened{open->round, 1}, now);
         } else if (const auto* start = std::get_if<rendezvous::Start>(&*one.message)) {
-          round_ = start->round;
           another_round_ = false;
-          events.emplace_back(agent::event::RoundBegins{start->ranks.restart_count, true});
+          events.emplace_back(rendezvous::RoundBegins{start->round, start->ranks});
         } else if (const auto* stop = std::get_if<rendezvous::Stop>(&*one.message)) {
           another_round_ = stop->another_round;
-          events.emplace_back(agent::event::StopOrdered{stop->signal});
+          events.emplace_back(rendezvous::StopOrder{stop->another_round, stop->why, stop->signal});
         } else if (const auto* verdict = std::get_if<rendezvous::VerdictMessage>(&*one.message)) {
           verdict_ = verdict->kind;
-          events.emplace_back(agent::event::VerdictReceived{});
+          events.emplace_back(*verdict);
         }
       }
     }
@@ -136,11 +132,8 @@ class OneMachine {
   [[nodiscard]] std::optional<Clock::time_point> next_deadline() const { return coordinator_->next_deadline(); }
 
  private:
-  RestartPolicy restart_;
-  int workers_;
   std::unique_ptr<rendezvous::Coordinator> coordinator_;
   rendezvous::Join join_;
-  rendezvous::Round round_ = 0;
   bool another_round_ = false;
   bool ends_ = false;
   std::optional<agent::Verdict> verdict_;
@@ -168,11 +161,9 @@ struct Walk {
     return std::chrono::duration_cast<Milliseconds>(*job->next_deadline() - now);
   }
 
-  /// The actions; "refused" if the table has no row for the event.
+  /// The actions; "wrong step" and others if the table has no row for the event.
   std::string on(const agent::Event& event) {
-    refused.clear();
     std::string text = describe(happens(event));
-    if (!refused.empty()) return "refused";
     if (const auto length = pause()) text += (text.empty() ? "pause " : ", pause ") + std::to_string(length->count());
     return text;
   }
@@ -184,6 +175,11 @@ struct Walk {
     return on(agent::event::EndingSignal{number, "pid 7 (sh)", at_once});
   }
 
+  /// With workers that still run, whose stacks are read.
+  void grace_expires() {
+    on(agent::event::GraceExpired{});
+    on(agent::event::StacksRead{});
+  }
   /// Two workers run.
   Walk& run() {
     on(agent::event::Start{});
@@ -196,7 +192,7 @@ struct Walk {
   [[nodiscard]] int restarts_used() const { return job->restarts_used(); }
 
   agent::GroupMachine machine;
-  std::string refused;  ///< the error of the last event, if the table has no row for it
+  bool prepares = false;  ///< Prepare takes time; else Prepared follows at once
   Clock::time_point now{std::chrono::hours(1)};
 
  private:
@@ -214,21 +210,34 @@ struct Walk {
     std::vector<agent::Action> left;
     const auto decide = [&](const std::vector<agent::Event>& which) {
       for (const auto& event : which) {
-        auto actions = machine.step(event);
-        if (!actions) refused = actions.error().message;
-        else
-          for (auto& action : *actions) waiting.push_back(std::move(action));
+        for (auto& action : machine.step(event)) waiting.push_back(std::move(action));
       }
     };
     for (decide(events); !waiting.empty(); waiting.pop_front()) {
-      if (job && job->take(waiting.front(), now)) decide(job->events(now));
-      else left.push_back(waiting.front());
+      if (!prepares && std::holds_alternative<agent::action::Prepare>(waiting.front())) {
+        decide({agent::event::Prepared{}});
+      } else if (job && job->take(waiting.front(), now)) {
+        decide(job->events(now));
+      } else {
+        left.push_back(waiting.front());
+      }
     }
     return left;
   }
 
   std::shared_ptr<OneMachine> job;
 };
+
+inline rendezvous::RoundBegins round_begins(int restart_count, bool only_node = false) {
+  rendezvous::RoundBegins begins{1, {}};
+  begins.ranks.restart_count = restart_count;
+  begins.ranks.node_count = only_node ? 1 : 2;
+  return begins;
+}
+
+inline rendezvous::StopOrder stop_order(int signal = 0, Milliseconds max_grace = Milliseconds::max()) {
+  return {true, "", signal, max_grace};
+}
 
 inline RestartPolicy restarts(int count, Milliseconds backoff = Milliseconds{0}) {
   RestartPolicy policy;

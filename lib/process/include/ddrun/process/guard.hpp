@@ -78,6 +78,8 @@ struct SharedState {
   char cgroup[512] = {};
   std::atomic<int> cgroup_decided{0};
   OverdueWorkers::Page overdue;
+  /// How often a thread of the agent has killed the workers because the main thread was blocked.
+  std::atomic<std::uint32_t> link_kills{0};
   /// Programs that are no workers (helper::mirror_running).
   std::atomic<pid_t> helpers[32]{};
   /// A helper program of the agent that is given time to exit after the agent's death, before it is killed; 0: none.
