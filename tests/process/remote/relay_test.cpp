@@ -79,32 +79,41 @@ class Host {
     return ::poll(&ready, 1, 20'000) == 1;
   }
 
-  /// All frames until end-of-file.
-  [[nodiscard]] std::vector<Got> read_all() const {
-    std::string greeting;
+  /// Reads until a frame of this type has come, or to end-of-file.
+  void read_to(std::optional<FrameType> last) {
     const std::string marker = frames_marker(build);
     std::vector<char> chunk(64 << 10);
-    FrameReader frames;
-    std::vector<Got> all;
-    bool framed = false;
-    for (ssize_t n; (n = ::read(from_.get(), chunk.data(), chunk.size())) > 0;) {
+    const auto has_come = [&] {
+      return last && std::any_of(all_.begin(), all_.end(), [&](const Got& one) { return one.type == *last; });
+    };
+    for (ssize_t n; !has_come() && (n = ::read(from_.get(), chunk.data(), chunk.size())) > 0;) {
       std::string_view bytes(chunk.data(), static_cast<std::size_t>(n));
-      if (!framed) {
-        greeting += bytes;
-        const auto at = greeting.find(marker);
+      if (!framed_) {
+        greeting_ += bytes;
+        const auto at = greeting_.find(marker);
         if (at == std::string::npos) continue;
-        framed = true;
-        bytes = std::string_view(greeting).substr(at + marker.size());
+        framed_ = true;
+        bytes = std::string_view(greeting_).substr(at + marker.size());
       }
-      REQUIRE(frames.feed(bytes, [&](const Frame& frame) { all.push_back({frame.type, std::string(frame.payload)}); }));
+      REQUIRE(frames_.feed(bytes, [&](const Frame& frame) {
+        all_.push_back({frame.type, std::string(frame.payload)});
+      }));
     }
-    return all;
+  }
+  /// All frames until end-of-file.
+  [[nodiscard]] const std::vector<Got>& read_all() {
+    read_to({});
+    return all_;
   }
 
  private:
   pid_t pid_ = -1;
   UniqueFd to_;
   UniqueFd from_;
+  std::string greeting_;
+  bool framed_ = false;
+  FrameReader frames_;
+  std::vector<Got> all_;
 };
 
 std::string of_type(const std::vector<Got>& all, FrameType type) {
@@ -182,7 +191,7 @@ TEST_CASE("A report of any size arrives whole") {
 }
 
 TEST_CASE("Signals that do not end a job do not end a host that waits for its part") {
-  const Host host([](const Bootstrap&, const HeadConnection&) { return 0; });
+  Host host([](const Bootstrap&, const HeadConnection&) { return 0; });
   REQUIRE(host.is_up());
   for (const int signal : {SIGUSR1, SIGUSR2, SIGRTMIN}) host.signal(signal);
   host.start();
@@ -190,7 +199,7 @@ TEST_CASE("Signals that do not end a job do not end a host that waits for its pa
 }
 
 TEST_CASE("A signal that comes with the part of the job waits until its ddrun handles signals") {
-  const Host host([](const Bootstrap&, const HeadConnection&) { return receives(SIGUSR1, 20) ? 0 : 1; });
+  Host host([](const Bootstrap&, const HeadConnection&) { return receives(SIGUSR1, 20) ? 0 : 1; });
   host.start();
   host.send(FrameType::signal, signal_payload(SIGUSR1));
   CHECK(of_type(host.read_all(), FrameType::ended) == "0");
@@ -200,7 +209,7 @@ TEST_CASE("The end of the job ends a host that is in no round, and what it says 
   const bool in_round = GENERATE(false, true);
   CAPTURE(in_round);
   const TemporaryDirectory directory;
-  const Host host([&](const Bootstrap&, const HeadConnection& head) {
+  Host host([&](const Bootstrap&, const HeadConnection& head) {
     if (in_round) head.report_round();
     ddrun::test::write_file(directory.file("up"), "");
     const bool told = receives(SIGTERM, in_round ? 1 : 20);
@@ -210,6 +219,7 @@ TEST_CASE("The end of the job ends a host that is in no round, and what it says 
   });
   host.start();
   REQUIRE(wait_until([&] { return ::access(directory.file("up").c_str(), F_OK) == 0; }));
+  if (in_round) host.read_to(FrameType::in_round);  // the relay knows
   host.send(FrameType::over);
   const auto all = host.read_all();
   CHECK(of_type(all, FrameType::ended) == (in_round ? "4" : "3"));
