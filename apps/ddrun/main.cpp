@@ -14,13 +14,11 @@
 #include "ddrun/agent/agent.hpp"
 #include "ddrun/agent/ci.hpp"
 #include "ddrun/agent/job_result.hpp"
-#include "ddrun/agent/report.hpp"
 #include "ddrun/base/build_info.hpp"
 #include "ddrun/base/environment.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/io_context.hpp"
 #include "ddrun/base/messages.hpp"
-#include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/cluster/agent_starter.hpp"
 #include "ddrun/cluster/detect.hpp"
@@ -86,33 +84,11 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
   }
   const agent::CiService ci = agent::detect_ci(launch.ci, Environment(environ));
   hooks.fold = agent::ci_fold(ci, spec.program.name);
-  int code = 0;
-  std::optional<Error> report_error;
-  hooks.on_result = [&](agent::JobResult& result) {
-    std::string text = agent::failure_report(result, launch.messages.color);
-    if (ci == agent::CiService::github && !text.empty()) text = agent::escape_runner_commands(std::move(text));
-    code = agent::exit_code(result);
-    // A text that could not be written is a failure.
-    const bool shown = !text.empty() && (part == nullptr || part->runs_coordinator || !result.cause);
-    if (shown && !say_text(text) && code == 0) code = exit_codes::launcher_failed;
-    result.add_lost_output(dropped_output());
-    if (!spec.report_file) return;
-    // A job that was not started may have failed because of this file, whose directory must not be made then.
-    const bool refused = result.verdict == agent::Verdict::launcher_failed && result.attempts.empty();
-    if (refused && !agent::check_report_file(*spec.report_file)) return;
-    auto written = agent::write_report(*spec.report_file, agent::json_report(result));
-    if (!written && !refused) report_error = written.error();
-  };
+  hooks.reports = {ci, launch.messages.color, part != nullptr, part == nullptr || part->runs_coordinator,
+                   spec.report_file};
   const agent::JobResult result = agent::run_job(spec, context, environ, build_info().version, std::move(hooks));
   hint_misplaced_option(launch, result);
-  if (ci == agent::CiService::github && result.is_whole_job && part == nullptr) {
-    agent::report_to_github(agent::json_report(result));
-  }
-  if (report_error) {
-    say_error(report_error->message);
-    if (code == 0) code = exit_codes::launcher_failed;
-  }
-  return code;
+  return result.code;
 }
 
 /// On a host of --hosts.

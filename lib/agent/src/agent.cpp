@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "ddrun/agent/job_result.hpp"
+#include "ddrun/agent/report.hpp"
 #include "ddrun/base/alarm.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
@@ -176,7 +177,7 @@ class Agent : private Participant {
   void on_output_closed();
   void on_output_flushed();
   void remove_private_directory();
-  /// Completes the result and passes it to the caller's hook, once.
+  /// Completes the result and writes the reports, once.
   void publish_result();
 
   Job& job_;
@@ -513,7 +514,7 @@ void Agent::publish_result() {
   job_.events_file.redirect_to({});
   say_text(job_.hooks.fold.ends);
   published_ = record_.finish(output_, job_.prepared);
-  if (job_.hooks.on_result) job_.hooks.on_result(*published_);
+  write_reports(*published_, job_.hooks.reports);
   if (published_->console_bytes_lost > 0) {
     job_.events_file.write_line(output_lost_event(published_->host, published_->console_bytes_lost));
   }
@@ -563,7 +564,7 @@ JobResult run_job(const LaunchSpec& spec, process::AgentContext& context, const 
   refused.verdict = Verdict::launcher_failed;
   refused.message = agent.error().message;
   refused.launcher_code = exit_code(agent.error().code);
-  if (hooks.on_result) hooks.on_result(refused);
+  write_reports(refused, hooks.reports);
   return std::move(refused);
 }
 

@@ -11,6 +11,8 @@
 #include "atomic_file.hpp"
 #include "ddrun/agent/ci.hpp"
 #include "ddrun/agent/job_result.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/event_text.hpp"
 #include "evidence.hpp"
@@ -183,6 +185,28 @@ Result<void> write_report(const std::string& path, const std::string& json) {
   }
   if (!written) return fail(written.error().code, "--report: " + written.error().message, written.error().cause);
   return written;
+}
+
+void write_reports(JobResult& result, const ReportSinks& sinks) {
+  result.code = exit_code(result);
+  const auto fails = [&result] {
+    if (result.code == 0) result.code = exit_codes::launcher_failed;
+  };
+  const bool in_github = sinks.ci == CiService::github;
+  std::string text = failure_report(result, sinks.color);
+  if (in_github && !text.empty()) text = escape_runner_commands(std::move(text));
+  if (!text.empty() && (sinks.shows_cause || !result.cause) && !say_text(text)) fails();
+  result.add_lost_output(dropped_output());
+  // A job that was not started may have failed because of this file, whose directory must not be made then.
+  const bool refused = result.verdict == Verdict::launcher_failed && result.attempts.empty();
+  if (sinks.file && (!refused || check_report_file(*sinks.file))) {
+    auto written = write_report(*sinks.file, json_report(result));
+    if (!written && !refused) {
+      say_error(written.error().message);
+      fails();
+    }
+  }
+  if (in_github && result.is_whole_job && !sinks.is_part) report_to_github(json_report(result));
 }
 
 }  // namespace ddrun::agent

@@ -7,6 +7,7 @@
 
 #include "ddrun/agent/ci.hpp"
 #include "ddrun/agent/job_result.hpp"
+#include "ddrun/agent/report.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/process/guard.hpp"
 #include "ddrun/rendezvous/secret.hpp"
@@ -16,10 +17,9 @@ namespace ddrun::agent {
 
 /// What a caller of run_job() may pass and receive besides its result.
 struct JobHooks {
-  /// Called once, with the result that run_job returns, when no process of the job is left on this machine. It may add
-  /// what it could not show. The coordinator's agent calls it last, so that its report replaces the others' where they
-  /// share a path.
-  std::function<void(JobResult&)> on_result;
+  /// Written when no process of the job is left on this machine. The coordinator's agent is the last to do so: where
+  /// machines share a path, its report replaces the others'.
+  ReportSinks reports;
 
   /// Folds the output on stderr (ci.hpp) on the machine whose report is the whole job's.
   CiFold fold;

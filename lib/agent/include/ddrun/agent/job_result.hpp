@@ -142,6 +142,7 @@ struct JobResult {
   std::string signal_sender;                        ///< "pid 4711 (slurmstepd)" if known
   std::string message;                              ///< for launcher_failed: what went wrong and what to do
   int launcher_code = exit_codes::launcher_failed;  ///< for launcher_failed: 125, 126 or 127
+  int code = 0;                                     ///< ddrun's exit code, once the reports are written
   std::string run_id;
   std::string host;     ///< short host name
   std::string program;  ///< as given by the user

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
+#include "ddrun/agent/ci.hpp"
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/result.hpp"
 
@@ -25,5 +27,18 @@ namespace ddrun::agent {
 /// Checks, before the job begins, that a report can be written to `path`. Fails with `invalid_argument` for a
 /// directory, with `unavailable` if the file's directory is not writable.
 [[nodiscard]] Result<void> check_report_file(const std::string& path);
+
+/// Where a job's result goes from this machine.
+struct ReportSinks {
+  CiService ci = CiService::none;
+  bool color = false;
+  bool is_part = false;               ///< of a job of --hosts: the annotation is the head's
+  bool shows_cause = true;            ///< the console has the failure report also where the cause is on another machine
+  std::optional<std::string> file{};  ///< --report
+};
+
+/// Writes failure_report() to the console, the file, and GitHub's annotation and summary; adds to the result what the
+/// console did not take, and sets its `code`.
+void write_reports(JobResult& result, const ReportSinks& sinks);
 
 }  // namespace ddrun::agent
