@@ -60,7 +60,7 @@ gvisor_packages() { # a kernel of its own that lacks some system calls; not ever
 clang_packages() { echo clang libclang-rt-dev lld; } # the second has its sanitizers and libFuzzer
 package_packages() { echo rpm python3 python3-venv; }
 aarch64_packages() { echo g++-aarch64-linux-gnu qemu-user-static; } # the emulator runs what the build has to run
-lint_packages() { echo clang-format clang-tidy clang shellcheck git; }
+lint_packages() { echo clang-format clang-tidy clang shellcheck universal-ctags git; }
 pytorch_packages() { echo python3-venv; }
 rival_packages() { echo mpich libmpich-dev openmpi-bin libopenmpi-dev libgloo-dev iperf3 parallel redis-server time gdb; }
 

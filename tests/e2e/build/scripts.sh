@@ -4,7 +4,7 @@ set -euo pipefail
 source_dir=$1
 fail() { echo "FAILED: $*"; exit 1; }
 cd /
-for script in quickstart test setup lint fuzz package; do
+for script in quickstart test setup lint fuzz package structure; do
   path=$source_dir/scripts/$script
   [ -x "$path" ] || fail "$path cannot be executed"
   help=$("$path" --help)
