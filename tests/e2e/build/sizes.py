@@ -53,7 +53,7 @@ functions = (
     + numbered(38, "  void f{0}();\n") + "  class Impl;\n};\nclass C::Impl {\n  int one_ = 0;\n  void go() {}\n};\n"
     + numbered(38, "void C::f{0}() {{}}\n") + "}\n"
 )
-function = "namespace ddrun {\nnamespace {\nint work(int x) {\n" + lines(57) + "  return x;\n}\n}\n}\n"
+function = "namespace ddrun {\nnamespace {\nint work(int x) {\n" + lines(54) + "  const auto f = [] {\n    step();\n  };\n  return x;\n}\n}\n}\n"
 at_limits = {
     "lib/a/include/values.hpp": members,
     "lib/a/src/c.cpp": functions,
