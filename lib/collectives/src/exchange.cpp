@@ -1,7 +1,6 @@
 #include "exchange.hpp"
 
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>

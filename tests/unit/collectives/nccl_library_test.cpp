@@ -9,7 +9,6 @@
 #include "ddrun/test/files.hpp"
 #include "gpu/cuda.hpp"
 #include "gpu/nccl_rendezvous.hpp"
-#include "gpu/nccl_search.hpp"
 #include "ranks.hpp"
 
 using namespace ddrun;

@@ -7,7 +7,6 @@
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/collectives/communicator.hpp"
-#include "gpu/waiting.hpp"
 
 namespace ddrun::collectives {
 

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
@@ -72,6 +75,35 @@ struct Driver {
 using CancelCheck = std::function<Result<void>()>;
 /// For waits that end only with the work or at the deadline.
 inline Result<void> never_cancel() { return {}; }
+
+/// Polls `done`, such as the state of a GPU's work. Spins at first, as most waits are short, then sleeps up to half a
+/// millisecond. Calls `cancel_check` about once a millisecond; an error from it ends the wait. `done` returns
+/// Result<bool>. Fails with `timeout`, naming `what`.
+template <class Done>
+[[nodiscard]] Result<void> wait_until(Done done, const CancelCheck& cancel_check, Deadline deadline,
+                                      const std::string& what) {
+  using std::chrono::microseconds;
+  constexpr microseconds spin_time{200};
+  constexpr microseconds max_pause{500};
+  constexpr microseconds cancel_check_interval{1000};
+  const auto start = Clock::now();
+  auto next_cancel_check = start + cancel_check_interval;
+  microseconds pause{10};
+  while (true) {
+    const Result<bool> is_done = done();
+    if (!is_done) return tl::unexpected(is_done.error());
+    if (*is_done) return {};
+    const auto now = Clock::now();
+    if (now >= deadline) return fail(Errc::timeout, what + " did not end in time");
+    if (now >= next_cancel_check) {
+      if (Result<void> proceed = cancel_check(); !proceed) return proceed;
+      next_cancel_check = now + cancel_check_interval;
+    }
+    if (now - start < spin_time) continue;
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, max_pause);
+  }
+}
 
 /// A GPU of this process: its primary context and one stream, which executes everything in order. Arrays and events
 /// keep it alive. Errors are `unavailable`, with the driver's text.

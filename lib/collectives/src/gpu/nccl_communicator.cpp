@@ -14,8 +14,6 @@
 #include "exchange.hpp"
 #include "gpu/cuda.hpp"
 #include "gpu/device_memory.hpp"
-#include "gpu/event_ring.hpp"
-#include "gpu/nccl_buffers.hpp"
 #include "gpu/nccl_library.hpp"
 #include "gpu/nccl_rendezvous.hpp"
 #include "gpu/nccl_session.hpp"
@@ -24,6 +22,88 @@
 namespace ddrun::collectives {
 
 namespace {
+
+/// Marks in a stream's work, which show its progress: recorded and waited for in the same order. On one thread.
+class EventRing {
+ public:
+  /// Creates events until there are `count`; call it while no mark is open. Events are kept for the next use.
+  [[nodiscard]] Result<void> reserve(const std::shared_ptr<cuda::Device>& device, std::size_t count) {
+    while (events_.size() < count) {
+      auto event = cuda::Event::make(device, cuda::Event::Kind::order);
+      if (!event) return tl::unexpected(event.error());
+      events_.push_back(std::move(*event));
+    }
+    return {};
+  }
+
+  /// Marks that were recorded and not waited for.
+  [[nodiscard]] std::size_t open() const { return recorded_ - passed_; }
+  [[nodiscard]] std::size_t size() const { return events_.size(); }
+
+  /// With size() marks open, take the oldest and wait for it first. That limits the work in flight.
+  [[nodiscard]] Result<void> record() { return events_[recorded_++ % events_.size()].record(); }
+  [[nodiscard]] const cuda::Event& take_oldest() { return events_[passed_++ % events_.size()]; }
+
+ private:
+  std::vector<cuda::Event> events_;
+  std::size_t recorded_ = 0;
+  std::size_t passed_ = 0;
+};
+
+/// Each rank's communicator allocates 1 to 3 GiB on a machine with eight GPUs, less with fewer.
+constexpr std::size_t max_communicator_room = std::size_t{2} << 30U;
+/// Before 2.22 NCCL connects a communicator, and allocates for it, when it is made and not when it is first used.
+constexpr int first_lazy_version = 22200;
+
+/// Null where ncclMemAlloc() is unavailable: old libraries and drivers, no peer access.
+std::shared_ptr<std::byte> memory_of_nccl(const nccl::Library& library, const std::shared_ptr<cuda::Device>& device,
+                                          std::size_t bytes) {
+  void* memory = nullptr;
+  if (!library.registers_buffers() || library.mem_alloc(&memory, bytes) != nccl::success) return nullptr;
+  return {static_cast<std::byte*>(memory), [device, free = library.mem_free](std::byte* data) {
+            if (!device->is_unusable() && device->use()) (void)free(data);
+          }};
+}
+
+/// Fails with `invalid_argument` if two buffers of `bytes` for each of `ranks` on the device do not leave room for what
+/// NCCL itself allocates. For all of them, so call it before any allocates.
+Result<void> check_room(const nccl::Library& library, const cuda::Device& device, std::size_t bytes, int ranks) {
+  const auto free = device.free_memory();
+  if (!free) return tl::unexpected(free.error());
+  const std::size_t share = *free / static_cast<std::size_t>(ranks);
+  // See NcclSession: the one that is used is split off another.
+  const std::size_t communicators = library.comm_split != nullptr && library.version < first_lazy_version ? 2 : 1;
+  const std::size_t nccl_room = std::min(communicators * max_communicator_room, share / 2);
+  if (bytes <= (share - nccl_room) / 2) return {};
+  return fail(Errc::invalid_argument,
+              concat("two buffers of ", bytes >> 20U, " MiB and ", nccl_room >> 20U,
+                     " MiB for NCCL do not fit into the ", *free >> 20U, " MiB that are free on ", device.name(),
+                     ranks == 1 ? "" : concat(" for ", ranks, " ranks")));
+}
+
+/// The two device buffers.
+struct NcclBuffers {
+  /// Fails with `unavailable` if the device refuses.
+  [[nodiscard]] static Result<NcclBuffers> make(const nccl::Library& library,
+                                                const std::shared_ptr<cuda::Device>& device, std::size_t bytes) {
+    const std::size_t some = std::max<std::size_t>(bytes, 1);
+    NcclBuffers made{memory_of_nccl(library, device, some), memory_of_nccl(library, device, some), bytes, true};
+    if (made.send != nullptr && made.recv != nullptr) return made;
+    made = {nullptr, nullptr, bytes, false};
+    for (std::shared_ptr<std::byte>* const to : {&made.send, &made.recv}) {
+      auto array = cuda::Array::make(device, some);
+      if (!array) return tl::unexpected(array.error());
+      const auto owner = std::make_shared<cuda::Array>(std::move(*array));
+      *to = {owner, owner->data()};
+    }
+    return made;
+  }
+
+  std::shared_ptr<std::byte> send;
+  std::shared_ptr<std::byte> recv;
+  std::size_t bytes = 0;
+  bool from_nccl = false;  ///< from ncclMemAlloc(), so that they can be registered; else from the driver
+};
 
 /// A rank's local objects, made before it connects.
 struct Local {
@@ -101,17 +181,13 @@ class NcclCommunicator final : public Communicator {
 
   std::shared_ptr<Communicator> control_;
   Local local_;
-  cuda::EventRing marks_;
+  EventRing marks_;
   std::unique_ptr<NcclSession> session_;  ///< last member: destroyed before what it uses
   bool blocking_;
   int graph_launches_;
   double last_call_microseconds_ = 0;  ///< 0: unknown
   std::string details_;
 };
-
-}  // namespace
-
-namespace {
 
 /// Limit of calls between two events when timing several.
 constexpr int max_between_marks = 64;

@@ -7,7 +7,6 @@
 #include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/text.hpp"
 #include "gpu/nccl_rendezvous.hpp"
-#include "gpu/waiting.hpp"
 
 namespace ddrun::collectives {
 
@@ -113,7 +112,7 @@ Result<void> NcclSession::init_in_thread(const Group& group, const nccl::UniqueI
   const auto done = [&]() -> Result<bool> {
     return status.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   };
-  if (auto waited = wait_until(done, cancel_check, deadline, what); !waited) {
+  if (auto waited = cuda::wait_until(done, cancel_check, deadline, what); !waited) {
     // Nothing can abort a communicator that another thread is still making.
     handles_->device->mark_unusable();
     thread->detach();
@@ -135,7 +134,7 @@ Result<void> NcclSession::wait_parent(const std::string& what, nccl::Status stat
     if (status == nccl::success) return true;
     return fail(Errc::unavailable, library().describe(what, status, parent));
   };
-  return wait_until(done, cancel_check, deadline, what);
+  return cuda::wait_until(done, cancel_check, deadline, what);
 }
 
 NcclSession::~NcclSession() {

@@ -112,8 +112,7 @@ GpuPlan plan_gpus(const std::vector<GpuSurvey>& surveys, const std::vector<HostI
     plan.problem = concat("rank ", rank, " on ", hosts[rank].host, ": ", why);
     return plan;
   };
-  const bool may_share =
-      std::all_of(surveys.begin(), surveys.end(), [](const GpuSurvey& survey) { return survey.may_share; });
+  const bool may_share = std::ranges::all_of(surveys, &GpuSurvey::may_share);
   std::map<std::string, std::size_t> ranks_of_machine;
   std::map<std::pair<std::string, std::string>, std::vector<std::size_t>> ranks_of_device;
   GpuPlan plan;

@@ -1,7 +1,6 @@
 #include "gpu/watchdog.hpp"
 
 #include <cassert>
-#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <utility>
