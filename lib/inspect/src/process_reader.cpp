@@ -5,21 +5,14 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
 #include <memory>
-#include <optional>
-#include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
-#include "mappings.hpp"
 #include "memory.hpp"
-#include "python_frames.hpp"
 #include "running_thread.hpp"
-#include "system_call.hpp"
 #include "unwinder.hpp"
 
 namespace ddrun::inspect {

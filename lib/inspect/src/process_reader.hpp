@@ -10,7 +10,6 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/inspect/stacks.hpp"
-#include "mappings.hpp"
 #include "python_frames.hpp"
 #include "system_call.hpp"
 

@@ -7,7 +7,7 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
-#include "registers.hpp"
+#include "unwinder.hpp"
 
 namespace ddrun::inspect {
 

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
-#include <cstring>
 #include <vector>
 
 #include "ddrun/base/proc.hpp"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
-#include <string_view>
 #include <utility>
 
 #include "elf_image.hpp"

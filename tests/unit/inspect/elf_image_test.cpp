@@ -7,7 +7,7 @@
 #include <string>
 
 #include "ddrun/test/catch.hpp"
-#include "mappings.hpp"
+#include "memory.hpp"
 
 using namespace ddrun::inspect;
 

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "mappings.hpp"
 #include "memory.hpp"
 
 namespace ddrun::inspect {
