@@ -22,7 +22,6 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/cluster/agent_starter.hpp"
 #include "ddrun/cluster/detect.hpp"
-#include "ddrun/process/end_with_parent.hpp"
 #include "ddrun/process/guard.hpp"
 #include "ddrun/process/signals.hpp"
 #include "ddrun/remote/bootstrap.hpp"

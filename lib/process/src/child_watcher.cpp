@@ -2,9 +2,7 @@
 
 #include <errno.h>
 #include <sys/epoll.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <utility>
 

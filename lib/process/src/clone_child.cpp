@@ -1,9 +1,6 @@
 #include "clone_child.hpp"
 
-#include <errno.h>
 #include <linux/sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <cstdint>
 

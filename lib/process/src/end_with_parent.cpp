@@ -1,7 +1,6 @@
-#include "ddrun/process/end_with_parent.hpp"
+#include "ddrun/process/guard.hpp"
 
 #include <poll.h>
-#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -9,7 +8,6 @@
 
 #include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/proc.hpp"
-#include "ddrun/base/unique_fd.hpp"
 
 namespace ddrun::process {
 

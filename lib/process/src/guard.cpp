@@ -2,18 +2,19 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
+#include <array>
 #include <new>
 #include <optional>
 
-#include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/shared_output.hpp"
@@ -23,11 +24,62 @@
 #include "ddrun/process/signals.hpp"
 #include "ddrun/process/startup_pages.hpp"
 #include "sweeper.hpp"
-#include "terminal_state.hpp"
 
 namespace ddrun::process {
 
 namespace {
+
+/// State of standard input, output and error that is shared with the user's shell and that a worker can leave changed:
+/// the terminal's settings, and O_NONBLOCK. Does not block; failures are ignored.
+class TerminalState {
+ public:
+  /// Saves both; the settings only if this process's group is the terminal's foreground group.
+  void save() {
+    terminal_ = -1;
+    for (int fd = 0; fd < 3; ++fd) {
+      flags_[static_cast<std::size_t>(fd)] = ::fcntl(fd, F_GETFL);
+      if (terminal_ < 0 && ::tcgetattr(fd, &settings_) == 0 && in_foreground(fd)) terminal_ = fd;
+    }
+  }
+  /// Restores O_NONBLOCK, and with `settings_too` the settings, unless the terminal belongs to another group now. Only
+  /// after a failure: a program that succeeds may want its settings to stay, as stty does.
+  void restore(bool settings_too) const {
+    for (int fd = 0; fd < 3; ++fd) {
+      const int before = flags_[static_cast<std::size_t>(fd)];
+      const int now = ::fcntl(fd, F_GETFL);
+      if (before < 0 || now < 0 || (before & O_NONBLOCK) != 0 || (now & O_NONBLOCK) == 0) continue;
+      if (::isatty(fd) == 0 || in_foreground(fd)) ::fcntl(fd, F_SETFL, now & ~O_NONBLOCK);
+    }
+    if (!settings_too || !is_saved() || !in_foreground(terminal_) || is_unchanged()) return;
+    // If the terminal were given to another group in between, SIGTTOU would stop this process.
+    sigset_t output_stop;
+    sigset_t before;
+    ::sigemptyset(&output_stop);
+    ::sigaddset(&output_stop, SIGTTOU);
+    ::sigprocmask(SIG_BLOCK, &output_stop, &before);
+    ::tcsetattr(terminal_, TCSANOW, &settings_);
+    ::sigprocmask(SIG_SETMASK, &before, nullptr);
+  }
+  /// After a stop, in which the shell may have changed the settings: saves them if they were unchanged before it.
+  void save_again(bool was_unchanged) {
+    if (was_unchanged && in_foreground(terminal_)) save();
+  }
+
+  [[nodiscard]] bool is_saved() const { return terminal_ >= 0; }
+  [[nodiscard]] bool is_unchanged() const {
+    termios now{};
+    return ::tcgetattr(terminal_, &now) != 0 ||
+           (now.c_iflag == settings_.c_iflag && now.c_oflag == settings_.c_oflag && now.c_cflag == settings_.c_cflag &&
+            now.c_lflag == settings_.c_lflag && ::memcmp(now.c_cc, settings_.c_cc, sizeof now.c_cc) == 0);
+  }
+
+ private:
+  [[nodiscard]] static bool in_foreground(int fd) { return ::tcgetpgrp(fd) == ::getpgrp(); }
+
+  int terminal_ = -1;  ///< descriptor; -1: none
+  termios settings_{};
+  std::array<int, 3> flags_{-1, -1, -1};  ///< of the open files of descriptors 0 to 2
+};
 
 /// Otherwise pipes would get the numbers of missing standard streams, and workers would inherit them as stdout.
 void open_missing_standard_streams() {

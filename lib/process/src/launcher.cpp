@@ -11,7 +11,6 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -19,13 +18,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <utility>
 
 #include "clone_child.hpp"
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/process/process_tree.hpp"
-#include "ddrun/process/spawner.hpp"
 
 namespace ddrun::process {
 

@@ -1,11 +1,7 @@
 #include "ddrun/process/signals.hpp"
 
-#include <errno.h>
-#include <signal.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
-
-#include <utility>
 
 #include "ddrun/base/io_context.hpp"
 

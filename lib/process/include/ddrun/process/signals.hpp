@@ -10,7 +10,6 @@
 #include <functional>
 #include <map>
 #include <set>
-#include <string>
 #include <utility>
 
 #include "ddrun/base/duration.hpp"
