@@ -9,8 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <string>
-#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>

@@ -73,12 +73,16 @@ constexpr std::array<std::string_view, 12> job_location_variables{
     "DDRUN_MASTER_PORT", "DDRUN_NNODES",        "DDRUN_NODE_RANK",  "DDRUN_RDZV_BACKEND",
     "DDRUN_RDZV_CONF",   "DDRUN_RDZV_ENDPOINT", "DDRUN_RDZV_ID",    "DDRUN_RDZV_LEASE"};
 
+/// Not inherited either: they concern one ddrun, and secrets are for agents only.
+constexpr std::array<std::string_view, 9> agent_variables{
+    "DDRUN_SECRET", "DDRUN_ETCD_USER", "ETCDCTL_USER", "ETCDCTL_PASSWORD",     "DDRUN_STARTED_BY_SRUN",
+    "DDRUN_BEFORE", "DDRUN_AFTER",     "DDRUN_CI",     "DDRUN_END_WITH_PARENT"};
+
 constexpr std::string_view cuda_devices = "CUDA_VISIBLE_DEVICES";
 constexpr std::string_view hip_devices = "HIP_VISIBLE_DEVICES";
 
 const OwnVariable* own_variable(std::string_view name) {
-  const auto* found = std::find_if(own_variables.begin(), own_variables.end(),
-                                   [&](const OwnVariable& variable) { return variable.name == name; });
+  const auto* found = std::ranges::find(own_variables, name, &OwnVariable::name);
   return found == own_variables.end() ? nullptr : found;
 }
 
@@ -215,24 +219,10 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
   if (!facts.timer_file.empty()) common.emplace_back("TORCHELASTIC_TIMER_FILE", facts.timer_file);
   if (!facts.job_tag.empty()) common.emplace_back("DDRUN_JOB_TAG", facts.job_tag);
 
-  // Variables that are not inherited: set below, or of another job (if a worker of another ddrun started this one). The
-  // secret is for agents only.
-  std::vector<std::string_view> replaced = {"RANK",
-                                            "LOCAL_RANK",
-                                            "ROLE_RANK",
-                                            "TORCHELASTIC_ERROR_FILE",
-                                            "DDRUN_SEED",
-                                            "DDRUN_ATTEMPT_DIR",
-                                            "DDRUN_JOB_TAG",
-                                            "DDRUN_SECRET",
-                                            "DDRUN_ETCD_USER",
-                                            "ETCDCTL_USER",
-                                            "ETCDCTL_PASSWORD",
-                                            "DDRUN_STARTED_BY_SRUN",
-                                            "DDRUN_BEFORE",
-                                            "DDRUN_AFTER",
-                                            "DDRUN_CI",
-                                            "DDRUN_END_WITH_PARENT"};
+  // Variables that are not inherited: set below, or of another job (if a worker of another ddrun started this one).
+  std::vector<std::string_view> replaced = {
+      "RANK", "LOCAL_RANK", "ROLE_RANK", "TORCHELASTIC_ERROR_FILE", "DDRUN_SEED", "DDRUN_ATTEMPT_DIR", "DDRUN_JOB_TAG"};
+  replaced.insert(replaced.end(), agent_variables.begin(), agent_variables.end());
   replaced.insert(replaced.end(), job_location_variables.begin(), job_location_variables.end());
   if (spec.virtual_local_rank) replaced.emplace_back(cuda_devices);
   if (result.hip_) replaced.emplace_back(hip_devices);
