@@ -1,7 +1,6 @@
 // Detection of the job from the environment.
 
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>

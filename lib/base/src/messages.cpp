@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <string>
 #include <utility>
 
 #include "ddrun/base/shared_output.hpp"

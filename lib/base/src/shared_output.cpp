@@ -12,7 +12,6 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <optional>
 #include <utility>
 
 #include "ddrun/base/duration.hpp"

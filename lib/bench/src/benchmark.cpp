@@ -1,12 +1,10 @@
 #include "benchmark.hpp"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
-#include <vector>
 
 #include "ddrun/base/text.hpp"
 

@@ -78,9 +78,7 @@ std::string lines_of(const std::vector<Violation>& violations) {
 
 void print_worst_violation(const std::vector<Violation>& violations) {
   if (violations.empty()) return;
-  const auto worst =
-      std::min_element(violations.begin(), violations.end(),
-                       [](const Violation& one, const Violation& other) { return one.ratio < other.ratio; });
+  const auto worst = std::ranges::min_element(violations, {}, &Violation::ratio);
   const std::size_t others = violations.size() - 1;
   print_error(
       concat("too slow: ", worst->text, others == 0 ? std::string() : concat(" (", others, " more fell short)")));

@@ -1,7 +1,5 @@
 #include "reports.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "ddrun/base/text.hpp"
 #include "ddrun/cli/parse.hpp"
 #include "option_table.hpp"

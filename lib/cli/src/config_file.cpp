@@ -77,8 +77,7 @@ constexpr AcceptedTypes accepted_types[] = {
 
 const AcceptedTypes& accepted_types_of(Kind kind) {
   static constexpr AcceptedTypes text_only{Kind::choice, types::text, "a text"};
-  const auto* const found = std::find_if(std::begin(accepted_types), std::end(accepted_types),
-                                         [&](const AcceptedTypes& f) { return f.kind == kind; });
+  const auto* const found = std::ranges::find(accepted_types, kind, &AcceptedTypes::kind);
   return found == std::end(accepted_types) ? text_only : *found;
 }
 

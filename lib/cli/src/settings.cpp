@@ -70,8 +70,7 @@ void Settings::add_variables(const Environment& environment) {
   if (variables.empty()) return;
   for (Entry& entry : entries_) {
     for (const std::string& name : variables_of(*entry.option)) {
-      const auto found =
-          std::find_if(variables.begin(), variables.end(), [&](const Variable& v) { return v.name == name; });
+      const auto found = std::ranges::find(variables, name, &Variable::name);
       if (found == variables.end()) continue;
       std::vector<std::string> values;
       if (is_repeatable(entry.option->kind)) values = lines_of(found->value);

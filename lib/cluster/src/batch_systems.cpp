@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
 #include "schemes.hpp"

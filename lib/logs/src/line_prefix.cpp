@@ -1,6 +1,5 @@
 #include "line_prefix.hpp"
 
-#include <algorithm>
 #include <array>
 #include <ctime>
 #include <optional>

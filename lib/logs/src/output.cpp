@@ -12,7 +12,6 @@
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
 #include <cstdlib>
-#include <optional>
 #include <utility>
 
 #include "ddrun/base/messages.hpp"
@@ -570,9 +569,7 @@ void Output::Impl::watch_progress() {
 void Output::Impl::abort_flush() {
   flush_aborted_ = true;
   flush_timer_.cancel();
-  const bool for_attempt =
-      std::any_of(waiters_.begin(), waiters_.end(), [](const Waiter& waiter) { return waiter.for_attempt; });
-  if (for_attempt) close_pipes();
+  if (std::ranges::any_of(waiters_, &Waiter::for_attempt)) close_pipes();
   for (Waiter& waiter : std::exchange(waiters_, {})) finish(std::move(waiter));
 }
 

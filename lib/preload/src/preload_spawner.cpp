@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 

@@ -19,13 +19,10 @@
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <condition_variable>
-#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <string>
-#include <string_view>
 #include <utility>
 
 #include "ddrun/base/alarm.hpp"

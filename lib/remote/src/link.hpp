@@ -4,7 +4,6 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>

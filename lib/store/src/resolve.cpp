@@ -1,6 +1,5 @@
 #include "ddrun/store/resolve.hpp"
 
-#include <arpa/inet.h>
 #include <netdb.h>
 
 #include <algorithm>

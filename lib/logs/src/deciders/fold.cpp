@@ -55,8 +55,7 @@ void Fold::add(int source, std::string_view line, Time now) {
 
 void Fold::relieve(std::size_t source, Time now) {
   show_source(source);
-  const auto open = static_cast<std::size_t>(
-      std::count_if(sources_.begin(), sources_.end(), [](const Source& each) { return each.open; }));
+  const auto open = static_cast<std::size_t>(std::ranges::count_if(sources_, &Source::open));
   Source& shown = sources_[source];
   if (shown.unmatched < std::min(max_source_bytes, max_bytes / std::max<std::size_t>(open, 1))) return;
   shown.unmatched = 0;
@@ -69,11 +68,10 @@ void Fold::settle(int source, Time now) {
   const Source& added = sources_[index(source)];
   if (added.held() > max_source_bytes && added.batches.size() > 1) relieve(index(source), now);
   while (held_ > max_bytes) {
-    const auto most = std::max_element(sources_.begin(), sources_.end(),
-                                       [](const Source& a, const Source& b) { return a.held() < b.held(); });
+    const auto most = std::ranges::max_element(sources_, {}, &Source::held);
     relieve(static_cast<std::size_t>(most - sources_.begin()), now);
   }
-  if (std::none_of(sources_.begin(), sources_.end(), [](const Source& each) { return each.open; })) release_all();
+  if (std::ranges::none_of(sources_, &Source::open)) release_all();
 }
 
 void Fold::show_common(Time now) {
