@@ -45,8 +45,7 @@ Detected script_on(const DetectContext& context, std::string_view scheme, Fact<s
   const int count = static_cast<int>(hosts.value.size());
   detected.nodes = {{{count, count}, hosts.variable}};
   if (const auto at = position_of(context.machine, hosts.value)) {
-    detected.node_rank = {{*at, concat(hosts.variable, ", this host's place in it")}};
-    detected.is_host = {{*at == 0, detected.node_rank->variable}};
+    set_node_rank(detected, {*at, concat(hosts.variable, ", this host's place in it")});
   }
   detected.job_id = {{as_job_id(id), id_variable}};
   detected.coordinators = {{candidates(hosts.value.front(), id), hosts.variable}};
@@ -76,11 +75,9 @@ DetectResult find_pbs(const DetectContext& context) {
   if (*node) {
     if ((*node)->value >= detected.nodes->value.max) {
       return contradiction(concat("PBS_NODENUM=", (*node)->value),
-                           concat("PBS_NODEFILE with ", detected.nodes->value.max, " hosts"),
-                           "unset the wrong one, or give --env-detect=none");
+                           concat("PBS_NODEFILE with ", detected.nodes->value.max, " hosts"));
     }
-    detected.node_rank = *node;
-    detected.is_host = {{(*node)->value == 0, "PBS_NODENUM"}};
+    set_node_rank(detected, **node);
   }
   return detected;
 }
@@ -126,8 +123,7 @@ DetectResult find_lsf(const DetectContext& context) {
     }
     detected.shape = Shape::agents;
     detected.nodes = {{{(*size)->value, (*size)->value}, "JSM_NAMESPACE_SIZE"}};
-    detected.node_rank = *rank;
-    detected.is_host = {{(*rank)->value == 0, "JSM_NAMESPACE_RANK"}};
+    set_node_rank(detected, **rank);
   }
   return detected;
 }
@@ -165,12 +161,10 @@ DetectResult find_flux(const DetectContext& context) {
     return detected;
   }
   if ((*rank)->value >= (*nodes)->value) {
-    return contradiction(concat("FLUX_TASK_RANK=", (*rank)->value), concat("FLUX_JOB_NNODES=", (*nodes)->value),
-                         "unset the wrong one, or give --env-detect=none");
+    return contradiction(concat("FLUX_TASK_RANK=", (*rank)->value), concat("FLUX_JOB_NNODES=", (*nodes)->value));
   }
   // One task per node: the task rank is the node rank.
-  detected.node_rank = *rank;
-  detected.is_host = {{(*rank)->value == 0, "FLUX_TASK_RANK"}};
+  set_node_rank(detected, **rank);
   return detected;
 }
 

@@ -44,13 +44,9 @@ DetectResult find_members(const DetectContext& context, const Names& names, int 
     detected.nodes = {{{static_cast<int>(hosts.size()), static_cast<int>(hosts.size())}, list->variable}};
   if (*rank && detected.nodes && (*rank)->value >= detected.nodes->value.max) {
     return contradiction(concat((*rank)->variable, "=", (*rank)->value),
-                         concat(detected.nodes->variable, " with ", detected.nodes->value.max),
-                         "unset the wrong one, or give --env-detect=none");
+                         concat(detected.nodes->variable, " with ", detected.nodes->value.max));
   }
-  if (*rank) {
-    detected.node_rank = *rank;
-    detected.is_host = {{(*rank)->value == 0, (*rank)->variable}};
-  }
+  if (*rank) set_node_rank(detected, **rank);
   const auto id = names.id.empty() ? Maybe<std::string>{} : text_of(context.variables, names.id);
   if (id) detected.job_id = {{as_job_id(id->value), id->variable}};
   if (!hosts.empty()) {
@@ -111,12 +107,9 @@ DetectResult find_sagemaker(const DetectContext& context) {
   const std::vector<std::string> list = words_of(hosts->value);
   const auto at = std::find(list.begin(), list.end(), current->value);
   if (at == list.end()) {
-    return contradiction(concat("SM_CURRENT_HOST=", current->value), concat("SM_HOSTS=", hosts->value),
-                         "unset the wrong one, or give --env-detect=none");
+    return contradiction(concat("SM_CURRENT_HOST=", current->value), concat("SM_HOSTS=", hosts->value));
   }
-  const int rank = static_cast<int>(at - list.begin());
-  (*found)->node_rank = {{rank, "SM_CURRENT_HOST"}};
-  (*found)->is_host = {{rank == 0, "SM_CURRENT_HOST"}};
+  set_node_rank(**found, {static_cast<int>(at - list.begin()), "SM_CURRENT_HOST"});
   return found;
 }
 
@@ -156,12 +149,10 @@ DetectResult find_tpu(const DetectContext& context) {
   const int parts = *slices ? (*slices)->value : 1;
   const int part = *slice ? (*slice)->value : 0;
   if ((*id)->value >= each) {
-    return contradiction(concat("TPU_WORKER_ID=", (*id)->value), concat("TPU_WORKER_HOSTNAMES with ", each),
-                         "unset the wrong one, or give --env-detect=none");
+    return contradiction(concat("TPU_WORKER_ID=", (*id)->value), concat("TPU_WORKER_HOSTNAMES with ", each));
   }
   if (part >= parts) {
-    return contradiction(concat("MEGASCALE_SLICE_ID=", part), concat("MEGASCALE_NUM_SLICES=", parts),
-                         "unset the wrong one, or give --env-detect=none");
+    return contradiction(concat("MEGASCALE_SLICE_ID=", part), concat("MEGASCALE_NUM_SLICES=", parts));
   }
   const bool several = parts > 1;
   const std::int64_t nodes = std::int64_t{each} * parts;
@@ -175,8 +166,7 @@ DetectResult find_tpu(const DetectContext& context) {
   detected.shape = Shape::agents;
   const std::string of_slices = several ? ", MEGASCALE_NUM_SLICES" : "";
   detected.nodes = {{{static_cast<int>(nodes), static_cast<int>(nodes)}, concat(list->variable, of_slices)}};
-  detected.node_rank = {{rank, concat("TPU_WORKER_ID", several ? ", MEGASCALE_SLICE_ID" : "")}};
-  detected.is_host = {{rank == 0, detected.node_rank->variable}};
+  set_node_rank(detected, {rank, concat("TPU_WORKER_ID", several ? ", MEGASCALE_SLICE_ID" : "")});
   if (!several) {
     detected.coordinators = {{{{hosts.front(), 29400}}, list->variable}};
     detected.hosts = {{std::move(hosts), list->variable}};

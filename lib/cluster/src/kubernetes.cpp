@@ -20,13 +20,9 @@ DetectResult leader_worker_set(const DetectContext& context, const Fact<std::str
   detected.shape = Shape::agents;
   if (*size) detected.nodes = {{{(*size)->value, (*size)->value}, "LWS_GROUP_SIZE"}};
   if (*size && *index && (*index)->value >= (*size)->value) {
-    return contradiction(concat("LWS_WORKER_INDEX=", (*index)->value), concat("LWS_GROUP_SIZE=", (*size)->value),
-                         "unset the wrong one, or give --env-detect=none");
+    return contradiction(concat("LWS_WORKER_INDEX=", (*index)->value), concat("LWS_GROUP_SIZE=", (*size)->value));
   }
-  if (*index) {
-    detected.node_rank = *index;
-    detected.is_host = {{(*index)->value == 0, "LWS_WORKER_INDEX"}};
-  }
+  if (*index) set_node_rank(detected, **index);
   detected.coordinators = {{{{leader.value, pod_port}}, leader.variable}};
   detected.job_id = {{as_job_id(short_host_name(leader.value)), leader.variable}};
   return detected;
@@ -57,8 +53,7 @@ DetectResult find_kubernetes(const DetectContext& context) {
   if (!*index || !context.variables.get("KUBERNETES_SERVICE_HOST")) return std::optional<Detected>{};
   Detected detected;
   detected.scheme = "Kubernetes Indexed Job";
-  detected.node_rank = *index;
-  detected.is_host = {{(*index)->value == 0, "JOB_COMPLETION_INDEX"}};
+  set_node_rank(detected, **index);
   // The pods are named NAME-INDEX. No variable has their number.
   const std::string pod(short_host_name(context.machine.host_name));
   const std::string ending = concat("-", (*index)->value);

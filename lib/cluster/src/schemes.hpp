@@ -53,8 +53,15 @@ DetectResult find_plain(const DetectContext& context);
                                                const std::vector<std::string_view>& names);
 
 /// "A=2 and B=n[1-3], which names 3, contradict each other"
-[[nodiscard]] tl::unexpected<Error> contradiction(std::string_view one, std::string_view other,
-                                                  std::string_view way_out);
+[[nodiscard]] tl::unexpected<Error> contradiction(
+    std::string_view one, std::string_view other,
+    std::string_view way_out = "unset the wrong one, or give --env-detect=none");
+
+/// Rank 0 is the coordinator's host.
+inline void set_node_rank(Detected& detected, Fact<int> rank) {
+  detected.is_host = {{rank.value == 0, rank.variable}};
+  detected.node_rank = std::move(rank);
+}
 
 /// The index of this machine in the list, by name, short name or interface address.
 [[nodiscard]] std::optional<int> position_of(const Machine& machine, const std::vector<std::string>& hosts);

@@ -124,8 +124,7 @@ class Slurm {
     if (!node) return tl::unexpected<Error>(node.error());
     if (*node && detected.nodes && (*node)->value >= detected.nodes->value.max) {
       return contradiction(concat("SLURM_NODEID=", (*node)->value),
-                           concat(detected.nodes->variable, "=", detected.nodes->value.max),
-                           "unset the wrong one, or give --env-detect=none");
+                           concat(detected.nodes->variable, "=", detected.nodes->value.max));
     }
     detected.node_rank = *node;
     detected.shape = Shape::agents;

@@ -33,8 +33,7 @@ Result<void> read_rank(Detected& detected, const Environment& variables, const s
                          concat(detected.nodes->variable, "=", detected.nodes->value.max),
                          "node ranks begin with 0; correct the wrong one");
   }
-  detected.is_host = {{(*rank)->value == 0, (*rank)->variable}};
-  detected.node_rank = std::move(*rank);
+  set_node_rank(detected, **rank);
   return {};
 }
 
