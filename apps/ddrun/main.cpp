@@ -19,6 +19,7 @@
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/io_context.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/cluster/agent_starter.hpp"
 #include "ddrun/cluster/detect.hpp"

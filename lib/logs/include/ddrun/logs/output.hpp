@@ -52,12 +52,6 @@ struct ChildStreams {
   int terminal = -1;  ///< 1 or 2: which of them becomes the child's controlling terminal; -1: none
 };
 
-/// The last time a worker wrote to a stream.
-struct LastWrite {
-  std::chrono::system_clock::time_point at{};  ///< when it was read, or the file's time; the epoch: unknown
-  std::uint64_t turn = 0;                      ///< as in TailLine; 0: of a file
-};
-
 /// Output that could not be written. The job goes on without it.
 struct LossReport {
   std::uint64_t file_bytes = 0;     ///< missing in log files

@@ -17,6 +17,12 @@ struct TailLine {
   std::uint64_t turn = 0;                    ///< as passed to add() with that chunk
 };
 
+/// The last time a worker wrote to a stream.
+struct LastWrite {
+  std::chrono::system_clock::time_point at{};  ///< when it was read, or the file's time; the epoch: unknown
+  std::uint64_t turn = 0;                      ///< as in TailLine; 0: of a file
+};
+
 /// Keeps the last lines of a stream and when they were read. Not thread-safe.
 class TailBuffer {
  public:

@@ -8,7 +8,7 @@
 
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/result.hpp"
-#include "ddrun/logs/output.hpp"
+#include "ddrun/logs/tail_buffer.hpp"
 
 // Evidence of why workers ended, and which of them failed first.
 
