@@ -149,15 +149,12 @@ std::string format_size(std::uint64_t bytes) {
 }
 
 Result<long long> parse_integer(std::string_view text, long long low, long long high) {
-  long long value = 0;
-  const auto [end, err] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || err != std::errc() || end != text.data() + text.size()) {
-    return fail(Errc::invalid_argument, concat("'", text, "' is not a whole number"));
-  }
-  if (value < low || value > high) {
+  const auto value = whole_number<long long>(text);
+  if (!value) return fail(Errc::invalid_argument, concat("'", text, "' is not a whole number"));
+  if (*value < low || *value > high) {
     return fail(Errc::invalid_argument, concat(text, " is not in the range ", low, " to ", high));
   }
-  return value;
+  return *value;
 }
 
 }  // namespace ddrun

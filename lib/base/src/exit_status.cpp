@@ -6,7 +6,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
+
+#include "ddrun/base/text.hpp"
 
 namespace ddrun {
 
@@ -25,11 +26,7 @@ std::string signal_name(int signal) {
 }
 
 int signal_number(std::string_view name) {
-  int number = 0;
-  if (auto [end, err] = std::from_chars(name.data(), name.data() + name.size(), number);
-      err == std::errc() && end == name.data() + name.size()) {
-    return number > 0 && number <= SIGRTMAX ? number : 0;
-  }
+  if (const auto number = whole_number<int>(name)) return *number > 0 && *number <= SIGRTMAX ? *number : 0;
   std::string wanted(name);
   std::transform(wanted.begin(), wanted.end(), wanted.begin(), [](unsigned char c) { return std::toupper(c); });
   if (wanted.rfind("SIG", 0) == 0) wanted.erase(0, 3);

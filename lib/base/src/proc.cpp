@@ -1,5 +1,6 @@
 #include "ddrun/base/proc.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/magic.h>
@@ -8,24 +9,12 @@
 #include <unistd.h>
 
 #include <array>
-#include <charconv>
 #include <cstdio>
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 
 namespace ddrun {
-
-namespace {
-
-std::optional<std::int64_t> number(std::string_view text) {
-  std::int64_t value = 0;
-  const auto [end, err] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (err != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-}  // namespace
 
 std::optional<std::string> read_small_file(const std::string& path, std::size_t limit) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
@@ -42,9 +31,20 @@ std::optional<std::string> read_small_file(const std::string& path, std::size_t 
   return text;
 }
 
+std::vector<std::string> names_in(const std::string& directory) {
+  std::vector<std::string> names;
+  DIR* dir = ::opendir(directory.c_str());
+  if (dir == nullptr) return names;
+  while (const dirent* entry = ::readdir(dir)) {
+    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+  }
+  ::closedir(dir);
+  return names;
+}
+
 std::optional<std::int64_t> read_number(const std::string& path) {
   const auto text = read_small_file(path);
-  return text ? number(*text) : std::nullopt;
+  return text ? whole_number<std::int64_t>(*text) : std::nullopt;
 }
 
 std::optional<std::int64_t> read_keyed_number(const std::string& path, std::string_view key) {
@@ -52,7 +52,8 @@ std::optional<std::int64_t> read_keyed_number(const std::string& path, std::stri
   if (!text) return std::nullopt;
   for (const std::string& line : split(*text, '\n')) {
     const std::size_t blank = line.find(' ');
-    if (blank == key.size() && line.starts_with(key)) return number(trim(std::string_view(line).substr(blank)));
+    if (blank == key.size() && line.starts_with(key))
+      return whole_number<std::int64_t>(trim(std::string_view(line).substr(blank)));
   }
   return std::nullopt;
 }

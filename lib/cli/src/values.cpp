@@ -84,12 +84,8 @@ Result<double> parse_positive_number(std::string_view text) {
 }
 
 Result<std::uint64_t> parse_seed(std::string_view text) {
-  std::uint64_t number = 0;
-  const auto [end, err] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (err != std::errc() || end != text.data() + text.size()) {
-    return bad(concat("'", text, "' is not a whole number from 0 to 18446744073709551615"));
-  }
-  return number;
+  if (const auto number = whole_number<std::uint64_t>(text)) return *number;
+  return bad(concat("'", text, "' is not a whole number from 0 to 18446744073709551615"));
 }
 
 Result<std::string> parse_non_empty(std::string_view text) {

@@ -4,7 +4,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <charconv>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -34,9 +33,7 @@ constexpr Milliseconds unwind_time{250};  ///< kept for the main thread
 std::vector<pid_t> numbers_in(std::string_view text) {
   std::vector<pid_t> numbers;
   for (const std::string& word : split(text, ' ')) {
-    pid_t number = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-    if (error == std::errc() && end == word.data() + word.size()) numbers.push_back(number);
+    if (const auto number = whole_number<pid_t>(word)) numbers.push_back(*number);
   }
   return numbers;
 }

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <vector>
 
@@ -75,23 +74,14 @@ constexpr Known known_calls[] = {
 #endif
 };
 
-template <class T>
-std::optional<T> number_in(std::string_view text, int base) {
-  T value{};
-  if (base == 16 && text.starts_with("0x")) text.remove_prefix(2);
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 /// "10.0.0.2:4711" from "0200000A:1267": words of the address as the machine stores them, the port as a number.
 std::string read_address(std::string_view text) {
   const std::size_t colon = text.find(':');
-  const auto port = colon == std::string_view::npos ? std::nullopt : number_in<unsigned>(text.substr(colon + 1), 16);
+  const auto port = colon == std::string_view::npos ? std::nullopt : whole_number<unsigned>(text.substr(colon + 1), 16);
   if (!port || (colon != 8 && colon != 32)) return {};
   std::array<std::uint32_t, 4> words{};
   for (std::size_t i = 0; i < colon / 8; ++i)
-    words[i] = number_in<std::uint32_t>(text.substr(i * 8, 8), 16).value_or(0);
+    words[i] = whole_number<std::uint32_t>(text.substr(i * 8, 8), 16).value_or(0);
   if (*port == 0 && std::all_of(words.begin(), words.end(), [](std::uint32_t word) { return word == 0; })) return {};
   const bool mapped = colon == 32 && words[0] == 0 && words[1] == 0 && words[2] == htonl(0xffff);
   const bool is_v6 = colon == 32 && !mapped;
@@ -145,10 +135,13 @@ std::optional<SystemCall> parse_system_call(std::string_view line) {
   SystemCall call;
   const std::size_t whole = 3 + call.arguments.size();
   constexpr std::size_t without_arguments = 3;  // "-1 SP PC"
-  const auto number = number_in<long>(words[0], 10);
+  const auto number = whole_number<long>(words[0]);
   if (!number || (words.size() != whole && words.size() != without_arguments)) return std::nullopt;
   call.number = *number;
-  const auto word = [&](std::size_t at) { return number_in<std::uint64_t>(words[at], 16).value_or(0); };
+  const auto word = [&](std::size_t at) {
+    const std::size_t prefix = words[at].starts_with("0x") ? 2 : 0;
+    return whole_number<std::uint64_t>(words[at].substr(prefix), 16).value_or(0);
+  };
   for (std::size_t i = 0; i < call.arguments.size() && words.size() == whole; ++i) call.arguments[i] = word(i + 1);
   call.stack_pointer = word(words.size() - 2);
   call.program_counter = word(words.size() - 1);

@@ -1,7 +1,5 @@
 #include "ddrun/process/process_tree.hpp"
 
-#include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -36,13 +34,10 @@ std::optional<ProcessInfo> process_info(pid_t pid) {
 /// Empty if /proc cannot be read.
 std::vector<ProcessInfo> all_processes() {
   std::vector<ProcessInfo> all;
-  DIR* dir = ::opendir("/proc");
-  if (dir == nullptr) return all;
-  while (const dirent* entry = ::readdir(dir)) {
-    if (isdigit(static_cast<unsigned char>(entry->d_name[0])) == 0) continue;
-    if (const auto info = process_info(::atoi(entry->d_name))) all.push_back(*info);
+  for (const std::string& name : names_in("/proc")) {
+    const auto pid = whole_number<pid_t>(name);
+    if (const auto info = pid ? process_info(*pid) : std::nullopt) all.push_back(*info);
   }
-  ::closedir(dir);
   return all;
 }
 
@@ -90,16 +85,13 @@ std::optional<std::vector<pid_t>> children_of(pid_t pid) {
   if (::getenv("DDRUN_NO_PROC_CHILDREN") != nullptr) return std::nullopt;
   std::optional<std::vector<pid_t>> children;
   const std::string threads = concat("/proc/", pid, "/task");
-  DIR* dir = ::opendir(threads.c_str());
-  while (const dirent* entry = dir != nullptr ? ::readdir(dir) : nullptr) {
-    if (entry->d_name[0] == '.') continue;
-    const auto pids = read_children(concat(threads, "/", entry->d_name, "/children"));
+  for (const std::string& thread : names_in(threads)) {
+    const auto pids = read_children(concat(threads, "/", thread, "/children"));
     if (!pids) continue;
     if (!children) children.emplace();
     if (pids->empty()) continue;
     for (const std::string& child : split(*pids, ' ')) children->push_back(::atoi(child.c_str()));
   }
-  if (dir != nullptr) ::closedir(dir);
   return children;
 }
 
@@ -223,13 +215,9 @@ std::vector<ProcessInfo> readers_of_terminal(dev_t terminal) {
   std::erase_if(found, [&](const ProcessInfo& info) {
     struct stat input {};
     if (::stat(concat("/proc/", info.pid, "/fd/0").c_str(), &input) != 0 || input.st_rdev != terminal) return true;
-    DIR* threads = ::opendir(concat("/proc/", info.pid, "/task").c_str());
-    bool waits = false;
-    while (const dirent* entry = threads != nullptr && !waits ? ::readdir(threads) : nullptr) {
-      waits = entry->d_name[0] != '.' && waits_for_terminal(info.pid, entry->d_name, terminal);
-    }
-    if (threads != nullptr) ::closedir(threads);
-    return !waits;
+    return std::ranges::none_of(names_in(concat("/proc/", info.pid, "/task")), [&](const std::string& thread) {
+      return waits_for_terminal(info.pid, thread, terminal);
+    });
   });
   return found;
 }

@@ -1,6 +1,5 @@
 #include "ddrun/topology/nproc.hpp"
 
-#include <dirent.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -9,7 +8,6 @@
 #include <initializer_list>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/proc.hpp"
@@ -18,17 +16,6 @@
 namespace ddrun::topology {
 
 namespace {
-
-std::vector<std::string> names_in(const std::string& directory) {
-  std::vector<std::string> names;
-  DIR* dir = ::opendir(directory.c_str());
-  if (dir == nullptr) return names;
-  while (const dirent* entry = ::readdir(dir)) {
-    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
-  }
-  ::closedir(dir);
-  return names;
-}
 
 /// The number of accessible device files, which in a container may be lower than the driver's. If there is none, they
 /// are created on first use, and the driver's list counts.

@@ -1,6 +1,5 @@
 #include "program_format.hpp"
 
-#include <dirent.h>
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +15,7 @@
 #include <optional>
 #include <vector>
 
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/worker_env/program_path.hpp"
@@ -56,15 +56,8 @@ std::string machine_name(unsigned machine) {
 
 /// Whether binfmt_misc has handlers for foreign formats (qemu, wine …): the format check is then inconclusive.
 bool has_foreign_format_handlers() {
-  DIR* dir = ::opendir("/proc/sys/fs/binfmt_misc");
-  if (dir == nullptr) return false;
-  bool found = false;
-  while (const dirent* entry = ::readdir(dir)) {
-    const std::string_view name = entry->d_name;
-    found = found || (name != "." && name != ".." && name != "register" && name != "status");
-  }
-  ::closedir(dir);
-  return found;
+  return std::ranges::any_of(names_in("/proc/sys/fs/binfmt_misc"),
+                             [](const std::string& name) { return name != "register" && name != "status"; });
 }
 
 tl::unexpected<Error> cannot_run(std::string_view name, std::string_view why) {

@@ -1,5 +1,6 @@
 #include "ddrun/base/text.hpp"
 
+#include <cstdint>
 #include <span>
 
 #include "ddrun/test/catch.hpp"
@@ -50,6 +51,12 @@ TEST_CASE("split keeps empty parts, trim takes blanks off both ends") {
   CHECK(split("", ',') == std::vector<std::string>{""});
   CHECK(trim("  x y\t") == "x y");
   CHECK(trim(" ") == "");
+}
+
+TEST_CASE("only a whole text that fits is a number") {
+  CHECK(whole_number<int>("-12") == -12);
+  CHECK(whole_number<std::uint8_t>("ff", 16) == 255);
+  for (const char* text : {"", " 1", "1 ", "+1", "1x", "0x1", "2147483648"}) CHECK_FALSE(whole_number<int>(text));
 }
 
 TEST_CASE("typed input is trimmed of byte order mark, blanks and newlines") {

@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <charconv>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -62,9 +61,9 @@ struct Location {
                                       &location.inode, &location.bytes, &location.huge};
     bool good = fields.size() == std::size(targets);
     for (std::size_t i = 0; good && i < fields.size(); ++i) {
-      const char* const end = fields[i].data() + fields[i].size();
-      const auto [stop, error] = std::from_chars(fields[i].data(), end, *targets[i]);
-      good = error == std::errc() && stop == end;
+      const auto number = whole_number<std::uint64_t>(fields[i]);
+      *targets[i] = number.value_or(0);
+      good = number.has_value();
     }
     if (!good) return fail(Errc::protocol, concat("rank 0 described its shared memory as '", text, "'"));
     return location;

@@ -7,12 +7,16 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace ddrun {
 
 /// Reads a file of /proc or /sys without trailing blanks, newlines and NULs; nullopt if it cannot be read. At most
 /// `limit` bytes, rounded up to a read.
 [[nodiscard]] std::optional<std::string> read_small_file(const std::string& path, std::size_t limit = 1U << 16U);
+
+/// The names in a directory that do not begin with a dot; none if it cannot be read.
+[[nodiscard]] std::vector<std::string> names_in(const std::string& directory);
 
 /// The number in a file; nullopt if the file is missing or holds no number ("max").
 [[nodiscard]] std::optional<std::int64_t> read_number(const std::string& path);

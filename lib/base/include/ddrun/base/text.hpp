@@ -1,7 +1,9 @@
 #pragma once
 
+#include <charconv>
 #include <concepts>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,6 +53,15 @@ template <class... Parts>
 [[nodiscard]] std::string_view trim(std::string_view text);
 /// Typed input from a file or variable, without a UTF-8 byte order mark and without surrounding blanks and newlines.
 [[nodiscard]] std::string_view trim_typed(std::string_view text);
+
+/// The whole text as an integer, without blanks, '+' and prefix; nullopt if it is none or does not fit.
+template <std::integral Number>
+[[nodiscard]] std::optional<Number> whole_number(std::string_view text, int base = 10) {
+  Number number{};
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number, base);
+  return error == std::errc() && stop == end ? std::optional(number) : std::nullopt;
+}
 
 /// A host name without its domain; an IP address unchanged.
 [[nodiscard]] std::string_view short_host_name(std::string_view host);
