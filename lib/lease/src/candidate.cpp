@@ -27,7 +27,8 @@ class Candidate::Machine {
       : options_(std::move(options)),
         program_(std::move(program)),
         tick_interval_(std::min(options_.ttl / 4, max_tick_interval)),
-        random_(seed) {
+        random_(seed),
+        state_(options_.on_step) {
     deadlines_.arm(Due::start, {});
   }
 
@@ -38,6 +39,7 @@ class Candidate::Machine {
       deadlines_.arm(Due::done, *done + gap);
     }
     std::visit([this](const auto& what) { on(what); }, event);
+    if (const auto wrong = state_.take_wrong()) end_by_defect(concat("the candidate here ", *wrong));
     return std::exchange(actions_, {});
   }
 
@@ -49,6 +51,19 @@ class Candidate::Machine {
 
  private:
   enum class Due { fence, record, resign, resign_later, done, start, tick };
+  static constexpr auto deadlines = [] {
+    using enum CandidateState;
+    constexpr std::uint32_t any = any_of(idle, asking, leading, following);
+    return std::to_array<LegalStep<CandidateState>>({
+        {"the fence", any_of(leading)},
+        {"the deadline of the record", any_of(leading)},
+        {"the deadline of a resignation", any},
+        {"a later resignation", any | any_of(unusable)},
+        {"the deadline of a tick", any},
+        {"the start of the program", any_of(idle, asking)},
+        {"a tick", any},
+    });
+  }();
 
   // ---- the owner
 
@@ -57,7 +72,7 @@ class Candidate::Machine {
     if (state_ == State::unusable) return;
     address_ = want.address;
     is_candidate_ = true;
-    if (state_ == State::idle) state_ = State::asking;
+    if (state_ == State::idle && !state_.enter(CandidateStep::campaign)) return;
     write_campaign();
     tick_after_resign();
     if (state_ == State::leading) lead_or_follow({own_term_, address_, true});
@@ -90,8 +105,9 @@ class Candidate::Machine {
 
   void on(const event::TimeIsUp& /*due*/) {
     const auto not_answered = [](Milliseconds time) { return concat("has not answered for ", format_duration(time)); };
-    while (const auto due = deadlines_.take_expired(now_)) {
-      switch (*due) {
+    deadlines_.expire(now_, [&](Due due, bool again) {
+      if (!state_.check(deadlines[static_cast<std::size_t>(due)], again)) return;
+      switch (due) {
         case Due::fence: lost_by_clock(); break;
         case Due::record: fail_record(concat(program_, " ", not_answered(options_.ttl)), Errc::timeout); break;
         case Due::resign:
@@ -103,7 +119,7 @@ class Candidate::Machine {
         case Due::start: start_program(); break;
         case Due::tick: tick(); break;
       }
-    }
+    });
   }
 
   void resign(std::uint64_t id) {
@@ -188,7 +204,9 @@ class Candidate::Machine {
     deadlines_.arm(Due::tick, now_ + random_below(first_tick_spread));
   }
 
-  void on(const event::ProgramEnded& ended) { program_ended(ended.why, ever_done_); }
+  void on(const event::ProgramEnded& ended) {
+    if (running_) program_ended(ended.why, ever_done_);
+  }
 
   void program_ended(const std::string& why, bool starts_again) {
     running_ = false;
@@ -199,7 +217,7 @@ class Candidate::Machine {
     if (state_ == State::leading) lost(why);
     if (!starts_again) {
       is_candidate_ = false;
-      state_ = State::unusable;
+      if (!state_.enter(CandidateStep::fail)) return;
       return tell(tell::Unusable{{Errc::unavailable, concat("the lease's program does not work: ", why)}});
     }
     status(concat("the lease's program is started again: ", why));
@@ -207,7 +225,15 @@ class Candidate::Machine {
     deadlines_.arm(Due::start, now_ + restart_delay);
   }
 
-  void fail_program(const std::string& what) { kill_program(what, ever_done_); }
+  void fail_program(const std::string& what) {
+    if (running_) kill_program(what, ever_done_);
+  }
+  /// The lease counts as lost: its program gives it back, and is started again.
+  void end_by_defect(const std::string& what) {
+    if (!running_) return status(what);
+    kill_program(concat("was ended: ", what), true);
+    if (state_ != State::leading) deadlines_.clear(Due::fence);
+  }
 
   void kill_program(const std::string& what, bool starts_again) {
     const std::string why = concat(program_, " ", what);
@@ -219,7 +245,7 @@ class Candidate::Machine {
     fail_program(concat("says what is not in the protocol: '", cut_line(plain_line(line.text), 100), "'"));
   }
   void on(const from_program::Line& line) {
-    std::visit([this](const auto& what) { on(what); }, line);
+    if (running_) std::visit([this](const auto& what) { on(what); }, line);
   }
 
   void on(const from_program::Done& done) {
@@ -309,8 +335,8 @@ class Candidate::Machine {
   }
 
   void lead_or_follow(const Leader& leader) {
-    state_ = leader.is_self ? State::leading : State::following;
-    if (leader_ == leader) return;
+    const bool may = state_.enter(leader.is_self ? CandidateStep::lead : CandidateStep::follow);
+    if (!may || leader_ == leader) return;
     leader_ = leader;
     tell(leader);
   }
@@ -324,7 +350,7 @@ class Candidate::Machine {
   void step_down() {
     deadlines_.clear(Due::fence);
     leader_.reset();
-    state_ = is_candidate_ ? State::asking : State::idle;
+    (void)state_.enter(is_candidate_ ? CandidateStep::lose : CandidateStep::resign);
   }
 
   void lost(const std::string& why) {
@@ -348,7 +374,7 @@ class Candidate::Machine {
   FenceClock::time_point now_;
   std::vector<Action> actions_;
   Deadlines<Due, FenceClock::time_point> deadlines_;
-  State state_ = State::idle;
+  LegalState<candidate_order> state_;
   bool is_candidate_ = false;
   bool running_ = false;    ///< the program
   bool ever_done_ = false;  ///< the program has worked

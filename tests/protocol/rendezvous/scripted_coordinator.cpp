@@ -117,7 +117,7 @@ void Coordinator::receive(LinkId link, const FromAgent& message, Clock::time_poi
   } else if (leave != nullptr) {
     log(concat("gave up: ", leave->text));
     for (const auto& [other, peer] : peers) job_.out.send(other, VerdictMessage{});
-    job_.phase = Phase::ended;
+    (void)job_.state.enter(CoordinatorStep::step_down);
   }
 }
 
@@ -157,6 +157,7 @@ void Coordinator::tick(Clock::time_point now) {
   }
 }
 
+std::vector<Output> Coordinator::take_outputs() { return job_.out.take(); }
 std::optional<Clock::time_point> Coordinator::next_deadline() const { return script_of(*this).next_ping; }
 void Coordinator::suspend(Clock::time_point /*now*/) {}
 void Coordinator::lead(Term /*term*/, Clock::time_point /*now*/) {}

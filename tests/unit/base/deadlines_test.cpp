@@ -44,3 +44,17 @@ TEST_CASE("a deadline that is armed again moves, and one that is cleared does no
   CHECK(deadlines.next() == start + 2s);
   CHECK(deadlines.take_expired(start + 2s) == Name::moved);
 }
+
+TEST_CASE("deadlines that have expired are passed in their order, up to one that is armed again for the same instant") {
+  enum class Name { once, again };
+  Deadlines<Name> deadlines;
+  const Deadline start{1h};
+  deadlines.arm(Name::again, start);
+  deadlines.arm(Name::once, start - 1s);
+  std::vector<std::pair<Name, bool>> passed;
+  deadlines.expire(start, [&](Name name, bool again) {
+    passed.emplace_back(name, again);
+    if (name == Name::again) deadlines.arm(name, start);
+  });
+  CHECK(passed == std::vector<std::pair<Name, bool>>{{Name::once, false}, {Name::again, false}, {Name::again, true}});
+}

@@ -34,7 +34,8 @@ std::string describe(const Tell& what) {
 /// A candidate with a time to live of 4 s: its ticks are 0.5 s to 1.5 s apart.
 class Script {
  public:
-  explicit Script(int candidates = 8) : candidate_({"job", 4s, candidates}, "prog", 7) { step(event::TimeIsUp{}); }
+  explicit Script(int candidates = 8) : Script(LeaseOptions{"job", 4s, candidates}) {}
+  explicit Script(LeaseOptions options) : candidate_(std::move(options), "prog", 7) { step(event::TimeIsUp{}); }
 
   void step(const Event& event) {
     for (const auto& action : candidate_.step(event, now)) {
@@ -588,4 +589,42 @@ TEST_CASE("a leader without the lease by the clock records no verdict") {
   script.now += 3600ms;
   script.step(event::Record{"exit 0", 1});
   CHECK(script.log() == Log{"complete 1: only the leader can record a verdict"});
+}
+
+TEST_CASE("a candidate whose step the order lacks counts its lease as lost, and starts its program again") {
+  const std::string state = GENERATE("leading", "following");
+  LeaseOptions options{"job", 4s, 8};
+  options.on_step = [&, refused = false](std::string_view, std::string_view next, bool is_legal) mutable {
+    return is_legal && (next != state || std::exchange(refused, true));
+  };
+  Script script(options);
+  script.step(event::WantLead{"a:1"});
+  script.pass_to_tick();
+  script.done();
+  (void)script.log();
+  if (state == "leading") script.mine(1);
+  else script.says(from_program::Other{1, "b:1"});
+  const std::string why = "prog was ended: the candidate here took a wrong step, ";
+  const Log log = script.log();
+  REQUIRE(log.size() == 2);
+  CHECK(log[0].starts_with("kill: " + why));
+  CHECK(log[1].starts_with("status: the lease's program is started again: " + why));
+  CHECK(script.held_until() <= script.now);
+  CHECK(script.state() == State::asking);
+  script.pass(1s);
+  script.mine(2);
+  CHECK(script.state() == State::leading);
+}
+
+TEST_CASE("lines of a program that has ended are passed over") {
+  Script script;
+  script.step(event::WantLead{"a:1"});
+  script.step(event::ProgramEnded{"exited"});
+  REQUIRE(script.state() == State::unusable);
+  (void)script.log();
+  script.step(GENERATE(Event(Line(from_program::Mine{1, 1})), Event(Line(from_program::Other{1, "b:1"})),
+                       Event(Line(from_program::None{})), Event(Line(from_program::Done{1})),
+                       Event(event::Unparsable{"?"}), Event(event::ProgramEnded{"again"})));
+  CHECK(script.log().empty());
+  CHECK(script.state() == State::unusable);
 }

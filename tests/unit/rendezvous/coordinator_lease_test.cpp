@@ -13,7 +13,8 @@ namespace {
 
 /// A coordinator on a, with its agent, and a running round of a, b and c.
 struct Leader {
-  explicit Leader(int min_nodes = 2, int max_nodes = 3) : job(min_nodes, max_nodes) {
+  explicit Leader(int min_nodes = 2, int max_nodes = 3, StepHook on_step = {}) : job(min_nodes, max_nodes) {
+    job.options.on_step = std::move(on_step);
     job.options.term = 7;
     job.options.has_lease = true;
     job.options.suspend_timeout = Milliseconds{30'000};
@@ -392,4 +393,18 @@ TEST_CASE("the next coordinator waits for all but the machine of the one before,
     claims("c", 2);
     CHECK(after.coordinator().job().round == 0);
   }
+}
+
+TEST_CASE("a coordinator with a lease whose step the order lacks steps down, and the next one counts a restart") {
+  std::string state;
+  Leader leader(2, 3, [&](std::string_view, std::string_view next, bool) { return next != state; });
+  state = GENERATE("stopping", "gathering");
+  leader.job.fails(leader.b, leader.job.node_rank(leader.b), 1);
+  if (state == "gathering") leader.all_stop();
+  for (const LinkId link : {leader.a, leader.b, leader.c}) {
+    const auto refused = leader.job.next<Refused>(link);
+    CHECK(refused.kind == RefusalKind::lost);
+    CHECK(refused.why.starts_with("the coordinator on a took a wrong step, "));
+  }
+  CHECK(leader.job.coordinator().stepped_down());
 }

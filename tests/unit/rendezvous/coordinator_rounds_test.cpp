@@ -328,3 +328,23 @@ TEST_CASE("a machine reports the addresses that others can reach") {
   for (int i = 0; i < 200; ++i) own.push_back(ip("10.0.0." + std::to_string(i)));
   CHECK(advertised_addresses(own).size() == max_own_addresses);
 }
+
+TEST_CASE("a coordinator whose step the order lacks ends the job, for all alike, and names the step") {
+  const std::string state = GENERATE("opening", "running", "stopping", "gathering");
+  ScriptedJob job(2, 2);
+  job.options.on_step = [&](std::string_view, std::string_view next, bool) { return next != state; };
+  const LinkId a = job.joins("a"), b = job.joins("b");
+  job.opens();
+  if (state == "stopping" || state == "gathering") job.fails(a, 0, 1);
+  for (const LinkId link : {a, b}) {
+    if (state == "gathering") job.stops(link);
+  }
+  for (const LinkId link : {a, b}) {
+    const auto verdict = job.next<VerdictMessage>(link);
+    CHECK(verdict.kind == VerdictKind::launcher_failed);
+    CHECK(verdict.exit_code == 125);
+    CHECK(verdict.why.starts_with("the coordinator on a took a wrong step, "));
+    job.disconnects(link);
+  }
+  CHECK(job.coordinator().done());
+}

@@ -251,16 +251,16 @@ TEST_CASE("a dialer resumes a broken connection at the same address until the co
   d.join();
   CHECK(d.dialer.is_joined());
   const std::string broke = "the connection to the coordinator on its host (10.0.0.1:7) broke: ";
-  SECTION("not after a close in order") {
-    d.tell(&Dialer::hung_up, "closed", true);
+  const auto broken_at = d.now;
+  const bool in_order = GENERATE(false, true);
+  d.tell(&Dialer::hung_up, in_order ? "closed" : "reset", in_order);
+  CHECK(d.dialer.is_member());
+  CHECK(d.dialer.is_joined() == in_order);
+  if (in_order) {
     CHECK(d.end() == broke + "closed");
     CHECK_FALSE(d.wants<LinkLoss>()->unreachable);
     return;
   }
-  const auto broken_at = d.now;
-  d.tell(&Dialer::hung_up, "reset", false);
-  CHECK(d.dialer.is_member());
-  CHECK_FALSE(d.dialer.is_joined());
   SECTION("and succeeds") {
     d.tell(&Dialer::unreachable, "no route");
     CHECK(d.step.due == d.now + 2ms);
@@ -271,8 +271,7 @@ TEST_CASE("a dialer resumes a broken connection at the same address until the co
     CHECK(d.receive(Resumed{}));
     CHECK(d.wants<dial::Open>());
     CHECK(d.receive(Resumed{}));  // once is enough
-    CHECK(d.end() == "the connection to " + first_coordinator + "cannot be used: it says RESUMED");
-    return;
+    CHECK(d.end() == "the connection to " + first_coordinator + "cannot be used: a message came out of its order");
   }
   SECTION("and fails in time") {
     d.now = broken_at + 3s;
@@ -288,6 +287,35 @@ TEST_CASE("a dialer resumes a broken connection at the same address until the co
     CHECK_FALSE(d.wants<LinkLoss>()->unreachable);
   }
   CHECK(d.retries.empty());  // of no use to the user
+}
+
+TEST_CASE("a dialer closes a connection on which an answer comes twice, or another message before it") {
+  Dialing d({{"10.0.0.1", 7}});
+  const std::string lost = "the connection to " + first_coordinator + "cannot be used: a message came out of its order";
+  d.greet();
+  SECTION("before WELCOME") {
+    d.receive(GENERATE(FromCoordinator(Start{}), FromCoordinator(Open{}), FromCoordinator(Stop{}),
+                       FromCoordinator(Waiting{}), FromCoordinator(Log{}), FromCoordinator(Resumed{})));
+    CHECK(d.end() == lost);
+  }
+  SECTION("after it") {
+    d.receive(Welcome{"its host", 1000, 3, "session", 5});
+    d.receive(GENERATE(FromCoordinator(Welcome{"other", 1, 1, "other", 9}), FromCoordinator(Resumed{})));
+    CHECK(d.end() == lost);
+  }
+}
+
+TEST_CASE("a dialer whose step the order lacks loses its link") {
+  auto options = options_for({{"10.0.0.1", 7}});
+  const std::string state = GENERATE("connecting", "greeting", "joining", "joined");
+  options.on_step = [&](std::string_view, std::string_view next, bool) { return next != state; };
+  Dialing d(options);
+  if (d.wants<dial::Connect>()) d.tell(&Dialer::connected);
+  if (d.wants<dial::Greet>()) d.tell(&Dialer::shook_hands, HandshakeState::done, protocol_version);
+  if (d.wants<FromAgent>()) d.receive(Welcome{"its host", 1000, 3, "session", 5});
+  INFO(d.end());
+  CHECK(
+      d.end().starts_with("the connection to " + first_coordinator + "cannot be used: this ddrun took a wrong step, "));
 }
 
 TEST_CASE("a dialer with workers counts silence from what the coordinator has confirmed") {

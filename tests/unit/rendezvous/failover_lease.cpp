@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ddrun/base/text.hpp"
+#include "order_marks.hpp"
 #include "simulation_invariants.hpp"
 
 namespace ddrun::test {
@@ -21,7 +22,7 @@ constexpr milliseconds response_timeout{1'000};
 SimulatedLease::SimulatedLease(Place place, lease::Listener listener)
     : place_(std::move(place)),
       listener_(std::move(listener)),
-      candidate_({"job", place_.scenario.ttl, place_.scenario.agents}, "program",
+      candidate_({"job", place_.scenario.ttl, place_.scenario.agents, mark_steps("candidate")}, "program",
                  static_cast<std::uint32_t>(place_.random.below(1'000'000))),
       slow_since_(place_.timeline.now()),
       local_then_(std::chrono::hours(1)) {}

@@ -8,6 +8,7 @@
 #include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
 #include "failover_world.hpp"
+#include "order_marks.hpp"
 #include "recorded_verdict.hpp"
 
 namespace ddrun::test {
@@ -33,6 +34,7 @@ MemberOptions member_options(const FailoverWorld& world, std::size_t index, std:
   options.join.host = host;
   options.join.local_world_size = 1 + static_cast<std::uint32_t>(machine % 3);
   options.join.settings = world.scenario.settings();
+  options.on_step = mark_steps("member");
   return options;
 }
 
@@ -194,6 +196,7 @@ void SimulatedMember::carry_out(const member_action::Dial& dial) {
   options.join = dial.join;
   options.connect_by = dial.by;
   options.conflict_timeout = 4 * heartbeat_interval + seconds(2);
+  options.on_step = mark_steps("dialer");
   link_ = std::make_shared<SimulatedLink>(
       world_, *this, std::move(options),
       SimulatedLink::Callbacks{[this](const FromCoordinator& message) { step(message); },
@@ -217,6 +220,7 @@ void SimulatedMember::carry_out(const member_action::StartServer& order) {
   options.lease_ttl = world_.scenario.ttl;
   options.suspend_timeout = world_.scenario.coordinator_timeout;
   options.with_events = false;
+  options.on_step = mark_steps("coordinator");
   SimulatedServer::Place place{
       world_.timeline,
       world_.scenario,

@@ -6,6 +6,7 @@
 
 #include "ddrun/test/catch.hpp"
 #include "failover_world.hpp"
+#include "order_marks.hpp"
 
 using namespace ddrun;
 using namespace ddrun::test;
@@ -29,6 +30,10 @@ TEST_CASE("whichever machine of a job is lost, the job goes on or ends for all a
     rounds += summary.rounds;
     terms += summary.terms;
   }
+  print_unreached("member", member_order);
+  print_unreached("coordinator", coordinator_order);
+  print_unreached("dialer", dialer_order);
+  print_unreached("candidate", lease::candidate_order);
   // Every possible end occurs, and coordinators change; otherwise the seeds show little.
   if (runs >= 300) {
     for (const VerdictKind kind : {VerdictKind::success, VerdictKind::worker_failed, VerdictKind::stopped_by_signal,

@@ -179,7 +179,8 @@ TEST_CASE("a claim has the success of the workers until the next round") {
   script.member().start();
   script.says(Succeeded{1});
   CHECK(script.machine.claim().succeeded);
-  script.start();
+  script.says(Stopped{1});
+  script.hears(Start{2, {}, 2, ""});
   CHECK_FALSE(script.machine.claim().succeeded);
 }
 
@@ -330,8 +331,93 @@ TEST_CASE("STOP of a round that never started is answered without the agent") {
   Script script;
   script.member();
   CHECK(script.hears(Stop{1, true, "b was lost"}) == Lines{"send STOPPED 1"});
-  script.start();
-  CHECK(script.hears(Stop{1, true, "b was lost", 2}) == Lines{"stop with 2"});
+  CHECK(script.hears(Stop{1, false, "b was lost"}).empty());  // once
+  script.hears(Start{2, {}, 2, ""});
+  CHECK(script.hears(Stop{2, true, "b was lost", 2}) == Lines{"stop with 2"});
+}
+
+TEST_CASE("STOP of a round of this number under the coordinator before is answered without the agent") {
+  Script script;
+  script.member().start();
+  script.loss();
+  script.says(Stopped{1});
+  script.welcome(3);
+  CHECK(script.hears(Open{1, "", {}}) == Lines{"other"});
+  CHECK(script.hears(Stop{1, true, "b was lost"}) == Lines{"send STOPPED 1"});
+}
+
+TEST_CASE("what comes twice, too early or too late is passed over") {
+  Script script;
+  const auto all_of_a_round = [&] {
+    return GENERATE(FromCoordinator(Open{1, "", {}}), FromCoordinator(Start{1, {}, 2, ""}), FromCoordinator(Log{}),
+                    FromCoordinator(Waiting{}), FromCoordinator(PassSignal{1, SIGUSR1}),
+                    FromCoordinator(Stop{1, true, "b was lost"}));
+  };
+  SECTION("before WELCOME") {
+    script.leader(2, "b:1");
+    CHECK(script.hears(all_of_a_round()).empty());
+    CHECK(script.machine.state() == MemberState::joining);
+  }
+  SECTION("in a round") {
+    script.member().start();
+    CHECK(script.welcome(2).empty());
+    CHECK(script
+              .hears(GENERATE(FromCoordinator(Open{2, "", {}}), FromCoordinator(Start{1, {}, 2, ""}),
+                              FromCoordinator(Start{2, {}, 2, ""}), FromCoordinator(Stop{2, true, "b was lost"})))
+              .empty());
+    CHECK(script.machine.state() == MemberState::in_round);
+    CHECK(script.says(Stopped{1}) == Lines{"send STOPPED 1"});
+  }
+  SECTION("after a round") {
+    script.member().start();
+    script.says(Stopped{1});
+    CHECK(script.says(Stopped{1}).empty());
+    CHECK(script
+              .hears(GENERATE(FromCoordinator(Open{1, "", {}}), FromCoordinator(Start{1, {}, 2, ""}),
+                              FromCoordinator(PassSignal{1, SIGUSR1})))
+              .empty());
+    CHECK(script.machine.state() == MemberState::waiting);
+  }
+  SECTION("after the end") {
+    script.says(Leave{LeaveKind::signalled, SIGINT, ""});
+    CHECK(script.on(event::Begin{}).empty());
+    CHECK(script.hears(all_of_a_round()).empty());
+    CHECK(script.machine.state() == MemberState::over);
+  }
+}
+
+TEST_CASE("a member whose step the order lacks leaves the job, and what it would have done is left out") {
+  const std::string state = GENERATE("searching", "joining", "waiting", "in_round", "rejoining", "over", "closing");
+  MemberOptions options = options_for(true);
+  options.host = "here";
+  options.on_step = [&](std::string_view, std::string_view next, bool) { return next != state; };
+  Script script(options);
+  Lines reasons;
+  const auto step = [&](const MemberEvent& event) {
+    const auto actions = script.machine.step(event, script.now);
+    for (const auto& action : actions) {
+      const auto* message = std::get_if<FromAgent>(&action);
+      const auto* leave = message != nullptr ? std::get_if<Leave>(message) : nullptr;
+      if (leave != nullptr && leave->kind == LeaveKind::cannot_go_on) reasons.push_back(leave->text);
+      const auto* told = std::get_if<ToAgent>(&action);
+      const auto* verdict = told != nullptr ? std::get_if<VerdictMessage>(told) : nullptr;
+      if (verdict != nullptr && verdict->kind == VerdictKind::launcher_failed) reasons.push_back(verdict->why);
+      if (!reasons.empty() || std::holds_alternative<member_action::Done>(action)) CHECK(actions.size() <= 2);
+    }
+    return !reasons.empty();
+  };
+  CAPTURE(state);
+  RankAssignment ranks;
+  ranks.host = "here";
+  const bool left = step(event::Begin{}) || step(lease::Tell(lease::Leader{2, "b:1", false})) ||
+                    step(FromCoordinator(Welcome{"b", 1000, 3, "", 2})) ||
+                    step(FromCoordinator(Start{1, ranks, 2, ""})) ||
+                    step(FromCoordinator(Refused{RefusalKind::lost, "lost"})) || step(FromAgent(Stopped{1})) ||
+                    (state == "over" && step(FromAgent(Leave{LeaveKind::time_is_up, 124, "its time is over"})));
+  CHECK(left == (state != "closing"));
+  if (left) CHECK(reasons.front().starts_with("the member on here took a wrong step, "));
+  const Lines closed = script.on(event::Close{});
+  CHECK(closed == (state == "closing" ? Lines{"other", "done"} : Lines{"close link"}));
 }
 
 TEST_CASE("a node rank that was wished for and is another machine's is warned of once") {

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include "ddrun/base/text.hpp"
+#include "order_marks.hpp"
 
 namespace ddrun::test {
 
@@ -19,6 +20,7 @@ CoordinatorOptions options_of(const Scenario& scenario) {
   }
   options.host = "host0";
   options.own_addresses = {*IpAddress::parse("10.0.0.0")};
+  options.on_step = mark_steps("coordinator");
   return options;
 }
 

@@ -87,7 +87,7 @@ void Coordinator::join(LinkId link, const Join& join, const LinkAddresses& addre
     job_.event(event_text::refused, job_.round, join.host, addresses.peer_address.text(), refused.why);
     if (refused.kind != RefusalKind::moved) turned_away_.add(machine, rejected->seen_from_here);
     job_.out.refuse(link, refused.kind, refused.why);
-  } else if (job_.phase == Phase::ended) {
+  } else if (job_.state == CoordinatorState::ended) {
     send_outcome(link, false);
     job_.out.close(link);
   } else if (const Member* rival = job_.members.conflicting_member(join)) {
@@ -118,19 +118,19 @@ void Coordinator::admit(LinkId link, const Join& join, const LinkAddresses& addr
   job_.out.send(link, Welcome{options.host, static_cast<std::uint32_t>(options.heartbeat_interval.count()),
                               static_cast<std::uint32_t>(options.heartbeat_misses), "",
                               options.term});  // the transport sets the session
-  const bool in_time = job_.phase == Phase::gathering || round_.is_stopping_for_another();
+  const bool in_time = job_.state == CoordinatorState::gathering || round_.is_stopping_for_another();
   const bool spare = !round_.has_free_place() && (!in_time || job_.members.available() > job_.settings.max_nodes);
   job_.event(event_text::joined, job_.round, member.node(), member.local_world_size, job_.members.available(), spare);
-  if (job_.phase != Phase::gathering) return round_.admit(member, spare);
+  if (job_.state != CoordinatorState::gathering) return round_.admit(member, spare);
   gather();
-  if (job_.phase != Phase::gathering || job_.members.find(link) == nullptr) return;
+  if (job_.state != CoordinatorState::gathering || job_.members.find(link) == nullptr) return;
   job_.send_waiting(member, spare, gathering_.wait_reason());
 }
 
 // ---- between rounds
 
 void Coordinator::gather() {
-  if (job_.phase != Phase::gathering) return;
+  if (job_.state != CoordinatorState::gathering) return;
   job_.arm_lease_deadline();
   if (gathering_.awaits_claims()) return;
   if (const auto claims = job_.succession.take_claims()) {
@@ -170,7 +170,7 @@ void Coordinator::after_round() {
     if (ended->is_restart()) job_.succession.owe_restart();
     return step_down(leads_no_more(job_, cause.why), job_.now);
   }
-  job_.phase = Phase::gathering;
+  if (!job_.state.enter(CoordinatorStep::gather)) return;
   if (ended->is_restart()) gathering_.spend_restart(cause.why);
   gathering_.note_ended(cause, ended->had_started);
   for (Member* member : std::vector<Member*>(round_.members().all())) {
@@ -181,7 +181,7 @@ void Coordinator::after_round() {
   const int available = job_.members.available();
   const auto& [min_nodes, max_nodes] = std::tie(job_.settings.min_nodes, job_.settings.max_nodes);
   const bool must_wait = available < min_nodes || gathering_.is_held_up();
-  if (job_.phase != Phase::gathering || (!must_wait && !job_.deadlines.is_armed(Due::pause))) return;
+  if (job_.state != CoordinatorState::gathering || (!must_wait && !job_.deadlines.is_armed(Due::pause))) return;
   const std::string waiting_for = concat(gathering_.wait_reason(), ", after ", cause.why);
   if (must_wait) job_.event(event_text::waiting, job_.round, available, min_nodes, max_nodes, waiting_for);
   for (auto& [link, member] : job_.members.all()) job_.send_waiting(member, member.excluded, waiting_for);
@@ -252,20 +252,20 @@ void Coordinator::leave_on_signal(Member& member, Leave message) {
   Membership& members = job_.members;
   members.set_leaving(member, std::move(message));
   job_.event(event_text::left, job_.round, member.node(), cause.why);
-  const bool gathering = job_.phase == Phase::gathering;
+  const bool gathering = job_.state == CoordinatorState::gathering;
   const bool in_round = member.in_round();
   const bool is_leader = member.runs_coordinator && job_.options.has_lease;
   const bool over = (member.runs_coordinator && !is_leader) ||
                     (in_round && job_.settings.fixed_size() && members.available() < job_.settings.min_nodes) ||
                     (members.available() == 0 && (in_round || gathering));
   // Node rank 0 keeps the store until the round is over; other nodes may go once their workers are done.
-  const bool done = job_.phase == Phase::running && member.part == Part::finished && member.node_rank != 0;
+  const bool done = job_.state == CoordinatorState::running && member.part == Part::finished && member.node_rank != 0;
   if ((!in_round || done) && !member.runs_coordinator && (in_round || members.available() > 0 || !gathering)) {
     release(member, cause.why);
     gather();
   } else if (over) {
     stop_permanently(std::move(cause), &member, signal);
-  } else if (job_.phase == Phase::opening || job_.phase == Phase::running) {
+  } else if (job_.state == CoordinatorState::opening || job_.state == CoordinatorState::running) {
     round_.stop({.cause = std::move(cause), .cause_link = member.link});
   } else if (gathering && is_leader) {
     step_down(leads_no_more(job_, cause.why), job_.now);
@@ -273,13 +273,13 @@ void Coordinator::leave_on_signal(Member& member, Leave message) {
 }
 
 void Coordinator::give_up(Member& member, const Leave& message) {
-  const bool gathering = job_.phase == Phase::gathering;
+  const bool gathering = job_.state == CoordinatorState::gathering;
   const bool in_round = member.in_round();
   const bool may_go = !member.runs_coordinator || (job_.options.has_lease && in_round);
   const bool only_this_node = message.kind == LeaveKind::cannot_go_on && may_go;
   const int available = job_.members.available();
   const bool others_can = available > 1 && (!job_.settings.fixed_size() || available > job_.settings.min_nodes);
-  const bool ends = job_.phase == Phase::stopping && !round_.is_stopping_for_another();
+  const bool ends = job_.state == CoordinatorState::stopping && !round_.is_stopping_for_another();
   if (only_this_node && member.leaving) return;
   if (only_this_node && !in_round && (!gathering || others_can)) {
     lose_member(member, message.text, job_.now, false);
@@ -307,7 +307,7 @@ void Coordinator::lost(LinkId link, const std::string& how, Clock::time_point no
   job_.now = now;
   Member* member = job_.members.find(link);
   if (member == nullptr) return;
-  if (job_.phase == Phase::ended) remove(*member);
+  if (job_.state == CoordinatorState::ended) remove(*member);
   else lose_member(*member, how, now, true);
 }
 
@@ -391,14 +391,14 @@ void Coordinator::lead(Term term, Clock::time_point now) {
   Succession& succession = job_.succession;
   if (!succession.resume()) return;
   job_.arm_lease_deadline();
-  const bool gathering = job_.phase == Phase::gathering;
-  if (succession.has_lost_members() && (gathering || job_.phase == Phase::stopping)) {
+  const bool gathering = job_.state == CoordinatorState::gathering;
+  if (succession.has_lost_members() && (gathering || job_.state == CoordinatorState::stopping)) {
     // They may have continued under another coordinator, whose rounds are unknown here; their claims tell.
     return dismiss_members(RefusalKind::lost, concat("the coordinator on ", job_.options.host,
                                                      " had lost its lease, and members: looking for them anew"));
   }
   if (!job_.is_over()) job_.out.notice("the lease that says who leads the job is renewed");
-  to_record_ = job_.phase == Phase::recording;
+  to_record_ = job_.state == CoordinatorState::recording;
   // No round has run here, but another coordinator may have led meanwhile.
   const bool may_recover = gathering && !job_.started && !job_.members.empty();
   if (may_recover && !succession.expects_claims()) expect_claims(job_);
@@ -415,9 +415,8 @@ void Coordinator::step_down(const std::string& why, Clock::time_point now) {
 
 /// Refuses all members; those that leave are released.
 void Coordinator::dismiss_members(RefusalKind kind, const std::string& why) {
-  if (job_.phase == Phase::ended) return;
+  if (job_.state == CoordinatorState::ended || !job_.state.enter(CoordinatorStep::step_down)) return;
   job_.event(event_text::moved, job_.round, why);
-  job_.phase = Phase::ended;
   job_.deadlines.clear_all();
   job_.succession.forget_claims();
   stepped_down_ = why;
@@ -435,34 +434,34 @@ void Coordinator::dismiss_members(RefusalKind kind, const std::string& why) {
 // ---- the end of the job
 
 void Coordinator::stop_permanently(VerdictMessage cause, const Member* member, int signal) {
-  if (job_.phase == Phase::gathering) end(std::move(cause));
+  if (job_.state == CoordinatorState::gathering) end(std::move(cause));
   else round_.stop_permanently(std::move(cause), member, signal);
 }
 
 void Coordinator::end(VerdictMessage verdict) {
+  if (job_.options.has_lease && !job_.state.enter(CoordinatorStep::record)) return;
   verdict.restarts = job_.budget.used();
   job_.verdict = std::move(verdict);
   job_.ended_at = job_.now;
   job_.deadlines.clear_all();
   job_.succession.forget_claims();
   if (!job_.options.has_lease) return publish_verdict();
-  job_.phase = Phase::recording;
   job_.arm_lease_deadline();
   to_record_ = true;
 }
 
 std::optional<VerdictMessage> Coordinator::take_verdict_to_record() {
-  const bool may = job_.phase == Phase::recording && !job_.succession.is_suspended();
+  const bool may = job_.state == CoordinatorState::recording && !job_.succession.is_suspended();
   return may && std::exchange(to_record_, false) ? job_.verdict : std::nullopt;
 }
 
 void Coordinator::recorded(Clock::time_point now) {
   job_.now = now;
-  if (job_.phase == Phase::recording) publish_verdict();
+  if (job_.state == CoordinatorState::recording) publish_verdict();
 }
 
 void Coordinator::publish_verdict() {
-  job_.phase = Phase::ended;
+  if (!job_.state.enter(CoordinatorStep::publish)) return;
   job_.deadlines.clear_all();
   job_.deadlines.arm(Due::verdict, job_.now + shutdown::verdict_timeout);
   job_.event(event_text::verdict, job_.round, *job_.verdict);
@@ -489,19 +488,40 @@ void Coordinator::send_outcome(LinkId link, bool took_part) {
   job_.out.send(link, std::move(verdict));
 }
 
+// ---- the end by a defect of ddrun
+
+std::vector<Output> Coordinator::take_outputs() {
+  if (const auto wrong = job_.state.take_wrong()) {
+    end_by_defect(concat("the coordinator on ", job_.options.host, " ", *wrong));
+  }
+  return job_.out.take();
+}
+
+/// The next coordinator counts a restart: it may take the same step.
+void Coordinator::end_by_defect(const std::string& what) {
+  if (job_.state == CoordinatorState::ended) return;
+  if (job_.options.has_lease) return dismiss_members(RefusalKind::lost, what);
+  end({.kind = VerdictKind::launcher_failed,
+       .exit_code = exit_codes::launcher_failed,
+       .host = job_.options.host,
+       .why = what});
+}
+
 // ---- deadlines
 
 std::optional<Clock::time_point> Coordinator::next_deadline() const {
   if (done()) return std::nullopt;
   const auto first = job_.deadlines.next();
-  const auto ping = job_.phase == Phase::ended ? std::nullopt : job_.heartbeat.next();
+  const auto ping = job_.state == CoordinatorState::ended ? std::nullopt : job_.heartbeat.next();
   return first && ping ? std::min(first, ping) : first ? first : ping;
 }
 
 void Coordinator::tick(Clock::time_point now) {
   job_.now = now;
-  if (job_.phase != Phase::ended) check_heartbeats();
-  while (const auto due = job_.deadlines.take_expired(now)) on(*due);
+  if (job_.state != CoordinatorState::ended) check_heartbeats();
+  job_.deadlines.expire(now, [this](Due due, bool again) {
+    if (job_.state.check(coordinator_deadlines[static_cast<std::size_t>(due)], again)) on(due);
+  });
 }
 
 void Coordinator::on(Due due) {
@@ -513,7 +533,7 @@ void Coordinator::on(Due due) {
       for (Member* member : std::vector<Member*>(round_.members().all())) {
         if (!member->owes_stopped()) continue;
         lose_member(*member, how, job_.now, false);
-        if (job_.phase != Phase::running && job_.phase != Phase::stopping) break;
+        if (job_.state != CoordinatorState::running && job_.state != CoordinatorState::stopping) break;
       }
       break;
     }

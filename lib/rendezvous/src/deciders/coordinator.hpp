@@ -30,7 +30,7 @@ class Coordinator {
 
   /// The first message of a link.
   void join(LinkId link, const Join& join, const LinkAddresses& addresses, Clock::time_point now);
-  /// Any later message. One that does not fit the phase is ignored; a second Join closes the link.
+  /// Any later message. One that does not fit the state is ignored; a second Join closes the link.
   void receive(LinkId link, const FromAgent& message, Clock::time_point now);
   /// Part of a message arrived: counts as a sign of life.
   void note_activity(LinkId link, Clock::time_point now);
@@ -58,13 +58,13 @@ class Coordinator {
   [[nodiscard]] bool stepped_down() const { return stepped_down_.has_value(); }
 
   /// Pending actions in order; empties the list. Call after each of the functions above.
-  [[nodiscard]] std::vector<Output> take_outputs() { return job_.out.take(); }
+  [[nodiscard]] std::vector<Output> take_outputs();
   /// Texts for the user of this process, such as refused machines; empties the list. Limit their rate.
   [[nodiscard]] std::vector<std::string> take_warnings() { return turned_away_.take_warnings(); }
   /// When to call `tick`; empty if nothing is pending.
   [[nodiscard]] std::optional<Clock::time_point> next_deadline() const;
   /// The job has ended, and every agent was notified or timed out.
-  [[nodiscard]] bool done() const { return job_.phase == Phase::ended && job_.members.empty(); }
+  [[nodiscard]] bool done() const { return job_.state == CoordinatorState::ended && job_.members.empty(); }
 
   [[nodiscard]] const Job& job() const { return job_; }
 
@@ -87,6 +87,7 @@ class Coordinator {
   void publish_verdict();
   void send_outcome(LinkId link, bool took_part);
   void dismiss_members(RefusalKind kind, const std::string& why);
+  void end_by_defect(const std::string& what);
 
   Job job_;
   Gathering gathering_{job_};

@@ -43,8 +43,14 @@ std::optional<Grace> ordered_stop(const FromCoordinator& message) {
   return refused->kind == RefusalKind::lost ? Grace::lost_sight : Grace::whole;
 }
 
-Dialer::Dialer(const DialerOptions& options) : options_(options), pause_(first_pause), by_(options.connect_by) {
+Dialer::Dialer(const DialerOptions& options)
+    : options_(options), pause_(first_pause), by_(options.connect_by), state_(options.on_step) {
   for (const auto& endpoint : options_.coordinators) candidates_.push_back({endpoint, {}, {}, false});
+}
+
+std::optional<DialStep> Dialer::enter(DialerStep step) {
+  if (state_.enter(step)) return std::nullopt;
+  return unusable(concat("this ddrun ", state_.take_wrong().value_or("")));
 }
 
 // ---- search, until there is a connection
@@ -75,7 +81,7 @@ DialStep Dialer::next_target(Clock::time_point now) {
   if (now >= by_) return give_up();
   target_ = targets_.back();
   targets_.pop_back();
-  return connect(now);
+  return connect(DialerStep::connect, now);
 }
 
 DialStep Dialer::resolved(const Result<std::vector<std::string>>& addresses, Clock::time_point now) {
@@ -86,28 +92,25 @@ DialStep Dialer::resolved(const Result<std::vector<std::string>>& addresses, Clo
   return next_target(now);
 }
 
-DialStep Dialer::connect(Clock::time_point now) {
+DialStep Dialer::connect(DialerStep why, Clock::time_point now) {
   const std::string& from = options_.local_address;
   const auto local = IpAddress::parse(from);
   if (!from.empty() && (!local || local->is_v4() != address().is_v4())) {
     return failed(concat(target_text(), " cannot be reached from '", from, "', which is no address of the same kind"),
                   now);
   }
-  stage_ = Stage::connecting;
-  return {dial::Connect{target_, from}, after(connect_timeout, now)};
+  return enter(why, {dial::Connect{target_, from}, after(connect_timeout, now)});
 }
 
 DialStep Dialer::pause(Milliseconds longest, Clock::time_point now) {
-  stage_ = Stage::searching;
   const auto due = after(pause_, now);
   pause_ = std::min(2 * pause_, longest);
-  return {dial::Pause{}, due};
+  return enter(DialerStep::pause, {dial::Pause{}, due});
 }
 
 DialStep Dialer::connected(Clock::time_point now) {
   refused_since_.reset();
-  stage_ = Stage::greeting;
-  return {dial::Greet{}, after(handshake_timeout, now)};
+  return enter(DialerStep::greet, {dial::Greet{}, after(handshake_timeout, now)});
 }
 
 DialStep Dialer::refused(Clock::time_point now) {
@@ -121,20 +124,20 @@ DialStep Dialer::unreachable(const std::string& how, Clock::time_point now) {
 }
 
 DialStep Dialer::timed_out(Clock::time_point now) {
-  switch (stage_) {
-    case Stage::connecting:
+  switch (state_) {
+    case DialerState::connecting:
       refused_since_.reset();
       return failed(concat(target_text(), " does not answer; is there a firewall in between?"), now);
-    case Stage::greeting:
-    case Stage::proving:
+    case DialerState::greeting:
+    case DialerState::proving:
       return failed(concat("what listens on ", target_text(), " does not answer ddrun's greeting"), now);
-    case Stage::joining:
+    case DialerState::joining:
       return failed(concat("the coordinator on ", target_text(), " does not say whether this ddrun may take part"),
                     now);
-    case Stage::joined: return watch_silence(now);
-    case Stage::searching: break;  // the pause is over
+    case DialerState::joined: return watch_silence(now);
+    case DialerState::searching: break;  // the pause is over
   }
-  return break_reason_ ? connect(now) : begin(now);
+  return break_reason_ ? connect(DialerStep::connect, now) : begin(now);
 }
 
 DialStep Dialer::failed(const std::string& why, Clock::time_point now, std::optional<Errc> permanent_error) {
@@ -147,7 +150,7 @@ DialStep Dialer::failed(const std::string& why, Clock::time_point now, std::opti
                 !is_over);
   }
   candidate().last_error = why;
-  candidate().was_reached = stage_ == Stage::joining;
+  candidate().was_reached = state_ == DialerState::joining;
   candidate().permanent_error = permanent_error;
   auto step = next_target(now);
   step.retries.insert(step.retries.begin(), why);
@@ -194,14 +197,11 @@ std::optional<DialStep> Dialer::shook_hands(HandshakeState state, std::uint16_t 
     return failed(concat("the coordinator on ", target_text(), what...), now, permanent_error);
   };
   switch (state) {
-    case HandshakeState::in_progress:
-      if (peer_version == protocol_version) stage_ = Stage::proving;
-      return std::nullopt;
+    case HandshakeState::in_progress: return peer_version == protocol_version ? enter(DialerStep::prove) : std::nullopt;
     case HandshakeState::done:
-      stage_ = Stage::joining;
       greeted_at_ = now;
-      return DialStep{break_reason_ ? FromAgent(Resume{session_, 0}) : FromAgent(options_.join),
-                      after(join_reply_timeout, now)};
+      return enter(DialerStep::ask, {break_reason_ ? FromAgent(Resume{session_, 0}) : FromAgent(options_.join),
+                                     after(join_reply_timeout, now)});
     case HandshakeState::foreign_protocol:
       return failed(concat("what listens on ", target_text(), " is not ddrun: give the coordinator's port"), now,
                     Errc::protocol);
@@ -229,10 +229,21 @@ std::optional<DialStep> Dialer::shook_hands(HandshakeState state, std::uint16_t 
                             "DDRUN_SECRET), or check who listens there");
 }
 
+/// JOIN and RESUME have their answers, once.
+bool Dialer::may_come(const FromCoordinator& message) const {
+  if (is_joined()) return !is_any<Welcome, Resumed>(message);
+  if (break_reason_) return is_any<Resumed, Refused>(message);
+  return is_any<Welcome, Refused, VerdictMessage>(message);
+}
+
 std::optional<DialStep> Dialer::received(const FromCoordinator& message, Clock::time_point now) {
-  if (std::holds_alternative<Resumed>(message)) {
-    if (stage_ != Stage::joining || !break_reason_) return unusable("it says RESUMED");
-  } else if (const auto* welcome = std::get_if<Welcome>(&message)) {
+  if (!may_come(message)) return unusable("a message came out of its order");
+  if (is_joined()) {
+    if (!std::holds_alternative<Start>(message)) return std::nullopt;
+    has_workers_ = true;
+    return watch_silence(now);
+  }
+  if (const auto* welcome = std::get_if<Welcome>(&message)) {
     // A coordinator of a lower term has not noticed yet that another one leads.
     if (welcome->term < options_.join.claim.term) {
       return failed(concat("the coordinator on ", welcome->coordinator_host, " (", target_text(), ") leads no more"),
@@ -242,15 +253,10 @@ std::optional<DialStep> Dialer::received(const FromCoordinator& message, Clock::
     session_ = welcome->session;
     heartbeat_ = Milliseconds(std::clamp<std::uint32_t>(welcome->heartbeat_ms, 1, 3'600'000));
     heartbeat_timeout_ = heartbeat_ * std::int64_t{std::clamp<std::uint32_t>(welcome->heartbeat_misses, 1, 1'000'000)};
-  } else if (const auto* refused = std::get_if<Refused>(&message)) {
+  } else if (const auto* refused = std::get_if<Refused>(&message); refused != nullptr && !break_reason_) {
     if (auto step = try_elsewhere(*refused, now)) return step;
   }
-  if (stage_ != Stage::joining) {
-    if (!std::holds_alternative<Start>(message)) return std::nullopt;
-    has_workers_ = true;
-    return watch_silence(now);
-  }
-  stage_ = Stage::joined;
+  if (auto wrong = enter(DialerStep::open)) return wrong;
   confirmed_at_ = greeted_at_;
   resumed_at_ = {};
   is_new_ = std::holds_alternative<Welcome>(message);
@@ -267,7 +273,7 @@ std::optional<DialStep> Dialer::received(const FromCoordinator& message, Clock::
 /// held by an agent whose loss is not noticed yet.
 std::optional<DialStep> Dialer::try_elsewhere(const Refused& refused, Clock::time_point now) {
   const auto kind = refused.kind;
-  if (kind == RefusalKind::moved && stage_ == Stage::joining && !break_reason_) return failed(refused.why, now);
+  if (kind == RefusalKind::moved) return failed(refused.why, now);
   if (kind == RefusalKind::other_job && usable_candidates() > 1)
     return failed(refused.why, now, Errc::invalid_argument);
   if (kind != RefusalKind::taken) return std::nullopt;
@@ -288,8 +294,8 @@ DialStep Dialer::unusable(const std::string& why) const {
 
 DialStep Dialer::hung_up(const std::string& how, bool in_order, Clock::time_point now) {
   // A coordinator that has replied to the hello closes slow connections by itself.
-  if (stage_ == Stage::greeting) return failed(concat(target_text(), " hung up before it answered: ", how), now);
-  if (stage_ != Stage::joined)
+  if (state_ == DialerState::greeting) return failed(concat(target_text(), " hung up before it answered: ", how), now);
+  if (state_ != DialerState::joined)
     return failed(concat("the coordinator on ", target_text(), " hung up before it let us in: ", how), now);
   if (in_order || session_.empty()) {
     const auto why = concat("the connection to the coordinator", coordinator_host_.empty() ? "" : " on ",
@@ -301,7 +307,7 @@ DialStep Dialer::hung_up(const std::string& how, bool in_order, Clock::time_poin
   refused_since_.reset();
   pause_ = first_pause;
   by_ = silent_since() + heartbeat_timeout_;
-  return connect(now);
+  return connect(DialerStep::resume, now);
 }
 
 std::optional<DialStep> Dialer::pinged(const Ping& ping, Clock::time_point now) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -13,6 +14,7 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/ip_address.hpp"
+#include "ddrun/base/legal_order.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 #include "ddrun/spec/launch_spec.hpp"
@@ -37,6 +39,7 @@ struct DialerOptions {
   bool was_reachable = false;
   /// Local IP address to bind to; empty: chosen by the system.
   std::string local_address;
+  StepHook on_step;
 };
 
 /// Of workers whose round ends with this agent's membership.
@@ -85,20 +88,41 @@ struct DialStep {
   bool not_listening = false;             ///< all candidates have refused connections for half a second
 };
 
+enum class DialerState {
+  searching,  ///< for an address, or waiting for the next attempt
+  connecting,
+  greeting,  ///< no hello has come
+  proving,
+  joining,  ///< JOIN or RESUME was sent
+  joined,
+};
+
+[[nodiscard]] constexpr std::string_view name(DialerState state) {
+  constexpr std::string_view names[] = {"searching", "connecting", "greeting", "proving", "joining", "joined"};
+  return names[static_cast<int>(state)];
+}
+
+enum class DialerStep { connect, pause, greet, prove, ask, open, resume };
+
+inline constexpr auto dialer_order = [] {
+  using enum DialerState;
+  constexpr std::uint32_t any = any_of(searching, connecting, greeting, proving, joining);
+  return std::to_array<LegalStep<DialerState>>({
+      {"a connection", any, connecting},
+      {"a pause", any, searching},
+      {"a greeting", any_of(connecting), greeting},
+      {"a proof", any_of(greeting, proving), proving},
+      {"JOIN or RESUME", any_of(greeting, proving), joining},
+      {"its answer", any_of(joining), joined},
+      {"a connection to resume", any_of(joined), connecting},
+  });
+}();
+
 /// Decides which address of the coordinator an agent tries next, when, what it says there, whether a broken or silent
 /// connection is lost, and what the user reads. Each function is an event and returns the next step. Pure: no socket,
 /// resolver or clock.
 class Dialer {
  public:
-  enum class Stage {
-    searching,  ///< for an address, or waiting for the next attempt
-    connecting,
-    greeting,  ///< no hello has come
-    proving,
-    joining,  ///< JOIN or RESUME was sent
-    joined,
-  };
-
   explicit Dialer(const DialerOptions& options);
 
   DialStep begin(Clock::time_point now);
@@ -124,8 +148,8 @@ class Dialer {
   /// The connection is gone; `in_order`: closed by the process, or by the kernel at its end.
   DialStep hung_up(const std::string& how, bool in_order, Clock::time_point now);
 
-  [[nodiscard]] Stage stage() const { return stage_; }
-  [[nodiscard]] bool is_joined() const { return stage_ == Stage::joined; }
+  [[nodiscard]] DialerState state() const { return state_; }
+  [[nodiscard]] bool is_joined() const { return state_ == DialerState::joined; }
   /// Joined, or resuming a broken connection.
   [[nodiscard]] bool is_member() const { return is_joined() || break_reason_; }
   /// When this agent, which has workers, loses sight of the coordinator at the latest, unless a later PONG is
@@ -144,8 +168,12 @@ class Dialer {
     bool was_reached;                     ///< at the last attempt
   };
 
+  /// The loss of the link if the order lacks the step.
+  std::optional<DialStep> enter(DialerStep step);
+  DialStep enter(DialerStep step, DialStep next) { return enter(step).value_or(std::move(next)); }
+  [[nodiscard]] bool may_come(const FromCoordinator& message) const;
   DialStep next_target(Clock::time_point now);
-  DialStep connect(Clock::time_point now);
+  DialStep connect(DialerStep why, Clock::time_point now);
   DialStep pause(Milliseconds longest, Clock::time_point now);
   DialStep watch_silence(Clock::time_point now);
   [[nodiscard]] Clock::time_point silent_since() const;
@@ -169,7 +197,7 @@ class Dialer {
   Endpoint target_;
   Milliseconds pause_;
   Deadline by_;  ///< for the reply to JOIN or RESUME
-  Stage stage_ = Stage::searching;
+  LegalState<dialer_order> state_;
   std::optional<Clock::time_point> refused_since_;  ///< connection refused
   std::optional<Clock::time_point> taken_since_;    ///< node rank or id in use
   std::optional<std::string> break_reason_;         ///< of the connection to be resumed
@@ -188,10 +216,5 @@ class Dialer {
   std::deque<std::pair<std::uint32_t, Clock::time_point>> unconfirmed_;  ///< PONGs, and when they were sent
   Deadline silent_at_{};                                                 ///< as the timer has it
 };
-
-[[nodiscard]] constexpr std::string_view name(Dialer::Stage stage) {
-  constexpr std::string_view names[] = {"searching", "connecting", "greeting", "proving", "joining", "joined"};
-  return names[static_cast<int>(stage)];
-}
 
 }  // namespace ddrun::rendezvous

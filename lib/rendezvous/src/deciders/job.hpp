@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "ddrun/base/deadlines.hpp"
 #include "ddrun/base/duration.hpp"
+#include "ddrun/base/legal_order.hpp"
 #include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/rendezvous/coordinator_options.hpp"
 #include "heartbeat.hpp"
@@ -19,7 +21,7 @@
 
 namespace ddrun::rendezvous {
 
-enum class Phase {
+enum class CoordinatorState {
   gathering,  ///< no round: waiting for members, the last call, or the pause before a restart
   opening,    ///< OPEN was sent to node rank 0
   running,    ///< START was sent to all
@@ -28,10 +30,25 @@ enum class Phase {
   ended,      ///< the verdict was sent, or another coordinator took over
 };
 
-[[nodiscard]] constexpr std::string_view name(Phase phase) {
+[[nodiscard]] constexpr std::string_view name(CoordinatorState state) {
   constexpr std::string_view names[] = {"gathering", "opening", "running", "stopping", "recording", "ended"};
-  return names[static_cast<int>(phase)];
+  return names[static_cast<int>(state)];
 }
+
+enum class CoordinatorStep { open, start, stop, gather, record, publish, step_down };
+
+inline constexpr auto coordinator_order = [] {
+  using enum CoordinatorState;
+  return std::to_array<LegalStep<CoordinatorState>>({
+      {"OPEN", any_of(gathering), opening},
+      {"START", any_of(opening), running},
+      {"STOP", any_of(opening, running), stopping},
+      {"the end of a round", any_of(stopping), gathering},
+      {"the end of the job", any_of(gathering, running, stopping), recording},
+      {"VERDICT", any_of(gathering, running, stopping, recording), ended},
+      {"stepping down", any_of(gathering, opening, running, stopping, recording), ended},
+  });
+}();
 
 /// Deadlines of a coordinator, each handled completely before the next. Those that expire at one instant are handled in
 /// this order: losses and the end of a round before what begins one, and the end for lack of nodes after all.
@@ -49,16 +66,34 @@ enum class Due {
   verdict,    ///< all members have closed after the verdict
 };
 
+inline constexpr auto coordinator_deadlines = [] {
+  using enum CoordinatorState;
+  return std::to_array<LegalStep<CoordinatorState>>({
+      {"the deadline of OPENED", any_of(opening)},
+      {"the deadline of STOPPED", any_of(running, stopping)},
+      {"the end of the exit skew", any_of(running)},
+      {"the deadline of the lease", any_of(gathering, recording)},
+      {"the deadline of claims", any_of(gathering)},
+      {"the end of the pause", any_of(gathering)},
+      {"the end of the fence", any_of(gathering, stopping)},
+      {"the admission of newcomers", any_of(opening, running)},
+      {"the end of the last call", any_of(gathering)},
+      {"the join timeout", any_of(gathering)},
+      {"the deadline of the verdict", any_of(ended)},
+  });
+}();
+
 /// A job as its coordinator knows it: what Coordinator, Gathering and RoundMachine share. All of it is read by each;
 /// the members are changed by Coordinator, a deadline by the class that handles it.
 struct Job : JobState {
   Job(CoordinatorOptions given, std::function<std::optional<LinkId>()> observer)
       : options(std::move(given)),
+        state(options.on_step),
         heartbeat(options.heartbeat_interval, options.heartbeat_misses),
         out(std::move(observer)) {}
 
   CoordinatorOptions options;
-  Phase phase = Phase::gathering;
+  LegalState<coordinator_order> state;
   Membership members;
   Heartbeat heartbeat;
   Outgoing out;
@@ -69,13 +104,15 @@ struct Job : JobState {
   Clock::time_point first_join{};
 
   /// The verdict is known.
-  [[nodiscard]] bool is_over() const { return phase == Phase::recording || phase == Phase::ended; }
+  [[nodiscard]] bool is_over() const {
+    return state == CoordinatorState::recording || state == CoordinatorState::ended;
+  }
   [[nodiscard]] bool can_restart() const { return budget.any_left(now); }
 
   /// Until when the next round, or the verdict, may wait for the lease.
   void arm_lease_deadline() {
     const auto& suspended = succession.suspended_since();
-    const bool waits = phase == Phase::recording || (suspended && phase == Phase::gathering);
+    const bool waits = state == CoordinatorState::recording || (suspended && state == CoordinatorState::gathering);
     if (waits) deadlines.arm(Due::lease, suspended.value_or(ended_at) + options.suspend_timeout);
     else deadlines.clear(Due::lease);
   }

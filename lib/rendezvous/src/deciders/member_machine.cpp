@@ -36,11 +36,14 @@ std::vector<Endpoint> announced_endpoints(const std::string& text) {
 }
 
 MemberMachine::MemberMachine(MemberOptions options)
-    : options_(std::move(options)), agent_id_(options_.new_agent_id()) {}
+    : options_(std::move(options)), state_(options_.on_step), agent_id_(options_.new_agent_id()) {}
 
 std::vector<MemberAction> MemberMachine::step(const MemberEvent& event, Clock::time_point now) {
   now_ = now;
   std::visit([this](const auto& what) { on(what); }, event);
+  if (const auto wrong = state_.take_wrong()) {
+    end_by_defect(concat("the member on ", options_.host, " ", *wrong), event);
+  }
   return std::exchange(actions_, {});
 }
 
@@ -51,6 +54,7 @@ void MemberMachine::on(const member_event::Prepare&) {
 }
 
 void MemberMachine::on(const member_event::Begin&) {
+  if (state_ != MemberState::idle) return;
   const Deadline until = now_ + options_.spec.join_timeout;
   if (!has_lease()) return join_by(until);
   act(member_action::StartLease{});
@@ -65,7 +69,7 @@ Join MemberMachine::join_message() const {
 }
 
 void MemberMachine::join_by(Deadline until) {
-  state_ = MemberState::joining;
+  if (!state_.enter(MemberStep::join)) return;
   join_until_ = until;
   dials_for_ = std::chrono::round<Milliseconds>(until - now_);
   const bool is_here = runs_coordinator();
@@ -114,7 +118,8 @@ void MemberMachine::notice_later(std::string text) {
 // ---- a member
 
 void MemberMachine::on(const FromCoordinator& message) {
-  if (!is_member() && state_ != MemberState::joining) return;
+  const bool is_joining = state_ == MemberState::joining;
+  if (!is_member() && !(is_joining && is_any<Welcome, Refused, VerdictMessage>(message))) return;
   std::visit(
       [this](const auto& what) {
         if constexpr (requires { obey(what); }) obey(what);
@@ -124,7 +129,8 @@ void MemberMachine::on(const FromCoordinator& message) {
 }
 
 void MemberMachine::obey(const Welcome& welcome) {
-  state_ = MemberState::waiting;
+  if (is_member() || !state_.enter(MemberStep::admit)) return;
+  last_over_ = 0;
   for (const Due due : {Due::notice, Due::search, Due::superseded}) deadlines_.clear(due);
   // Tells the next coordinator that the job is not new.
   if (claim_.term == 0) claim_.term = welcome.term;
@@ -143,6 +149,10 @@ void MemberMachine::obey(const Waiting& waiting) {
                       waiting.joined == 1 ? " is there" : " are there"));
 }
 
+void MemberMachine::obey(const Open& open) {
+  if (state_ == MemberState::waiting && open.round > last_over_) act(member_action::OpenStore{open});
+}
+
 void MemberMachine::on(const member_event::StoreOpened& opened) {
   if (!is_member()) return;
   if (opened.port) return send(Opened{opened.round, *opened.port});
@@ -151,8 +161,9 @@ void MemberMachine::on(const member_event::StoreOpened& opened) {
 }
 
 void MemberMachine::obey(const Start& start) {
+  const bool is_late = state_ == MemberState::in_round || start.round <= last_over_;
+  if (is_late || !state_.enter(MemberStep::start)) return;
   deadlines_.clear(Due::notice);
-  state_ = MemberState::in_round;
   claim_ = {start.term, start.round, start.ranks.node_rank, start.ranks.node_count, start.job_state, false, false};
   if (start.ranks.node_rank != 0) act(member_action::CloseStore{});
   Join& join = options_.join;
@@ -172,12 +183,16 @@ void MemberMachine::obey(const Start& start) {
 }
 
 void MemberMachine::obey(const Stop& stop) {
-  if (stop.round == claim_.round) return tell(StopOrder{stop.another_round, stop.why, stop.signal});
+  if (state_ == MemberState::in_round || stop.round <= last_over_) {
+    if (stop.round == claim_.round) tell(StopOrder{stop.another_round, stop.why, stop.signal});
+    return;
+  }
+  last_over_ = stop.round;
   send(Stopped{stop.round});  // OPEN of a round that was never started: nothing runs
 }
 
 void MemberMachine::obey(const PassSignal& pass) {
-  if (pass.round == claim_.round) tell(pass);
+  if (pass.round == claim_.round && state_ == MemberState::in_round) tell(pass);
 }
 
 void MemberMachine::on(const FromAgent& message) {
@@ -196,7 +211,8 @@ void MemberMachine::say(const Succeeded& succeeded) {
 
 void MemberMachine::say(const Stopped& stopped) {
   if (state_ == MemberState::in_round) {
-    state_ = MemberState::waiting;
+    if (!state_.enter(MemberStep::stop)) return;
+    last_over_ = claim_.round;
     send(stopped);
   } else if (state_ == MemberState::rejoining) {
     act(member_action::Hang{});
@@ -221,7 +237,7 @@ void MemberMachine::lose(const LinkLoss& loss) {
   if (state_ == MemberState::in_round && loss.grace() == Grace::lost_sight) {
     tell(StopOrder{false, loss.error.message, 0, max_grace(Grace::lost_sight, options_.spec)});
   }
-  state_ = MemberState::over;
+  if (!state_.enter(MemberStep::end)) return;
   deadlines_.clear_all();
   tell(CoordinatorLost{concat(before, loss.error.message)});
 }
@@ -255,7 +271,7 @@ void MemberMachine::rejoin(const std::string& why, int signal, Grace grace) {
   act(member_action::CloseStore{});
   if (has_lease()) campaign();
   if (state_ == MemberState::in_round) {
-    state_ = MemberState::rejoining;
+    if (!state_.enter(MemberStep::rejoin)) return;
     return tell(
         StopOrder{true, concat(why, "; stopping the workers, to join again"), signal, max_grace(grace, options_.spec)});
   }
@@ -289,7 +305,7 @@ void MemberMachine::resign(bool answers) {
 }
 
 void MemberMachine::search_coordinator(Deadline until) {
-  state_ = MemberState::searching;
+  if (!state_.enter(MemberStep::search)) return;
   join_until_ = until;
   if (recorded_) return end_as_recorded();
   if (runs_coordinator()) return join_by(until);
@@ -453,13 +469,13 @@ VerdictMessage MemberMachine::left_verdict(const Leave& leave, const char* when)
 }
 
 void MemberMachine::end(VerdictMessage verdict) {
-  state_ = MemberState::over;
+  if (!state_.enter(MemberStep::end)) return;
   deadlines_.clear_all();
   tell(std::move(verdict));
 }
 
 void MemberMachine::on(const member_event::Abandon&) {
-  state_ = MemberState::over;
+  if (!state_.enter(MemberStep::abandon)) return;
   deadlines_.clear_all();
   server_ = Server::none;
   term_ = 0;
@@ -467,16 +483,14 @@ void MemberMachine::on(const member_event::Abandon&) {
 }
 
 void MemberMachine::on(const member_event::Close&) {
-  state_ = MemberState::closing;
+  if (!state_.enter(MemberStep::close)) return;
   deadlines_.clear_all();
   deadlines_.arm(Due::close, now_ + shutdown::close_timeout);
   act(member_action::CloseLink{});
 }
 
 void MemberMachine::on(const member_event::LinkClosed&) {
-  if (state_ != MemberState::closing) return;
-  state_ = MemberState::awaiting;
-  go_on_closing();
+  if (state_ == MemberState::closing && state_.enter(MemberStep::drain)) go_on_closing();
 }
 
 void MemberMachine::on(const member_event::ServerDone& done) {
@@ -493,22 +507,37 @@ void MemberMachine::on(const member_event::Resigned&) {
 void MemberMachine::go_on_closing() {
   if (state_ != MemberState::awaiting || server_ == Server::serving) return;
   if (term_ == 0 || has_resigned_) return finish_closing();
-  state_ = MemberState::resigning;
+  if (!state_.enter(MemberStep::resign)) return;
   resign(true);
   deadlines_.arm(Due::close, now_ + shutdown::resign_timeout);
 }
 
 void MemberMachine::finish_closing() {
-  state_ = MemberState::closed;
+  if (!state_.enter(MemberStep::finish)) return;
   deadlines_.clear_all();
   act(member_action::DropAll{});
   act(member_action::Done{});
 }
 
+/// What the wrong step at `event` would have done is left out, and this node leaves.
+void MemberMachine::end_by_defect(const std::string& what, const MemberEvent& event) {
+  actions_.clear();
+  if (state_ == MemberState::closed) return;
+  const bool closes = std::holds_alternative<member_event::Close>(event) || state_ >= MemberState::closing;
+  if (closes) return finish_closing();
+  const Leave leave{LeaveKind::cannot_go_on, exit_codes::launcher_failed, what};
+  const auto* message = std::get_if<FromCoordinator>(&event);
+  const bool is_sent_away = message != nullptr && is_any<Refused, VerdictMessage>(*message);
+  if (is_sent_away || std::holds_alternative<LinkLoss>(event)) return end(left_verdict(leave, ""));
+  say(leave);
+}
+
 // ---- deadlines
 
 void MemberMachine::on(const member_event::TimeIsUp&) {
-  while (const auto due = deadlines_.take_expired(now_)) on(*due);
+  deadlines_.expire(now_, [this](Due due, bool again) {
+    if (state_.check(deadlines[static_cast<std::size_t>(due)], again)) on(due);
+  });
 }
 
 void MemberMachine::on(Due due) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -10,6 +11,7 @@
 
 #include "ddrun/base/deadlines.hpp"
 #include "ddrun/base/duration.hpp"
+#include "ddrun/base/legal_order.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/lease/candidate.hpp"
@@ -39,6 +41,27 @@ enum class MemberState {
                                         "over", "closing",   "awaiting", "resigning", "closed"};
   return names[static_cast<int>(state)];
 }
+
+enum class MemberStep { search, join, admit, start, stop, rejoin, end, abandon, close, drain, resign, finish };
+
+inline constexpr auto member_order = [] {
+  using enum MemberState;
+  constexpr std::uint32_t any = any_of(idle, searching, joining, waiting, in_round, rejoining);
+  return std::to_array<LegalStep<MemberState>>({
+      {"a search", any_of(idle, searching, joining, waiting, rejoining), searching},
+      {"JOIN", any_of(idle, searching, joining, waiting, rejoining), joining},
+      {"WELCOME", any_of(joining), waiting},
+      {"START", any_of(waiting), in_round},
+      {"STOPPED", any_of(in_round), waiting},
+      {"a stop to join again", any_of(in_round), rejoining},
+      {"the end", any, over},
+      {"the end without a word", any | any_of(over), over},
+      {"the close", any_of(waiting, in_round, rejoining, over), closing},
+      {"the wait for the coordinator here", any_of(closing), awaiting},
+      {"the return of the lease", any_of(awaiting), resigning},
+      {"the last step", any_of(closing, awaiting, resigning), closed},
+  });
+}();
 
 // Events, besides messages, LinkLoss and lease::Tell.
 namespace member_event {
@@ -161,6 +184,7 @@ struct MemberOptions {
   bool is_explicit = false;     ///< as in CoordinatorLocation
   bool may_run_server = false;  ///< CoordinatorLocation::is_local
   std::function<std::string()> new_agent_id;
+  StepHook on_step;
 };
 
 /// Upper bound of the workers' grace time. The coordinator's fence relies on it, but for the one set with --fence.
@@ -194,6 +218,17 @@ class MemberMachine {
     record,      ///< the verdict is recorded again
     close,       ///< the end of CloseLink, the server or Resign
   };
+  static constexpr auto deadlines = [] {
+    using enum MemberState;
+    constexpr std::uint32_t any = any_of(searching, joining, waiting, in_round, rejoining);
+    return std::to_array<LegalStep<MemberState>>({
+        {"a notice", any},
+        {"the end of the search", any_of(searching, joining)},
+        {"the end of a former coordinator", any_of(waiting, in_round)},
+        {"the verdict to be recorded", any},
+        {"the deadline of the close", any_of(closing, awaiting, resigning)},
+    });
+  }();
 
   template <class Action>
   void act(Action action) {
@@ -239,7 +274,7 @@ class MemberMachine {
   void obey(const Welcome& welcome);
   void obey(const Refused& refused);
   void obey(const Waiting& waiting);
-  void obey(const Open& open) { act(member_action::OpenStore{open}); }
+  void obey(const Open& open);
   void obey(const Start& start);
   void obey(const Stop& stop);
   void obey(const VerdictMessage& verdict) { end(verdict); }
@@ -272,9 +307,10 @@ class MemberMachine {
   [[nodiscard]] const char* when_not_member() const;
   void go_on_closing();
   void finish_closing();
+  void end_by_defect(const std::string& what, const MemberEvent& event);
 
   MemberOptions options_;
-  MemberState state_ = MemberState::idle;
+  LegalState<member_order> state_;
   Clock::time_point now_;  ///< of the event that is being handled
   std::vector<MemberAction> actions_;
   Deadlines<Due, Clock::time_point> deadlines_;
@@ -282,6 +318,7 @@ class MemberMachine {
   bool retry_noticed_ = false;
   std::string agent_id_;
   RoundClaim claim_;            ///< of the last START, for another coordinator
+  Round last_over_ = 0;         ///< of the present coordinator: what still comes of it is late
   std::string rejoin_reason_;   ///< empty: not a member before
   std::optional<Leave> leave_;  ///< this node has to leave
   Deadline join_until_{};       ///< by which a coordinator has to accept this node

@@ -24,6 +24,7 @@ constexpr Milliseconds max_settle_time{30'000};
 // ---- opening and starting
 
 void RoundMachine::begin(std::vector<Member*> members) {
+  if (!job_.state.enter(CoordinatorStep::open)) return;
   const std::vector<const Member*> seen(members.begin(), members.end());
   members_.begin(std::move(members));
   any_succeeded_ = false;
@@ -34,7 +35,6 @@ void RoundMachine::begin(std::vector<Member*> members) {
     world_size += member->local_world_size;
     hosts.push_back(member->host);
   }
-  job_.phase = Phase::opening;
   address_ = address_of_node_rank_0(seen, job_.options.own_addresses);
   job_.event(event_text::round, job_.round, job_.budget.used(), world_size, address_, hosts);
   if (!job_.options.single_member) job_.deadlines.arm(Due::opened, job_.now + open_timeout);
@@ -44,17 +44,17 @@ void RoundMachine::begin(std::vector<Member*> members) {
 }
 
 void RoundMachine::on(Member& member, const Opened& message) {
-  if (job_.phase != Phase::opening || message.round != job_.round || message.port == 0) return;
+  if (job_.state != CoordinatorState::opening || message.round != job_.round || message.port == 0) return;
   if (member.in_round() && member.node_rank == 0) start(message.port);
 }
 
 void RoundMachine::start(std::uint16_t port) {
+  if (!job_.state.enter(CoordinatorStep::start)) return;
   std::vector<NodeShape> nodes;
   nodes.reserve(members_.size());
   for (const Member* member : members_.all()) nodes.push_back(NodeShape{member->local_world_size, member->role});
   std::vector<RankAssignment> ranks = assign_ranks(nodes);
   job_.deadlines.clear(Due::opened);
-  job_.phase = Phase::running;
   job_.started = true;
   job_.succession.note_started();
   started_at_ = job_.now;
@@ -81,7 +81,7 @@ void RoundMachine::start(std::uint16_t port) {
 
 void RoundMachine::on(Member& member, const Failed& message) {
   // Later failures during a stop are consequences: only the first one is the cause.
-  if (job_.phase != Phase::running || message.round != job_.round || !member.owes_stopped()) return;
+  if (job_.state != CoordinatorState::running || message.round != job_.round || !member.owes_stopped()) return;
   VerdictMessage cause = causes::worker_failed(message, member);
   job_.event(event_text::failed, message, member.node(),
              message.why.empty() ? cause.why : concat(cause.why, ": ", causes::truncate_text(message.why)));
@@ -89,7 +89,7 @@ void RoundMachine::on(Member& member, const Failed& message) {
 }
 
 void RoundMachine::on(Member& member, const Succeeded& message) {
-  if (job_.phase != Phase::running || message.round != job_.round || member.part != Part::notified) return;
+  if (job_.state != CoordinatorState::running || message.round != job_.round || member.part != Part::notified) return;
   members_.set(member, Part::succeeded);
   job_.event(event_text::succeeded, job_.round, member.node());
   const auto& skew = job_.settings.exit_skew;
@@ -117,7 +117,7 @@ void RoundMachine::on(Member& member, const Stopped& message) {
 
 void RoundMachine::on(const Member& member, const PassSignal& message) {
   const bool may_pass = message.signal == SIGUSR1 || message.signal == SIGUSR2;
-  if (job_.phase != Phase::running || message.round != job_.round || !member.in_round() || !may_pass) return;
+  if (job_.state != CoordinatorState::running || message.round != job_.round || !member.in_round() || !may_pass) return;
   for (const Member* other : members_.all()) {
     if (other->part != Part::finished) job_.out.send(other->link, message);
   }
@@ -132,12 +132,12 @@ void RoundMachine::on_skew() {
 }
 
 void RoundMachine::on_suspended() {
-  if (job_.phase == Phase::opening) stop({.cause = {.why = "the lease could not be renewed"}});
+  if (job_.state == CoordinatorState::opening) stop({.cause = {.why = "the lease could not be renewed"}});
   job_.out.notice(
       "the lease that says who leads the job could not be renewed: the round that runs goes on, but no other one "
       "begins before it could");
   // A finished member was not needed, but may begin the next round with another coordinator.
-  if (job_.phase == Phase::running && lost_finished_) {
+  if (job_.state == CoordinatorState::running && lost_finished_) {
     stop_for_cause(*std::exchange(lost_finished_, std::nullopt), 0, true);
   }
   escalate_to_kill();
@@ -146,15 +146,16 @@ void RoundMachine::on_suspended() {
 // ---- newcomers beside the round
 
 bool RoundMachine::has_free_place() const {
-  return !job_.succession.is_suspended() && (job_.phase == Phase::opening || job_.phase == Phase::running) &&
-         !any_succeeded_ && members_.size() < static_cast<std::size_t>(job_.settings.max_nodes);
+  return !job_.succession.is_suspended() &&
+         (job_.state == CoordinatorState::opening || job_.state == CoordinatorState::running) && !any_succeeded_ &&
+         members_.size() < static_cast<std::size_t>(job_.settings.max_nodes);
 }
 
 Clock::duration RoundMachine::settle_time() const { return std::min(job_.settings.last_call, max_settle_time); }
 
 /// The running round may be stopped for newcomers from then on.
 Clock::time_point RoundMachine::admit_from() const {
-  return job_.phase == Phase::running ? started_at_ + settle_time() : job_.now;
+  return job_.state == CoordinatorState::running ? started_at_ + settle_time() : job_.now;
 }
 
 void RoundMachine::admit(Member& newcomer, bool spare) {
@@ -167,9 +168,9 @@ void RoundMachine::admit(Member& newcomer, bool spare) {
     return job_.deadlines.arm(Due::admission, admit_from());
   }
   job_.send_waiting(newcomer, spare,
-                    spare                                        ? "a place in the job"
-                    : job_.phase == Phase::stopping || joins_now ? "the end of the round before"
-                                                                 : "the next round");
+                    spare                                                   ? "a place in the job"
+                    : job_.state == CoordinatorState::stopping || joins_now ? "the end of the round before"
+                                                                            : "the next round");
   if (joins_now) restart_for_newcomers({&newcomer});
 }
 
@@ -203,13 +204,14 @@ void RoundMachine::restart_for_newcomers(const std::vector<const Member*>& newco
 void RoundMachine::on_lost(const Member& gone, VerdictMessage cause, Clock::time_point since, bool broken) {
   // A finished member is not missed, unless it had the store.
   const bool missed = gone.in_round() && !(gone.part == Part::finished && gone.node_rank != 0);
-  if (job_.phase == Phase::opening && missed) {
+  if (job_.state == CoordinatorState::opening && missed) {
     stop({.cause = std::move(cause)});
-  } else if (job_.phase == Phase::running && (missed || (gone.in_round() && job_.succession.is_suspended()))) {
+  } else if (job_.state == CoordinatorState::running &&
+             (missed || (gone.in_round() && job_.succession.is_suspended()))) {
     stop_for_cause(std::move(cause), gone.link, true);
-  } else if (job_.phase == Phase::running && gone.in_round()) {
+  } else if (job_.state == CoordinatorState::running && gone.in_round()) {
     lost_finished_ = std::move(cause);
-  } else if (job_.phase == Phase::stopping && gone.was_notified()) {
+  } else if (job_.state == CoordinatorState::stopping && gone.was_notified()) {
     // A leaving member may close its link before it gets the OPEN of a new round.
     const bool has_left = gone.leaving && broken;
     if (gone.owes_stopped() && !has_left) lost_while_stopping(std::move(cause), since, broken);
@@ -245,9 +247,9 @@ void RoundMachine::lose_orderly(Member& member, const Leave& message) {
   VerdictMessage cause = causes::node_lost(member, message.text);
   job_.event(event_text::lost, job_.round, member.node(), cause.why);
   job_.members.set_leaving(member, message);
-  if (job_.phase == Phase::running) {
+  if (job_.state == CoordinatorState::running) {
     stop_for_cause(std::move(cause), member.link, true);
-  } else if (job_.phase == Phase::opening) {
+  } else if (job_.state == CoordinatorState::opening) {
     stop({.cause = std::move(cause)});
   } else {
     count_loss(std::move(cause));
@@ -265,7 +267,7 @@ void RoundMachine::stop_for_cause(VerdictMessage cause, LinkId cause_link, bool 
 
 void RoundMachine::stop_permanently(VerdictMessage cause, const Member* member, int signal) {
   const LinkId link = member != nullptr ? member->link : 0;
-  if (job_.phase == Phase::opening || job_.phase == Phase::running) {
+  if (job_.state == CoordinatorState::opening || job_.state == CoordinatorState::running) {
     stop({std::move(cause), Ending::Next::end_of_job, link}, signal);
   } else if (is_stopping_for_another()) {
     if (ending_->is_restart()) job_.succession.owe_restart();  // should another coordinator go on
@@ -276,8 +278,8 @@ void RoundMachine::stop_permanently(VerdictMessage cause, const Member* member, 
 
 void RoundMachine::stop(Ending ending, int signal) {
   ending.since = job_.now;
-  ending.had_started = job_.phase == Phase::running;
-  job_.phase = Phase::stopping;
+  ending.had_started = job_.state == CoordinatorState::running;
+  if (!job_.state.enter(CoordinatorStep::stop)) return;
   for (const Due due : {Due::opened, Due::skew, Due::admission}) job_.deadlines.clear(due);
   if (!job_.options.single_member) job_.deadlines.arm(Due::stopped, job_.now + job_.stop_timeout());
   ending_ = std::move(ending);
@@ -301,21 +303,21 @@ void RoundMachine::send_stop(int signal) {
 
 /// Repeats STOP with SIGKILL for members that were stopped with grace before.
 void RoundMachine::escalate_to_kill() {
-  const bool waits = job_.phase == Phase::stopping && members_.to_stop() > 0;
+  const bool waits = job_.state == CoordinatorState::stopping && members_.to_stop() > 0;
   if (waits && ending_->signal != SIGKILL && job_.succession.must_kill()) send_stop(SIGKILL);
 }
 
 std::optional<Ending> RoundMachine::take_ended() {
-  if (job_.phase == Phase::running && members_.count(Part::finished) == members_.size()) {
+  if (job_.state == CoordinatorState::running && members_.count(Part::finished) == members_.size()) {
     return Ending{.cause = causes::success(), .next = Ending::Next::end_of_job};
   }
-  if (job_.phase != Phase::stopping || members_.to_stop() != 0) return std::nullopt;
+  if (job_.state != CoordinatorState::stopping || members_.to_stop() != 0) return std::nullopt;
   job_.deadlines.clear(Due::stopped);
   return std::exchange(ending_, std::nullopt);
 }
 
 bool RoundMachine::has_workers() const {
-  return job_.phase == Phase::running || (job_.phase == Phase::stopping && ending_->had_started);
+  return job_.state == CoordinatorState::running || (job_.state == CoordinatorState::stopping && ending_->had_started);
 }
 
 }  // namespace ddrun::rendezvous

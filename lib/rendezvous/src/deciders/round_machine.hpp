@@ -14,7 +14,7 @@
 
 namespace ddrun::rendezvous {
 
-/// One round of a job, from OPEN until the last STOPPED: the phases opening, running and stopping. Which members take
+/// One round of a job, from OPEN until the last STOPPED: the states opening, running and stopping. Which members take
 /// part, and what comes after, is decided by Coordinator.
 class RoundMachine {
  public:
@@ -23,7 +23,7 @@ class RoundMachine {
   /// `members` in order of their node ranks.
   void begin(std::vector<Member*> members);
 
-  // Messages of members. One of an earlier round, or out of phase, is ignored.
+  // Messages of members. One of an earlier round, or that does not fit the state, is ignored.
   void on(Member& member, const Opened& message);
   void on(Member& member, const Failed& message);
   void on(Member& member, const Succeeded& message);

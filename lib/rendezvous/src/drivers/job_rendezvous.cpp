@@ -13,6 +13,7 @@
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/base/wrong_step.hpp"
 #include "ddrun/lease/etcd.hpp"
 #include "ddrun/lease/lease.hpp"
 #include "ddrun/rendezvous/coordinator_server.hpp"
@@ -169,8 +170,9 @@ Result<void> JobRendezvous::open_lease() {
   location_.is_explicit = true;
   location_.ports = {static_cast<std::uint16_t>(rendezvous.coordinator_port)};
   const int candidates = std::max(rendezvous.max_nodes, rendezvous.agents_expected);
-  auto made = lease::Lease::make(executor_, {rendezvous.id, rendezvous.lease_ttl, candidates}, std::move(*program),
-                                 [this](const lease::Tell& what) { step(what); });
+  auto made =
+      lease::Lease::make(executor_, {rendezvous.id, rendezvous.lease_ttl, candidates, wrong_step_hook("candidate")},
+                         std::move(*program), [this](const lease::Tell& what) { step(what); });
   if (!made) return tl::unexpected(made.error());
   lease_ = std::move(*made);
   return {};
@@ -203,6 +205,7 @@ void JobRendezvous::carry_out(const member_action::Dial& dial) {
   options.is_local = dial.is_here;
   options.was_reachable = dial.was_reachable;
   options.join = dial.join;
+  options.on_step = wrong_step_hook("dialer");
   options.connect_by = dial.by;
   options.conflict_timeout = rendezvous.heartbeat_interval * (rendezvous.heartbeat_misses + 1) + conflict_margin;
   if (const auto& local = rendezvous.local_addr; local && IpAddress::parse(*local) && !dial.is_here) {
@@ -269,6 +272,7 @@ Result<std::unique_ptr<CoordinatorServer>> JobRendezvous::start_server(const mem
   options.coordinator.first_round_nodes = rendezvous.first_round_nodes;
   options.coordinator.heartbeat_interval = rendezvous.heartbeat_interval;
   options.coordinator.heartbeat_misses = rendezvous.heartbeat_misses;
+  options.coordinator.on_step = wrong_step_hook("coordinator");
   options.on_done = [later = later(), server = order.server] { later(member_event::ServerDone{server}); };
   options.on_notice = warn_on(executor_);
   if (lease_) {

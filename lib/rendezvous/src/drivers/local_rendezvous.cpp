@@ -11,6 +11,7 @@
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/io_context.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/base/wrong_step.hpp"
 #include "ddrun/rendezvous/secret.hpp"
 #include "ddrun/store/tcp_server.hpp"
 #include "member_driver.hpp"
@@ -158,6 +159,7 @@ CoordinatorOptions LocalRendezvous::coordinator_options(const RendezvousOptions&
   options_for_job.host = options.full_host;
   options_for_job.single_member = true;
   options_for_job.with_events = options.spec->events_file.has_value();
+  options_for_job.on_step = wrong_step_hook("coordinator");
   return options_for_job;
 }
 

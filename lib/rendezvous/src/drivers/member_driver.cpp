@@ -1,5 +1,6 @@
 #include "member_driver.hpp"
 
+#include "ddrun/base/wrong_step.hpp"
 #include "ddrun/rendezvous/secret.hpp"
 #include "settings.hpp"
 
@@ -17,6 +18,7 @@ void MemberDriver::start_machine(MemberOptions options) {
   options.join.local_world_size = static_cast<std::uint32_t>(options_.local_world_size);
   options.join.role = spec.role;
   options.join.settings = join_settings(spec);
+  options.on_step = wrong_step_hook("member");
   machine_.emplace(std::move(options));
 }
 

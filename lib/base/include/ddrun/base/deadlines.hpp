@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "ddrun/base/duration.hpp"
 
@@ -35,6 +36,18 @@ class Deadlines {
     const Name name = first->first;
     at_.erase(first);
     return name;
+  }
+  /// Passes `on` each name that has expired, the earliest first. It ends with one that expires `again` in this call,
+  /// which would go on for ever.
+  template <class On>
+  void expire(TimePoint now, On on) {
+    std::set<Name> seen;
+    for (bool again = false; !again;) {
+      const auto name = take_expired(now);
+      if (!name) return;
+      again = !seen.insert(*name).second;
+      on(*name, again);
+    }
   }
 
  private:

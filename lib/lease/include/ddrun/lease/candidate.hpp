@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "ddrun/base/duration.hpp"
+#include "ddrun/base/legal_order.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/lease/program_lines.hpp"
 
@@ -40,6 +42,7 @@ struct LeaseOptions {
   Milliseconds ttl{5000};
   /// Machines of the job: their requests for a lease that becomes free are spread over 1 ms for each, 500 ms at most.
   int candidates = 8;
+  StepHook on_step = {};
 };
 
 enum class CandidateState {
@@ -54,6 +57,20 @@ enum class CandidateState {
   constexpr std::string_view names[] = {"idle", "asking", "leading", "following", "unusable"};
   return names[static_cast<int>(state)];
 }
+
+enum class CandidateStep { campaign, lead, follow, lose, resign, fail };
+
+inline constexpr auto candidate_order = [] {
+  using enum CandidateState;
+  return std::to_array<LegalStep<CandidateState>>({
+      {"a campaign", any_of(idle), asking},
+      {"the lead", any_of(asking, leading, following), leading},
+      {"another leader", any_of(idle, asking, following), following},
+      {"the loss of the leader", any_of(asking, leading, following), asking},
+      {"the return of the lease", any_of(idle, asking, leading, following), idle},
+      {"the end of the program", any_of(idle, asking, following), unusable},
+  });
+}();
 
 /// The leader, or its address, is known or has changed.
 struct Leader {

@@ -6,6 +6,7 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/ip_address.hpp"
+#include "ddrun/base/legal_order.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 
 namespace ddrun::rendezvous {
@@ -35,6 +36,7 @@ struct CoordinatorOptions {
   /// The Join of the agent in this process, if there is one. Only this agent is the coordinator's own, and its settings
   /// define the job, even if another agent joins first.
   std::optional<Join> own_join;
+  StepHook on_step;
 };
 
 }  // namespace ddrun::rendezvous

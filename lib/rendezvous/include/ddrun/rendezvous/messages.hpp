@@ -223,4 +223,9 @@ struct Resumed {
 using FromCoordinator =
     std::variant<Welcome, Refused, Waiting, Open, Start, Stop, VerdictMessage, Log, Ping, Resumed, PassSignal>;
 
+template <class... Kinds>
+[[nodiscard]] constexpr bool is_any(const FromCoordinator& message) {
+  return (std::holds_alternative<Kinds>(message) || ...);
+}
+
 }  // namespace ddrun::rendezvous
