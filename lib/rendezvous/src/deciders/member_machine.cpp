@@ -156,12 +156,12 @@ void MemberMachine::obey(const Open& open) {
 void MemberMachine::on(const member_event::StoreOpened& opened) {
   if (!is_member()) return;
   if (opened.port) return send(Opened{opened.round, *opened.port});
-  send(Leave{LeaveKind::cannot_go_on, exit_codes::launcher_failed,
-             concat("the worker store on ", options_.host, ": ", opened.port.error().message)});
+  say(Leave{LeaveKind::cannot_go_on, exit_codes::launcher_failed,
+            concat("the worker store on ", options_.host, ": ", opened.port.error().message)});
 }
 
 void MemberMachine::obey(const Start& start) {
-  const bool is_late = state_ == MemberState::in_round || start.round <= last_over_;
+  const bool is_late = state_ == MemberState::in_round || start.round <= last_over_ || leave_;
   if (is_late || !state_.enter(MemberStep::start)) return;
   deadlines_.clear(Due::notice);
   claim_ = {start.term, start.round, start.ranks.node_rank, start.ranks.node_count, start.job_state, false, false};

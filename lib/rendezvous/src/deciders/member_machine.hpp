@@ -268,6 +268,9 @@ class MemberMachine {
   void on(Due due);
 
   // Messages of the agent, and of the coordinator.
+  void say(const Failed& failed) {
+    if (is_member() && !leave_) send(failed);
+  }
   void say(const Succeeded& succeeded);
   void say(const Stopped& stopped);
   void say(const Leave& leave);
