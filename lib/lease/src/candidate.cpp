@@ -13,6 +13,7 @@ namespace ddrun::lease {
 namespace {
 
 using State = CandidateState;
+using Step = CandidateOrder::Step;
 
 constexpr Milliseconds max_tick_interval{1000};
 constexpr Milliseconds first_tick_spread{20};
@@ -51,19 +52,6 @@ class Candidate::Machine {
 
  private:
   enum class Due { fence, record, resign, resign_later, done, start, tick };
-  static constexpr auto deadlines = [] {
-    using enum CandidateState;
-    constexpr std::uint32_t any = any_of(idle, asking, leading, following);
-    return std::to_array<LegalStep<CandidateState>>({
-        {"the fence", any_of(leading)},
-        {"the deadline of the record", any_of(leading)},
-        {"the deadline of a resignation", any},
-        {"a later resignation", any | any_of(unusable)},
-        {"the deadline of a tick", any},
-        {"the start of the program", any_of(idle, asking)},
-        {"a tick", any},
-    });
-  }();
 
   // ---- the owner
 
@@ -72,7 +60,7 @@ class Candidate::Machine {
     if (state_ == State::unusable) return;
     address_ = want.address;
     is_candidate_ = true;
-    if (state_ == State::idle && !state_.enter(CandidateStep::campaign)) return;
+    if (state_ == State::idle && !state_.enter(Step::campaign)) return;
     write_campaign();
     tick_after_resign();
     if (state_ == State::leading) lead_or_follow({own_term_, address_, true});
@@ -106,7 +94,7 @@ class Candidate::Machine {
   void on(const event::TimeIsUp& /*due*/) {
     const auto not_answered = [](Milliseconds time) { return concat("has not answered for ", format_duration(time)); };
     deadlines_.expire(now_, [&](Due due, bool again) {
-      if (!state_.check(deadlines[static_cast<std::size_t>(due)], again)) return;
+      if (!state_.check(due, again)) return;
       switch (due) {
         case Due::fence: lost_by_clock(); break;
         case Due::record: fail_record(concat(program_, " ", not_answered(options_.ttl)), Errc::timeout); break;
@@ -217,7 +205,7 @@ class Candidate::Machine {
     if (state_ == State::leading) lost(why);
     if (!starts_again) {
       is_candidate_ = false;
-      if (!state_.enter(CandidateStep::fail)) return;
+      if (!state_.enter(Step::fail)) return;
       return tell(tell::Unusable{{Errc::unavailable, concat("the lease's program does not work: ", why)}});
     }
     status(concat("the lease's program is started again: ", why));
@@ -335,7 +323,7 @@ class Candidate::Machine {
   }
 
   void lead_or_follow(const Leader& leader) {
-    const bool may = state_.enter(leader.is_self ? CandidateStep::lead : CandidateStep::follow);
+    const bool may = state_.enter(leader.is_self ? Step::lead : Step::follow);
     if (!may || leader_ == leader) return;
     leader_ = leader;
     tell(leader);
@@ -350,7 +338,7 @@ class Candidate::Machine {
   void step_down() {
     deadlines_.clear(Due::fence);
     leader_.reset();
-    (void)state_.enter(is_candidate_ ? CandidateStep::lose : CandidateStep::resign);
+    (void)state_.enter(is_candidate_ ? Step::lose : Step::resign);
   }
 
   void lost(const std::string& why) {
@@ -374,7 +362,7 @@ class Candidate::Machine {
   FenceClock::time_point now_;
   std::vector<Action> actions_;
   Deadlines<Due, FenceClock::time_point> deadlines_;
-  LegalState<candidate_order> state_;
+  LegalState<State, CandidateOrder> state_;
   bool is_candidate_ = false;
   bool running_ = false;    ///< the program
   bool ever_done_ = false;  ///< the program has worked

@@ -117,7 +117,7 @@ void Coordinator::receive(LinkId link, const FromAgent& message, Clock::time_poi
   } else if (leave != nullptr) {
     log(concat("gave up: ", leave->text));
     for (const auto& [other, peer] : peers) job_.out.send(other, VerdictMessage{});
-    (void)job_.state.enter(CoordinatorStep::step_down);
+    (void)job_.state.enter(CoordinatorOrder::Step::step_down);
   }
 }
 

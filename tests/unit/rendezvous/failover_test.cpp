@@ -30,10 +30,10 @@ TEST_CASE("whichever machine of a job is lost, the job goes on or ends for all a
     rounds += summary.rounds;
     terms += summary.terms;
   }
-  print_unreached("member", member_order);
-  print_unreached("coordinator", coordinator_order);
-  print_unreached("dialer", dialer_order);
-  print_unreached("candidate", lease::candidate_order);
+  print_unreached<MemberOrder>("member");
+  print_unreached<CoordinatorOrder>("coordinator");
+  print_unreached<DialerOrder>("dialer");
+  print_unreached<lease::CandidateOrder>("candidate");
   // Every possible end occurs, and coordinators change; otherwise the seeds show little.
   if (runs >= 300) {
     for (const VerdictKind kind : {VerdictKind::success, VerdictKind::worker_failed, VerdictKind::stopped_by_signal,

@@ -25,13 +25,13 @@ inline StepHook mark_steps(const std::string& decider) {
   };
 }
 
-/// All pairs of states that `order` allows, without what leaves the state as it is.
+/// All pairs of states that `Order` allows, without what leaves the state as it is.
 template <class Order>
-std::set<std::pair<std::string_view, std::string_view>> arrows_of(const Order& order) {
+std::set<std::pair<std::string_view, std::string_view>> arrows_of() {
   std::set<std::pair<std::string_view, std::string_view>> arrows;
-  for (const auto& row : order) {
+  for (const auto& row : Order::steps) {
     for (int from = 0; from < 32; ++from) {
-      const auto state = static_cast<decltype(row.to)>(from);
+      const auto state = static_cast<std::remove_cv_t<decltype(row.to)>>(from);
       if (row.may_come_in(state) && state != row.to) arrows.emplace(name(state), name(row.to));
     }
   }
@@ -39,9 +39,9 @@ std::set<std::pair<std::string_view, std::string_view>> arrows_of(const Order& o
 }
 
 template <class Order>
-void print_unreached(const std::string& decider, const Order& order) {
+void print_unreached(const std::string& decider) {
   std::string missing;
-  for (const auto& arrow : arrows_of(order)) {
+  for (const auto& arrow : arrows_of<Order>()) {
     if (!marks[decider].contains(arrow)) missing += concat(missing.empty() ? "" : ", ", arrow.first, "-", arrow.second);
   }
   std::cout << "no seed has led the " << decider << " along: " << (missing.empty() ? "none" : missing) << "\n";

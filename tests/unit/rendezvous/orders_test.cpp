@@ -44,10 +44,10 @@ std::string group_page() {
 
 TEST_CASE("docs/architecture.md has the order of the states of each machine") {
   const std::string orders =
-      join({group_page(), page("member: rendezvous::MemberMachine", MemberState::closed, arrows_of(member_order)),
-            page("coordinator: rendezvous::Coordinator", CoordinatorState::ended, arrows_of(coordinator_order)),
-            page("dialer: rendezvous::Dialer", DialerState::joined, arrows_of(dialer_order)),
-            page("candidate: lease::Candidate", lease::CandidateState::unusable, arrows_of(lease::candidate_order))},
+      join({group_page(), page("member: rendezvous::MemberMachine", MemberState::closed, arrows_of<MemberOrder>()),
+            page("coordinator: rendezvous::Coordinator", CoordinatorState::ended, arrows_of<CoordinatorOrder>()),
+            page("dialer: rendezvous::Dialer", DialerState::joined, arrows_of<DialerOrder>()),
+            page("candidate: lease::Candidate", lease::CandidateState::unusable, arrows_of<lease::CandidateOrder>())},
            "\n");
   const bool has_orders =
       test::read_file(DDRUN_SOURCE_DIR "/docs/architecture.md").find("```text\n" + orders + "```\n") !=

@@ -1,4 +1,3 @@
-#include "restart_budget.hpp"
 
 #include "ddrun/test/catch.hpp"
 #include "frames.hpp"

@@ -28,7 +28,7 @@ TEST_CASE("whatever happens to a job, all its agents get the same result") {
     ++verdicts[summary.verdict ? static_cast<int>(summary.verdict->kind) : -1];
     rounds += summary.rounds;
   }
-  print_unreached("coordinator", coordinator_order);
+  print_unreached<CoordinatorOrder>("coordinator");
   // Every end occurs; otherwise the seeds show little.
   if (runs >= 300) {
     for (int kind = 0; kind <= 5; ++kind) {

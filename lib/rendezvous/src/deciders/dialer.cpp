@@ -48,7 +48,7 @@ Dialer::Dialer(const DialerOptions& options)
   for (const auto& endpoint : options_.coordinators) candidates_.push_back({endpoint, {}, {}, false});
 }
 
-std::optional<DialStep> Dialer::enter(DialerStep step) {
+std::optional<DialStep> Dialer::enter(Step step) {
   if (state_.enter(step)) return std::nullopt;
   return unusable(concat("this ddrun ", state_.take_wrong().value_or("")));
 }
@@ -81,7 +81,7 @@ DialStep Dialer::next_target(Clock::time_point now) {
   if (now >= by_) return give_up();
   target_ = targets_.back();
   targets_.pop_back();
-  return connect(DialerStep::connect, now);
+  return connect(Step::connect, now);
 }
 
 DialStep Dialer::resolved(const Result<std::vector<std::string>>& addresses, Clock::time_point now) {
@@ -92,7 +92,7 @@ DialStep Dialer::resolved(const Result<std::vector<std::string>>& addresses, Clo
   return next_target(now);
 }
 
-DialStep Dialer::connect(DialerStep why, Clock::time_point now) {
+DialStep Dialer::connect(Step why, Clock::time_point now) {
   const std::string& from = options_.local_address;
   const auto local = IpAddress::parse(from);
   if (!from.empty() && (!local || local->is_v4() != address().is_v4())) {
@@ -105,12 +105,12 @@ DialStep Dialer::connect(DialerStep why, Clock::time_point now) {
 DialStep Dialer::pause(Milliseconds longest, Clock::time_point now) {
   const auto due = after(pause_, now);
   pause_ = std::min(2 * pause_, longest);
-  return enter(DialerStep::pause, {dial::Pause{}, due});
+  return enter(Step::pause, {dial::Pause{}, due});
 }
 
 DialStep Dialer::connected(Clock::time_point now) {
   refused_since_.reset();
-  return enter(DialerStep::greet, {dial::Greet{}, after(handshake_timeout, now)});
+  return enter(Step::greet, {dial::Greet{}, after(handshake_timeout, now)});
 }
 
 DialStep Dialer::refused(Clock::time_point now) {
@@ -137,7 +137,7 @@ DialStep Dialer::timed_out(Clock::time_point now) {
     case DialerState::joined: return watch_silence(now);
     case DialerState::searching: break;  // the pause is over
   }
-  return break_reason_ ? connect(DialerStep::connect, now) : begin(now);
+  return break_reason_ ? connect(Step::connect, now) : begin(now);
 }
 
 DialStep Dialer::failed(const std::string& why, Clock::time_point now, std::optional<Errc> permanent_error) {
@@ -197,11 +197,11 @@ std::optional<DialStep> Dialer::shook_hands(HandshakeState state, std::uint16_t 
     return failed(concat("the coordinator on ", target_text(), what...), now, permanent_error);
   };
   switch (state) {
-    case HandshakeState::in_progress: return peer_version == protocol_version ? enter(DialerStep::prove) : std::nullopt;
+    case HandshakeState::in_progress: return peer_version == protocol_version ? enter(Step::prove) : std::nullopt;
     case HandshakeState::done:
       greeted_at_ = now;
-      return enter(DialerStep::ask, {break_reason_ ? FromAgent(Resume{session_, 0}) : FromAgent(options_.join),
-                                     after(join_reply_timeout, now)});
+      return enter(Step::ask, {break_reason_ ? FromAgent(Resume{session_, 0}) : FromAgent(options_.join),
+                               after(join_reply_timeout, now)});
     case HandshakeState::foreign_protocol:
       return failed(concat("what listens on ", target_text(), " is not ddrun: give the coordinator's port"), now,
                     Errc::protocol);
@@ -256,7 +256,7 @@ std::optional<DialStep> Dialer::received(const FromCoordinator& message, Clock::
   } else if (const auto* refused = std::get_if<Refused>(&message); refused != nullptr && !break_reason_) {
     if (auto step = try_elsewhere(*refused, now)) return step;
   }
-  if (auto wrong = enter(DialerStep::open)) return wrong;
+  if (auto wrong = enter(Step::open)) return wrong;
   confirmed_at_ = greeted_at_;
   resumed_at_ = {};
   is_new_ = std::holds_alternative<Welcome>(message);
@@ -307,7 +307,7 @@ DialStep Dialer::hung_up(const std::string& how, bool in_order, Clock::time_poin
   refused_since_.reset();
   pause_ = first_pause;
   by_ = silent_since() + heartbeat_timeout_;
-  return connect(DialerStep::resume, now);
+  return connect(Step::resume, now);
 }
 
 std::optional<DialStep> Dialer::pinged(const Ping& ping, Clock::time_point now) {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -102,12 +101,11 @@ enum class DialerState {
   return names[static_cast<int>(state)];
 }
 
-enum class DialerStep { connect, pause, greet, prove, ask, open, resume };
-
-inline constexpr auto dialer_order = [] {
+struct DialerOrder {
   using enum DialerState;
-  constexpr std::uint32_t any = any_of(searching, connecting, greeting, proving, joining);
-  return std::to_array<LegalStep<DialerState>>({
+  enum class Step { connect, pause, greet, prove, ask, open, resume };
+  static constexpr std::uint32_t any = any_of(searching, connecting, greeting, proving, joining);
+  static constexpr LegalStep<DialerState> steps[] = {
       {"a connection", any, connecting},
       {"a pause", any, searching},
       {"a greeting", any_of(connecting), greeting},
@@ -115,8 +113,8 @@ inline constexpr auto dialer_order = [] {
       {"JOIN or RESUME", any_of(greeting, proving), joining},
       {"its answer", any_of(joining), joined},
       {"a connection to resume", any_of(joined), connecting},
-  });
-}();
+  };
+};
 
 /// Decides which address of the coordinator an agent tries next, when, what it says there, whether a broken or silent
 /// connection is lost, and what the user reads. Each function is an event and returns the next step. Pure: no socket,
@@ -160,6 +158,7 @@ class Dialer {
   [[nodiscard]] Milliseconds heartbeat() const { return heartbeat_; }
 
  private:
+  using Step = DialerOrder::Step;
   /// A possible address of the coordinator, and the result of the last attempt.
   struct Candidate {
     Endpoint endpoint;
@@ -169,11 +168,11 @@ class Dialer {
   };
 
   /// The loss of the link if the order lacks the step.
-  std::optional<DialStep> enter(DialerStep step);
-  DialStep enter(DialerStep step, DialStep next) { return enter(step).value_or(std::move(next)); }
+  std::optional<DialStep> enter(Step step);
+  DialStep enter(Step step, DialStep next) { return enter(step).value_or(std::move(next)); }
   [[nodiscard]] bool may_come(const FromCoordinator& message) const;
   DialStep next_target(Clock::time_point now);
-  DialStep connect(DialerStep why, Clock::time_point now);
+  DialStep connect(Step why, Clock::time_point now);
   DialStep pause(Milliseconds longest, Clock::time_point now);
   DialStep watch_silence(Clock::time_point now);
   [[nodiscard]] Clock::time_point silent_since() const;
@@ -197,7 +196,7 @@ class Dialer {
   Endpoint target_;
   Milliseconds pause_;
   Deadline by_;  ///< for the reply to JOIN or RESUME
-  LegalState<dialer_order> state_;
+  LegalState<DialerState, DialerOrder> state_;
   std::optional<Clock::time_point> refused_since_;  ///< connection refused
   std::optional<Clock::time_point> taken_since_;    ///< node rank or id in use
   std::optional<std::string> break_reason_;         ///< of the connection to be resumed

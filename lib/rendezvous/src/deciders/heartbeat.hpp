@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ddrun/base/duration.hpp"
-#include "ddrun/rendezvous/link_id.hpp"
+#include "ddrun/rendezvous/messages.hpp"
 
 namespace ddrun::rendezvous {
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <optional>
 #include <string>
@@ -35,11 +34,14 @@ enum class CoordinatorState {
   return names[static_cast<int>(state)];
 }
 
-enum class CoordinatorStep { open, start, stop, gather, record, publish, step_down };
+/// Deadlines of a coordinator, each handled completely before the next. Those that expire at one instant are handled in
+/// this order: losses and the end of a round before what begins one, and the end for lack of nodes after all.
+enum class Due { opened, stopped, skew, lease, claims, pause, fence, admission, last_call, join, verdict };
 
-inline constexpr auto coordinator_order = [] {
+struct CoordinatorOrder {
   using enum CoordinatorState;
-  return std::to_array<LegalStep<CoordinatorState>>({
+  enum class Step { open, start, stop, gather, record, publish, step_down };
+  static constexpr LegalStep<CoordinatorState> steps[] = {
       {"OPEN", any_of(gathering), opening},
       {"START", any_of(opening), running},
       {"STOP", any_of(opening, running), stopping},
@@ -47,41 +49,21 @@ inline constexpr auto coordinator_order = [] {
       {"the end of the job", any_of(gathering, running, stopping), recording},
       {"VERDICT", any_of(gathering, running, stopping, recording), ended},
       {"stepping down", any_of(gathering, opening, running, stopping, recording), ended},
-  });
-}();
-
-/// Deadlines of a coordinator, each handled completely before the next. Those that expire at one instant are handled in
-/// this order: losses and the end of a round before what begins one, and the end for lack of nodes after all.
-enum class Due {
-  opened,     ///< OPENED of node rank 0
-  stopped,    ///< STOPPED of all members of the round
-  skew,       ///< SUCCEEDED of all, after the first one (--exit-skew)
-  lease,      ///< the lease is held again, or the verdict is recorded
-  claims,     ///< of members of a former coordinator's round
-  pause,      ///< before a restart
-  fence,      ///< the end of workers that may still run on a lost machine
-  admission,  ///< of members that wait beside the running round
-  last_call,  ///< for more nodes than needed
-  join,       ///< of enough nodes
-  verdict,    ///< all members have closed after the verdict
-};
-
-inline constexpr auto coordinator_deadlines = [] {
-  using enum CoordinatorState;
-  return std::to_array<LegalStep<CoordinatorState>>({
+  };
+  static constexpr LegalStep<CoordinatorState> deadlines[] = {
       {"the deadline of OPENED", any_of(opening)},
-      {"the deadline of STOPPED", any_of(running, stopping)},
-      {"the end of the exit skew", any_of(running)},
-      {"the deadline of the lease", any_of(gathering, recording)},
-      {"the deadline of claims", any_of(gathering)},
-      {"the end of the pause", any_of(gathering)},
-      {"the end of the fence", any_of(gathering, stopping)},
-      {"the admission of newcomers", any_of(opening, running)},
+      {"the deadline of STOPPED of all", any_of(running, stopping)},
+      {"the end of --exit-skew", any_of(running)},
+      {"the deadline of the lease, or of the verdict's record", any_of(gathering, recording)},
+      {"the deadline of members of a former coordinator's round", any_of(gathering)},
+      {"the end of the pause before a restart", any_of(gathering)},
+      {"the end of workers that may still run on a lost machine", any_of(gathering, stopping)},
+      {"the admission of members that wait beside the round", any_of(opening, running)},
       {"the end of the last call", any_of(gathering)},
-      {"the join timeout", any_of(gathering)},
-      {"the deadline of the verdict", any_of(ended)},
-  });
-}();
+      {"the deadline of enough nodes", any_of(gathering)},
+      {"the deadline of the end of all connections", any_of(ended)},
+  };
+};
 
 /// A job as its coordinator knows it: what Coordinator, Gathering and RoundMachine share. All of it is read by each;
 /// the members are changed by Coordinator, a deadline by the class that handles it.
@@ -93,7 +75,7 @@ struct Job : JobState {
         out(std::move(observer)) {}
 
   CoordinatorOptions options;
-  LegalState<coordinator_order> state;
+  LegalState<CoordinatorState, CoordinatorOrder> state;
   Membership members;
   Heartbeat heartbeat;
   Outgoing out;

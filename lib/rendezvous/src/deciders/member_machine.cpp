@@ -69,7 +69,7 @@ Join MemberMachine::join_message() const {
 }
 
 void MemberMachine::join_by(Deadline until) {
-  if (!state_.enter(MemberStep::join)) return;
+  if (!state_.enter(Step::join)) return;
   join_until_ = until;
   dials_for_ = std::chrono::round<Milliseconds>(until - now_);
   const bool is_here = runs_coordinator();
@@ -129,7 +129,7 @@ void MemberMachine::on(const FromCoordinator& message) {
 }
 
 void MemberMachine::obey(const Welcome& welcome) {
-  if (is_member() || !state_.enter(MemberStep::admit)) return;
+  if (is_member() || !state_.enter(Step::admit)) return;
   last_over_ = 0;
   for (const Due due : {Due::notice, Due::search, Due::superseded}) deadlines_.clear(due);
   // Tells the next coordinator that the job is not new.
@@ -162,7 +162,7 @@ void MemberMachine::on(const member_event::StoreOpened& opened) {
 
 void MemberMachine::obey(const Start& start) {
   const bool is_late = state_ == MemberState::in_round || start.round <= last_over_ || leave_;
-  if (is_late || !state_.enter(MemberStep::start)) return;
+  if (is_late || !state_.enter(Step::start)) return;
   deadlines_.clear(Due::notice);
   claim_ = {start.term, start.round, start.ranks.node_rank, start.ranks.node_count, start.job_state, false, false};
   if (start.ranks.node_rank != 0) act(member_action::CloseStore{});
@@ -211,7 +211,7 @@ void MemberMachine::say(const Succeeded& succeeded) {
 
 void MemberMachine::say(const Stopped& stopped) {
   if (state_ == MemberState::in_round) {
-    if (!state_.enter(MemberStep::stop)) return;
+    if (!state_.enter(Step::stop)) return;
     last_over_ = claim_.round;
     send(stopped);
   } else if (state_ == MemberState::rejoining) {
@@ -237,7 +237,7 @@ void MemberMachine::lose(const LinkLoss& loss) {
   if (state_ == MemberState::in_round && loss.grace() == Grace::lost_sight) {
     tell(StopOrder{false, loss.error.message, 0, max_grace(Grace::lost_sight, options_.spec)});
   }
-  if (!state_.enter(MemberStep::end)) return;
+  if (!state_.enter(Step::end)) return;
   deadlines_.clear_all();
   tell(CoordinatorLost{concat(before, loss.error.message)});
 }
@@ -271,7 +271,7 @@ void MemberMachine::rejoin(const std::string& why, int signal, Grace grace) {
   act(member_action::CloseStore{});
   if (has_lease()) campaign();
   if (state_ == MemberState::in_round) {
-    if (!state_.enter(MemberStep::rejoin)) return;
+    if (!state_.enter(Step::rejoin)) return;
     return tell(
         StopOrder{true, concat(why, "; stopping the workers, to join again"), signal, max_grace(grace, options_.spec)});
   }
@@ -305,7 +305,7 @@ void MemberMachine::resign(bool answers) {
 }
 
 void MemberMachine::search_coordinator(Deadline until) {
-  if (!state_.enter(MemberStep::search)) return;
+  if (!state_.enter(Step::search)) return;
   join_until_ = until;
   if (recorded_) return end_as_recorded();
   if (runs_coordinator()) return join_by(until);
@@ -469,13 +469,13 @@ VerdictMessage MemberMachine::left_verdict(const Leave& leave, const char* when)
 }
 
 void MemberMachine::end(VerdictMessage verdict) {
-  if (!state_.enter(MemberStep::end)) return;
+  if (!state_.enter(Step::end)) return;
   deadlines_.clear_all();
   tell(std::move(verdict));
 }
 
 void MemberMachine::on(const member_event::Abandon&) {
-  if (!state_.enter(MemberStep::abandon)) return;
+  if (!state_.enter(Step::abandon)) return;
   deadlines_.clear_all();
   server_ = Server::none;
   term_ = 0;
@@ -483,14 +483,14 @@ void MemberMachine::on(const member_event::Abandon&) {
 }
 
 void MemberMachine::on(const member_event::Close&) {
-  if (!state_.enter(MemberStep::close)) return;
+  if (!state_.enter(Step::close)) return;
   deadlines_.clear_all();
   deadlines_.arm(Due::close, now_ + shutdown::close_timeout);
   act(member_action::CloseLink{});
 }
 
 void MemberMachine::on(const member_event::LinkClosed&) {
-  if (state_ == MemberState::closing && state_.enter(MemberStep::drain)) go_on_closing();
+  if (state_ == MemberState::closing && state_.enter(Step::drain)) go_on_closing();
 }
 
 void MemberMachine::on(const member_event::ServerDone& done) {
@@ -507,13 +507,13 @@ void MemberMachine::on(const member_event::Resigned&) {
 void MemberMachine::go_on_closing() {
   if (state_ != MemberState::awaiting || server_ == Server::serving) return;
   if (term_ == 0 || has_resigned_) return finish_closing();
-  if (!state_.enter(MemberStep::resign)) return;
+  if (!state_.enter(Step::resign)) return;
   resign(true);
   deadlines_.arm(Due::close, now_ + shutdown::resign_timeout);
 }
 
 void MemberMachine::finish_closing() {
-  if (!state_.enter(MemberStep::finish)) return;
+  if (!state_.enter(Step::finish)) return;
   deadlines_.clear_all();
   act(member_action::DropAll{});
   act(member_action::Done{});
@@ -536,7 +536,7 @@ void MemberMachine::end_by_defect(const std::string& what, const MemberEvent& ev
 
 void MemberMachine::on(const member_event::TimeIsUp&) {
   deadlines_.expire(now_, [this](Due due, bool again) {
-    if (state_.check(deadlines[static_cast<std::size_t>(due)], again)) on(due);
+    if (state_.check(due, again)) on(due);
   });
 }
 

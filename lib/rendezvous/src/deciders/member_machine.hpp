@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -42,26 +41,32 @@ enum class MemberState {
   return names[static_cast<int>(state)];
 }
 
-enum class MemberStep { search, join, admit, start, stop, rejoin, end, abandon, close, drain, resign, finish };
-
-inline constexpr auto member_order = [] {
+struct MemberOrder {
   using enum MemberState;
-  constexpr std::uint32_t any = any_of(idle, searching, joining, waiting, in_round, rejoining);
-  return std::to_array<LegalStep<MemberState>>({
+  enum class Step { search, join, admit, start, stop, rejoin, end, abandon, close, drain, resign, finish };
+  static constexpr std::uint32_t any = any_of(searching, joining, waiting, in_round, rejoining);
+  static constexpr LegalStep<MemberState> steps[] = {
       {"a search", any_of(idle, searching, joining, waiting, rejoining), searching},
       {"JOIN", any_of(idle, searching, joining, waiting, rejoining), joining},
       {"WELCOME", any_of(joining), waiting},
       {"START", any_of(waiting), in_round},
       {"STOPPED", any_of(in_round), waiting},
       {"a stop to join again", any_of(in_round), rejoining},
-      {"the end", any, over},
-      {"the end without a word", any | any_of(over), over},
+      {"the end", any | any_of(idle), over},
+      {"the end without a word", any | any_of(idle, over), over},
       {"the close", any_of(waiting, in_round, rejoining, over), closing},
       {"the wait for the coordinator here", any_of(closing), awaiting},
       {"the return of the lease", any_of(awaiting), resigning},
       {"the last step", any_of(closing, awaiting, resigning), closed},
-  });
-}();
+  };
+  static constexpr LegalStep<MemberState> deadlines[] = {
+      {"the notice of a wait that lasts", any},
+      {"the deadline of a leader", any_of(searching, joining)},
+      {"the deadline of a coordinator to confirm that another one leads", any_of(waiting, in_round)},
+      {"the verdict to be recorded again", any},
+      {"the deadline of the close", any_of(closing, awaiting, resigning)},
+  };
+};
 
 // Events, besides messages, LinkLoss and lease::Tell.
 namespace member_event {
@@ -210,25 +215,9 @@ class MemberMachine {
   [[nodiscard]] const RoundClaim& claim() const { return claim_; }
 
  private:
+  using Step = MemberOrder::Step;
   enum class Server { none, serving, done };
-  enum class Due {
-    notice,      ///< a wait that lasts is explained
-    search,      ///< a leader, or --join-timeout, --coordinator-timeout
-    superseded,  ///< our coordinator has to confirm that another one leads
-    record,      ///< the verdict is recorded again
-    close,       ///< the end of CloseLink, the server or Resign
-  };
-  static constexpr auto deadlines = [] {
-    using enum MemberState;
-    constexpr std::uint32_t any = any_of(searching, joining, waiting, in_round, rejoining);
-    return std::to_array<LegalStep<MemberState>>({
-        {"a notice", any},
-        {"the end of the search", any_of(searching, joining)},
-        {"the end of a former coordinator", any_of(waiting, in_round)},
-        {"the verdict to be recorded", any},
-        {"the deadline of the close", any_of(closing, awaiting, resigning)},
-    });
-  }();
+  enum class Due { notice, search, superseded, record, close };
 
   template <class Action>
   void act(Action action) {
@@ -313,7 +302,7 @@ class MemberMachine {
   void end_by_defect(const std::string& what, const MemberEvent& event);
 
   MemberOptions options_;
-  LegalState<member_order> state_;
+  LegalState<MemberState, MemberOrder> state_;
   Clock::time_point now_;  ///< of the event that is being handled
   std::vector<MemberAction> actions_;
   Deadlines<Due, Clock::time_point> deadlines_;

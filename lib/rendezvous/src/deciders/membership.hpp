@@ -10,7 +10,6 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/rendezvous/event_text.hpp"
-#include "ddrun/rendezvous/link_id.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 
 namespace ddrun::rendezvous {

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "ddrun/rendezvous/link_id.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 
 namespace ddrun::rendezvous {

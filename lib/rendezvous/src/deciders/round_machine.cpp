@@ -18,13 +18,33 @@ namespace {
 constexpr Milliseconds open_timeout{30'000};
 /// The longest time that a newcomer waits for the running round to settle, whatever --last-call is.
 constexpr Milliseconds max_settle_time{30'000};
+/// A worker group that fails within this time has made no progress that a restart could use.
+constexpr Milliseconds early_failure_time{1'000};
 
 }  // namespace
+
+std::string FailureHistory::add(const Ending& ending, Clock::time_point started_at, const JobSettings& settings) {
+  if (!ending.is_restart() || ending.cause.kind != VerdictKind::worker_failed) return {};
+  const FailureHistory last = *this;
+  key_ = ending.details.key();
+  exit_code_ = ending.cause.exit_code;
+  at_start_ = ending.since - started_at <= early_failure_time;
+  times_ = 1;
+  const int max_same_cause = settings.restart.same_cause;
+  if (max_same_cause == 0 || settings.node_max_failures > 0 || key_.empty()) return {};
+  const bool same = key_ == last.key_;
+  if (same) times_ += last.times_;
+  const std::string what = concat("the same cause: ", key_);
+  if (same && at_start_ && last.at_start_ && exit_code_ == last.exit_code_)
+    return concat("the workers failed within ", causes::seconds_text(early_failure_time),
+                  " of their start twice in a row, with ", what);
+  return times_ >= max_same_cause ? concat(counted(times_, "failure"), " in a row had ", what) : std::string();
+}
 
 // ---- opening and starting
 
 void RoundMachine::begin(std::vector<Member*> members) {
-  if (!job_.state.enter(CoordinatorStep::open)) return;
+  if (!job_.state.enter(CoordinatorOrder::Step::open)) return;
   const std::vector<const Member*> seen(members.begin(), members.end());
   members_.begin(std::move(members));
   any_succeeded_ = false;
@@ -49,7 +69,7 @@ void RoundMachine::on(Member& member, const Opened& message) {
 }
 
 void RoundMachine::start(std::uint16_t port) {
-  if (!job_.state.enter(CoordinatorStep::start)) return;
+  if (!job_.state.enter(CoordinatorOrder::Step::start)) return;
   std::vector<NodeShape> nodes;
   nodes.reserve(members_.size());
   for (const Member* member : members_.all()) nodes.push_back(NodeShape{member->local_world_size, member->role});
@@ -279,7 +299,7 @@ void RoundMachine::stop_permanently(VerdictMessage cause, const Member* member, 
 void RoundMachine::stop(Ending ending, int signal) {
   ending.since = job_.now;
   ending.had_started = job_.state == CoordinatorState::running;
-  if (!job_.state.enter(CoordinatorStep::stop)) return;
+  if (!job_.state.enter(CoordinatorOrder::Step::stop)) return;
   for (const Due due : {Due::opened, Due::skew, Due::admission}) job_.deadlines.clear(due);
   if (!job_.options.single_member) job_.deadlines.arm(Due::stopped, job_.now + job_.stop_timeout());
   ending_ = std::move(ending);

@@ -1,18 +1,109 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "causes.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/rendezvous/messages.hpp"
-#include "ending.hpp"
 #include "job.hpp"
 #include "membership.hpp"
-#include "round_members.hpp"
+#include "settings.hpp"
 
 namespace ddrun::rendezvous {
+
+/// Why a round is stopped, and what follows.
+struct Ending {
+  enum class Next { new_round, restart, end_of_job };  ///< a new round costs no restart
+
+  VerdictMessage cause;  ///< the verdict if the job ends here
+  Next next = Next::new_round;
+  LinkId cause_link = 0;     ///< its STOPPED has the details; 0: none has
+  std::string machine = {};  ///< where the worker failed
+  bool had_started = false;  ///< workers were running
+  int signal = 0;            ///< of the last STOP
+  Clock::time_point since = {};
+  CauseDetails details = {};
+
+  [[nodiscard]] bool is_final() const { return next == Next::end_of_job; }
+  [[nodiscard]] bool is_restart() const { return next == Next::restart; }
+  /// For a failure or a loss: a restart if one is left.
+  void set_restart(bool any_left) { next = any_left ? Next::restart : Next::end_of_job; }
+  void replace(VerdictMessage by, LinkId link) {
+    cause = std::move(by);
+    cause_link = link;
+    details.clear();
+  }
+};
+
+/// Compares failures that led to restarts; a new coordinator starts from zero.
+class FailureHistory {
+ public:
+  /// Why another restart would fail as the last ones did; empty if unknown. `started_at`: the round. Not with
+  /// node_max_failures, since excluding a host may help.
+  [[nodiscard]] std::string add(const Ending& ending, Clock::time_point started_at, const JobSettings& settings);
+
+ private:
+  std::string key_;  ///< empty: cause unknown
+  int exit_code_ = 0;
+  bool at_start_ = false;
+  int times_ = 0;  ///< consecutive
+};
+
+/// The members of a round with their Part in it, counted; also once the round is over.
+class RoundMembers {
+ public:
+  /// In order of their node ranks, from 0.
+  void begin(std::vector<Member*> members) {
+    members_ = std::move(members);
+    counts_ = {};
+    for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+      members_[rank]->node_rank = static_cast<int>(rank);
+      members_[rank]->part = Part::chosen;
+      ++count_of(Part::chosen);
+    }
+  }
+  void set(Member& member, Part part) {
+    --count_of(member.part);
+    ++count_of(part);
+    member.part = part;
+  }
+  /// They are in no round any more.
+  void dissolve() {
+    for (Member* member : members_) set(*member, Part::none);
+  }
+  /// For each member that is removed from the job, before that.
+  void remove(const Member& member) {
+    const auto at = std::lower_bound(members_.begin(), members_.end(), member.node_rank,
+                                     [](const Member* one, int rank) { return one->node_rank < rank; });
+    if (at == members_.end() || *at != &member) return;
+    --count_of(member.part);
+    members_.erase(at);
+  }
+
+  /// Those that were not removed, in order of node rank.
+  [[nodiscard]] const std::vector<Member*>& all() const { return members_; }
+  [[nodiscard]] std::size_t size() const { return members_.size(); }
+  [[nodiscard]] std::size_t count(Part part) const { return counts_[static_cast<std::size_t>(part)]; }
+  /// Members whose STOPPED is to come.
+  [[nodiscard]] std::size_t to_stop() const { return count(Part::notified) + count(Part::succeeded); }
+  /// The member with node rank 0; null if it was removed.
+  [[nodiscard]] Member* first() const {
+    return members_.empty() || members_.front()->node_rank != 0 ? nullptr : members_.front();
+  }
+
+ private:
+  [[nodiscard]] std::size_t& count_of(Part part) { return counts_[static_cast<std::size_t>(part)]; }
+
+  std::vector<Member*> members_;
+  std::array<std::size_t, 6> counts_{};
+};
 
 /// One round of a job, from OPEN until the last STOPPED: the states opening, running and stopping. Which members take
 /// part, and what comes after, is decided by Coordinator.

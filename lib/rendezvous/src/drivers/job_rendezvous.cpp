@@ -1,6 +1,10 @@
 #include <algorithm>
+#include <boost/asio/any_io_executor.hpp>
 #include <chrono>
+#include <cstdint>
 #include <map>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -11,6 +15,7 @@
 #include "ddrun/base/io_context.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/proc.hpp"
+#include "ddrun/base/result.hpp"
 #include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/wrong_step.hpp"
@@ -19,12 +24,12 @@
 #include "ddrun/rendezvous/coordinator_server.hpp"
 #include "ddrun/rendezvous/find_coordinator.hpp"
 #include "ddrun/rendezvous/hmac.hpp"
+#include "ddrun/rendezvous/messages.hpp"
+#include "ddrun/store/tcp_server.hpp"
 #include "heartbeat.hpp"
 #include "member_driver.hpp"
 #include "node_ranks.hpp"
 #include "recorded_verdict.hpp"
-#include "round_store.hpp"
-#include "warn_on.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -56,6 +61,74 @@ Result<lease::ProgramOptions> lease_program(const RendezvousSpec& spec, std::fun
   }
   program.on_start = std::move(on_start);
   return program;
+}
+
+/// The worker store of a job on several machines, on the node of rank 0: empty for each round, accessible to the
+/// machines of the round only, and listening on the advertised address only.
+class RoundStore {
+ public:
+  /// Rejected clients are reported as warnings on `executor`, whose context must outlive this object.
+  /// `machine_addresses`: of this machine. Without `with_store` only a free port is chosen, for a worker to listen on.
+  RoundStore(boost::asio::any_io_executor executor, std::vector<IpAddress> machine_addresses, std::uint64_t max_memory,
+             bool with_store)
+      : executor_(std::move(executor)),
+        machine_addresses_(std::move(machine_addresses)),
+        max_memory_(max_memory),
+        with_store_(with_store) {}
+
+  /// Opens it for a round, at that port, 0: any; returns the port. Blocks for less than a millisecond. Errors:
+  /// `unavailable` if it cannot listen; `invalid_argument` or `protocol` for an order without usable addresses.
+  Result<std::uint16_t> open(const Open& order, std::uint16_t port);
+
+  /// Another node has the store.
+  void close() { server_.reset(); }
+
+ private:
+  boost::asio::any_io_executor executor_;
+  std::vector<IpAddress> machine_addresses_;
+  std::uint64_t max_memory_;
+  bool with_store_;
+  std::vector<std::string> listens_on_;
+  std::unique_ptr<store::TcpServer> server_;
+};
+
+Result<std::uint16_t> RoundStore::open(const Open& order, std::uint16_t port) {
+  std::vector<std::string> addresses{order.address};
+  const auto address = IpAddress::parse(order.address);
+  if (address && address->is_link_local()) {
+    return fail(
+        Errc::invalid_argument,
+        concat("no address is known by which the other machines reach this one but ", order.address,
+               ", which means nothing without an interface; give one (--local-addr), or the endpoint by another"));
+  }
+  // The store takes an empty list as "all".
+  if (order.addresses.empty()) {
+    return fail(Errc::protocol, "the coordinator does not say which machines may use it");
+  }
+  const bool ours =
+      address && (address->is_loopback() || std::find(machine_addresses_.begin(), machine_addresses_.end(), *address) !=
+                                                machine_addresses_.end());
+  // A name or a translated address does not tell where connections arrive.
+  if (!ours) addresses = {"0.0.0.0", "::"};
+  if (server_ && addresses == listens_on_ && (port == 0 || port == server_->port())) {
+    if (auto emptied = server_->new_round(order.addresses); !emptied) return tl::unexpected(emptied.error());
+    return server_->port();
+  }
+  server_.reset();
+  store::TcpServerOptions options;
+  options.addresses = addresses;
+  options.port = port;
+  options.max_memory = max_memory_;
+  options.allowed_peers = order.addresses;
+  options.on_refusal = warn_on(executor_);
+  auto started = store::TcpServer::start(options);
+  if (!started) return tl::unexpected(started.error());
+  port = (*started)->port();
+  if (with_store_) {
+    server_ = std::move(*started);
+    listens_on_ = std::move(addresses);
+  }
+  return port;
 }
 
 /// The driver of a member of a job on several machines: its link to the coordinator, the coordinators that have run in

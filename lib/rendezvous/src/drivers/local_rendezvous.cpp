@@ -15,7 +15,6 @@
 #include "ddrun/rendezvous/secret.hpp"
 #include "ddrun/store/tcp_server.hpp"
 #include "member_driver.hpp"
-#include "warn_on.hpp"
 
 namespace ddrun::rendezvous {
 

@@ -6,13 +6,24 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "ddrun/base/alarm.hpp"
+#include "ddrun/base/messages.hpp"
 #include "ddrun/rendezvous/rendezvous.hpp"
 #include "member_machine.hpp"
 
 namespace ddrun::rendezvous {
+
+/// Returns a thread-safe, non-blocking function that logs its argument as a warning on `executor`, whose thread owns
+/// the message sink. For servers with a thread each (store, coordinator). Messages after the executor has stopped are
+/// dropped; its context must outlive the server.
+[[nodiscard]] inline std::function<void(const std::string&)> warn_on(boost::asio::any_io_executor executor) {
+  return [executor = std::move(executor)](const std::string& text) {
+    boost::asio::post(executor, [text] { say(Level::warning, text); });
+  };
+}
 
 /// What the drivers of a MemberMachine share: its events in order, its timer, and what it tells the agent. A driver
 /// carries out the other actions.

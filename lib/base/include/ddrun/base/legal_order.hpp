@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 
 #include "ddrun/base/text.hpp"
@@ -16,7 +15,7 @@ namespace ddrun {
 /// For tests: asked before each step to `next`, a state, and at each deadline of this name. False: it counts as wrong.
 using StepHook = std::function<bool(std::string_view state, std::string_view next, bool is_legal)>;
 
-/// A row of a decider's legal order: a step, or a deadline, and the states in which it may come.
+/// A row of a decider's order: a step, or a deadline, and the states in which it may come.
 template <class State>
 struct LegalStep {
   std::string_view name;
@@ -33,27 +32,27 @@ template <class... States>
   return ((std::uint32_t{1} << static_cast<unsigned>(states)) | ...);
 }
 
-/// The state of a decider. It changes by the steps of `order` only: an array with a row for each value of an enum.
-template <const auto& order>
+/// The state of a decider. It changes by the steps of its order only: `Order` has a row for each value of its enum Step
+/// in `steps`, and for each name of the decider's deadlines in `deadlines`.
+template <class State, class Order>
 class LegalState {
-  using State = std::remove_cvref_t<decltype(order[0].to)>;
-
  public:
   explicit LegalState(StepHook hook = {}) : hook_(std::move(hook)) {}
   operator State() const { return state_; }
 
   /// False, with the state unchanged: the step is wrong, which is a defect of ddrun. After the first wrong one each
   /// step is taken, since the decider has to end.
-  template <class Step>
-  [[nodiscard]] bool enter(Step step) {
-    const auto& row = order[static_cast<std::size_t>(step)];
+  [[nodiscard]] bool enter(typename Order::Step step) {
+    const auto& row = Order::steps[static_cast<std::size_t>(step)];
     if (!may_come(row, name(row.to), true)) return false;
     state_ = row.to;
     return true;
   }
   /// Whether this deadline may expire now. `again`: it has done so at the same instant.
-  [[nodiscard]] bool check(const LegalStep<State>& deadline, bool again) {
-    return may_come(deadline, deadline.name, !again);
+  template <class Due>
+  [[nodiscard]] bool check(Due due, bool again) {
+    const auto& row = Order::deadlines[static_cast<std::size_t>(due)];
+    return may_come(row, row.name, !again);
   }
   /// What the decider did, once.
   [[nodiscard]] std::optional<std::string> take_wrong() { return std::exchange(wrong_, std::nullopt); }

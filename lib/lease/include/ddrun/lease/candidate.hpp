@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -58,19 +57,28 @@ enum class CandidateState {
   return names[static_cast<int>(state)];
 }
 
-enum class CandidateStep { campaign, lead, follow, lose, resign, fail };
-
-inline constexpr auto candidate_order = [] {
+struct CandidateOrder {
   using enum CandidateState;
-  return std::to_array<LegalStep<CandidateState>>({
+  enum class Step { campaign, lead, follow, lose, resign, fail };
+  static constexpr std::uint32_t any = any_of(idle, asking, leading, following);
+  static constexpr LegalStep<CandidateState> steps[] = {
       {"a campaign", any_of(idle), asking},
       {"the lead", any_of(asking, leading, following), leading},
       {"another leader", any_of(idle, asking, following), following},
       {"the loss of the leader", any_of(asking, leading, following), asking},
-      {"the return of the lease", any_of(idle, asking, leading, following), idle},
+      {"the return of the lease", any, idle},
       {"the end of the program", any_of(idle, asking, following), unusable},
-  });
-}();
+  };
+  static constexpr LegalStep<CandidateState> deadlines[] = {
+      {"the fence", any_of(leading)},
+      {"the deadline of the record", any_of(leading)},
+      {"the deadline of a resignation", any},
+      {"a later resignation", any | any_of(unusable)},
+      {"the deadline of a tick", any},
+      {"the start of the program", any_of(idle, asking)},
+      {"a tick", any},
+  };
+};
 
 /// The leader, or its address, is known or has changed.
 struct Leader {

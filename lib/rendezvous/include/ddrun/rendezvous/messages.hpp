@@ -6,11 +6,21 @@
 #include <variant>
 #include <vector>
 
+#include "ddrun/base/ip_address.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
 // Messages between agents and the coordinator, as plain values: lib/rendezvous/PROTOCOL.md, sections 3 and 4.
 
 namespace ddrun::rendezvous {
+
+/// Connection number assigned by the transport; never reused.
+using LinkId = std::uint64_t;
+
+/// Addresses of a connection, known to the transport.
+struct LinkAddresses {
+  IpAddress peer_address;   ///< remote
+  IpAddress local_address;  ///< local
+};
 
 /// Number of a round of a job, from 1.
 using Round = std::uint64_t;
