@@ -221,3 +221,25 @@ TEST_CASE("A second job at the same place is turned away, also where neither has
   INFO(shown(outcomes));
   for (int node = 0; node < 2; ++node) CHECK(outcomes[static_cast<std::size_t>(node)].code() == 0);
 }
+
+TEST_CASE("A defect of ddrun on one machine ends the job in order on both, and all name the step") {
+  const auto [decider, step, where] =
+      GENERATE(table<std::string, std::string, std::size_t>({{"member:in_round", "START in the state waiting", 1},
+                                                             {"member:waiting", "WELCOME in the state joining", 1},
+                                                             {"coordinator:running", "START in the state opening", 0},
+                                                             {"coordinator:stopping", "STOP in the state running", 0},
+                                                             {"dialer:joined", "its answer in the state joining", 1}}));
+  CAPTURE(decider);
+  Agents agents({"--nnodes=2", "--rdzv-id=defect", "--join-timeout=2", "--heartbeat-interval=0.1"});
+  for (const std::size_t node : {0, 1}) {
+    const std::string wrong = node == where ? decider : "";
+    agents.start({"--node-rank=" + std::to_string(node)}, {"print", "up", "sleep", "100", "exit", "3"}, job_secret,
+                 {{"DDRUN_WRONG_STEP", wrong}});
+  }
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) CHECK(outcome.code() == 125);
+  CHECK(has(outcomes[where].err, "took a wrong step, a defect of ddrun: " + step));
+  const bool has_joined = decider != "member:waiting" && decider != "dialer:joined";
+  if (has_joined) CHECK(has(outcomes[1 - where].err, "took a wrong step, a defect of ddrun: " + step));
+}
