@@ -19,6 +19,7 @@
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/agent/report.hpp"
 #include "ddrun/base/alarm.hpp"
+#include "ddrun/base/environment.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/inspect/stack_page.hpp"
@@ -37,7 +38,6 @@
 #include "job_preload.hpp"
 #include "job_record.hpp"
 #include "job_signals.hpp"
-#include "network_interface.hpp"
 #include "participant.hpp"
 #include "stack_pages.hpp"
 #include "takedown.hpp"
@@ -267,9 +267,9 @@ Result<void> Agent::open() {
 // ---- what happens
 
 void Agent::on_time_limit() {
-  const State state = machine_.state();
-  if (state == State::finished && commands_.stop_after("the time for it is up", exit_codes::timed_out)) return;
-  if (state < State::closing) {
+  const GroupState state = machine_.state();
+  if (state == GroupState::finished && commands_.stop_after("the time for it is up", exit_codes::timed_out)) return;
+  if (state < GroupState::closing) {
     say(Level::info, concat("the time limit of ", format_duration(*spec_.timeout), " is up"));
   }
   dispatch(event::JobTimeout{});
@@ -295,13 +295,13 @@ void Agent::on_child_exit(const process::ChildEnd& end) {
   event_log_.worker_ended(ended);
   if (machine_.verdict() == Verdict::launcher_failed) record_.correct_late_exit(ended);
   event::WorkerEnded event{worker->local_rank, ended.status};
-  const State state = machine_.state();
-  if (!ended.success && !machine_.first_failure() && (state == State::starting || state == State::running)) {
+  const GroupState state = machine_.state();
+  if (!ended.success && !machine_.first_failure() && (state == GroupState::starting || state == GroupState::running)) {
     record_.explain_kill(ended, job_.prepared);
     event.rank = ended.rank;
     event.pid = ended.pid;
     event.why = ended.why;
-    if (state == State::running && group_.alive_count() > 0) {
+    if (state == GroupState::running && group_.alive_count() > 0) {
       event.hang = record_.describe_hang(*worker, group_, output_);
     }
   }
@@ -387,7 +387,7 @@ void Agent::carry_out(const action::SpawnWorkers& spawn) {
   if (preload_) preload_->on_workers_started();
   trim_.trim_later();
   dispatch(event::Spawned{});
-  if (job_.prepared.parent.get("DDRUN_WRONG_STEP") == "GroupMachine") dispatch(event::Start{});
+  if (variable("DDRUN_WRONG_STEP") == "group") dispatch(event::Start{});
 }
 
 Result<void> Agent::start_workers(int attempt) {
@@ -424,7 +424,7 @@ Result<void> Agent::start_workers(int attempt) {
   const auto should_stop = [this] {
     job_.io.poll();
     takedown_.note_kills();
-    return machine_.state() != State::starting;
+    return machine_.state() != GroupState::starting;
   };
   auto spawned = group_.spawn_all(ranks, *environment, should_stop, [this] { return takedown_.were_workers_killed(); });
   std::vector<std::pair<int, pid_t>> started;
@@ -541,7 +541,7 @@ JobResult Agent::run() {
   say_text(job_.hooks.fold.begins);
   dispatch(event::Start{});
   job_.io.run();
-  if (machine_.state() != State::finished)
+  if (machine_.state() != GroupState::finished)
     record_.fail(concat("ddrun has no event to wait for, and the job is ", name(machine_.state()),
                         ": a system call that it needs is denied (seccomp, SELinux)"));
   set_message_sink({});

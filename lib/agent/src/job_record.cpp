@@ -237,22 +237,16 @@ std::string JobRecord::describe_last_failure() const {
                 format_duration(first.ran), reason);
 }
 
-std::string JobRecord::describe_restart(int restart) const {
+void JobRecord::announce_restart() {
+  if (spec_.rendezvous.several_machines() || result_.attempts.empty()) return;
+  const int restart = result_.attempts.back().attempt + 1;
   const std::string failure = describe_last_failure();
-  if (failure.empty()) return {};
+  if (std::exchange(announced_restart_, restart) == restart || failure.empty()) return;
   const std::string budget = spec_.restart.window ? concat("; ", spec_.restart.max_restarts, " are allowed in ",
                                                            format_duration(*spec_.restart.window))
                                                   : concat(" of ", spec_.restart.max_restarts);
   const std::string what = result_.world_size == 1 ? "the worker" : concat("all ", result_.world_size, " workers");
-  return concat(failure, "; restarting ", what, " (restart ", restart, budget, ")");
-}
-
-void JobRecord::announce_restart() {
-  if (spec_.rendezvous.several_machines() || result_.attempts.empty()) return;
-  const int restart = result_.attempts.back().attempt + 1;
-  if (std::exchange(announced_restart_, restart) == restart) return;
-  const std::string text = describe_restart(restart);
-  if (!text.empty()) say(Level::notice, text);
+  say(Level::notice, concat(failure, "; restarting ", what, " (restart ", restart, budget, ")"));
 }
 
 void JobRecord::forward_first_error(const Preparation& prepared) const {

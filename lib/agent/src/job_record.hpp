@@ -55,10 +55,8 @@ class JobRecord {
   /// A watchdog timer has signalled this worker of the present attempt, or a child of it.
   void note_timer(pid_t worker, bool its_child, std::string what);
 
-  /// "rank 1 (pid 4711) exited with code 3 after 2.1 s; restarting all 4 workers (restart 1 of 3)"; empty if the last
-  /// attempt had no failure.
-  [[nodiscard]] std::string describe_restart(int restart) const;
-  /// Says it on one machine, once: another round is certain.
+  /// "rank 1 (pid 4711) exited with code 3 after 2.1 s; restarting all 4 workers (restart 1 of 3)", once, on one
+  /// machine: another round is certain. Nothing if the last attempt had no failure.
   void announce_restart();
   /// "rank 1 (pid 4711) exited with code 3 after 2.1 s: ValueError: no data" if a worker of this machine failed in the
   /// last attempt with its own reason; else empty. For several machines, where the coordinator announces a restart

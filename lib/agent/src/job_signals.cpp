@@ -16,8 +16,6 @@ namespace ddrun::agent {
 
 namespace {
 
-using shutdown::console_stall_limit;
-
 std::string describe_sender(pid_t sender) {
   if (sender <= 0) return {};
   if (sender == ::getpid()) return "--end-with-parent: the process that started ddrun has ended";
@@ -50,7 +48,7 @@ Result<void> JobSignals::open() {
 
 void JobSignals::bound_console_wait() {
   set_ending();
-  parts_.output.set_flush_timeout(console_stall_limit);
+  parts_.output.set_flush_timeout(shutdown::console_stall_limit);
 }
 
 void JobSignals::on_signal(const process::SignalMessage& message) {
@@ -72,38 +70,39 @@ void JobSignals::pass_on(int signal) {
 
 void JobSignals::end_job(const process::SignalMessage& message) {
   const int signal = message.signal;
-  const State state = parts_.machine.state();
+  const GroupState state = parts_.machine.state();
   const std::string from = describe_sender(message.sender);
   const std::string what = signal_name(signal) + (from.empty() ? "" : " from " + from);
   const bool repeated = parts_.machine.ending_signal() != 0;
   if (repeated && !message.at_once) return say(Level::info, concat(what, ": the job is being ended already"));
   if (suspended_) set_suspended(false);
   bound_console_wait();
-  if (state == State::finished && parts_.commands.stop_after(what, exit_codes::signal_base + signal, message.at_once)) {
+  if (state == GroupState::finished &&
+      parts_.commands.stop_after(what, exit_codes::signal_base + signal, message.at_once)) {
     return;
   }
   const std::string then =
       concat(" (SIGKILL after ", format_duration(parts_.job.spec.stop.grace), ", or at once if you repeat it)");
   const int workers = parts_.group.alive_count();
-  if (state == State::preparing && parts_.commands.is_running()) {
+  if (state == GroupState::preparing && parts_.commands.is_running()) {
     say(Level::notice, concat(what, ": stopping --before", then));
-  } else if (state < State::closing && repeated) {
+  } else if (state < GroupState::closing && repeated) {
     say(Level::notice, concat(what, " again: killing all workers"));
-  } else if (state < State::closing && workers > 0) {
+  } else if (state < GroupState::closing && workers > 0) {
     say(Level::notice, concat(what, ": stopping ", counted(workers, "worker"), then));
-  } else if (state == State::stopping && (signal == SIGINT || signal == SIGQUIT)) {
+  } else if (state == GroupState::stopping && (signal == SIGINT || signal == SIGQUIT)) {
     say(Level::notice, concat(what, ": killing what the workers have left"));
   }
   dispatch_(event::EndingSignal{signal, from, message.at_once});
-  if (state >= State::closing) on_late_signal(what, message.at_once);
+  if (state >= GroupState::closing) on_late_signal(what, message.at_once);
 }
 
 /// No process is left, only output that the console has not taken.
 void JobSignals::on_late_signal(const std::string& what, bool at_once) {
-  if (parts_.machine.state() == State::finished && parts_.output.is_flushed()) return parts_.job.io.stop();
+  if (parts_.machine.state() == GroupState::finished && parts_.output.is_flushed()) return parts_.job.io.stop();
   if (at_once) return parts_.output.abort_flush();
   say(Level::notice, concat(what, ": ending as soon as the output is not read for ",
-                            format_duration(console_stall_limit), ", or at once if you repeat it"));
+                            format_duration(shutdown::console_stall_limit), ", or at once if you repeat it"));
 }
 
 void JobSignals::on_parent_lost(const char* process, pid_t pid) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ddrun/base/environment.hpp"
@@ -27,5 +28,12 @@ struct Preparation {
 
 /// Fails with an error that the user can correct, such as a missing program or directory. Blocks on files only.
 [[nodiscard]] Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environment);
+
+/// The variables for workers of a round at `master_addr`: --interface for Gloo, NCCL and UCX. Without it, on several
+/// machines, GLOO_SOCKET_IFNAME is the interface of the route to `master_addr`, unless the hosts file gives `host_name`
+/// an address of this machine, or `master_addr` is a name or the loopback. Sends no packet and does not block.
+[[nodiscard]] std::vector<std::pair<std::string, std::string>> interface_variables(const LaunchSpec& spec,
+                                                                                   const std::string& master_addr,
+                                                                                   const std::string& host_name);
 
 }  // namespace ddrun::agent

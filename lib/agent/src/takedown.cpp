@@ -92,7 +92,7 @@ void Takedown::start_grace(Milliseconds grace) {
 void Takedown::schedule_stray_check(Deadline time) {
   strays_timer_.set(time, [this] {
     recheck_scheduled_ = false;
-    if (machine_.state() == State::stopping) stop_strays();
+    if (machine_.state() == GroupState::stopping) stop_strays();
   });
 }
 
@@ -111,10 +111,10 @@ void Takedown::kill_all() {
 
 void Takedown::check_gone() {
   checking_ = true;
-  if (machine_.state() == State::killing) {
+  if (machine_.state() == GroupState::killing) {
     // Finds processes forked during the last scan; usually the group is gone before.
     timer_.set(Clock::now() + resweep_interval, [this] {
-      if (machine_.state() != State::killing) return;
+      if (machine_.state() != GroupState::killing) return;
       if (Clock::now() >= kill_deadline_) {
         checking_ = false;
         dispatch_(event::KillExpired{describe_survivors()});
@@ -122,7 +122,7 @@ void Takedown::check_gone() {
       }
       kill_all();
       watcher_.reap();
-      if (machine_.state() == State::killing) check_gone();
+      if (machine_.state() == GroupState::killing) check_gone();
     });
   }
   on_child_exit();
@@ -134,7 +134,7 @@ void Takedown::on_child_exit() {
     checking_ = false;
     timer_.cancel();
     dispatch_(event::GroupGone{});
-  } else if (machine_.state() == State::stopping) {
+  } else if (machine_.state() == GroupState::stopping) {
     if (!group_.any_group_alive()) {
       if (signaled_strays_.empty()) stop_strays();
       else if (!std::exchange(recheck_scheduled_, true)) schedule_stray_check(Clock::now() + stray_recheck_delay);
@@ -146,7 +146,7 @@ void Takedown::on_child_exit() {
 }
 
 void Takedown::report_survivors() {
-  if (machine_.state() != State::stopping) return;
+  if (machine_.state() != GroupState::stopping) return;
   const std::string names = describe_survivors();
   if (names.empty()) return;
   say(Level::notice, concat("all workers have ended; waiting for what they have left: ", names, " (SIGKILL in ",

@@ -52,7 +52,7 @@ class Takedown : public Participant {
   void on_child_exit();
   /// The grace timer stands still while the workers are stopped; timers for SIGKILL do not.
   void set_paused(bool still) override {
-    if (still && machine_.state() != State::stopping) return;
+    if (still && machine_.state() != GroupState::stopping) return;
     timer_.set_paused(still);
     survivor_report_.set_paused(still);
     strays_timer_.set_paused(still);

@@ -22,10 +22,10 @@ GroupMachine::Rules rules(bool runs_coordinator = false) {
 Walk running(bool runs_coordinator = false) {
   Walk walk(rules(runs_coordinator));
   REQUIRE(walk.on(event::Start{}) == "join");
-  REQUIRE(walk.machine.state() == State::rendezvous);
+  REQUIRE(walk.machine.state() == GroupState::rendezvous);
   REQUIRE(walk.on(test::round_begins(0)) == "spawn 0");
   walk.on(event::Spawned{});
-  REQUIRE(walk.machine.state() == State::running);
+  REQUIRE(walk.machine.state() == GroupState::running);
   return walk;
 }
 
@@ -68,7 +68,7 @@ TEST_CASE("success on this node is not yet success of the job") {
   CHECK(walk.ended(0, Exited{0}).empty());
   CHECK(walk.ended(1, Exited{0}) == "send succeeded, " + stop_with_term);
   CHECK(gone(walk) == "send stopped");
-  CHECK(walk.machine.state() == State::rendezvous);
+  CHECK(walk.machine.state() == GroupState::rendezvous);
   SECTION("the others as well") { CHECK(walk.on(rendezvous::VerdictMessage{}) == "finish"); }
   SECTION("another failed, and all start again") {
     CHECK(walk.on(test::stop_order()).empty());
@@ -99,7 +99,7 @@ TEST_CASE("workers of a node that has lost sight of its coordinator have a short
       CHECK(walk.on(test::stop_order()) == "grace 5000");
     }
     CHECK(walk.on(event::Spawned{}).empty());
-    CHECK(walk.machine.state() == State::stopping);
+    CHECK(walk.machine.state() == GroupState::stopping);
   }
   SECTION("also if they are being stopped already") {
     Walk walk = running();
@@ -154,7 +154,7 @@ TEST_CASE("the agent that runs the coordinator ends last") {
     Walk walk = running(true);
     CHECK(walk.signal(SIGINT) == "send leave 2, signal 2, grace 30000, check");
     CHECK(gone(walk) == "send stopped");
-    CHECK(walk.machine.state() == State::rendezvous);
+    CHECK(walk.machine.state() == GroupState::rendezvous);
     SECTION("once the verdict is known") { CHECK(walk.on(rendezvous::VerdictMessage{}) == "finish"); }
     SECTION("unless a second signal comes") { CHECK(walk.signal(SIGINT) == "finish"); }
   }

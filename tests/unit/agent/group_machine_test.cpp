@@ -17,30 +17,30 @@ using ddrun::test::Walk;
 namespace {
 
 /// Walks to `state`; from `stopping` on, after a failure without a restart.
-Walk failed_up_to(State state) {
+Walk failed_up_to(GroupState state) {
   Walk walk;
-  if (state == State::idle) return walk;
+  if (state == GroupState::idle) return walk;
   walk.on(event::Start{});
-  if (state == State::starting) return walk;
+  if (state == GroupState::starting) return walk;
   walk.on(event::Spawned{});
-  if (state == State::running) return walk;
+  if (state == GroupState::running) return walk;
   walk.ended(0, Exited{3});
-  if (state == State::stopping) return walk;
-  if (state == State::killing) walk.grace_expires();
-  if (state == State::closing || state == State::finished) walk.on(event::GroupGone{});
-  if (state == State::finished) walk.on(event::OutputClosed{});
+  if (state == GroupState::stopping) return walk;
+  if (state == GroupState::killing) walk.grace_expires();
+  if (state == GroupState::closing || state == GroupState::finished) walk.on(event::GroupGone{});
+  if (state == GroupState::finished) walk.on(event::OutputClosed{});
   REQUIRE(walk.machine.state() == state);
   return walk;
 }
 
 /// Walks to `state`, after the success of both workers.
-Walk succeeded_up_to(State state) {
+Walk succeeded_up_to(GroupState state) {
   Walk walk;
   walk.run();
   walk.ended(0, Exited{0});
   walk.ended(1, Exited{0});
-  if (state == State::killing) walk.on(event::GraceExpired{});
-  if (state == State::closing) walk.on(event::GroupGone{});
+  if (state == GroupState::killing) walk.on(event::GraceExpired{});
+  if (state == GroupState::closing) walk.on(event::GroupGone{});
   REQUIRE(walk.machine.state() == state);
   return walk;
 }
@@ -48,7 +48,7 @@ Walk succeeded_up_to(State state) {
 void end(Walk& walk) {
   walk.on(event::GroupGone{});
   walk.on(event::OutputClosed{});
-  REQUIRE(walk.machine.state() == State::finished);
+  REQUIRE(walk.machine.state() == GroupState::finished);
 }
 
 }  // namespace
@@ -106,7 +106,7 @@ TEST_CASE("all workers end before the last was spawned") {
   SECTION("well") {
     walk.ended(0, Exited{0});
     walk.ended(1, Exited{0});
-    CHECK(walk.machine.state() == State::starting);
+    CHECK(walk.machine.state() == GroupState::starting);
     CHECK(walk.on(event::Spawned{}) == stop_with_term);
     end(walk);
     CHECK(walk.verdict() == Verdict::success);
@@ -153,12 +153,13 @@ TEST_CASE("an ending signal is forwarded and ends the job") {
 }
 
 TEST_CASE("an ending signal after the job has failed for good does not change its verdict") {
-  const State state = GENERATE(State::stopping, State::killing, State::closing, State::finished);
+  const GroupState state =
+      GENERATE(GroupState::stopping, GroupState::killing, GroupState::closing, GroupState::finished);
   CAPTURE(name(state));
   Walk walk = failed_up_to(state);
   walk.signal(SIGTERM);
   walk.signal(SIGTERM);
-  if (state != State::finished) end(walk);
+  if (state != GroupState::finished) end(walk);
   CHECK(walk.verdict() == Verdict::worker_failed);
 }
 
@@ -198,7 +199,7 @@ TEST_CASE("a second ending signal that does not force SIGKILL changes nothing") 
   walk.signal(SIGTERM, false);
   CHECK(walk.signal(SIGHUP, false).empty());
   CHECK(walk.signal(SIGTERM, false).empty());
-  CHECK(walk.machine.state() == State::stopping);
+  CHECK(walk.machine.state() == GroupState::stopping);
   CHECK(walk.machine.ending_signal() == SIGTERM);
   CHECK(walk.signal(SIGTERM, true) == "kill, check");
 }
@@ -224,7 +225,7 @@ TEST_CASE("the second ending signal kills at once") {
     CHECK(walk.verdict() == Verdict::timed_out);
   }
   SECTION("stopping leftovers after a success") {
-    Walk walk = succeeded_up_to(State::stopping);
+    Walk walk = succeeded_up_to(GroupState::stopping);
     CHECK(walk.signal(SIGTERM).empty());
     CHECK(walk.signal(SIGTERM) == "kill, check");
     end(walk);
@@ -233,7 +234,7 @@ TEST_CASE("the second ending signal kills at once") {
 }
 
 TEST_CASE("the first Ctrl-C kills what workers left behind") {
-  Walk walk = succeeded_up_to(State::stopping);
+  Walk walk = succeeded_up_to(GroupState::stopping);
   CHECK(walk.signal(SIGINT) == "kill, check");
   end(walk);
   CHECK(walk.verdict() == Verdict::success);
@@ -269,11 +270,12 @@ TEST_CASE("the time limit, or a lost parent, ends the job in each state") {
 }
 
 TEST_CASE("a time limit does not hide that a worker has failed for good") {
-  const State state = GENERATE(State::stopping, State::killing, State::closing, State::finished);
+  const GroupState state =
+      GENERATE(GroupState::stopping, GroupState::killing, GroupState::closing, GroupState::finished);
   CAPTURE(name(state));
   Walk walk = failed_up_to(state);
   CHECK(walk.on(event::JobTimeout{}).empty());
-  if (state != State::finished) end(walk);
+  if (state != GroupState::finished) end(walk);
   CHECK(walk.verdict() == Verdict::worker_failed);
 }
 
@@ -303,7 +305,7 @@ TEST_CASE("no restart beside processes that cannot be killed") {
 }
 
 TEST_CASE("processes that cannot be killed do not hide the first failure") {
-  Walk walk = failed_up_to(State::killing);
+  Walk walk = failed_up_to(GroupState::killing);
   walk.on(event::KillExpired{"pid 7 (sleep)"});
   walk.on(event::OutputClosed{});
   CHECK(walk.verdict() == Verdict::worker_failed);
@@ -403,7 +405,7 @@ TEST_CASE("what is ordered while stacks are read replaces what follows them, or 
   CAPTURE(before_kill);
   walk.on(before_kill ? Event(test::stop_order()) : Event(event::WorkerEnded{1, Exited{1}, "rank 1 timed out"}));
   if (before_kill) walk.on(event::GraceExpired{});
-  REQUIRE(walk.machine.state() == State::looking);
+  REQUIRE(walk.machine.state() == GroupState::looking);
   const std::string at_once = before_kill ? "give up, kill, check" : then_stop;
   SECTION("the coordinator's answer to the failure can wait") {
     CHECK(walk.on(test::stop_order()).empty());
@@ -439,7 +441,7 @@ TEST_CASE("what precedes the workers is cancelled, and ends before the attempt d
   CHECK(walk.on(test::round_begins(0)) == "prepare");
   SECTION("not at all") {
     CHECK(walk.on(event::Prepared{}) == "spawn 0");
-    CHECK(walk.machine.state() == State::starting);
+    CHECK(walk.machine.state() == GroupState::starting);
   }
   SECTION("by a signal") {
     CHECK(walk.signal(SIGINT) == "send leave 2, cancel 15");

@@ -57,7 +57,7 @@ inline std::string describe(const std::vector<agent::Action>& actions) {
       if (std::holds_alternative<rendezvous::Succeeded>(send.message)) return "send succeeded";
       if (std::holds_alternative<rendezvous::Stopped>(send.message)) return "send stopped";
       const auto& leave = std::get<rendezvous::Leave>(send.message);
-      return leave.text.starts_with("internal error") ? "wrong step" : "send leave " + std::to_string(leave.code);
+      return leave.text.starts_with("took a wrong step") ? "wrong step" : "send leave " + std::to_string(leave.code);
     }
     std::string operator()(const agent::action::Abandon&) const { return "abandon"; }
   };
@@ -157,7 +157,7 @@ struct Walk {
   }
   /// Before a restart.
   [[nodiscard]] std::optional<Milliseconds> pause() const {
-    if (!job || machine.state() != agent::State::rendezvous || !job->next_deadline()) return std::nullopt;
+    if (!job || machine.state() != agent::GroupState::rendezvous || !job->next_deadline()) return std::nullopt;
     return std::chrono::duration_cast<Milliseconds>(*job->next_deadline() - now);
   }
 

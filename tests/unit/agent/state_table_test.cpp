@@ -64,25 +64,25 @@ GroupMachine::Rules rules(bool runs_coordinator, Milliseconds grace) {
 }
 
 /// A machine in `state`. From `looking` on, a worker has failed: it has waited in vain for others.
-Walk in_state(State state) {
+Walk in_state(GroupState state) {
   Walk walk(rules(true, Milliseconds{30'000}));
   walk.prepares = true;
-  const auto go = [&](State reached, const Event& event) {
+  const auto go = [&](GroupState reached, const Event& event) {
     if (walk.machine.state() == state) return;
     walk.on(event);
     REQUIRE(walk.machine.state() == reached);
   };
-  go(State::rendezvous, event::Start{});
-  go(State::preparing, test::round_begins(0));
-  go(State::starting, event::Prepared{});
-  go(State::running, event::Spawned{});
-  go(State::looking, event::WorkerEnded{1, Exited{3}, "rank 1 timed out"});
-  go(State::stopping, event::StacksRead{});
-  go(State::killing, test::stop_order(SIGKILL));
-  go(State::closing, event::GroupGone{});
-  if (state == State::finished) {
-    go(State::rendezvous, event::OutputClosed{});
-    go(State::finished, rendezvous::VerdictMessage{});
+  go(GroupState::rendezvous, event::Start{});
+  go(GroupState::preparing, test::round_begins(0));
+  go(GroupState::starting, event::Prepared{});
+  go(GroupState::running, event::Spawned{});
+  go(GroupState::looking, event::WorkerEnded{1, Exited{3}, "rank 1 timed out"});
+  go(GroupState::stopping, event::StacksRead{});
+  go(GroupState::killing, test::stop_order(SIGKILL));
+  go(GroupState::closing, event::GroupGone{});
+  if (state == GroupState::finished) {
+    go(GroupState::rendezvous, event::OutputClosed{});
+    go(GroupState::finished, rendezvous::VerdictMessage{});
   }
   REQUIRE(walk.machine.state() == state);
   return walk;
@@ -90,9 +90,9 @@ Walk in_state(State state) {
 
 /// The effect of an event.
 struct Done {
-  State state;
+  GroupState state;
   std::string_view event;
-  State next;
+  GroupState next;
   std::string_view actions;
 };
 
@@ -100,116 +100,118 @@ constexpr std::string_view stop_with_term = "signal 15, grace 30000, check";
 
 /// All that has an effect in these walks. Another pair that can occur changes no state and causes no action.
 constexpr Done table[] = {
-    {State::idle, "Start", State::rendezvous, "join"},
-    {State::idle, "JobTimeout", State::finished, "send leave 124, finish"},
-    {State::idle, "EndingSignal", State::finished, "send leave 2, finish"},
-    {State::idle, "ParentLost", State::finished, "abandon, finish"},
-    {State::idle, "VerdictMessage", State::finished, "finish"},
-    {State::idle, "CoordinatorLost", State::finished, "finish"},
+    {GroupState::idle, "Start", GroupState::rendezvous, "join"},
+    {GroupState::idle, "JobTimeout", GroupState::finished, "send leave 124, finish"},
+    {GroupState::idle, "EndingSignal", GroupState::finished, "send leave 2, finish"},
+    {GroupState::idle, "ParentLost", GroupState::finished, "abandon, finish"},
+    {GroupState::idle, "VerdictMessage", GroupState::finished, "finish"},
+    {GroupState::idle, "CoordinatorLost", GroupState::finished, "finish"},
 
-    {State::rendezvous, "RoundBegins", State::preparing, "prepare"},
-    {State::rendezvous, "JobTimeout", State::rendezvous, "send leave 124"},
-    {State::rendezvous, "EndingSignal", State::rendezvous, "send leave 2"},
-    {State::rendezvous, "ParentLost", State::finished, "abandon, finish"},
-    {State::rendezvous, "VerdictMessage", State::finished, "finish"},
-    {State::rendezvous, "CoordinatorLost", State::finished, "finish"},
+    {GroupState::rendezvous, "RoundBegins", GroupState::preparing, "prepare"},
+    {GroupState::rendezvous, "JobTimeout", GroupState::rendezvous, "send leave 124"},
+    {GroupState::rendezvous, "EndingSignal", GroupState::rendezvous, "send leave 2"},
+    {GroupState::rendezvous, "ParentLost", GroupState::finished, "abandon, finish"},
+    {GroupState::rendezvous, "VerdictMessage", GroupState::finished, "finish"},
+    {GroupState::rendezvous, "CoordinatorLost", GroupState::finished, "finish"},
 
-    {State::preparing, "Prepared", State::starting, "spawn 0"},
-    {State::preparing, "SpawnFailed", State::stopping, "send leave 125, signal 15, grace 30000, check"},
-    {State::preparing, "WorkersKilled", State::preparing, "cancel 9"},
-    {State::preparing, "JobTimeout", State::preparing, "send leave 124, cancel 15"},
-    {State::preparing, "EndingSignal", State::preparing, "send leave 2, cancel 15"},
-    {State::preparing, "ParentLost", State::preparing, "cancel 15"},
-    {State::preparing, "StopOrder", State::preparing, "cancel 15"},
-    {State::preparing, "StopOrder at once", State::preparing, "cancel 9"},
-    {State::preparing, "StopOrder soon", State::preparing, "cancel 15"},
-    {State::preparing, "VerdictMessage", State::preparing, "cancel 15"},
-    {State::preparing, "CoordinatorLost", State::preparing, "cancel 15"},
+    {GroupState::preparing, "Prepared", GroupState::starting, "spawn 0"},
+    {GroupState::preparing, "SpawnFailed", GroupState::stopping, "send leave 125, signal 15, grace 30000, check"},
+    {GroupState::preparing, "WorkersKilled", GroupState::preparing, "cancel 9"},
+    {GroupState::preparing, "JobTimeout", GroupState::preparing, "send leave 124, cancel 15"},
+    {GroupState::preparing, "EndingSignal", GroupState::preparing, "send leave 2, cancel 15"},
+    {GroupState::preparing, "ParentLost", GroupState::preparing, "cancel 15"},
+    {GroupState::preparing, "StopOrder", GroupState::preparing, "cancel 15"},
+    {GroupState::preparing, "StopOrder at once", GroupState::preparing, "cancel 9"},
+    {GroupState::preparing, "StopOrder soon", GroupState::preparing, "cancel 15"},
+    {GroupState::preparing, "VerdictMessage", GroupState::preparing, "cancel 15"},
+    {GroupState::preparing, "CoordinatorLost", GroupState::preparing, "cancel 15"},
 
-    {State::starting, "Spawned", State::running, ""},
-    {State::starting, "SpawnFailed", State::stopping, "send leave 125, signal 15, grace 30000, check"},
-    {State::starting, "WorkerEnded badly", State::stopping, "send failed 1, signal 15, grace 30000, check"},
-    {State::starting, "WorkersKilled", State::killing, "kill, check"},
-    {State::starting, "JobTimeout", State::stopping, "send leave 124, signal 15, grace 30000, check"},
-    {State::starting, "EndingSignal", State::stopping, "send leave 2, signal 2, grace 30000, check"},
-    {State::starting, "ParentLost", State::stopping, stop_with_term},
-    {State::starting, "StopOrder", State::stopping, "signal 2, grace 30000, check"},
-    {State::starting, "StopOrder at once", State::killing, "kill, check"},
-    {State::starting, "StopOrder soon", State::stopping, "signal 2, grace 5000, check"},
-    {State::starting, "VerdictMessage", State::stopping, stop_with_term},
-    {State::starting, "CoordinatorLost", State::stopping, stop_with_term},
+    {GroupState::starting, "Spawned", GroupState::running, ""},
+    {GroupState::starting, "SpawnFailed", GroupState::stopping, "send leave 125, signal 15, grace 30000, check"},
+    {GroupState::starting, "WorkerEnded badly", GroupState::stopping, "send failed 1, signal 15, grace 30000, check"},
+    {GroupState::starting, "WorkersKilled", GroupState::killing, "kill, check"},
+    {GroupState::starting, "JobTimeout", GroupState::stopping, "send leave 124, signal 15, grace 30000, check"},
+    {GroupState::starting, "EndingSignal", GroupState::stopping, "send leave 2, signal 2, grace 30000, check"},
+    {GroupState::starting, "ParentLost", GroupState::stopping, stop_with_term},
+    {GroupState::starting, "StopOrder", GroupState::stopping, "signal 2, grace 30000, check"},
+    {GroupState::starting, "StopOrder at once", GroupState::killing, "kill, check"},
+    {GroupState::starting, "StopOrder soon", GroupState::stopping, "signal 2, grace 5000, check"},
+    {GroupState::starting, "VerdictMessage", GroupState::stopping, stop_with_term},
+    {GroupState::starting, "CoordinatorLost", GroupState::stopping, stop_with_term},
 
-    {State::running, "WorkerEnded well", State::running, "skew 500"},
-    {State::running, "WorkerEnded badly", State::stopping, "send failed 1, signal 15, grace 30000, check"},
-    {State::running, "WorkersKilled", State::killing, "kill, check"},
-    {State::running, "JobTimeout", State::looking, "send leave 124, stacks 15000, grace 30000"},
-    {State::running, "EndingSignal", State::stopping, "send leave 2, signal 2, grace 30000, check"},
-    {State::running, "ParentLost", State::stopping, stop_with_term},
-    {State::running, "StopOrder", State::stopping, "signal 2, grace 30000, check"},
-    {State::running, "StopOrder at once", State::killing, "kill, check"},
-    {State::running, "StopOrder soon", State::stopping, "signal 2, grace 5000, check"},
-    {State::running, "VerdictMessage", State::stopping, stop_with_term},
-    {State::running, "CoordinatorLost", State::stopping, stop_with_term},
+    {GroupState::running, "WorkerEnded well", GroupState::running, "skew 500"},
+    {GroupState::running, "WorkerEnded badly", GroupState::stopping, "send failed 1, signal 15, grace 30000, check"},
+    {GroupState::running, "WorkersKilled", GroupState::killing, "kill, check"},
+    {GroupState::running, "JobTimeout", GroupState::looking, "send leave 124, stacks 15000, grace 30000"},
+    {GroupState::running, "EndingSignal", GroupState::stopping, "send leave 2, signal 2, grace 30000, check"},
+    {GroupState::running, "ParentLost", GroupState::stopping, stop_with_term},
+    {GroupState::running, "StopOrder", GroupState::stopping, "signal 2, grace 30000, check"},
+    {GroupState::running, "StopOrder at once", GroupState::killing, "kill, check"},
+    {GroupState::running, "StopOrder soon", GroupState::stopping, "signal 2, grace 5000, check"},
+    {GroupState::running, "VerdictMessage", GroupState::stopping, stop_with_term},
+    {GroupState::running, "CoordinatorLost", GroupState::stopping, stop_with_term},
 
-    {State::looking, "StacksRead", State::stopping, "give up, signal 15, grace 30000, check"},
-    {State::looking, "WorkersKilled", State::killing, "give up, kill, check"},
-    {State::looking, "GroupGone", State::closing, "give up, close"},
-    {State::looking, "GraceExpired", State::killing, "give up, kill, check"},
-    {State::looking, "JobTimeout", State::looking, "send leave 124"},
-    {State::looking, "EndingSignal", State::looking, "send leave 2"},
-    {State::looking, "ParentLost", State::stopping, "give up, signal 15, grace 30000, check"},
-    {State::looking, "StopOrder", State::stopping, "give up, signal 15, grace 30000, check"},
-    {State::looking, "StopOrder at once", State::killing, "give up, kill, check"},
-    {State::looking, "StopOrder soon", State::stopping, "give up, signal 15, grace 5000, check"},
-    {State::looking, "VerdictMessage", State::stopping, "give up, signal 15, grace 30000, check"},
-    {State::looking, "CoordinatorLost", State::stopping, "give up, signal 15, grace 30000, check"},
+    {GroupState::looking, "StacksRead", GroupState::stopping, "give up, signal 15, grace 30000, check"},
+    {GroupState::looking, "WorkersKilled", GroupState::killing, "give up, kill, check"},
+    {GroupState::looking, "GroupGone", GroupState::closing, "give up, close"},
+    {GroupState::looking, "GraceExpired", GroupState::killing, "give up, kill, check"},
+    {GroupState::looking, "JobTimeout", GroupState::looking, "send leave 124"},
+    {GroupState::looking, "EndingSignal", GroupState::looking, "send leave 2"},
+    {GroupState::looking, "ParentLost", GroupState::stopping, "give up, signal 15, grace 30000, check"},
+    {GroupState::looking, "StopOrder", GroupState::stopping, "give up, signal 15, grace 30000, check"},
+    {GroupState::looking, "StopOrder at once", GroupState::killing, "give up, kill, check"},
+    {GroupState::looking, "StopOrder soon", GroupState::stopping, "give up, signal 15, grace 5000, check"},
+    {GroupState::looking, "VerdictMessage", GroupState::stopping, "give up, signal 15, grace 30000, check"},
+    {GroupState::looking, "CoordinatorLost", GroupState::stopping, "give up, signal 15, grace 30000, check"},
 
-    {State::stopping, "SpawnFailed", State::stopping, "send leave 125"},
-    {State::stopping, "GroupGone", State::closing, "close"},
-    {State::stopping, "GraceExpired", State::looking, "stacks"},
-    {State::stopping, "WorkersKilled", State::killing, "kill, check"},
-    {State::stopping, "StopOrder at once", State::killing, "kill, check"},
-    {State::stopping, "StopOrder soon", State::stopping, "grace 5000"},
-    {State::stopping, "JobTimeout", State::stopping, "send leave 124"},
-    {State::stopping, "EndingSignal", State::stopping, "send leave 2, signal 2"},
-    {State::stopping, "ParentLost", State::stopping, ""},
+    {GroupState::stopping, "SpawnFailed", GroupState::stopping, "send leave 125"},
+    {GroupState::stopping, "GroupGone", GroupState::closing, "close"},
+    {GroupState::stopping, "GraceExpired", GroupState::looking, "stacks"},
+    {GroupState::stopping, "WorkersKilled", GroupState::killing, "kill, check"},
+    {GroupState::stopping, "StopOrder at once", GroupState::killing, "kill, check"},
+    {GroupState::stopping, "StopOrder soon", GroupState::stopping, "grace 5000"},
+    {GroupState::stopping, "JobTimeout", GroupState::stopping, "send leave 124"},
+    {GroupState::stopping, "EndingSignal", GroupState::stopping, "send leave 2, signal 2"},
+    {GroupState::stopping, "ParentLost", GroupState::stopping, ""},
 
-    {State::killing, "SpawnFailed", State::killing, "send leave 125"},
-    {State::killing, "GroupGone", State::closing, "close"},
-    {State::killing, "KillExpired", State::closing, "send leave 125, close"},
-    {State::killing, "JobTimeout", State::killing, "send leave 124"},
-    {State::killing, "EndingSignal", State::killing, "send leave 2"},
-    {State::killing, "ParentLost", State::killing, ""},
+    {GroupState::killing, "SpawnFailed", GroupState::killing, "send leave 125"},
+    {GroupState::killing, "GroupGone", GroupState::closing, "close"},
+    {GroupState::killing, "KillExpired", GroupState::closing, "send leave 125, close"},
+    {GroupState::killing, "JobTimeout", GroupState::killing, "send leave 124"},
+    {GroupState::killing, "EndingSignal", GroupState::killing, "send leave 2"},
+    {GroupState::killing, "ParentLost", GroupState::killing, ""},
 
-    {State::closing, "OutputClosed", State::rendezvous, "send stopped"},
-    {State::closing, "JobTimeout", State::closing, "send leave 124"},
-    {State::closing, "EndingSignal", State::closing, "send leave 2"},
-    {State::closing, "ParentLost", State::closing, "abandon"},
+    {GroupState::closing, "OutputClosed", GroupState::rendezvous, "send stopped"},
+    {GroupState::closing, "JobTimeout", GroupState::closing, "send leave 124"},
+    {GroupState::closing, "EndingSignal", GroupState::closing, "send leave 2"},
+    {GroupState::closing, "ParentLost", GroupState::closing, "abandon"},
 };
 
-constexpr State all_states[] = {State::idle,    State::rendezvous, State::preparing, State::starting, State::running,
-                                State::looking, State::stopping,   State::killing,   State::closing,  State::finished};
+constexpr GroupState all_states[] = {
+    GroupState::idle,    GroupState::rendezvous, GroupState::preparing, GroupState::starting, GroupState::running,
+    GroupState::looking, GroupState::stopping,   GroupState::killing,   GroupState::closing,  GroupState::finished};
 
 /// The states in which an event can come; in every other one it is a wrong step.
-const std::set<State>& states_of(const Event& event) {
-  using enum State;
-  static const std::set<State> all(std::begin(all_states), std::end(all_states));
-  static const std::map<std::string_view, std::set<State>> states = {
+const std::set<GroupState>& states_of(const Event& event) {
+  using enum GroupState;
+  static const std::set<GroupState> all(std::begin(all_states), std::end(all_states));
+  static const std::map<std::string_view, std::set<GroupState>> states = {
       {"Start", {idle}},
       {"Prepared", {preparing}},
       {"Spawned", {starting, stopping, killing}},
       {"SpawnFailed", {preparing, starting, stopping, killing}},
-      {"WorkerEnded", {State::rendezvous, starting, running, looking, stopping, killing, closing, finished}},
+      {"WorkerEnded", {GroupState::rendezvous, starting, running, looking, stopping, killing, closing, finished}},
       {"WorkersKilled",
-       {State::rendezvous, preparing, starting, running, looking, stopping, killing, closing, finished}},
+       {GroupState::rendezvous, preparing, starting, running, looking, stopping, killing, closing, finished}},
       {"StacksRead", {looking}},
       {"GroupGone", {looking, stopping, killing, closing}},
       {"GraceExpired", {looking, stopping}},
       {"KillExpired", {killing}},
       {"OutputClosed", {closing}},
       {"SkewExpired", {running, looking, stopping, killing}},
-      {"RoundBegins", {State::rendezvous, finished}},
-      {"StopOrder", {State::rendezvous, preparing, starting, running, looking, stopping, killing, closing, finished}}};
+      {"RoundBegins", {GroupState::rendezvous, finished}},
+      {"StopOrder",
+       {GroupState::rendezvous, preparing, starting, running, looking, stopping, killing, closing, finished}}};
   const auto found = states.find(name(event));
   return found == states.end() ? all : found->second;
 }
@@ -218,7 +220,7 @@ const std::set<State>& states_of(const Event& event) {
 
 TEST_CASE("each pair of state and event does what the table says, or ends the job") {
   std::size_t used = 0;
-  for (const State state : all_states) {
+  for (const GroupState state : all_states) {
     for (const auto& [event_name, event] : all_events()) {
       INFO(name(state) << " + " << event_name);
       Walk walk = in_state(state);
@@ -230,11 +232,11 @@ TEST_CASE("each pair of state and event does what the table says, or ends the jo
       if (states_of(event).count(state) == 0) {
         // A defect of ddrun: the job ends in order.
         CHECK_FALSE(listed);
-        CHECK((state == State::finished ? actions.empty() : actions.find("wrong step") < 10));
-        if (state != State::finished) {
+        CHECK((state == GroupState::finished ? actions.empty() : actions.find("wrong step") < 10));
+        if (state != GroupState::finished) {
           CHECK(walk.machine.verdict() == Verdict::launcher_failed);
           CHECK(walk.machine.message() ==
-                ddrun::concat("internal error: event ", name(event), " cannot come in state ", name(state)));
+                ddrun::concat("took a wrong step, a defect of ddrun: ", name(event), " in the state ", name(state)));
         }
         continue;
       }
@@ -252,11 +254,11 @@ TEST_CASE("one row of the machine's table applies to each pair that can occur") 
   for (const auto& [event_name, event] : all_events()) {
     CHECK(event_name.starts_with(name(event)));
     walked.insert(event.index());
-    for (const State state : all_states) {
+    for (const GroupState state : all_states) {
       INFO(name(state) << " + " << event_name);
       const auto rows = state_table();
       const auto count = std::count_if(rows.begin(), rows.end(), [&, &what = event](const Step& row) {
-        if (state == State::finished && row.from == state) CHECK(row.ignored);
+        if (state == GroupState::finished && row.from == state) CHECK(row.ignored);
         return row.applies_to(state, what);
       });
       CHECK(count == static_cast<std::ptrdiff_t>(states_of(event).count(state)));
@@ -271,7 +273,7 @@ TEST_CASE("no order of events leads to a step that the table does not have") {
     for (const Milliseconds grace : {Milliseconds{0}, Milliseconds{30'000}}) {
       std::vector<Walk> walks{Walk(rules(runs_coordinator, grace))};
       for (int depth = 0; depth < 5; ++depth) {
-        std::map<std::pair<State, std::string>, Walk> next;
+        std::map<std::pair<GroupState, std::string>, Walk> next;
         for (const Walk& before : walks) {
           for (const auto& [event_name, event] : all_events()) {
             if (states_of(event).count(before.machine.state()) == 0) continue;
@@ -280,7 +282,7 @@ TEST_CASE("no order of events leads to a step that the table does not have") {
             const std::string actions = walk.on(event);
             INFO(name(before.machine.state()) << " + " << event_name << " -> " << name(walk.machine.state()));
             CHECK(actions.find("wrong step") == std::string::npos);
-            if (walk.machine.state() != State::finished) {
+            if (walk.machine.state() != GroupState::finished) {
               const auto key = ddrun::concat(event_name, " after ", name(walk.machine.state()));
               next.emplace(std::pair(before.machine.state(), key), walk);
             }

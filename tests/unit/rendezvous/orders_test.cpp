@@ -29,15 +29,15 @@ std::string page(std::string text, State last, const std::set<std::pair<std::str
 }
 
 std::string group_page() {
-  using agent::State;
+  using agent::GroupState;
   std::set<std::pair<std::string_view, std::string_view>> arrows;
   for (const auto& row : agent::state_table()) {
-    for (int to = 0; to <= static_cast<int>(State::finished); ++to) {
-      const auto next = static_cast<State>(to);
+    for (int to = 0; to <= static_cast<int>(GroupState::finished); ++to) {
+      const auto next = static_cast<GroupState>(to);
       if (row.may_lead_to(next) && next != row.from) arrows.emplace(name(row.from), name(next));
     }
   }
-  return page("worker group: agent::GroupMachine", State::finished, arrows);
+  return page("worker group: agent::GroupMachine", GroupState::finished, arrows);
 }
 
 }  // namespace

@@ -37,20 +37,20 @@ template <class... Kinds>
 constexpr unsigned actions = (bit_in<Kinds>(static_cast<const Action*>(nullptr)) | ...);
 
 template <class... Kinds>
-constexpr Step on(State from, std::initializer_list<State> next, unsigned taken = 0) {
+constexpr Step on(GroupState from, std::initializer_list<GroupState> next, unsigned taken = 0) {
   Step step{from, events<Kinds...>, 0, taken, false};
-  for (const State state : next) step.next |= 1U << static_cast<unsigned>(state);
+  for (const GroupState state : next) step.next |= 1U << static_cast<unsigned>(state);
   return step;
 }
 template <class... Kinds>
-constexpr Step ignore(State from) {
+constexpr Step ignore(GroupState from) {
   return {from, events<Kinds...>, 0, 0, true};
 }
 
 /// GiveUpStacks comes before all that leads out of `looking`. With a grace time of 0 a group goes to `killing` at once.
 /// Actions of a stop that begins while workers are spawned are carried out when the spawning has been given up.
 constexpr auto table = [] {
-  using enum State;
+  using enum GroupState;
   using namespace event;
   using namespace action;
   using rendezvous::CoordinatorLost;
@@ -64,17 +64,17 @@ constexpr auto table = [] {
   constexpr unsigned look = actions<ReadStacks, StartGrace>;
   constexpr unsigned close = actions<Abandon, CloseOutput>;
   return std::array{
-      on<Start>(idle, {State::rendezvous}, actions<Join>),
+      on<Start>(idle, {GroupState::rendezvous}, actions<Join>),
       on<JobTimeout, EndingSignal>(idle, {finished}, send | actions<Finish>),
       on<ParentLost>(idle, {finished}, actions<Abandon, Finish>),
       on<VerdictMessage, CoordinatorLost>(idle, {finished}, actions<Finish>),
 
-      on<RoundBegins>(State::rendezvous, {State::rendezvous, preparing}, actions<Prepare>),
-      on<JobTimeout, EndingSignal>(State::rendezvous, {State::rendezvous, finished}, send | actions<Finish>),
-      on<ParentLost>(State::rendezvous, {State::rendezvous, finished}, actions<Abandon, Finish>),
-      on<StopOrder>(State::rendezvous, {State::rendezvous}, send),
-      on<VerdictMessage, CoordinatorLost>(State::rendezvous, {State::rendezvous, finished}, actions<Finish>),
-      ignore<WorkerEnded, WorkersKilled>(State::rendezvous),  // one that SIGKILL did not end in time
+      on<RoundBegins>(GroupState::rendezvous, {GroupState::rendezvous, preparing}, actions<Prepare>),
+      on<JobTimeout, EndingSignal>(GroupState::rendezvous, {GroupState::rendezvous, finished}, send | actions<Finish>),
+      on<ParentLost>(GroupState::rendezvous, {GroupState::rendezvous, finished}, actions<Abandon, Finish>),
+      on<StopOrder>(GroupState::rendezvous, {GroupState::rendezvous}, send),
+      on<VerdictMessage, CoordinatorLost>(GroupState::rendezvous, {GroupState::rendezvous, finished}, actions<Finish>),
+      ignore<WorkerEnded, WorkersKilled>(GroupState::rendezvous),  // one that SIGKILL did not end in time
 
       on<Prepared>(preparing, {starting, stopping, killing}, stop | actions<SpawnWorkers>),
       on<SpawnFailed>(preparing, {stopping, killing}, stop | send),
@@ -118,7 +118,7 @@ constexpr auto table = [] {
       on<WorkerEnded, ParentLost, VerdictMessage, CoordinatorLost>(killing, {killing}),
       ignore<Spawned, StopOrder, WorkersKilled, SkewExpired>(killing),
 
-      on<OutputClosed>(closing, {State::rendezvous, finished}, send | actions<Finish>),
+      on<OutputClosed>(closing, {GroupState::rendezvous, finished}, send | actions<Finish>),
       on<JobTimeout, EndingSignal>(closing, {closing}, send),
       on<ParentLost>(closing, {closing}, actions<Abandon>),
       on<VerdictMessage, CoordinatorLost>(closing, {closing}),
@@ -134,7 +134,7 @@ constexpr auto table = [] {
 
 }  // namespace
 
-std::string_view name(State state) { return state_names[static_cast<std::size_t>(state)]; }
+std::string_view name(GroupState state) { return state_names[static_cast<std::size_t>(state)]; }
 std::string_view name(const Event& event) { return event_names[event.index()]; }
 
 std::span<const Step> state_table() { return rows::table; }
@@ -152,18 +152,18 @@ std::vector<Action> GroupMachine::step(const Event& event) {
                                 [&](const Step& one) { return one.applies_to(state_, event); });
   Decision decision{state_, {}};
   if (row == rows::table.end()) {
-    decision = wrong_step(concat("event ", name(event), " cannot come in state ", name(state_)));
+    decision = wrong_step(concat(name(event), " in the state ", name(state_)));
   } else if (!row->ignored) {
     decision = std::visit([this](const auto& what) { return handle(what); }, event);
     const bool allowed =
         row->may_lead_to(decision.next) && std::all_of(decision.actions.begin(), decision.actions.end(),
                                                        [&](const Action& action) { return row->may_cause(action); });
     if (!allowed) {
-      decision = wrong_step(concat("no step from state ", name(state_), " to ", name(decision.next),
-                                   " with these actions on event ", name(event)));
+      decision =
+          wrong_step(concat(name(event), " in the state ", name(state_), ", with what led to ", name(decision.next)));
     }
   }
-  if (state_ == State::looking && decision.next != state_)
+  if (state_ == GroupState::looking && decision.next != state_)
     decision.actions.emplace(decision.actions.begin(), action::GiveUpStacks{});
   state_ = decision.next;
   return std::move(decision.actions);
@@ -176,42 +176,44 @@ GroupMachine::Decision GroupMachine::after(Actions first, Decision rest) {
 
 GroupMachine::Decision GroupMachine::take_down(int signal, action::ReadStacks stacks) {
   const bool kills = signal == SIGKILL || grace().count() == 0;
-  if (state_ == State::preparing) {
+  if (state_ == GroupState::preparing) {
     if (next_stop_ == SIGKILL || (next_stop_ != 0 && !kills)) return stay();
     next_stop_ = kills ? SIGKILL : signal;
     return stay({action::CancelPrepare{signal == SIGKILL ? SIGKILL : SIGTERM}});
   }
-  const bool workers_run = !running_.empty() && (state_ == State::running || state_ == State::stopping);
+  const bool workers_run = !running_.empty() && (state_ == GroupState::running || state_ == GroupState::stopping);
   if (stacks.why.empty() || !workers_run) return stop_group(signal);
   next_stop_ = kills ? SIGKILL : signal;
-  if (kills) return {State::looking, {std::move(stacks)}};
+  if (kills) return {GroupState::looking, {std::move(stacks)}};
   // The grace time counts from here; half of it is the workers'.
   stacks.limit = grace() / 2;
-  return {State::looking, {std::move(stacks), action::StartGrace{grace()}}};
+  return {GroupState::looking, {std::move(stacks), action::StartGrace{grace()}}};
 }
 
 GroupMachine::Decision GroupMachine::at_once(Decision rest) const {
-  if (state_ != State::looking || rest.next != state_) return rest;
+  if (state_ != GroupState::looking || rest.next != state_) return rest;
   return after(std::move(rest.actions), stop_group(next_stop_));
 }
 
 GroupMachine::Decision GroupMachine::stop_group(int signal) const {
   if (grace().count() == 0 || signal == SIGKILL) return kill();
-  return {State::stopping, {action::SignalGroup{signal}, action::StartGrace{grace()}, action::CheckGone{}}};
+  return {GroupState::stopping, {action::SignalGroup{signal}, action::StartGrace{grace()}, action::CheckGone{}}};
 }
 
-GroupMachine::Decision GroupMachine::kill() { return {State::killing, {action::KillGroup{}, action::CheckGone{}}}; }
+GroupMachine::Decision GroupMachine::kill() {
+  return {GroupState::killing, {action::KillGroup{}, action::CheckGone{}}};
+}
 
-GroupMachine::Decision GroupMachine::handle(const event::Start&) { return {State::rendezvous, {action::Join{}}}; }
+GroupMachine::Decision GroupMachine::handle(const event::Start&) { return {GroupState::rendezvous, {action::Join{}}}; }
 
 GroupMachine::Decision GroupMachine::handle(const event::Prepared&) {
-  return next_stop_ != 0 ? stop_group(next_stop_) : Decision{State::starting, {action::SpawnWorkers{attempt_}}};
+  return next_stop_ != 0 ? stop_group(next_stop_) : Decision{GroupState::starting, {action::SpawnWorkers{attempt_}}};
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::Spawned&) {
   if (running_.empty()) return all_succeeded();
   const bool some_ended = static_cast<int>(running_.size()) < local_world_size_;
-  return {State::running, some_ended ? start_skew() : Actions{}};
+  return {GroupState::running, some_ended ? start_skew() : Actions{}};
 }
 
 GroupMachine::Actions GroupMachine::start_skew() {
@@ -234,14 +236,14 @@ GroupMachine::Actions GroupMachine::cannot_go_on(std::string message, int code) 
 }
 
 GroupMachine::Decision GroupMachine::wrong_step(std::string what) {
-  if (state_ == State::finished) return stay();
-  Actions leave = cannot_go_on("internal error: " + what);
+  if (state_ == GroupState::finished) return stay();
+  Actions leave = cannot_go_on("took a wrong step, a defect of ddrun: " + what);
   return after(std::move(leave), at_once(end_job(Verdict::launcher_failed, SIGTERM)));
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::SpawnFailed& failed) {
   // --before that was cancelled fails, too.
-  if (state_ == State::preparing && next_stop_ != 0) return stop_group(next_stop_);
+  if (state_ == GroupState::preparing && next_stop_ != 0) return stop_group(next_stop_);
   return after(cannot_go_on(failed.message, failed.code), taking_down() ? stay() : stop_group(SIGTERM));
 }
 
@@ -250,7 +252,7 @@ GroupMachine::Decision GroupMachine::handle(const event::WorkerEnded& ended) {
   const bool success = is_success(ended.status, rules_.restart);
   if (taking_down()) return running_.empty() ? at_once(stay()) : stay();
   if (success) {
-    if (state_ != State::running) return stay();
+    if (state_ != GroupState::running) return stay();
     return running_.empty() ? all_succeeded() : stay(start_skew());
   }
   if (first_failure_ || job_is_ending_) return stay();
@@ -271,17 +273,17 @@ GroupMachine::Decision GroupMachine::handle(const event::WorkerEnded& ended) {
 
 GroupMachine::Decision GroupMachine::handle(const event::WorkersKilled&) {
   next_stop_ = SIGKILL;
-  return state_ == State::preparing ? stay({action::CancelPrepare{SIGKILL}}) : kill();
+  return state_ == GroupState::preparing ? stay({action::CancelPrepare{SIGKILL}}) : kill();
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::StacksRead&) { return at_once(stay()); }
 
 GroupMachine::Decision GroupMachine::handle(const event::GroupGone&) {
-  return after(pending_abandon(), {State::closing, {action::CloseOutput{}}});
+  return after(pending_abandon(), {GroupState::closing, {action::CloseOutput{}}});
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::GraceExpired& expired) {
-  if (state_ == State::looking) return kill();
+  if (state_ == GroupState::looking) return kill();
   return take_down(SIGKILL, {.why = concat("when the grace time of ", format_duration(expired.duration), " ended")});
 }
 
@@ -294,16 +296,16 @@ GroupMachine::Decision GroupMachine::handle(const event::KillExpired& expired) {
                                   "beside them"),
                            launcher_code_);
   }
-  return after(std::move(actions), after(pending_abandon(), {State::closing, {action::CloseOutput{}}}));
+  return after(std::move(actions), after(pending_abandon(), {GroupState::closing, {action::CloseOutput{}}}));
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::OutputClosed& closed) {
   rendezvous::Stopped stopped = closed.report;
   stopped.round = round_;
-  return after({action::Send{std::move(stopped)}}, awaits_verdict_ ? Decision{State::rendezvous, {}} : finish());
+  return after({action::Send{std::move(stopped)}}, awaits_verdict_ ? Decision{GroupState::rendezvous, {}} : finish());
 }
 
-GroupMachine::Decision GroupMachine::finish() { return {State::finished, {action::Finish{}}}; }
+GroupMachine::Decision GroupMachine::finish() { return {GroupState::finished, {action::Finish{}}}; }
 
 bool GroupMachine::job_succeeded() const {
   // With other nodes the job continues there.
@@ -313,8 +315,9 @@ bool GroupMachine::job_succeeded() const {
 GroupMachine::Decision GroupMachine::end_job(Verdict verdict, int signal_for_workers, action::ReadStacks stacks) {
   job_is_ending_ = true;
   verdict_ = verdict;
-  if (state_ == State::idle || (state_ == State::rendezvous && !awaits_verdict_)) return finish();
-  const bool has_attempt = state_ == State::preparing || state_ == State::starting || state_ == State::running;
+  if (state_ == GroupState::idle || (state_ == GroupState::rendezvous && !awaits_verdict_)) return finish();
+  const bool has_attempt =
+      state_ == GroupState::preparing || state_ == GroupState::starting || state_ == GroupState::running;
   return has_attempt ? take_down(signal_for_workers, std::move(stacks)) : stay();
 }
 
@@ -335,23 +338,23 @@ GroupMachine::Decision GroupMachine::handle_first_signal(const event::EndingSign
   signal_sender_ = ending.sender;
   // All workers have ended: Ctrl-C kills what they left behind.
   const bool kills_leftovers =
-      state_ == State::stopping && running_.empty() && (ending.signal == SIGINT || ending.signal == SIGQUIT);
+      state_ == GroupState::stopping && running_.empty() && (ending.signal == SIGINT || ending.signal == SIGQUIT);
   if (job_succeeded()) return kills_leftovers ? kill() : stay();
   if (verdict_ == Verdict::timed_out || verdict_ == Verdict::launcher_failed) return stay();
   if (!rules_.runs_coordinator()) awaits_verdict_ = false;
   Decision decision =
       end_job(Verdict::stopped_by_signal, ending.signal, {.why = ending.signal == SIGQUIT ? "at SIGQUIT" : ""});
-  if (state_ == State::stopping) decision = kills_leftovers ? kill() : stay({action::SignalGroup{ending.signal}});
-  if (state_ == State::looking && next_stop_ != SIGKILL) next_stop_ = ending.signal;
+  if (state_ == GroupState::stopping) decision = kills_leftovers ? kill() : stay({action::SignalGroup{ending.signal}});
+  if (state_ == GroupState::looking && next_stop_ != SIGKILL) next_stop_ = ending.signal;
   return after({leave(rendezvous::LeaveKind::signalled, ending.signal, ending.sender)}, std::move(decision));
 }
 
 GroupMachine::Decision GroupMachine::handle_repeated_signal(const event::EndingSignal& ending) {
   if (!ending.at_once) return stay();
   awaits_verdict_ = false;
-  if (state_ == State::rendezvous) return finish();
-  if (state_ == State::preparing) return take_down(SIGKILL);
-  return state_ < State::killing ? kill() : stay();
+  if (state_ == GroupState::rendezvous) return finish();
+  if (state_ == GroupState::preparing) return take_down(SIGKILL);
+  return state_ < GroupState::killing ? kill() : stay();
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::ParentLost& lost) {
@@ -360,7 +363,7 @@ GroupMachine::Decision GroupMachine::handle(const event::ParentLost& lost) {
   awaits_verdict_ = false;
   abandon_pending_ = true;
   // Other nodes take the end of the connection for the end of the workers here, so Abandon waits for that.
-  const bool has_workers = state_ >= State::preparing && state_ <= State::killing;
+  const bool has_workers = state_ >= GroupState::preparing && state_ <= GroupState::killing;
   return after(has_workers ? Actions{} : pending_abandon(), at_once(end_job(Verdict::launcher_failed, SIGTERM)));
 }
 
@@ -394,23 +397,23 @@ GroupMachine::Decision GroupMachine::handle(const rendezvous::RoundBegins& begin
   next_stop_ = 0;
   max_grace_ = Milliseconds::max();
   skew_running_ = false;
-  return {State::preparing, {action::Prepare{}}};
+  return {GroupState::preparing, {action::Prepare{}}};
 }
 
 GroupMachine::Decision GroupMachine::handle(const rendezvous::StopOrder& order) {
-  if (state_ == State::rendezvous) {
+  if (state_ == GroupState::rendezvous) {
     const bool skipped = std::exchange(skipped_round_, false);
     return skipped ? stay({action::Send{rendezvous::Stopped{round_}}}) : stay();
   }
   max_grace_ = std::min(max_grace_, order.max_grace);
   if (taking_down() && order.signal == SIGKILL) return kill();
-  if (state_ == State::looking) {
+  if (state_ == GroupState::looking) {
     // The coordinator's answer to what led to `looking` can wait.
     const bool is_answer =
         order.max_grace == Milliseconds::max() && (order.signal == 0 || order.signal == ending_signal_);
     return is_answer ? stay() : at_once(stay());
   }
-  if (state_ == State::stopping) {
+  if (state_ == GroupState::stopping) {
     return max_grace_ < rules_.stop.grace ? stay({action::StartGrace{max_grace_}}) : stay();
   }
   return take_down(order.signal != 0 ? order.signal : SIGTERM);
@@ -423,7 +426,7 @@ GroupMachine::Decision GroupMachine::handle(const rendezvous::VerdictMessage&) {
 
 GroupMachine::Decision GroupMachine::handle(const rendezvous::CoordinatorLost& lost) {
   if (!std::exchange(awaits_verdict_, false)) return at_once(stay());
-  if (job_is_ending_) return state_ == State::rendezvous ? finish() : at_once(stay());
+  if (job_is_ending_) return state_ == GroupState::rendezvous ? finish() : at_once(stay());
   message_ = lost.why;
   return at_once(end_job(Verdict::node_lost, SIGTERM));
 }

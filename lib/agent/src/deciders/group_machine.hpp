@@ -26,7 +26,7 @@ namespace ddrun::agent {
 [[nodiscard]] bool is_success(const ExitStatus& status, const RestartPolicy& policy);
 
 /// States of a worker group, in order. A restart goes from `closing` back to `rendezvous`.
-enum class State {
+enum class GroupState {
   idle,
   rendezvous,  ///< waiting for the coordinator: for a round or for the verdict
   preparing,   ///< what precedes the workers on this machine runs: --before, the import of --preload
@@ -39,7 +39,7 @@ enum class State {
   finished,
 };
 
-[[nodiscard]] std::string_view name(State state);
+[[nodiscard]] std::string_view name(GroupState state);
 
 // Events.
 namespace event {
@@ -136,24 +136,24 @@ using Action =
 /// A row of the machine's table: events that can come in a state, the states that may follow, and the actions that may
 /// be taken.
 struct Step {
-  State from = State::idle;
+  GroupState from = GroupState::idle;
   unsigned events = 0;   ///< a bit for each index in Event
-  unsigned next = 0;     ///< a bit for each State; that of `from` if it may stay
+  unsigned next = 0;     ///< a bit for each state; that of `from` if it may stay
   unsigned actions = 0;  ///< a bit for each index in Action
   bool ignored = false;  ///< the events can come, and have no effect
 
-  [[nodiscard]] bool applies_to(State state, const Event& event) const {
+  [[nodiscard]] bool applies_to(GroupState state, const Event& event) const {
     return from == state && (events & (1U << event.index())) != 0;
   }
-  [[nodiscard]] bool may_lead_to(State state) const { return (next & (1U << static_cast<unsigned>(state))) != 0; }
+  [[nodiscard]] bool may_lead_to(GroupState state) const { return (next & (1U << static_cast<unsigned>(state))) != 0; }
   [[nodiscard]] bool may_cause(const Action& action) const { return (actions & (1U << action.index())) != 0; }
 };
 
 /// All rows; exactly one applies to each pair of state and event that can occur.
 [[nodiscard]] std::span<const Step> state_table();
 
-/// State machine for the workers of this machine; the coordinator decides about rounds, restarts and the end of the
-/// job. It has no process, socket or clock: the owner feeds events and runs the actions that step() returns.
+/// GroupState machine for the workers of this machine; the coordinator decides about rounds, restarts and the end of
+/// the job. It has no process, socket or clock: the owner feeds events and runs the actions that step() returns.
 class GroupMachine {
  public:
   struct Rules {
@@ -171,10 +171,10 @@ class GroupMachine {
   /// and a stop of the workers.
   [[nodiscard]] std::vector<Action> step(const Event& event);
 
-  [[nodiscard]] State state() const { return state_; }
+  [[nodiscard]] GroupState state() const { return state_; }
   [[nodiscard]] int attempt() const { return attempt_; }
   /// The group is being taken down: workers that end now were stopped by ddrun.
-  [[nodiscard]] bool taking_down() const { return state_ >= State::looking && state_ <= State::killing; }
+  [[nodiscard]] bool taking_down() const { return state_ >= GroupState::looking && state_ <= GroupState::killing; }
   /// There is no further attempt on this machine.
   [[nodiscard]] bool job_is_ending() const { return job_is_ending_; }
   /// Local rank of the attempt's first failure.
@@ -190,7 +190,7 @@ class GroupMachine {
  private:
   using Actions = std::vector<Action>;
   struct Decision {
-    State next;
+    GroupState next;
     Actions actions;
   };
   Decision handle(const event::Start&);
@@ -244,7 +244,7 @@ class GroupMachine {
   Rules rules_;
   int local_world_size_;
 
-  State state_ = State::idle;
+  GroupState state_ = GroupState::idle;
   rendezvous::Round round_ = 0;
   int attempt_ = 0;
   std::set<int> running_;  ///< local ranks that have not ended

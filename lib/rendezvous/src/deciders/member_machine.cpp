@@ -291,7 +291,7 @@ void MemberMachine::find_coordinator_again() {
 // ---- with a lease, which decides again and again where the coordinator runs
 
 void MemberMachine::on(const lease::Tell& what) {
-  std::visit([this](const auto& told) { note(told); }, what);
+  std::visit([this](const auto& told) { on(told); }, what);
 }
 
 void MemberMachine::campaign() {
@@ -316,12 +316,12 @@ void MemberMachine::search_coordinator(Deadline until) {
       concat("waiting for a coordinator; ", lease_error_.empty() ? "no machine leads the job yet" : lease_error_));
 }
 
-void MemberMachine::note(const lease::Leader& leader) {
+void MemberMachine::on(const lease::Leader& leader) {
   if (!leader.is_self && !leader.address.empty() && announced_endpoints(leader.address).empty()) {
     leader_.reset();
-    return note(lease::tell::Status{concat("what holds the job's lease is another program: '",
-                                           cut_line(plain_line(leader.address), max_shown_address),
-                                           "' is no address of a coordinator")});
+    return on(lease::tell::Status{concat("what holds the job's lease is another program: '",
+                                         cut_line(plain_line(leader.address), max_shown_address),
+                                         "' is no address of a coordinator")});
   }
   leader_ = leader;
   lease_error_.clear();
@@ -368,7 +368,7 @@ void MemberMachine::on(const member_event::NotListening&) {
   if (options_.spec.min_nodes > 1) act(member_action::Depose{followed_->term});
 }
 
-void MemberMachine::note(const lease::tell::Lost&) {
+void MemberMachine::on(const lease::tell::Lost&) {
   leader_.reset();
   if (runs_coordinator()) act(member_action::Suspend{});
 }
@@ -406,7 +406,7 @@ void MemberMachine::on(const member_event::Recorded& recorded) {
   deadlines_.arm(Due::record, now_ + record_retry_interval);
 }
 
-void MemberMachine::note(const lease::tell::Verdict& verdict) {
+void MemberMachine::on(const lease::tell::Verdict& verdict) {
   if (is_over()) return;
   recorded_ = parse_verdict(verdict.text);
   if (!recorded_) return;
@@ -422,13 +422,13 @@ void MemberMachine::end_as_recorded() {
                      "; to run it once more give it another --rdzv-id")));
 }
 
-void MemberMachine::note(const lease::tell::Status& status) {
+void MemberMachine::on(const lease::tell::Status& status) {
   lease_error_ = status.text;
   if (!is_over()) tell(notice(status.text));
 }
 
 /// The running job continues, but without failover.
-void MemberMachine::note(const lease::tell::Unusable& unusable) {
+void MemberMachine::on(const lease::tell::Unusable& unusable) {
   lease_error_ = unusable.error.message;
   if (is_member()) tell(notice(lease_error_));
   else if (!is_over()) lose({unusable.error, false});

@@ -272,12 +272,12 @@ class MemberMachine {
   void obey(const VerdictMessage& verdict) { end(verdict); }
   void obey(const PassSignal& pass);
   // The lease.
-  void note(const lease::Leader& leader);
-  void note(const lease::tell::NoLeader&) { leader_.reset(); }
-  void note(const lease::tell::Lost&);
-  void note(const lease::tell::Verdict& verdict);
-  void note(const lease::tell::Status& status);
-  void note(const lease::tell::Unusable& unusable);
+  void on(const lease::Leader& leader);
+  void on(const lease::tell::NoLeader&) { leader_.reset(); }
+  void on(const lease::tell::Lost&);
+  void on(const lease::tell::Verdict& verdict);
+  void on(const lease::tell::Status& status);
+  void on(const lease::tell::Unusable& unusable);
 
   void join_by(Deadline until);
   void start_server();
