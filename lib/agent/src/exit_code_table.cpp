@@ -7,7 +7,9 @@ namespace {
 int code_of_first_failure(const JobResult& result) {
   if (result.attempts.empty() || !result.attempts.back().first_failure) return 1;
   const AttemptResult& last = result.attempts.back();
-  const int code = shell_code(last.workers.at(*last.first_failure).status);
+  const WorkerEnd& first = last.workers.at(*last.first_failure);
+  if (first.declared) return first.declared->code;
+  const int code = shell_code(first.status);
   // With --success-on a worker may fail with exit code 0; ddrun's exit code 0 always means success.
   return code == 0 ? 1 : code;
 }

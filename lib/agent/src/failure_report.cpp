@@ -98,7 +98,7 @@ std::string other_outcomes(const AttemptResult& attempt, std::optional<std::size
     if (worker.stopped_by_ddrun && was_killed(worker)) return {2, "killed by ddrun (SIGKILL)"};
     if (worker.stopped_by_ddrun) return {1, "stopped by ddrun"};
     if (worker.success) return {3, "had finished"};
-    return {0, concat("failed too (", describe(worker.status), ")")};
+    return {0, concat("failed too (", worker.declared ? worker.declared->what : describe(worker.status), ")")};
   };
   for (int order = 0; order <= 4; ++order) {
     for (std::size_t i = 0; i < attempt.workers.size(); ++i) {
@@ -112,8 +112,9 @@ std::string other_outcomes(const AttemptResult& attempt, std::optional<std::size
   return join(parts, "; ");
 }
 
-/// "rank 3 exited with code 1", "rank 3 was killed by SIGSEGV (…), core dumped,"
+/// "rank 3 called MPI_Abort(1)", "rank 3 exited with code 1", "rank 3 was killed by SIGSEGV (…), core dumped,"
 std::string ending(const WorkerEnd& worker) {
+  if (worker.declared) return concat("rank ", worker.rank, " ", worker.declared->what);
   const auto* signaled = std::get_if<Signaled>(&worker.status);
   return concat("rank ", worker.rank, signaled != nullptr ? " was " : " ", describe(worker.status),
                 signaled != nullptr && signaled->core_dumped ? "," : "");
@@ -207,6 +208,7 @@ std::vector<std::string> last_words(const WorkerEnd& worker) {
 }
 
 void add_cause(Lines& lines, const WorkerEnd& worker) {
+  if (worker.declared) lines.block("ended", {describe(worker.status)});
   if (const std::string text = why(worker); !text.empty()) lines.sentence("why", text);
   if (worker.error) lines.block("message", message_lines(*worker.error));
   if (const std::string text = explain_known_message(worker); !text.empty()) lines.sentence("note", text);

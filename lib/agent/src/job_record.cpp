@@ -233,8 +233,9 @@ std::string JobRecord::describe_last_failure() const {
   } else if (!reason.empty()) {
     reason = ": " + reason;
   }
-  return concat("rank ", first.rank, " (pid ", first.pid, ") ", describe(first.status), " after ",
-                format_duration(first.ran), reason);
+  return concat("rank ", first.rank, " (pid ", first.pid, ") ",
+                first.declared ? first.declared->what : describe(first.status), " after ", format_duration(first.ran),
+                reason);
 }
 
 void JobRecord::announce_restart() {

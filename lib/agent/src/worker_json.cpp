@@ -52,6 +52,10 @@ Json worker_json(const WorkerEnd& worker) {
   json["max_rss_kib"] = worker.use.max_rss_kib;
   json["user_time_s"] = seconds(worker.use.user_time);
   json["system_time_s"] = seconds(worker.use.system_time);
+  if (worker.declared) {
+    json["declared"] = {
+        {"code", worker.declared->code}, {"what", worker.declared->what}, {"time", utc(worker.declared->at)}};
+  }
   if (worker.error) {
     json["error"] = {{"message", worker.error->message},
                      {"traceback", text_or_null(worker.error->traceback)},
@@ -152,6 +156,9 @@ std::optional<WorkerEnd> read_worker(const Json& json) {
   worker.ran =
       std::chrono::nanoseconds(static_cast<long long>(std::clamp(number_of(json, "ran_s", 0.0), 0.0, 9e9) * 1e9));
   worker.use.max_rss_kib = number_of(json, "max_rss_kib", 0L);
+  if (const auto declared = json.find("declared"); declared != json.end() && declared->is_object()) {
+    worker.declared = DeclaredFailure{number_of(*declared, "code", 1), text_at(*declared, "what"), {}};
+  }
   const auto error = json.find("error");
   if (error != json.end() && error->is_object()) {
     worker.error = WorkerError{text_at(*error, "message"), text_at(*error, "traceback"), text_at(*error, "file"), {}};

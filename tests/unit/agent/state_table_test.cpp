@@ -31,6 +31,7 @@ NamedEvents make_events() {
   add("SpawnFailed", event::SpawnFailed{"no room", 125});
   add("WorkerEnded well", event::WorkerEnded{1, Exited{0}});
   add("WorkerEnded badly", event::WorkerEnded{1, Exited{3}});
+  add("RankFailed", event::RankFailed{1, 1, 7, 3, "called MPI_Abort(3)"});
   add("WorkersKilled", event::WorkersKilled{});
   add("StacksRead", event::StacksRead{});
   add("GroupGone", event::GroupGone{});
@@ -129,6 +130,7 @@ constexpr Done table[] = {
     {GroupState::starting, "Spawned", GroupState::running, ""},
     {GroupState::starting, "SpawnFailed", GroupState::stopping, "send leave 125, signal 15, grace 30000, check"},
     {GroupState::starting, "WorkerEnded badly", GroupState::stopping, "send failed 1, signal 15, grace 30000, check"},
+    {GroupState::starting, "RankFailed", GroupState::stopping, "send failed 1, signal 15, grace 30000, check"},
     {GroupState::starting, "WorkersKilled", GroupState::killing, "kill, check"},
     {GroupState::starting, "JobTimeout", GroupState::stopping, "send leave 124, signal 15, grace 30000, check"},
     {GroupState::starting, "EndingSignal", GroupState::stopping, "send leave 2, signal 2, grace 30000, check"},
@@ -141,6 +143,7 @@ constexpr Done table[] = {
 
     {GroupState::running, "WorkerEnded well", GroupState::running, "skew 500"},
     {GroupState::running, "WorkerEnded badly", GroupState::stopping, "send failed 1, signal 15, grace 30000, check"},
+    {GroupState::running, "RankFailed", GroupState::stopping, "send failed 1, signal 15, grace 30000, check"},
     {GroupState::running, "WorkersKilled", GroupState::killing, "kill, check"},
     {GroupState::running, "JobTimeout", GroupState::looking, "send leave 124, stacks 15000, grace 30000"},
     {GroupState::running, "EndingSignal", GroupState::stopping, "send leave 2, signal 2, grace 30000, check"},
@@ -201,6 +204,7 @@ const std::set<GroupState>& states_of(const Event& event) {
       {"Spawned", {starting, stopping, killing}},
       {"SpawnFailed", {preparing, starting, stopping, killing}},
       {"WorkerEnded", {GroupState::rendezvous, starting, running, looking, stopping, killing, closing, finished}},
+      {"RankFailed", {starting, running, looking, stopping, killing}},
       {"WorkersKilled",
        {GroupState::rendezvous, preparing, starting, running, looking, stopping, killing, closing, finished}},
       {"StacksRead", {looking}},

@@ -5,6 +5,7 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
 #include "job_samples.hpp"
+#include "worker_json.hpp"
 
 using namespace ddrun;
 using namespace ddrun::agent;
@@ -15,6 +16,20 @@ TEST_CASE("a failed worker is named first and the others are one line") {
   CHECK(failure_report(result, false) ==
         "ddrun: error: rank 3 exited with code 1 after 12.3 s (pid 4703 on node7)\n"
         "  others:  ranks 0-2,4-7 stopped by ddrun\n");
+}
+
+TEST_CASE("a failure that a rank declares is the cause, with its own end beside it") {
+  JobResult result = failed_job(3, 1, Signaled{SIGTERM});
+  result.attempts[0].workers[1].declared = DeclaredFailure{37, "called MPI_Abort(37)", {}};
+  CHECK(exit_code(result) == 37);
+  CHECK(failure_report(result, false) ==
+        "ddrun: error: rank 1 called MPI_Abort(37) after 12.3 s (pid 4701 on node7)\n"
+        "  ended:   killed by SIGTERM\n"
+        "  others:  ranks 0,2 stopped by ddrun\n");
+  const auto read = worker_from_json(one_line(worker_json(result.attempts[0].workers[1])));
+  REQUIRE((read && read->declared));
+  CHECK(read->declared->what == "called MPI_Abort(37)");
+  CHECK(read->declared->code == 37);
 }
 
 TEST_CASE("a single worker that failed is one line") {

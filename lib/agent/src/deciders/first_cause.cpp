@@ -54,6 +54,7 @@ std::optional<Evidence> earliest_evidence(const WorkerEnd& worker, bool is_first
     if (!best || (own && !best->own) || (own == best->own && at < best->at)) best = Evidence{kind, at, own};
   };
   const bool ended = failed_itself(worker);
+  if (worker.declared) add(EvidenceKind::end, worker.declared->at, true);
   // A stopped worker may have handled the error that it printed, and continued silently.
   if (!ended && explained) return std::nullopt;
   if (worker.error) add(EvidenceKind::error_file, worker.error->at, !is_peer_failure_message(worker.error->message));
@@ -73,6 +74,7 @@ std::optional<Evidence> earliest_evidence(const WorkerEnd& worker, bool is_first
 
 bool is_explained(const WorkerEnd& worker) {
   if (!failed_itself(worker)) return false;
+  if (worker.declared) return true;
   if (worker.error && !is_peer_failure_message(worker.error->message)) return true;
   if (worker.last_words) {
     const LastWords& words = *worker.last_words;

@@ -19,9 +19,9 @@ namespace {
 constexpr std::array<std::string_view, 10> state_names{"idle",    "rendezvous", "preparing", "starting", "running",
                                                        "looking", "stopping",   "killing",   "closing",  "finished"};
 constexpr std::array<std::string_view, std::variant_size_v<Event>> event_names{
-    "Start",       "Prepared",     "Spawned",     "SpawnFailed",    "WorkerEnded",    "WorkersKilled", "StacksRead",
-    "GroupGone",   "GraceExpired", "KillExpired", "OutputClosed",   "JobTimeout",     "EndingSignal",  "ParentLost",
-    "SkewExpired", "RoundBegins",  "StopOrder",   "VerdictMessage", "CoordinatorLost"};
+    "Start",      "Prepared",    "Spawned",      "SpawnFailed", "WorkerEnded",    "RankFailed",     "WorkersKilled",
+    "StacksRead", "GroupGone",   "GraceExpired", "KillExpired", "OutputClosed",   "JobTimeout",     "EndingSignal",
+    "ParentLost", "SkewExpired", "RoundBegins",  "StopOrder",   "VerdictMessage", "CoordinatorLost"};
 
 namespace rows {
 
@@ -83,11 +83,12 @@ constexpr auto table = [] {
 
       on<Spawned>(starting, {running, stopping, killing}, stop | send | actions<StartSkew>),
       on<SpawnFailed>(starting, {stopping, killing}, stop | send),
-      on<WorkerEnded>(starting, {starting, stopping, killing}, stop | send),
+      on<WorkerEnded, RankFailed>(starting, {starting, stopping, killing}, stop | send),
       on<JobTimeout, EndingSignal>(starting, {stopping, killing}, stop | send),
       on<ParentLost, StopOrder, VerdictMessage, CoordinatorLost, WorkersKilled>(starting, {stopping, killing}, stop),
 
       on<WorkerEnded>(running, {running, looking, stopping, killing}, stop | look | send | actions<StartSkew>),
+      on<RankFailed>(running, {running, stopping, killing}, stop | send),
       on<SkewExpired>(running, {running, looking, stopping, killing}, stop | look | send),
       on<JobTimeout, EndingSignal>(running, {looking, stopping, killing}, stop | look | send),
       on<ParentLost, StopOrder, VerdictMessage, CoordinatorLost, WorkersKilled>(running, {stopping, killing}, stop),
@@ -100,7 +101,7 @@ constexpr auto table = [] {
       on<EndingSignal>(looking, {looking, killing}, kill | send),
       on<StopOrder>(looking, {looking, stopping, killing}, stop),
       on<ParentLost, VerdictMessage, CoordinatorLost, WorkersKilled>(looking, {stopping, killing}, stop),
-      ignore<SkewExpired>(looking),
+      ignore<RankFailed, SkewExpired>(looking),
 
       on<GroupGone>(stopping, {closing}, close),
       on<StopOrder, WorkersKilled>(stopping, {stopping, killing}, kill | actions<StartGrace>),
@@ -109,14 +110,14 @@ constexpr auto table = [] {
       on<JobTimeout>(stopping, {stopping}, send),
       on<EndingSignal>(stopping, {stopping, killing}, kill | send | actions<SignalGroup>),
       on<WorkerEnded, ParentLost, VerdictMessage, CoordinatorLost>(stopping, {stopping}),
-      ignore<Spawned, SkewExpired>(stopping),
+      ignore<RankFailed, Spawned, SkewExpired>(stopping),
 
       on<GroupGone>(killing, {closing}, close),
       on<KillExpired>(killing, {closing}, close | send),
       on<SpawnFailed>(killing, {killing}, send),
       on<JobTimeout, EndingSignal>(killing, {killing}, send),
       on<WorkerEnded, ParentLost, VerdictMessage, CoordinatorLost>(killing, {killing}),
-      ignore<Spawned, StopOrder, WorkersKilled, SkewExpired>(killing),
+      ignore<RankFailed, Spawned, StopOrder, WorkersKilled, SkewExpired>(killing),
 
       on<OutputClosed>(closing, {GroupState::rendezvous, finished}, send | actions<Finish>),
       on<JobTimeout, EndingSignal>(closing, {closing}, send),
@@ -255,8 +256,6 @@ GroupMachine::Decision GroupMachine::handle(const event::WorkerEnded& ended) {
     if (state_ != GroupState::running) return stay();
     return running_.empty() ? all_succeeded() : stay(start_skew());
   }
-  if (first_failure_ || job_is_ending_) return stay();
-  first_failure_ = ended.local_rank;
   rendezvous::Failed failed{round_, ended.rank, ended.local_rank, ended.pid};
   failed.why = ended.why;
   if (const auto* signaled = std::get_if<Signaled>(&ended.status)) {
@@ -265,10 +264,22 @@ GroupMachine::Decision GroupMachine::handle(const event::WorkerEnded& ended) {
     failed.core_dumped = signaled->core_dumped;
   } else {
     failed.code = std::get<Exited>(ended.status).code;
-    failed.may_restart = rules_.restart.no_restart_on.count(failed.code) == 0;
   }
-  const std::string why = ended.hang.empty() ? "" : "after " + ended.hang;
-  return after({action::Send{failed}}, take_down(SIGTERM, {.why = why, .finds_cause = true}));
+  return fail_attempt(std::move(failed), ended.hang.empty() ? "" : "after " + ended.hang);
+}
+
+GroupMachine::Decision GroupMachine::handle(const event::RankFailed& rank) {
+  rendezvous::Failed failed{round_, rank.rank, rank.local_rank, rank.pid};
+  failed.code = rank.code;
+  failed.why = rank.what;
+  return fail_attempt(std::move(failed), "");
+}
+
+GroupMachine::Decision GroupMachine::fail_attempt(rendezvous::Failed failed, std::string why) {
+  if (first_failure_ || job_is_ending_) return stay();
+  first_failure_ = failed.local_rank;
+  failed.may_restart = failed.by_signal || rules_.restart.no_restart_on.count(failed.code) == 0;
+  return after({action::Send{std::move(failed)}}, take_down(SIGTERM, {.why = std::move(why), .finds_cause = true}));
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::WorkersKilled&) {

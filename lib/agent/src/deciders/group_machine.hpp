@@ -59,6 +59,14 @@ struct WorkerEnded {
   pid_t pid = 0;
   std::string why{};  ///< as in rendezvous::Failed
 };
+/// A rank has declared it (DeclaredFailure); its process may still run.
+struct RankFailed {
+  int local_rank = 0;
+  int rank = 0;
+  pid_t pid = 0;
+  int code = 1;
+  std::string what{};
+};
 struct WorkersKilled {};  ///< by the link's thread or the sweeper: this process was blocked or stood still
 struct StacksRead {};
 struct GroupGone {};  ///< no worker and no descendant of a worker is left
@@ -84,10 +92,10 @@ struct SkewExpired {};  ///< --exit-skew after the first worker's success
 }  // namespace event
 
 using Event = std::variant<event::Start, event::Prepared, event::Spawned, event::SpawnFailed, event::WorkerEnded,
-                           event::WorkersKilled, event::StacksRead, event::GroupGone, event::GraceExpired,
-                           event::KillExpired, event::OutputClosed, event::JobTimeout, event::EndingSignal,
-                           event::ParentLost, event::SkewExpired, rendezvous::RoundBegins, rendezvous::StopOrder,
-                           rendezvous::VerdictMessage, rendezvous::CoordinatorLost>;
+                           event::RankFailed, event::WorkersKilled, event::StacksRead, event::GroupGone,
+                           event::GraceExpired, event::KillExpired, event::OutputClosed, event::JobTimeout,
+                           event::EndingSignal, event::ParentLost, event::SkewExpired, rendezvous::RoundBegins,
+                           rendezvous::StopOrder, rendezvous::VerdictMessage, rendezvous::CoordinatorLost>;
 
 [[nodiscard]] std::string_view name(const Event& event);
 
@@ -198,6 +206,7 @@ class GroupMachine {
   Decision handle(const event::Spawned&);
   Decision handle(const event::SpawnFailed&);
   Decision handle(const event::WorkerEnded&);
+  Decision handle(const event::RankFailed&);
   Decision handle(const event::WorkersKilled&);
   Decision handle(const event::StacksRead&);
   Decision handle(const event::GroupGone&);
@@ -221,6 +230,8 @@ class GroupMachine {
   [[nodiscard]] bool job_succeeded() const;
   Decision handle_first_signal(const event::EndingSignal& ending);
   Decision handle_repeated_signal(const event::EndingSignal& ending);
+  /// The attempt's first failure, of a worker whose stacks are read first if `why` says so.
+  Decision fail_attempt(rendezvous::Failed failed, std::string why);
   Actions start_skew();
   Decision all_succeeded();
   [[nodiscard]] static Decision finish();

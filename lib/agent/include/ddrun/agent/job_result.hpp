@@ -45,6 +45,13 @@ struct LastWords {
   bool blames_peer = false;                  ///< it reports the failure of another rank
 };
 
+/// A failure that a rank has declared before its end, whatever its status is then: MPI_Abort.
+struct DeclaredFailure {
+  int code = 1;      ///< exit code, 1 to 255
+  std::string what;  ///< "called MPI_Abort(3)"
+  std::chrono::system_clock::time_point at;
+};
+
 /// How one worker of one attempt ended.
 struct WorkerEnd {
   int rank = 0;
@@ -61,6 +68,7 @@ struct WorkerEnd {
   std::string why;     ///< the reason for the status if known ("out of memory: …"); else empty
   std::string shm;     ///< use of /dev/shm, if its end or last lines suggest that it was full; else empty
   std::string python;  ///< if a module was not found: the Python, why it was chosen, and what to try; else empty
+  std::optional<DeclaredFailure> declared;  ///< then it is no success, and was not stopped by ddrun
   std::optional<WorkerError> error;
   std::optional<LastWords> last_words;   ///< on stderr
   std::vector<std::string> stderr_tail;  ///< its last lines on stderr, oldest first
