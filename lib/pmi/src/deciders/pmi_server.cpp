@@ -1,0 +1,441 @@
+#include "ddrun/pmi/pmi_server.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <string_view>
+
+#include "ddrun/base/text.hpp"
+#include "key_space.hpp"
+#include "pmi_line.hpp"
+#include "process_mapping.hpp"
+#include "put_batch.hpp"
+
+namespace ddrun::pmi {
+
+namespace {
+
+/// Until a notice names the ranks that still run beside one that ended without MPI_Finalize.
+constexpr Milliseconds quiet_time{10'000};
+constexpr std::size_t random_bytes = 16;
+
+enum class State {
+  absent,     ///< has not said `init`
+  connected,  ///< its next command is awaited
+  held,       ///< its command is answered when the name of the key space is known
+  spawning,   ///< in the lines of MPI_Comm_spawn
+  in_barrier,
+  finalized,
+  aborted,
+  cut_off,
+  ended,  ///< the worker has
+};
+
+constexpr unsigned any_of(std::initializer_list<State> states) {
+  unsigned bits = 0;
+  for (const State state : states) bits |= 1U << static_cast<unsigned>(state);
+  return bits;
+}
+constexpr bool is_one_of(State state, unsigned states) { return (states & (1U << static_cast<unsigned>(state))) != 0; }
+
+/// The legal order, by the state that is left.
+constexpr auto may_follow = [] {
+  using enum State;
+  return std::array{
+      any_of({connected, aborted, cut_off, ended}),                              // absent
+      any_of({held, spawning, in_barrier, finalized, aborted, cut_off, ended}),  // connected
+      any_of({connected, aborted, cut_off, ended}),                              // held
+      any_of({connected, cut_off, ended}),                                       // spawning
+      any_of({connected, aborted, cut_off, ended}),                              // in_barrier
+      any_of({connected, aborted, cut_off, ended}),                              // finalized
+      any_of({cut_off, ended}),                                                  // aborted
+      any_of({ended}),                                                           // cut_off
+      0U,                                                                        // ended
+  };
+}();
+
+struct Rank {
+  int slot = 0;
+  int number = 0;
+  State state = State::absent;
+  bool last_was_barrier = false;  ///< its last command
+  std::string command{};          ///< while `held`
+  long long spawns_left = 0;      ///< blocks of lines of MPI_Comm_spawn, while `spawning`
+  // Once `ended`:
+  State left = State::absent;  ///< the state before
+  bool success = false;
+};
+
+/// FNV-1a, as MPICH 5 has it in src/mpid/ch4/shm.
+std::uint32_t hash(std::string_view text) {
+  std::uint32_t value = 0x811c9dc5;
+  for (const char c : text) value = (value ^ static_cast<unsigned char>(c)) * 0x01000193;
+  return value;
+}
+
+std::string hex_number(std::uint32_t number) {
+  std::array<char, 8> digits;
+  return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), number, 16).ptr};
+}
+
+std::optional<long long> number_in(std::string_view text) {
+  const auto number = parse_integer(text, std::numeric_limits<int>::min(), std::numeric_limits<int>::max());
+  return number ? std::optional(*number) : std::nullopt;
+}
+
+/// Of what a rank has sent, for messages.
+std::string quote(std::string_view text) {
+  constexpr std::size_t columns = 40;
+  return concat("'", cut_line(plain_line(text), columns), "'");
+}
+
+}  // namespace
+
+class PmiServer::Machine {
+ public:
+  explicit Machine(World world)
+      : world_(std::move(world)),
+        placement_(number_nodes(world_.placement)),
+        mapping_(process_mapping(placement_)),
+        keys_(world_.nodes > 1) {
+    for (const int number : world_.ranks) ranks_.push_back({static_cast<int>(ranks_.size()), number});
+    if (world_.nodes == 1) name_key_space(world_.random);
+  }
+
+  std::vector<PmiAction> step(const PmiEvent& event, Clock::time_point now) {
+    now_ = now;
+    std::visit([this](const auto& what) { on(what); }, event);
+    return std::exchange(actions_, {});
+  }
+  [[nodiscard]] std::optional<Clock::time_point> next_deadline() const { return notice_at_; }
+  [[nodiscard]] bool was_used() const { return was_used_; }
+  [[nodiscard]] std::vector<std::string> segments() const {
+    if (name_.empty()) return {};
+    const int node = world_.ranks.empty() ? 0 : node_of_rank(placement_, world_.ranks.front());
+    const std::string suffix = concat(hex_number(hash(name_)), "_", node);
+    return {concat("mpich_shm_", suffix), concat("mpich_vci_", suffix)};
+  }
+
+ private:
+  /// A command, and the states in which it may come. In all others the rank is cut off.
+  struct Row {
+    std::string_view command;
+    unsigned from;
+    void (*handle)(Machine& machine, Rank& rank, const PmiLine& line);
+  };
+  static const Row* find_row(std::string_view command);
+
+  void on(const pmi_event::Start& /*start*/) {
+    if (world_.nodes > 1) actions_.emplace_back(pmi_action::Contribute{0, world_.random});
+  }
+  void on(const pmi_event::Line& line);
+  void on(const pmi_event::Garbage& garbage) { cut_off(rank(garbage.slot), concat("it sent ", garbage.why)); }
+  void on(const pmi_event::Ended& end);
+  void on(const pmi_event::Exchanged& part);
+  void on(const pmi_event::TimeIsUp& due);
+
+  // Commands.
+  void get(Rank& rank, const PmiLine& line);
+  void put(Rank& rank, const PmiLine& line);
+  void enter_barrier(Rank& rank);
+  void abort(Rank& rank, const PmiLine& line);
+  void take_spawn_line(Rank& rank, std::string_view text);
+
+  // The key space and its exchange.
+  [[nodiscard]] bool has_name(Rank& rank, const PmiLine& line);
+  void name_key_space(std::string_view random);
+  void complete_barrier(Rank& last);
+  void release_barrier();
+
+  // Ends.
+  [[nodiscard]] std::vector<int> waiting_for(const Rank& rank) const;
+  void judge_barrier(const Rank& ended);
+  void fail(const Rank& rank, int code, std::string why);
+
+  [[nodiscard]] Rank& rank(int slot) { return ranks_.at(static_cast<std::size_t>(slot)); }
+  [[nodiscard]] int appnum(const Rank& rank) const {
+    const auto slot = static_cast<std::size_t>(rank.slot);
+    return slot < world_.appnums.size() ? world_.appnums[slot] : 0;
+  }
+  void enter(Rank& rank, State next);
+  void cut_off(Rank& rank, const std::string& why);
+  void answer(const Rank& rank, std::string text) { actions_.emplace_back(pmi_action::Answer{rank.slot, text + "\n"}); }
+
+  World world_;
+  Placement placement_;
+  std::optional<std::string> mapping_;
+  std::vector<Rank> ranks_;
+  KeySpace keys_;
+  std::string name_;       ///< of the key space; empty until it is known
+  std::uint32_t tag_ = 0;  ///< of the last contribution
+  bool exchanging_ = false;
+  bool was_used_ = false;
+  bool has_failed_ = false;
+  std::optional<Clock::time_point> notice_at_;
+  Clock::time_point now_;
+  std::vector<PmiAction> actions_;
+};
+
+// ---- commands
+
+const PmiServer::Machine::Row* PmiServer::Machine::find_row(std::string_view command) {
+  using enum State;
+  static constexpr unsigned connected_only = any_of({connected});
+  static constexpr std::array rows{
+      Row{"init", any_of({absent, finalized}),
+          [](Machine& m, Rank& rank, const PmiLine& line) {
+            const bool speaks_1 = line.find("pmi_version") == "1";
+            // 1.1 whatever is asked for: with 1.2 a barrier may be one of some ranks.
+            m.answer(rank, concat("cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=", speaks_1 ? 0 : -1));
+            if (!speaks_1) return;
+            m.enter(rank, connected);
+            m.was_used_ = true;
+          }},
+      Row{"get_maxes", connected_only,
+          [](Machine& m, Rank& rank, const PmiLine& /*line*/) {
+            m.answer(rank,
+                     concat("cmd=maxes kvsname_max=256 keylen_max=", max_key_bytes, " vallen_max=", max_value_bytes));
+          }},
+      Row{"get_appnum", connected_only,
+          [](Machine& m, Rank& rank, const PmiLine& /*line*/) {
+            m.answer(rank, concat("cmd=appnum appnum=", m.appnum(rank)));
+          }},
+      Row{"get_my_kvsname", connected_only,
+          [](Machine& m, Rank& rank, const PmiLine& line) {
+            if (m.has_name(rank, line)) m.answer(rank, concat("cmd=my_kvsname kvsname=", m.name_));
+          }},
+      Row{"get_universe_size", connected_only,
+          [](Machine& m, Rank& rank, const PmiLine& /*line*/) {
+            m.answer(rank, concat("cmd=universe_size size=", m.world_.size));
+          }},
+      Row{"put", connected_only, [](Machine& m, Rank& rank, const PmiLine& line) { m.put(rank, line); }},
+      Row{"get", connected_only, [](Machine& m, Rank& rank, const PmiLine& line) { m.get(rank, line); }},
+      Row{"barrier_in", connected_only, [](Machine& m, Rank& rank, const PmiLine& /*line*/) { m.enter_barrier(rank); }},
+      Row{"finalize", connected_only,
+          [](Machine& m, Rank& rank, const PmiLine& /*line*/) {
+            m.enter(rank, finalized);
+            m.answer(rank, "cmd=finalize_ack");
+          }},
+      Row{"abort", any_of({absent, connected, held, in_barrier, finalized}),
+          [](Machine& m, Rank& rank, const PmiLine& line) { m.abort(rank, line); }},
+      Row{"publish_name", connected_only,
+          [](Machine& m, Rank& rank, const PmiLine& /*line*/) {
+            m.answer(rank, "cmd=publish_result rc=1 msg=not_supported");
+          }},
+      Row{"unpublish_name", connected_only,
+          [](Machine& m, Rank& rank, const PmiLine& /*line*/) {
+            m.answer(rank, "cmd=unpublish_result rc=1 msg=service_not_found");
+          }},
+      Row{"lookup_name", connected_only,
+          [](Machine& m, Rank& rank, const PmiLine& /*line*/) {
+            m.answer(rank, "cmd=lookup_result rc=1 msg=service_not_found");
+          }},
+  };
+  const auto found = std::find_if(rows.begin(), rows.end(), [&](const Row& row) { return row.command == command; });
+  return found == rows.end() ? nullptr : &*found;
+}
+
+void PmiServer::Machine::on(const pmi_event::Line& said) {
+  Rank& rank = this->rank(said.slot);
+  if (is_one_of(rank.state, any_of({State::aborted, State::cut_off, State::ended}))) return;
+  if (rank.state == State::spawning) return take_spawn_line(rank, said.text);
+  if (said.text == "mcmd=spawn" && rank.state == State::connected) {
+    rank.last_was_barrier = false;
+    rank.spawns_left = 0;
+    return enter(rank, State::spawning);
+  }
+  const auto line = PmiLine::parse(said.text);
+  const Row* row = line ? find_row(line->command()) : nullptr;
+  if (row == nullptr) return cut_off(rank, concat("it sent ", quote(said.text), ", which is not PMI-1"));
+  if (!is_one_of(rank.state, row->from)) return cut_off(rank, concat("it sent ", quote(said.text), " out of order"));
+  rank.last_was_barrier = line->command() == "barrier_in";
+  row->handle(*this, rank, *line);
+}
+
+void PmiServer::Machine::get(Rank& rank, const PmiLine& line) {
+  const std::string_view key = line.find("key").value_or("");
+  const bool asks_mapping = key == "PMI_process_mapping";
+  if (asks_mapping && !has_name(rank, line)) return;
+  const std::optional<std::string_view> value = asks_mapping ? mapping_ : keys_.find(key);
+  if (value) return answer(rank, concat("cmd=get_result rc=0 msg=success value=", *value));
+  answer(rank, concat("cmd=get_result rc=-1 msg=key_", key.substr(0, max_key_bytes), "_not_found value=unknown"));
+}
+
+void PmiServer::Machine::put(Rank& rank, const PmiLine& line) {
+  const bool stored = keys_.put(line.find("key").value_or(""), line.find("value").value_or(""));
+  answer(rank, stored ? "cmd=put_result rc=0 msg=success" : "cmd=put_result rc=-1 msg=key_or_value_refused");
+}
+
+/// The status of a process has 8 bits, and an abort is never a success.
+void PmiServer::Machine::abort(Rank& rank, const PmiLine& line) {
+  // There is no answer, and the connection stays: MPICH up to 4.0 would return from MPI_Abort at its end.
+  enter(rank, State::aborted);
+  const auto code = number_in(line.find("exitcode").value_or(""));
+  const int status = static_cast<int>(code.value_or(1) & 0xff);
+  fail(rank, status == 0 ? 1 : status, concat("called MPI_Abort(", code ? concat(*code) : "", ")"));
+}
+
+/// MPI_Comm_spawn is refused after the last of its blocks, so that the library returns its own error.
+void PmiServer::Machine::take_spawn_line(Rank& rank, std::string_view text) {
+  constexpr std::string_view total = "totspawns=", so_far = "spawnssofar=";
+  if (text.starts_with(total)) rank.spawns_left += number_in(text.substr(total.size())).value_or(0);
+  if (text.starts_with(so_far)) rank.spawns_left -= number_in(text.substr(so_far.size())).value_or(0);
+  if (text != "endcmd") return;
+  enter(rank, State::connected);
+  if (rank.spawns_left <= 0) answer(rank, "cmd=spawn_result rc=-1");
+}
+
+void PmiServer::Machine::enter(Rank& rank, State next) {
+  if (!is_one_of(next, may_follow[static_cast<std::size_t>(rank.state)])) {
+    return fail(
+        rank, 1,
+        concat("internal error: PMI state ", static_cast<int>(rank.state), " cannot lead to ", static_cast<int>(next)));
+  }
+  rank.state = next;
+}
+
+void PmiServer::Machine::cut_off(Rank& rank, const std::string& why) {
+  if (is_one_of(rank.state, any_of({State::cut_off, State::ended}))) return;
+  enter(rank, State::cut_off);
+  actions_.emplace_back(pmi_action::CutOff{rank.slot});
+  actions_.emplace_back(pmi_action::Notice{concat("closed the PMI connection of rank ", rank.number, ": ", why)});
+}
+
+// ---- the key space and its exchange
+
+/// Otherwise the command is repeated when it is known.
+bool PmiServer::Machine::has_name(Rank& rank, const PmiLine& line) {
+  if (!name_.empty()) return true;
+  rank.command = line.text();
+  enter(rank, State::held);
+  return false;
+}
+
+void PmiServer::Machine::name_key_space(std::string_view random) {
+  name_ = concat("ddrun-", in_hex(std::as_bytes(std::span(random))));
+  for (Rank& rank : ranks_) {
+    if (rank.state != State::held) continue;
+    enter(rank, State::connected);
+    on(pmi_event::Line{rank.slot, std::exchange(rank.command, {})});
+  }
+}
+
+void PmiServer::Machine::enter_barrier(Rank& rank) {
+  enter(rank, State::in_barrier);
+  for (const Rank& other : ranks_) {
+    if (other.state == State::ended && other.success) judge_barrier(other);
+  }
+  const bool all_wait =
+      std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& one) { return one.state == State::in_barrier; });
+  if (all_wait) complete_barrier(rank);
+}
+
+void PmiServer::Machine::complete_barrier(Rank& last) {
+  if (world_.nodes == 1) return release_barrier();
+  std::string batch = keys_.take_batch();
+  if (batch.size() > max_batch_bytes) {
+    return fail(last, 1, "put too many keys for one exchange, together with the other ranks of its machine");
+  }
+  exchanging_ = true;
+  actions_.emplace_back(pmi_action::Contribute{++tag_, std::move(batch)});
+}
+
+void PmiServer::Machine::release_barrier() {
+  for (Rank& rank : ranks_) {
+    if (rank.state != State::in_barrier) continue;
+    enter(rank, State::connected);
+    answer(rank, "cmd=barrier_out");
+  }
+}
+
+void PmiServer::Machine::on(const pmi_event::Exchanged& part) {
+  if (part.tag == 0 && name_.empty()) {
+    if (part.first != 0 || part.blobs.empty()) return;
+    if (part.blobs.front().size() == random_bytes) return name_key_space(part.blobs.front());
+    return fail(ranks_.front(), 1, "has no key space: node rank 0 did not name it");
+  }
+  if (!exchanging_ || part.tag != tag_ || has_failed_) return;
+  for (std::size_t i = 0; i < part.blobs.size(); ++i) {
+    if (keys_.merge(part.blobs[i])) continue;
+    return fail(ranks_.front(), 1,
+                concat("cannot use the keys of node rank ", part.first + static_cast<int>(i),
+                       ": they are malformed, or more than 64 MiB together"));
+  }
+  if (!part.last) return;
+  exchanging_ = false;
+  release_barrier();
+}
+
+// ---- ends
+
+void PmiServer::Machine::on(const pmi_event::Ended& end) {
+  Rank& rank = this->rank(end.slot);
+  if (rank.state == State::ended) return;
+  rank.left = rank.state;
+  rank.success = end.success && rank.state != State::aborted;
+  enter(rank, State::ended);
+  const bool all_ended =
+      std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& one) { return one.state == State::ended; });
+  if (all_ended) notice_at_.reset();
+  if (!rank.success) return;
+  judge_barrier(rank);
+  const bool owes_finalize = !is_one_of(rank.left, any_of({State::absent, State::finalized, State::cut_off}));
+  if (!owes_finalize || has_failed_) return;
+  // MPICH from 4.2 on says `finalize` in a handler of exit(), which _exit() does not run.
+  if (!rank.last_was_barrier) fail(rank, 1, "ended without MPI_Finalize");
+  else if (!all_ended && !notice_at_) notice_at_ = now_ + quiet_time;
+}
+
+/// A barrier that an ended rank has not entered cannot end.
+void PmiServer::Machine::judge_barrier(const Rank& ended) {
+  const std::vector<int> waiting = waiting_for(ended);
+  if (waiting.empty()) return;
+  const std::string who = concat(name_ranks(waiting), waiting.size() == 1 ? " waits" : " wait");
+  if (ended.left == State::absent) return fail(ended, 1, concat("ended without MPI_Init, for which ", who));
+  const bool in_order = ended.left == State::finalized || ended.left == State::cut_off;
+  fail(ended, 1, concat("ended", in_order ? "" : " without MPI_Finalize", ", but ", who, " for it in a barrier"));
+}
+
+std::vector<int> PmiServer::Machine::waiting_for(const Rank& rank) const {
+  std::vector<int> waiting;
+  for (const Rank& other : ranks_) {
+    if (other.slot != rank.slot && other.state == State::in_barrier) waiting.push_back(other.number);
+  }
+  return waiting;
+}
+
+void PmiServer::Machine::fail(const Rank& rank, int code, std::string why) {
+  if (std::exchange(has_failed_, true)) return;
+  notice_at_.reset();
+  actions_.emplace_back(pmi_action::Fail{rank.slot, code, std::move(why)});
+}
+
+void PmiServer::Machine::on(const pmi_event::TimeIsUp& /*due*/) {
+  if (!notice_at_ || now_ < *notice_at_) return;
+  notice_at_.reset();
+  std::vector<int> ended, running;
+  for (const Rank& rank : ranks_) {
+    if (rank.state != State::ended) running.push_back(rank.number);
+    else if (rank.last_was_barrier && rank.left != State::finalized) ended.push_back(rank.number);
+  }
+  actions_.emplace_back(pmi_action::Notice{
+      concat(name_ranks(ended), " ended without MPI_Finalize after a barrier, and ", name_ranks(running),
+             running.size() == 1 ? " still runs" : " still run", "; --exit-skew limits how long")});
+}
+
+PmiServer::PmiServer(World world) : machine_(std::make_unique<Machine>(std::move(world))) {}
+PmiServer::~PmiServer() = default;
+PmiServer::PmiServer(PmiServer&&) noexcept = default;
+PmiServer& PmiServer::operator=(PmiServer&&) noexcept = default;
+
+std::vector<PmiAction> PmiServer::step(const PmiEvent& event, Clock::time_point now) {
+  return machine_->step(event, now);
+}
+std::optional<Clock::time_point> PmiServer::next_deadline() const { return machine_->next_deadline(); }
+bool PmiServer::was_used() const { return machine_->was_used(); }
+std::vector<std::string> PmiServer::segments() const { return machine_->segments(); }
+
+}  // namespace ddrun::pmi
