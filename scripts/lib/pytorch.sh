@@ -3,7 +3,8 @@
 # and are the same for every checkout. Needs common.sh and packages.sh.
 
 pytorch_requirements=(torch==2.15.0 numpy==2.4.6)
-package_requirements=(cloudpickle==3.1.3 ipykernel==7.4.0 ipyparallel==9.2.0 matplotlib==3.11.2 nbclient==0.11.0)
+package_requirements=(cloudpickle==3.1.3 ipykernel==7.4.0 ipyparallel==9.2.0 matplotlib==3.11.2 mpi4py==4.1.2
+  mpich==5.0.2 nbclient==0.11.0)
 framework_requirements=(lightning==2.6.6 accelerate==1.15.0 transformers==5.23.0 ray==2.60.0 distributed==2026.8.0
   submitit==1.5.4 jupyterlab==4.6.6 playwright==1.65.2)
 pytorch_venv=${DDRUN_TORCH_VENV:-${XDG_CACHE_HOME:-~/.cache}/ddrun/torch-2.15}

@@ -35,6 +35,7 @@
 #include "group_machine.hpp"
 #include "job.hpp"
 #include "job_commands.hpp"
+#include "job_mpi.hpp"
 #include "job_preload.hpp"
 #include "job_record.hpp"
 #include "job_signals.hpp"
@@ -127,6 +128,8 @@ class Agent : private Participant {
 
   void on_time_limit();
   void on_child_exit(const process::ChildEnd& end);
+  /// By a rank's own word, or by how it left the MPI world.
+  void on_rank_failure(int local_rank, int code, std::string what);
   void set_paused(bool still) override {
     for (Alarm* alarm : {&time_limit_, &skew_}) alarm->set_paused(still);
   }
@@ -194,6 +197,7 @@ class Agent : private Participant {
   MemoryTrim trim_;
   StackPages stacks_;
   EventLog event_log_;
+  std::optional<JobMpi> mpi_;         ///< only for MPI programs
   std::optional<Watchdog> watchdog_;  ///< only with TORCHELASTIC_ENABLE_FILE_TIMER
   StartSteps steps_;
   std::vector<Participant*> participants_;
@@ -258,6 +262,12 @@ Result<void> Agent::open() {
   if (auto opened = signals_.open(); !opened) return opened;
   if (auto enough = group_.check_descriptors(); !enough) return enough;
   job_cgroup_ = process::await_job_cgroup(*job_.context.shared);
+  if (job_.prepared.serves_pmi) {
+    participants_.push_back(&mpi_.emplace(job_, [this](int local_rank, int code, std::string what) {
+      on_rank_failure(local_rank, code, std::move(what));
+    }));
+    if (auto opened = mpi_->open(); !opened) return opened;
+  }
   auto path = timer_file_path(spec_, job_.prepared.parent);
   if (!path) return {};
   participants_.push_back(&watchdog_.emplace(job_.io.get_executor(), group_, record_));
@@ -286,7 +296,9 @@ void Agent::on_child_exit(const process::ChildEnd& end) {
   output_.drain(worker->local_rank);
   WorkerEnd& ended = worker->end;
   ended.success = is_success(ended.status, spec_.restart);
-  ended.stopped_by_ddrun = takedown_.has_caused(ended.status);
+  if (mpi_) mpi_->on_worker_exit(worker->local_rank, ended.success);
+  ended.success = ended.success && !ended.declared;
+  ended.stopped_by_ddrun = !ended.declared && takedown_.has_caused(ended.status);
   say(Level::info, concat("rank ", ended.rank, " (pid ", ended.pid, ") ", describe(ended.status), " after ",
                           format_duration(ended.ran)));
   if (!ended.success && !ended.stopped_by_ddrun) {
@@ -307,6 +319,14 @@ void Agent::on_child_exit(const process::ChildEnd& end) {
   }
   dispatch(event);
   takedown_.on_child_exit();
+}
+
+void Agent::on_rank_failure(int local_rank, int code, std::string what) {
+  WorkerEnd& rank = group_.workers()[static_cast<std::size_t>(local_rank)].end;
+  if (rank.declared) return;
+  rank.declared = DeclaredFailure{code, what, std::chrono::system_clock::now()};
+  say(Level::info, concat("rank ", rank.rank, " (pid ", rank.pid, ") ", what));
+  dispatch(event::RankFailed{local_rank, rank.rank, rank.pid, code, std::move(what)});
 }
 
 void Agent::on_told(const rendezvous::RoundBegins& begins) {
@@ -414,6 +434,11 @@ Result<void> Agent::start_workers(int attempt) {
     say(Level::info, concat("network interface for workers: ", facts.network.front().second, " (",
                             facts.network.front().first, ")"));
   }
+  if (mpi_) {
+    auto world = mpi_->begin_round();
+    if (!world) return tl::unexpected(world.error());
+    facts.pmi = std::move(*world);
+  }
   facts.error_file = [this](int local_rank) { return output_.error_file(local_rank); };
   auto environment = worker_env::WorkerEnvironment::prepare(job_.spec, ranks, job_.prepared.parent, facts);
   if (!environment) return tl::unexpected(environment.error());
@@ -470,6 +495,7 @@ void Agent::carry_out(const action::CloseOutput&) {
   takedown_.cancel();
   skew_.cancel();
   group_.close_inputs();
+  if (mpi_) mpi_->end_round();
   std::set<int> still_running;
   bool all_well = !takedown_.has_killed();
   for (const Worker& worker : group_.workers()) {
@@ -493,6 +519,9 @@ void Agent::carry_out(const action::Finish&) {
   record_.set_verdict(machine_);
   if (!job_.rendezvous->runs_coordinator()) job_.events_file.write_line(record_.verdict_event());
   event_log_.job_ended(record_.result());
+  if (mpi_ && !mpi_->was_used() && record_.result().verdict == Verdict::success) {
+    say(Level::warning, concat("no worker used PMI: ", counted(record_.result().world_size, "separate world"), "?"));
+  }
   const auto flush = [this] { output_.async_flush([this] { on_output_flushed(); }); };
   if (!commands_.start_after(flush)) return flush();
   // --after has no time limit, unless the job was cut short.

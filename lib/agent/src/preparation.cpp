@@ -129,18 +129,34 @@ void note_small_shm(const LaunchSpec& spec, int workers) {
                             "; NCCL and DataLoader workers need more: docker run --shm-size=8g, or --ipc=host"));
 }
 
-/// Without an MPI launcher each worker of an MPI program is rank 0 of 1: a wrong result without an error.
-void warn_about_mpi(const LaunchSpec& spec, const Preparation& prepared) {
+/// Whether PMI-1 is served. Without an MPI launcher each worker of another MPI program is rank 0 of 1: a wrong result
+/// without an error.
+Result<bool> serves_pmi(const LaunchSpec& spec, const Preparation& prepared) {
   const RendezvousSpec& rendezvous = spec.rendezvous;
-  const bool several = prepared.local_world_size > 1 || rendezvous.several_machines();
-  if (!several || rendezvous.node_rank.value_or(0) != 0 || prepared.command.kind != ProgramKind::executable) return;
+  const bool several_machines = rendezvous.several_machines();
+  if (spec.mpi == Mpi::pmi) {
+    if (several_machines)
+      return fail(Errc::invalid_argument, "--mpi: MPI programs run on one machine only; use mpirun or srun");
+    if (spec.keep_scheduler_env) {
+      return fail(Errc::invalid_argument,
+                  "--mpi and --keep-scheduler-env, whose ranks are another launcher's, cannot both be given");
+    }
+    return true;
+  }
+  const bool several = prepared.local_world_size > 1 || several_machines;
+  if (spec.mpi == Mpi::none || !several || prepared.command.kind != ProgramKind::executable) return false;
+  if (spec.keep_scheduler_env && (prepared.parent.find("PMI_RANK") || prepared.parent.find("PMIX_RANK"))) return false;
   const std::string library = worker_env::linked_mpi(
       prepared.program.starts_with('/') ? prepared.program : concat(prepared.directory, "/", prepared.program));
-  if (library.empty()) return;
-  if (spec.keep_scheduler_env && (prepared.parent.find("PMI_RANK") || prepared.parent.find("PMIX_RANK"))) return;
-  say(Level::warning,
-      concat(spec.program.name, " is an MPI program (it needs ", library,
-             "), and ddrun does not serve MPI: each worker will be rank 0 of 1; start it with mpirun or srun"));
+  if (library.empty()) return false;
+  // Open MPI's is libmpi.so.40; MPICH's and Intel's libraries end in .12.
+  if (!several_machines && !spec.keep_scheduler_env && library.ends_with(".12")) return true;
+  if (rendezvous.node_rank.value_or(0) == 0) {
+    say(Level::warning,
+        concat(spec.program.name, " is an MPI program (it needs ", library,
+               "), and ddrun does not serve MPI: each worker will be rank 0 of 1; start it with mpirun or srun"));
+  }
+  return false;
 }
 
 /// --interface
@@ -206,7 +222,9 @@ Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environme
   auto count = topology::resolve_nproc(spec.nproc);
   if (!count) return tl::unexpected(count.error());
   prepared.local_world_size = *count;
-  warn_about_mpi(spec, prepared);
+  auto pmi = serves_pmi(spec, prepared);
+  if (!pmi) return tl::unexpected(pmi.error());
+  prepared.serves_pmi = *pmi;
   note_small_shm(spec, prepared.local_world_size);
 
   if (spec.bind != BindMode::none || spec.report_bindings) {

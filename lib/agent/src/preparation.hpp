@@ -21,6 +21,7 @@ struct Preparation {
   std::string program;        ///< the executable: the program or a Python
   std::string python;         ///< empty for an executable
   std::string python_reason;  ///< the rule by which it was chosen
+  bool serves_pmi = false;    ///< to MPI programs
   Environment parent;
   topology::CpuLayout cpus;       ///< only with --bind or --report-bindings
   topology::BindingPlan binding;  ///< .cpus is empty without --bind

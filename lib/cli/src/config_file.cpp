@@ -60,6 +60,7 @@ struct AcceptedTypes {
 
 constexpr AcceptedTypes accepted_types[] = {
     {Kind::flag, types::yes_no, "true or false"},
+    {Kind::flag_or_choice, types::yes_no | types::text, "true, false or a text"},
     {Kind::count, types::yes_no | types::whole, "a whole number or true or false"},
     {Kind::integer, types::whole, "a whole number"},
     {Kind::number, types::whole | types::fraction, "a number"},

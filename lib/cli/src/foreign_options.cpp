@@ -60,7 +60,6 @@ constexpr ForeignOption foreign_option_table[] = {
     {"network-interface network-interfaces", horovod, "in ddrun: --interface=NAME"},
     {"start-timeout", horovod, "in ddrun: --join-timeout=TIME"},
     {"gloo", horovod, "not needed: the program chooses its own backend"},
-    {"mpi", slurm, "not needed: workers meet by MASTER_ADDR and MASTER_PORT"},
 
     // Environment
     {"genv genvlist genvall envall envlist envnone", hydra,

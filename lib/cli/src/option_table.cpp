@@ -93,6 +93,14 @@ Result<std::optional<Milliseconds>> parse_fence(std::string_view value) {
   return parse_time(value);
 }
 
+Result<Mpi> parse_mpi(std::string_view value) {
+  if (value == "auto") return Mpi::automatic;
+  if (value == "pmi") return Mpi::pmi;
+  if (value == "none") return Mpi::none;
+  if (auto on = parse_bool(value)) return *on ? Mpi::pmi : Mpi::none;
+  return bad(concat("'", value, "' is not served: give pmi (PMI-1: MPICH, Intel MPI), auto or none"));
+}
+
 /// etcd's leases last whole seconds; below two there is no time for a renewal.
 Result<Milliseconds> parse_lease_ttl(std::string_view value) {
   auto time = parse_time(value);
@@ -222,6 +230,12 @@ constexpr Option workers_table[] = {
     {"preload", "", "MODULES", Kind::names, own,
      "Import these Python modules once on each machine and start workers as forks of that process: torch,mypackage",
      SET(spec.preload, parse_modules(v)), [](const ParsedOptions& d) { return shown(join(d.spec.preload, ",")); }},
+    {"mpi", "", "", Kind::flag_or_choice, own,
+     "Make the workers the ranks of one MPI world: --mpi=pmi (or --mpi) for MPICH and Intel MPI, --mpi=none; unset or "
+     "--mpi=auto: if the program is linked with one of these",
+     SET(spec.mpi, parse_mpi(v)),
+     [](const ParsedOptions& d) { return Shown{split("auto pmi none", ' ')[static_cast<std::size_t>(d.spec.mpi)]}; },
+     "auto pmi none"},
     {"bind", "", "HOW", Kind::choice, own,
      "Bind workers to CPUs: none, cores (an equal share of the cores each) or numa (the CPUs of one NUMA node each)",
      ENUM(spec.bind, "none cores numa")},

@@ -40,24 +40,25 @@ struct ParsedOptions {
 
 /// The kind of a value: determines the TOML types and the completion.
 enum class Kind {
-  flag,           ///< no value; 0 or 1 in variables
-  count,          ///< a flag that may be repeated
-  integer,        ///< whole number
-  number,         ///< number with a fraction
-  duration,       ///< parse_duration()
-  size,           ///< parse_size()
-  text,           ///< anything
-  choice,         ///< one of `choices`
-  file,           ///< path of a file
-  files,          ///< the same, repeatable
-  directory,      ///< path of a directory
-  choice_or_int,  ///< whole number or one of `choices`
-  streams,        ///< torchrun's 0..3, or RANK:0..3,…
-  numbers,        ///< list of numbers and ranges
-  names,          ///< comma list
-  pairs,          ///< KEY=VALUE,KEY=VALUE
-  assignments,    ///< NAME=VALUE, repeatable
-  action,         ///< ends parsing: --help, --version
+  flag,            ///< no value; 0 or 1 in variables
+  flag_or_choice,  ///< a flag that may have a value behind '=': true, false or one of `choices`
+  count,           ///< a flag that may be repeated
+  integer,         ///< whole number
+  number,          ///< number with a fraction
+  duration,        ///< parse_duration()
+  size,            ///< parse_size()
+  text,            ///< anything
+  choice,          ///< one of `choices`
+  file,            ///< path of a file
+  files,           ///< the same, repeatable
+  directory,       ///< path of a directory
+  choice_or_int,   ///< whole number or one of `choices`
+  streams,         ///< torchrun's 0..3, or RANK:0..3,…
+  numbers,         ///< list of numbers and ranges
+  names,           ///< comma list
+  pairs,           ///< KEY=VALUE,KEY=VALUE
+  assignments,     ///< NAME=VALUE, repeatable
+  action,          ///< ends parsing: --help, --version
 };
 
 /// Whether the values of all sources count, and all on a command line.
@@ -77,7 +78,9 @@ struct Option {
   std::string_view choices{};         ///< separated by blanks
   std::string_view other_variable{};  ///< another variable, after DDRUN_ and PET_
 
-  [[nodiscard]] bool takes_value() const { return kind != Kind::flag && kind != Kind::count && kind != Kind::action; }
+  [[nodiscard]] bool takes_value() const {
+    return kind != Kind::flag && kind != Kind::flag_or_choice && kind != Kind::count && kind != Kind::action;
+  }
   [[nodiscard]] bool is_setting() const { return set != nullptr; }
 };
 

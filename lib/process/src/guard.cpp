@@ -321,6 +321,20 @@ Result<void> SharedState::set_private_directory(std::string_view path) {
   return {};
 }
 
+void SharedState::set_mpi_segments(const std::vector<std::string>& names) {
+  for (std::size_t i = 0; i < std::size(mpi_segments); ++i) {
+    const std::size_t size = i < names.size() ? names[i].copy(mpi_segments[i], sizeof mpi_segments[i] - 1) : 0;
+    mpi_segments[i][size] = '\0';
+  }
+}
+
+void SharedState::remove_mpi_segments() {
+  for (auto& name : mpi_segments) {
+    if (name[0] != '\0') ::unlink(concat("/dev/shm/", name).c_str());
+    name[0] = '\0';
+  }
+}
+
 void SharedState::wake_sweeper() const {
   if (::getppid() == sweeper_pid) ::kill(sweeper_pid, SIGCHLD);
 }
@@ -397,6 +411,7 @@ ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentConte
   const std::optional<std::size_t> unkillable = kill_all_descendants(std::chrono::steady_clock::now() + timeout);
   cgroup.remove_with_retry();  // only now is it empty
   terminal.restore(end.code != exit_codes::success || shared->terminal_left_changed);
+  shared->remove_mpi_segments();
   const bool left =
       shared->private_directory[0] != '\0' && ::rmdir(shared->private_directory) != 0 && errno == ENOTEMPTY;
   if (shared->ending || shared->agent_killed_by != 0) set_ending();

@@ -263,6 +263,7 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
       left = kill_all_descendants(Clock::now() + sweep_timeout);
     }
     shared.unkillable = left ? static_cast<int>(*left) : -1;
+    shared.remove_mpi_segments();
     cgroup.remove_with_retry();
   }
   if (cgroup.remove()) shared.cgroup[0] = '\0';

@@ -78,6 +78,15 @@ constexpr std::array<std::string_view, 9> agent_variables{
     "DDRUN_SECRET", "DDRUN_ETCD_USER", "ETCDCTL_USER", "ETCDCTL_PASSWORD",     "DDRUN_STARTED_BY_SRUN",
     "DDRUN_BEFORE", "DDRUN_AFTER",     "DDRUN_CI",     "DDRUN_END_WITH_PARENT"};
 
+/// Set with --mpi. docs/environment.md has the same list.
+constexpr std::array<std::string_view, 6> pmi_variables{"PMI_PORT", "PMI_ID",          "PMI_RANK",
+                                                        "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
+/// Of MPI launchers; with --mpi not inherited either.
+bool misleads_mpi(std::string_view name) {
+  return name.starts_with("PMI2_") || name.starts_with("JSM_") || name == "FLUX_PMI_LIBRARY_PATH" ||
+         name == "OMPI_UNIVERSE_SIZE" || (name.starts_with("OMPI_MCA_btl_") && name.ends_with("_backing_directory"));
+}
+
 constexpr std::string_view cuda_devices = "CUDA_VISIBLE_DEVICES";
 constexpr std::string_view hip_devices = "HIP_VISIBLE_DEVICES";
 
@@ -169,6 +178,7 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
   result.virtual_local_rank_ = spec.virtual_local_rank;
   result.seed_ = spec.seed;
   result.error_file_ = facts.error_file;
+  if (facts.pmi) result.pmi_id_ = facts.pmi->id;
 
   if (spec.virtual_local_rank) {
     // HIP reads its own variable first, so a worker with one device needs both.
@@ -206,6 +216,15 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
       {"DDRUN_VERSION", facts.version},
       {"DDRUN_ROUND", std::to_string(ranks.round)},
   };
+  if (facts.pmi) {
+    for (const auto& [name, value] : spec.env) {
+      if (std::ranges::find(pmi_variables, name) == pmi_variables.end()) continue;
+      return fail(Errc::invalid_argument, concat("--env ", name, ": ddrun sets ", name, " itself with --mpi"));
+    }
+    common.emplace_back("PMI_PORT", facts.pmi->port);
+    common.emplace_back("PMI_SIZE", std::to_string(ranks.world_size));
+    common.emplace_back("MPI_LOCALNRANKS", std::to_string(ranks.local_world_size));
+  }
   const auto unset = [&](std::string_view name) { return !value_without_ddrun(spec, parent, name).has_value(); };
   if (unset("TORCH_NCCL_ASYNC_ERROR_HANDLING")) common.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   if (runs_python(spec.program) && unset("PYTHONFAULTHANDLER")) common.emplace_back("PYTHONFAULTHANDLER", "1");
@@ -215,6 +234,8 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
   for (const auto& [name, value] : facts.network) {
     if (unset(name)) common.emplace_back(name, value);
   }
+  // MPICH 5 refuses to choose where it finds variables of PMIx too.
+  if (facts.pmi && unset("MPIR_CVAR_PMI_VERSION")) common.emplace_back("MPIR_CVAR_PMI_VERSION", "1");
   if (!facts.attempt_dir.empty()) common.emplace_back("DDRUN_ATTEMPT_DIR", facts.attempt_dir);
   if (!facts.timer_file.empty()) common.emplace_back("TORCHELASTIC_TIMER_FILE", facts.timer_file);
   if (!facts.job_tag.empty()) common.emplace_back("DDRUN_JOB_TAG", facts.job_tag);
@@ -234,6 +255,7 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
     const std::string_view name = entry_name(entry);
     if (!name.empty() && std::binary_search(replaced.begin(), replaced.end(), name)) continue;
     if (!spec.keep_scheduler_env && is_scheduler_rank(name)) continue;
+    if (facts.pmi && misleads_mpi(name)) continue;
     // execve() takes char* but does not modify the strings.
     result.pointers_.push_back(const_cast<char*>(entry));
   }
@@ -253,7 +275,8 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
   for (const auto& [name, value] : common) add(name, value);
 
   result.first_own_ = result.pointers_.size();
-  result.own_count_ = 4U + (spec.virtual_local_rank ? 1U : 0U) + (result.hip_ ? 1U : 0U) + (spec.seed ? 1U : 0U);
+  result.own_count_ = 4U + (spec.virtual_local_rank ? 1U : 0U) + (result.hip_ ? 1U : 0U) + (spec.seed ? 1U : 0U) +
+                      (facts.pmi ? 3U : 0U);
   result.pointers_.resize(result.first_own_ + result.own_count_ + 1, nullptr);
   return result;
 }
@@ -280,6 +303,11 @@ char* const* WorkerEnvironment::block(int local_rank, Block& block) const {
     if (hip_) own[next++] = concat(hip_devices, "=", device);
   }
   if (seed_) own[next++].assign("DDRUN_SEED=").append(std::to_string(worker_seed(*seed_, rank)));
+  if (pmi_id_) {
+    own[next++].assign("PMI_ID=").append(pmi_id_(local_rank));
+    assign(own[next++], "PMI_RANK=", rank);
+    assign(own[next++], "MPI_LOCALRANKID=", local_rank);
+  }
   for (std::size_t i = 0; i < own.size(); ++i) block.pointers[first_own_ + i] = own[i].data();
   return block.pointers.data();
 }

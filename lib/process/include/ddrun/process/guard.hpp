@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <functional>
 #include <set>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/exit_status.hpp"
@@ -86,6 +88,8 @@ struct SharedState {
   /// A directory that the agent made for this job. After the agent was killed it is removed if it is empty, else named
   /// in a message.
   char private_directory[512] = {};
+  /// Names in /dev/shm that MPI programs of the round may leave; empty: none.
+  char mpi_segments[2][64] = {};
 
   /// Called by the agent once it handles signals as events. `signals`: those that end the job; `grace`: how long an
   /// orderly end may take.
@@ -98,6 +102,10 @@ struct SharedState {
   void request_terminal_restore();
   /// Called by the agent before it makes the directory. Fails with `invalid_argument` if the path does not fit.
   [[nodiscard]] Result<void> set_private_directory(std::string_view path);
+  /// Called by the agent before a round's workers are started: at most two names, without a slash.
+  void set_mpi_segments(const std::vector<std::string>& names);
+  /// Called by whichever of agent, sweeper and guard ends last, when no worker is left.
+  void remove_mpi_segments();
   /// Called by the agent when there is something new in `overdue` that the sweeper may not wait for yet.
   void wake_sweeper() const;
   /// Called by the agent. No effect if the guard is dead, whose pid may be another process's then.

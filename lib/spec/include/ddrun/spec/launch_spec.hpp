@@ -111,6 +111,13 @@ struct LogSpec {
   }
 };
 
+/// Whether the workers are ranks of one MPI world.
+enum class Mpi {
+  automatic,  ///< for a program that needs MPICH's or Intel's library
+  pmi,        ///< PMI-1
+  none,
+};
+
 /// A set of exit codes, as "0,3,100-120" on the command line.
 using CodeSet = std::set<int>;
 
@@ -239,6 +246,7 @@ struct LaunchSpec {
   std::optional<std::uint64_t> seed;
   HostCommands commands;
   std::vector<std::string> preload;  ///< Python modules that workers find imported
+  Mpi mpi = Mpi::automatic;
   bool end_with_parent = false;
   bool dry_run = false;
   std::string started_as;                  ///< argv[0] of the ddrun that the user started; empty: unknown

@@ -13,6 +13,12 @@
 
 namespace ddrun::worker_env {
 
+/// Where the ranks of an MPI program find their world.
+struct PmiFacts {
+  std::string port;                               ///< PMI_PORT
+  std::function<std::string(int local_rank)> id;  ///< PMI_ID
+};
+
 /// The agent's values for one attempt. Empty: not available.
 struct WorkerFacts {
   std::string version;      ///< DDRUN_VERSION
@@ -22,6 +28,7 @@ struct WorkerFacts {
   std::function<std::string(int local_rank)> error_file;
   std::string timer_file;                                    ///< TORCHELASTIC_TIMER_FILE; empty: inherited
   std::vector<std::pair<std::string, std::string>> network;  ///< NAME and VALUE, for variables that are not set
+  std::optional<PmiFacts> pmi;                               ///< with --mpi
   std::string job_tag;                                       ///< DDRUN_JOB_TAG: the same for every process of this job
 };
 
@@ -69,6 +76,7 @@ class WorkerEnvironment {
   std::vector<std::string> visible_devices_;  ///< the parent's list, for virtual_local_rank_
   std::optional<std::uint64_t> seed_;
   std::function<std::string(int)> error_file_;
+  std::function<std::string(int)> pmi_id_;  ///< null without --mpi
   /// The common entries that are not inherited. Heap arrays, so that pointers stay valid when this object is moved.
   std::vector<std::unique_ptr<char[]>> common_;
   std::vector<char*> pointers_;  ///< inherited, common, space for a worker's own entries, null

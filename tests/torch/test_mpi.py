@@ -1,0 +1,104 @@
+"""docs/mpi.md: real MPICH and mpi4py under --mpi. Each case checks the size of the world: N singletons succeed, too."""
+
+import os
+import signal
+import subprocess
+
+from harness import DDRUN, PYTHON, VENV, Running, TorchTest, main, run_ddrun, script, wait_until
+
+HELLO = r"""
+#include <mpi.h>
+#include <stdio.h>
+int main(int argc, char** argv) {
+  int rank, size, one = 1, sum = 0;
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  printf("size %d sum %d\n", size, sum);
+  MPI_Finalize();
+  return 0;
+}
+"""
+
+
+def segments():
+    return {name for name in os.listdir("/dev/shm") if name.startswith(("mpich_shm_", "mpich_vci_"))}
+
+
+class Mpi(TorchTest):
+    needs = ("mpi4py",)
+
+    def setUp(self):
+        super().setUp()
+        before = segments()
+        self.addCleanup(lambda: self.assertLessEqual(segments(), before, "names that were left in /dev/shm"))
+
+    def ranks(self, count, mode="", *options):
+        return run_ddrun(["--mpi", f"-n{count}", *options, "--label=none", script("mpi_ranks.py"), *([mode] if mode else [])])
+
+    def test_ranks_of_one_world(self):
+        for count in (2, 4):
+            for options in ((), ("--preload=json",)):
+                with self.subTest(count=count, options=options):
+                    result = self.ranks(count, "", *options)
+                    line = f"size {count} sum {count * (count + 1) // 2} local {count} attempt 0"
+                    self.assertEqual(result.out.splitlines(), [line] * count, result.err)
+                    self.assertEqual((result.code, result.err), (0, ""))
+
+    def test_a_linked_program_needs_no_option(self):
+        program = self.tmp / "hello"
+        (self.tmp / "hello.c").write_text(HELLO)
+        subprocess.run([VENV / "bin/mpicc", self.tmp / "hello.c", "-o", program, f"-Wl,-rpath,{VENV}/lib"], check=True)
+        result = run_ddrun(["-n3", "--label=none", str(program)])
+        self.assertEqual(result.out.splitlines(), ["size 3 sum 3"] * 3, result.err)
+        alone = run_ddrun(["-n2", "--mpi=none", "--label=none", str(program)])
+        self.assertEqual(alone.out.splitlines(), ["size 1 sum 1"] * 2, alone.err)
+
+    def test_abort_is_the_cause(self):
+        for number, status in (("37", 37), ("0", 1), ("256", 1)):
+            with self.subTest(number=number):
+                result = self.ranks(3, "abort" + number, "--success-on=0,37")
+                self.assertEqual(result.code, status, result.err)
+                self.assertIn(f"rank 1 called MPI_Abort({number}) after ", result.err)
+                self.assertIn("others:  ranks 0,2 stopped by ddrun", result.err)
+
+    def test_a_rank_that_leaves_the_others_waiting_is_named(self):
+        for mode, said in (("early", "ended without MPI_Init"), ("unfinished", "ended without MPI_Finalize")):
+            with self.subTest(mode=mode):
+                result = self.ranks(2, mode)
+                self.assertEqual(result.code, 1, result.err)
+                self.assertRegex(result.err, f"rank 1 {said}")
+
+    def test_a_rank_may_leave_at_once_after_finalize(self):
+        result = self.ranks(3, "finalize then leave")
+        self.assertEqual(result.code, 0, result.err)
+        self.assertEqual(result.out.count("worked on"), 2)
+
+    def test_a_restart_is_a_new_world(self):
+        result = self.ranks(2, "fail once", "--max-restarts=1")
+        self.assertEqual(result.code, 0, result.err)
+        self.assertEqual(sorted(result.out.splitlines()), [f"size 2 sum 3 local 2 attempt {i}" for i in (0, 0, 1, 1)])
+
+    def test_nothing_is_left_after_a_kill(self):
+        code = "from mpi4py import MPI; import time; MPI.COMM_WORLD.Barrier(); print('up'); time.sleep(60)"
+        for victim in ("guard", "sweeper", "agent", "rank"):
+            with self.subTest(victim=victim):
+                job = Running([DDRUN, "--mpi", "-n2", PYTHON, "-u", "-c", code])
+                wait_until(lambda: job.output()[0].count("up") == 2, what=job.output)  # noqa: B023
+                chain = [job.process.pid]
+                while len(chain) < 4:
+                    with open(f"/proc/{chain[-1]}/task/{chain[-1]}/children", encoding="ascii") as children:
+                        chain.append(int(children.read().split()[0]))
+                os.kill(chain[("guard", "sweeper", "agent", "rank").index(victim)], signal.SIGKILL)
+                wait_until(lambda: not job.processes(), what=job.output)  # noqa: B023
+                self.assertNotEqual(job.wait().code, 0)
+
+    def test_nobody_asked(self):
+        result = run_ddrun(["--mpi", "-n2", "true"])
+        self.assertEqual(result.code, 0)
+        self.assertIn("warning: no worker used PMI: 2 separate worlds?", result.err)
+
+
+if __name__ == "__main__":
+    main()
