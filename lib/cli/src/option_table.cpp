@@ -234,8 +234,7 @@ constexpr Option workers_table[] = {
      "Make the workers the ranks of one MPI world: --mpi=pmi (or --mpi) for MPICH and Intel MPI, --mpi=none; unset or "
      "--mpi=auto: if the program is linked with one of these",
      SET(spec.mpi, parse_mpi(v)),
-     [](const ParsedOptions& d) { return Shown{split("auto pmi none", ' ')[static_cast<std::size_t>(d.spec.mpi)]}; },
-     "auto pmi none"},
+     [](const ParsedOptions& d) { return Shown{split("auto pmi none", ' ')[static_cast<std::size_t>(d.spec.mpi)]}; }},
     {"bind", "", "HOW", Kind::choice, own,
      "Bind workers to CPUs: none, cores (an equal share of the cores each) or numa (the CPUs of one NUMA node each)",
      ENUM(spec.bind, "none cores numa")},

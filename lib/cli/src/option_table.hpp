@@ -41,7 +41,7 @@ struct ParsedOptions {
 /// The kind of a value: determines the TOML types and the completion.
 enum class Kind {
   flag,            ///< no value; 0 or 1 in variables
-  flag_or_choice,  ///< a flag that may have a value behind '=': true, false or one of `choices`
+  flag_or_choice,  ///< a flag that may have a value behind '='
   count,           ///< a flag that may be repeated
   integer,         ///< whole number
   number,          ///< number with a fraction
