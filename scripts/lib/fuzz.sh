@@ -13,10 +13,10 @@ fuzz_obstacle() {
 
 fuzz_build() { build_preset fuzz -- ddrun_fuzzers; }
 
-fuzz_targets=(server client frames handshake lines python unwind page)
+fuzz_targets=(server client frames handshake lines ranks batch python unwind page)
 
 # The module that a target is of, and its program.
-_fuzz_module() { case $1 in server | client) echo store ;; lines) echo lease ;; python | unwind | page) echo inspect ;; *) echo rendezvous ;; esac }
+_fuzz_module() { case $1 in server | client) echo store ;; lines) echo lease ;; ranks | batch) echo pmi ;; python | unwind | page) echo inspect ;; *) echo rendezvous ;; esac }
 _fuzz_program() { echo "$root/build/fuzz/tests/fuzz/$(_fuzz_module "$1")_$1"; }
 
 # fuzz SECONDS TARGET…   all targets at once; counts each as a test

@@ -57,6 +57,24 @@ constexpr auto may_follow = [] {
   };
 }();
 
+/// The states in which a command may come; in all others it is garbage.
+constexpr unsigned allowed_in(std::string_view command) {
+  using enum State;
+  if (command == "init") return any_of({absent, finalized});
+  if (command == "abort") return any_of({absent, connected, held, in_barrier, finalized});
+  return command.empty() ? 0 : any_of({connected});
+}
+
+/// Publishing and looking up are refused, so that the library returns its own error.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> fixed_answers{{
+    {"get_maxes", "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024"},
+    {"finalize", "cmd=finalize_ack"},
+    {"publish_name", "cmd=publish_result rc=1 msg=not_supported"},
+    {"unpublish_name", "cmd=unpublish_result rc=1 msg=service_not_found"},
+    {"lookup_name", "cmd=lookup_result rc=1 msg=service_not_found"},
+}};
+static_assert(max_key_bytes == 64 && max_value_bytes == 1024);
+
 struct Rank {
   int slot = 0;
   int number = 0;
@@ -120,14 +138,6 @@ class PmiServer::Machine {
   }
 
  private:
-  /// A command, and the states in which it may come. In all others the rank is cut off.
-  struct Row {
-    std::string_view command;
-    unsigned from;
-    void (*handle)(Machine& machine, Rank& rank, const PmiLine& line);
-  };
-  static const Row* find_row(std::string_view command);
-
   void on(const pmi_event::Start& /*start*/) {
     if (world_.nodes > 1) actions_.emplace_back(pmi_action::Contribute{0, world_.random});
   }
@@ -138,6 +148,8 @@ class PmiServer::Machine {
   void on(const pmi_event::TimeIsUp& due);
 
   // Commands.
+  void handle(Rank& rank, std::string_view command, const PmiLine& line);
+  void init(Rank& rank, const PmiLine& line);
   void get(Rank& rank, const PmiLine& line);
   void put(Rank& rank, const PmiLine& line);
   void enter_barrier(Rank& rank);
@@ -151,8 +163,8 @@ class PmiServer::Machine {
   void release_barrier();
 
   // Ends.
-  [[nodiscard]] std::vector<int> waiting_for(const Rank& rank) const;
-  void judge_barrier(const Rank& ended);
+  void judge_ended();
+  void judge(const Rank& ended);
   void fail(const Rank& rank, int code, std::string why);
 
   [[nodiscard]] Rank& rank(int slot) { return ranks_.at(static_cast<std::size_t>(slot)); }
@@ -181,78 +193,48 @@ class PmiServer::Machine {
 
 // ---- commands
 
-const PmiServer::Machine::Row* PmiServer::Machine::find_row(std::string_view command) {
-  using enum State;
-  static constexpr unsigned connected_only = any_of({connected});
-  static constexpr std::array rows{
-      Row{"init", any_of({absent, finalized}),
-          [](Machine& m, Rank& rank, const PmiLine& line) {
-            const bool speaks_1 = line.find("pmi_version") == "1";
-            // 1.1 whatever is asked for: with 1.2 a barrier may be one of some ranks.
-            m.answer(rank, concat("cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=", speaks_1 ? 0 : -1));
-            if (!speaks_1) return;
-            m.enter(rank, connected);
-            m.was_used_ = true;
-          }},
-      Row{"get_maxes", connected_only,
-          [](Machine& m, Rank& rank, const PmiLine& /*line*/) {
-            m.answer(rank,
-                     concat("cmd=maxes kvsname_max=256 keylen_max=", max_key_bytes, " vallen_max=", max_value_bytes));
-          }},
-      Row{"get_appnum", connected_only,
-          [](Machine& m, Rank& rank, const PmiLine& /*line*/) {
-            m.answer(rank, concat("cmd=appnum appnum=", m.appnum(rank)));
-          }},
-      Row{"get_my_kvsname", connected_only,
-          [](Machine& m, Rank& rank, const PmiLine& line) {
-            if (m.has_name(rank, line)) m.answer(rank, concat("cmd=my_kvsname kvsname=", m.name_));
-          }},
-      Row{"get_universe_size", connected_only,
-          [](Machine& m, Rank& rank, const PmiLine& /*line*/) {
-            m.answer(rank, concat("cmd=universe_size size=", m.world_.size));
-          }},
-      Row{"put", connected_only, [](Machine& m, Rank& rank, const PmiLine& line) { m.put(rank, line); }},
-      Row{"get", connected_only, [](Machine& m, Rank& rank, const PmiLine& line) { m.get(rank, line); }},
-      Row{"barrier_in", connected_only, [](Machine& m, Rank& rank, const PmiLine& /*line*/) { m.enter_barrier(rank); }},
-      Row{"finalize", connected_only,
-          [](Machine& m, Rank& rank, const PmiLine& /*line*/) {
-            m.enter(rank, finalized);
-            m.answer(rank, "cmd=finalize_ack");
-          }},
-      Row{"abort", any_of({absent, connected, held, in_barrier, finalized}),
-          [](Machine& m, Rank& rank, const PmiLine& line) { m.abort(rank, line); }},
-      Row{"publish_name", connected_only,
-          [](Machine& m, Rank& rank, const PmiLine& /*line*/) {
-            m.answer(rank, "cmd=publish_result rc=1 msg=not_supported");
-          }},
-      Row{"unpublish_name", connected_only,
-          [](Machine& m, Rank& rank, const PmiLine& /*line*/) {
-            m.answer(rank, "cmd=unpublish_result rc=1 msg=service_not_found");
-          }},
-      Row{"lookup_name", connected_only,
-          [](Machine& m, Rank& rank, const PmiLine& /*line*/) {
-            m.answer(rank, "cmd=lookup_result rc=1 msg=service_not_found");
-          }},
-  };
-  const auto found = std::find_if(rows.begin(), rows.end(), [&](const Row& row) { return row.command == command; });
-  return found == rows.end() ? nullptr : &*found;
-}
-
 void PmiServer::Machine::on(const pmi_event::Line& said) {
   Rank& rank = this->rank(said.slot);
   if (is_one_of(rank.state, any_of({State::aborted, State::cut_off, State::ended}))) return;
   if (rank.state == State::spawning) return take_spawn_line(rank, said.text);
-  if (said.text == "mcmd=spawn" && rank.state == State::connected) {
-    rank.last_was_barrier = false;
+  const auto line = PmiLine::parse(said.text);
+  const std::string_view command = line ? line->command() : said.text == "mcmd=spawn" ? "spawn" : "";
+  if (!is_one_of(rank.state, allowed_in(command))) return cut_off(rank, concat("it sent ", quote(said.text)));
+  rank.last_was_barrier = command == "barrier_in";
+  if (command == "spawn") {
     rank.spawns_left = 0;
     return enter(rank, State::spawning);
   }
-  const auto line = PmiLine::parse(said.text);
-  const Row* row = line ? find_row(line->command()) : nullptr;
-  if (row == nullptr) return cut_off(rank, concat("it sent ", quote(said.text), ", which is not PMI-1"));
-  if (!is_one_of(rank.state, row->from)) return cut_off(rank, concat("it sent ", quote(said.text), " out of order"));
-  rank.last_was_barrier = line->command() == "barrier_in";
-  row->handle(*this, rank, *line);
+  handle(rank, command, *line);
+}
+
+void PmiServer::Machine::handle(Rank& rank, std::string_view command, const PmiLine& line) {
+  if (command == "init") return init(rank, line);
+  if (command == "get") return get(rank, line);
+  if (command == "put") return put(rank, line);
+  if (command == "barrier_in") return enter_barrier(rank);
+  if (command == "abort") return abort(rank, line);
+  if (command == "get_appnum") return answer(rank, concat("cmd=appnum appnum=", appnum(rank)));
+  if (command == "get_universe_size") return answer(rank, concat("cmd=universe_size size=", world_.size));
+  if (command == "get_my_kvsname") {
+    if (has_name(rank, line)) answer(rank, concat("cmd=my_kvsname kvsname=", name_));
+    return;
+  }
+  if (command == "finalize") enter(rank, State::finalized);
+  const auto same = std::find_if(fixed_answers.begin(), fixed_answers.end(),
+                                 [&](const auto& fixed) { return fixed.first == command; });
+  if (same == fixed_answers.end()) return cut_off(rank, concat("it sent ", quote(line.text())));
+  answer(rank, std::string(same->second));
+}
+
+/// 1.1 whatever minor version is asked for: with 1.2 a barrier may be one of some ranks.
+void PmiServer::Machine::init(Rank& rank, const PmiLine& line) {
+  const bool speaks_1 = line.find("pmi_version") == "1";
+  answer(rank, concat("cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=", speaks_1 ? 0 : -1));
+  if (!speaks_1) return;
+  enter(rank, State::connected);
+  was_used_ = true;
+  judge_ended();
 }
 
 void PmiServer::Machine::get(Rank& rank, const PmiLine& line) {
@@ -325,9 +307,7 @@ void PmiServer::Machine::name_key_space(std::string_view random) {
 
 void PmiServer::Machine::enter_barrier(Rank& rank) {
   enter(rank, State::in_barrier);
-  for (const Rank& other : ranks_) {
-    if (other.state == State::ended && other.success) judge_barrier(other);
-  }
+  judge_ended();
   const bool all_wait =
       std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& one) { return one.state == State::in_barrier; });
   if (all_wait) complete_barrier(rank);
@@ -381,7 +361,7 @@ void PmiServer::Machine::on(const pmi_event::Ended& end) {
       std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& one) { return one.state == State::ended; });
   if (all_ended) notice_at_.reset();
   if (!rank.success) return;
-  judge_barrier(rank);
+  judge(rank);
   const bool owes_finalize = !is_one_of(rank.left, any_of({State::absent, State::finalized, State::cut_off}));
   if (!owes_finalize || has_failed_) return;
   // MPICH from 4.2 on says `finalize` in a handler of exit(), which _exit() does not run.
@@ -389,22 +369,26 @@ void PmiServer::Machine::on(const pmi_event::Ended& end) {
   else if (!all_ended && !notice_at_) notice_at_ = now_ + quiet_time;
 }
 
-/// A barrier that an ended rank has not entered cannot end.
-void PmiServer::Machine::judge_barrier(const Rank& ended) {
-  const std::vector<int> waiting = waiting_for(ended);
-  if (waiting.empty()) return;
-  const std::string who = concat(name_ranks(waiting), waiting.size() == 1 ? " waits" : " wait");
-  if (ended.left == State::absent) return fail(ended, 1, concat("ended without MPI_Init, for which ", who));
-  const bool in_order = ended.left == State::finalized || ended.left == State::cut_off;
-  fail(ended, 1, concat("ended", in_order ? "" : " without MPI_Finalize", ", but ", who, " for it in a barrier"));
+void PmiServer::Machine::judge_ended() {
+  for (const Rank& rank : ranks_) {
+    if (rank.state == State::ended && rank.success) judge(rank);
+  }
 }
 
-std::vector<int> PmiServer::Machine::waiting_for(const Rank& rank) const {
+/// MPI_Init needs all ranks, and so does a barrier. On one machine MPICH 5 waits in MPI_Init without a command.
+void PmiServer::Machine::judge(const Rank& ended) {
+  const bool never_began = ended.left == State::absent;
+  const unsigned in_barrier = any_of({State::in_barrier});
+  const unsigned in_init = any_of({State::connected, State::held, State::spawning}) | in_barrier;
   std::vector<int> waiting;
-  for (const Rank& other : ranks_) {
-    if (other.slot != rank.slot && other.state == State::in_barrier) waiting.push_back(other.number);
+  for (const Rank& rank : ranks_) {
+    if (is_one_of(rank.state, never_began ? in_init : in_barrier)) waiting.push_back(rank.number);
   }
-  return waiting;
+  if (waiting.empty()) return;
+  const std::string who = concat(name_ranks(waiting), waiting.size() == 1 ? " waits" : " wait");
+  if (never_began) return fail(ended, 1, concat("ended without MPI_Init, for which ", who));
+  const bool in_order = is_one_of(ended.left, any_of({State::finalized, State::cut_off}));
+  fail(ended, 1, concat("ended", in_order ? "" : " without MPI_Finalize", ", but ", who, " for it in a barrier"));
 }
 
 void PmiServer::Machine::fail(const Rank& rank, int code, std::string why) {
