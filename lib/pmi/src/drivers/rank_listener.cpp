@@ -83,7 +83,7 @@ class RankListener::Impl {
   // Connected ranks.
   void read_later(const Shared& connection);
   [[nodiscard]] bool receive(const Shared& connection);
-  void take_lines(const Shared& connection, bool heeds_output);
+  void take_lines(const Shared& connection);
   void refuse(const Shared& connection, const std::string& why);
   void send(const Shared& connection);
   void close(const Shared& connection);
@@ -227,7 +227,7 @@ void RankListener::Impl::read_later(const Shared& connection) {
     connection->waits_to_read = false;
     if (ec || !connection->socket.is_open()) return;
     // An answer that came meanwhile may be unsent.
-    if (connection->out.empty() && receive(connection)) take_lines(connection, true);
+    if (connection->out.empty() && receive(connection)) take_lines(connection);
     read_later(connection);
   });
 }
@@ -240,13 +240,10 @@ bool RankListener::Impl::receive(const Shared& connection) {
   return size > 0;
 }
 
-void RankListener::Impl::take_lines(const Shared& connection, bool heeds_output) {
+void RankListener::Impl::take_lines(const Shared& connection) {
   std::string& in = connection->in;
   std::size_t begin = 0;
-  const auto stopped = [&] {
-    return !connection->socket.is_open() || connection->refused || (heeds_output && !connection->out.empty());
-  };
-  while (!stopped()) {
+  while (connection->socket.is_open() && !connection->refused && connection->out.empty()) {
     const std::size_t max_size = connection->slot < 0 ? max_first_line : max_line_bytes;
     const std::size_t end = in.find('\n', begin);
     if (std::min(end, in.size()) - begin > max_size) {
@@ -289,7 +286,7 @@ void RankListener::Impl::send(const Shared& connection) {
     connection->waits_to_write = false;
     if (ec || !connection->socket.is_open()) return;
     send(connection);
-    take_lines(connection, true);
+    take_lines(connection);
     read_later(connection);
   });
 }
@@ -299,12 +296,15 @@ void RankListener::Impl::cut_off(int slot) {
 }
 
 void RankListener::Impl::drain(int slot) {
-  const Shared connection = slots_.at(static_cast<std::size_t>(slot)).connection;
+  // Answers find no connection.
+  const Shared connection = std::exchange(slots_.at(static_cast<std::size_t>(slot)).connection, nullptr);
   if (!connection) return;
-  take_lines(connection, false);
+  connection->out.clear();
+  take_lines(connection);
   for (int reads = 0; reads < max_drain_reads && connection->socket.is_open() && receive(connection); ++reads) {
-    take_lines(connection, false);
+    take_lines(connection);
   }
+  close(connection);
 }
 
 void RankListener::Impl::close(const Shared& connection) {

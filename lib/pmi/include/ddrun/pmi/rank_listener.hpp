@@ -41,8 +41,8 @@ class RankListener {
   /// Ignored for a slot without a connection.
   void answer(int slot, std::string_view text);
   void cut_off(int slot);
-  /// Passes the lines that the slot's socket still holds to the handler: when its worker has ended, before its end is
-  /// judged. Does not block.
+  /// Passes the lines that the slot's connection still holds to the handler, unanswered, and closes it: when its worker
+  /// has ended, before its end is judged. Does not block.
   void drain(int slot);
   void close();
 
