@@ -237,7 +237,12 @@ int run_stacks(const Parsed& parsed) {
   const auto& command = std::get<StacksRequest>(parsed);
   const Deadline deadline = Clock::now() + total_timeout;
   const auto [found, faults] = find_jobs(command.job);
-  const std::vector<Job> jobs = select_jobs(found, command.job, deadline);
+  std::vector<Job> jobs = select_jobs(found, command.job, deadline);
+  // A job that waits for machines has no rank.
+  const auto waits = [](const Job& job) {
+    return job.error.empty() && job.facts.value("ranks", json::array()).empty();
+  };
+  if (command.job.empty() && !std::all_of(jobs.begin(), jobs.end(), waits)) std::erase_if(jobs, waits);
   if (jobs.empty()) {
     const bool was_there = !command.job.empty() && std::any_of(found.begin(), found.end(), [&](const Job& job) {
       return pid_of(job.name) == command.job;

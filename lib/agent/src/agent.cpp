@@ -290,6 +290,7 @@ void Agent::on_time_limit() {
 void Agent::on_child_exit(const process::ChildEnd& end) {
   Worker* worker = group_.record_exit(end);
   if (worker == nullptr) {
+    takedown_.note_kills();
     commands_.on_child_exit(end);
     return takedown_.on_child_exit();  // of a start that was given up
   }

@@ -10,7 +10,7 @@
 
 namespace ddrun::agent {
 
-/// What takes part in a job on this machine beside its workers. Each call does not block and may come in any state.
+/// A part of a job on this machine beside its workers. Each call does not block and may come in any state.
 class Participant {
  public:
   virtual ~Participant() = default;
@@ -23,10 +23,10 @@ class Participant {
   virtual void close() {}
 };
 
-/// What has to be done on this machine before the workers of an attempt are spawned. Steps run one after the other.
+/// A step on this machine before the workers of an attempt are spawned. Steps run one after the other.
 class StartStep {
  public:
-  /// What went wrong; else nothing.
+  /// The failure, or none.
   using Done = std::function<void(std::optional<event::SpawnFailed>)>;
 
   virtual ~StartStep() = default;

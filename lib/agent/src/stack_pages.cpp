@@ -43,7 +43,10 @@ void StackPages::async_show(const std::string& why, Milliseconds limit,
                             std::function<void(const inspect::StackPage*)> done) {
   done_ = std::move(done);
   if (limit != Milliseconds::max()) {
-    limit_.set(Clock::now() + limit, [this] { std::exchange(done_, nullptr)(nullptr); });
+    limit_.set(Clock::now() + limit, [this, limit] {
+      say(Level::notice, concat("the stacks of the ranks were not read within ", format_duration(limit)));
+      std::exchange(done_, nullptr)(nullptr);
+    });
   }
   // Without log files the page is a temporary file, which stays.
   const bool has_logs = !output_.run_dir().empty();

@@ -312,10 +312,10 @@ void PreloadSpawner::finish_after(pid_t server, Result<void> result) {
 }
 
 void PreloadSpawner::cancel() {
-  if (!on_ready_) return;
+  if (!on_ready_ || server_ == 0) return;  // it ends already
   const pid_t server = server_;
   close(false);
-  finish_after(server, {});
+  finish_after(server, fail(Errc::cancelled, "the import was cancelled"));
 }
 
 void PreloadSpawner::release_standby() {

@@ -355,6 +355,12 @@ bool job_is_in_background() {
   return stat && stat->foreground > 0 && stat->foreground != stat->group;
 }
 
+/// Removes what lies outside of the job's own directories; true if its private one has files of workers.
+static bool has_left_files(SharedState& shared) {
+  shared.remove_mpi_segments();
+  return shared.private_directory[0] != '\0' && ::rmdir(shared.private_directory) != 0 && errno == ENOTEMPTY;
+}
+
 ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& agent_main) {
   open_missing_standard_streams();
   // Closed pipes and full files are reported by write().
@@ -411,9 +417,7 @@ ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentConte
   const std::optional<std::size_t> unkillable = kill_all_descendants(std::chrono::steady_clock::now() + timeout);
   cgroup.remove_with_retry();  // only now is it empty
   terminal.restore(end.code != exit_codes::success || shared->terminal_left_changed);
-  shared->remove_mpi_segments();
-  const bool left =
-      shared->private_directory[0] != '\0' && ::rmdir(shared->private_directory) != 0 && errno == ENOTEMPTY;
+  const bool left = has_left_files(*shared);
   if (shared->ending || shared->agent_killed_by != 0) set_ending();
   if (const int signal = shared->agent_killed_by; signal != 0) {
     say_error(concat("ddrun's own agent (pid ", static_cast<int>(shared->agent_pid), ") was killed by ",

@@ -193,6 +193,19 @@ bool has_no_writer(int pipe) {
   return ::poll(&end, 1, 0) > 0 && (end.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
 }
 
+/// Of a job whose agent was killed.
+void end_what_is_left(SharedState& shared, JobCgroup& cgroup) {
+  cgroup.kill();
+  auto left = kill_all_descendants(Clock::now() + sweep_timeout, shared.helper_pid);
+  if (shared.helper_pid != 0) {
+    wait_for_child(shared.helper_pid, Clock::now() + helper_timeout);
+    left = kill_all_descendants(Clock::now() + sweep_timeout);
+  }
+  shared.unkillable = left ? static_cast<int>(*left) : -1;
+  shared.remove_mpi_segments();
+  cgroup.remove_with_retry();
+}
+
 }  // namespace
 
 int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context,
@@ -255,17 +268,7 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
   const int status = sweeper.wait_for_agent();
   const bool ended_early = sweeper.ending_signal() != 0 && WIFSIGNALED(status);
   if (WIFSIGNALED(status) && !ended_early) shared.agent_killed_by = WTERMSIG(status);
-  if (!shared.agent_done) {
-    cgroup.kill();
-    auto left = kill_all_descendants(Clock::now() + sweep_timeout, shared.helper_pid);
-    if (shared.helper_pid != 0) {
-      wait_for_child(shared.helper_pid, Clock::now() + helper_timeout);
-      left = kill_all_descendants(Clock::now() + sweep_timeout);
-    }
-    shared.unkillable = left ? static_cast<int>(*left) : -1;
-    shared.remove_mpi_segments();
-    cgroup.remove_with_retry();
-  }
+  if (!shared.agent_done) end_what_is_left(shared, cgroup);
   if (cgroup.remove()) shared.cgroup[0] = '\0';
   const bool gone = shared.private_directory[0] == '\0' || ::rmdir(shared.private_directory) == 0;
   if (gone || shared.agent_killed_by == 0) shared.private_directory[0] = '\0';

@@ -95,10 +95,13 @@ const OwnVariable* own_variable(std::string_view name) {
   return found == own_variables.end() ? nullptr : found;
 }
 
-Result<void> check_env_options(const LaunchSpec& spec) {
+Result<void> check_env_options(const LaunchSpec& spec, bool serves_pmi) {
   for (const auto& [name, value] : spec.env) {
     if (name.empty() || name.find('=') != std::string::npos) {
       return fail(Errc::invalid_argument, concat("--env ", name, "=", value, ": give it as NAME=VALUE"));
+    }
+    if (serves_pmi && std::ranges::find(pmi_variables, name) != pmi_variables.end()) {
+      return fail(Errc::invalid_argument, concat("--env ", name, ": ddrun sets ", name, " itself with --mpi"));
     }
     if (const auto given = check_variable(name); !given) {
       return fail(Errc::invalid_argument, concat("--env ", name, ": ", given.error().message));
@@ -133,6 +136,48 @@ std::string signals_to_handle(const std::set<int>& signals) {
 bool runs_python(const ProgramSpec& program) {
   if (program.kind != ProgramKind::executable) return true;
   return std::string_view(program.name).substr(program.name.rfind('/') + 1).starts_with("python");
+}
+
+/// ddrun's variables that are the same for all workers.
+std::vector<std::pair<std::string, std::string>> common_variables(const LaunchSpec& spec, const RankAssignment& ranks,
+                                                                  const Environment& parent, const WorkerFacts& facts) {
+  std::vector<std::pair<std::string, std::string>> common = {
+      {"WORLD_SIZE", std::to_string(ranks.world_size)},
+      {"LOCAL_WORLD_SIZE", std::to_string(ranks.local_world_size)},
+      {"GROUP_RANK", std::to_string(ranks.node_rank)},
+      {"GROUP_WORLD_SIZE", std::to_string(ranks.node_count)},
+      {"ROLE_NAME", spec.role},
+      {"ROLE_WORLD_SIZE", std::to_string(ranks.role_world_size)},
+      {"MASTER_ADDR", ranks.master_addr},
+      {"MASTER_PORT", std::to_string(ranks.master_port)},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(ranks.restart_count)},
+      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(ranks.max_restarts)},
+      {"TORCHELASTIC_RUN_ID", ranks.run_id},
+      {"TORCHELASTIC_USE_AGENT_STORE", uses_agent_store(spec, parent) ? "True" : "False"},
+      {"TORCHELASTIC_SIGNALS_TO_HANDLE", signals_to_handle(spec.stop.ending_signals)},
+      {"DDRUN_VERSION", facts.version},
+      {"DDRUN_ROUND", std::to_string(ranks.round)},
+  };
+  const auto unset = [&](std::string_view name) { return !value_without_ddrun(spec, parent, name).has_value(); };
+  if (unset("TORCH_NCCL_ASYNC_ERROR_HANDLING")) common.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  if (runs_python(spec.program) && unset("PYTHONFAULTHANDLER")) common.emplace_back("PYTHONFAULTHANDLER", "1");
+  if (unset("OMP_NUM_THREADS") && ranks.local_world_size > 1) common.emplace_back("OMP_NUM_THREADS", "1");
+  // Python would buffer up to 8 KiB for a pipe, and lose it when the worker is killed.
+  if (unset("PYTHONUNBUFFERED")) common.emplace_back("PYTHONUNBUFFERED", "1");
+  for (const auto& [name, value] : facts.network) {
+    if (unset(name)) common.emplace_back(name, value);
+  }
+  if (facts.pmi) {
+    common.insert(common.end(), {{"PMI_PORT", facts.pmi->port},
+                                 {"PMI_SIZE", std::to_string(ranks.world_size)},
+                                 {"MPI_LOCALNRANKS", std::to_string(ranks.local_world_size)}});
+    // MPICH 5 refuses to choose where it finds variables of PMIx too.
+    if (unset("MPIR_CVAR_PMI_VERSION")) common.emplace_back("MPIR_CVAR_PMI_VERSION", "1");
+  }
+  if (!facts.attempt_dir.empty()) common.emplace_back("DDRUN_ATTEMPT_DIR", facts.attempt_dir);
+  if (!facts.timer_file.empty()) common.emplace_back("TORCHELASTIC_TIMER_FILE", facts.timer_file);
+  if (!facts.job_tag.empty()) common.emplace_back("DDRUN_JOB_TAG", facts.job_tag);
+  return common;
 }
 
 void assign(std::string& entry, std::string_view name, long long number) {
@@ -171,14 +216,14 @@ bool uses_agent_store(const LaunchSpec& spec, const Environment& parent) {
 
 Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, const RankAssignment& ranks,
                                                      const Environment& parent, const WorkerFacts& facts) {
-  if (auto ok = check_env_options(spec); !ok) return tl::unexpected(ok.error());
+  if (auto ok = check_env_options(spec, facts.pmi.has_value()); !ok) return tl::unexpected(ok.error());
 
   WorkerEnvironment result;
   result.ranks_ = ranks;
   result.virtual_local_rank_ = spec.virtual_local_rank;
   result.seed_ = spec.seed;
   result.error_file_ = facts.error_file;
-  if (facts.pmi) result.pmi_id_ = facts.pmi->id;
+  result.pmi_id_ = facts.pmi ? facts.pmi->id : nullptr;
 
   if (spec.virtual_local_rank) {
     // HIP reads its own variable first, so a worker with one device needs both.
@@ -198,47 +243,7 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
     }
   }
 
-  // ddrun's variables that are the same for all workers.
-  std::vector<std::pair<std::string, std::string>> common = {
-      {"WORLD_SIZE", std::to_string(ranks.world_size)},
-      {"LOCAL_WORLD_SIZE", std::to_string(ranks.local_world_size)},
-      {"GROUP_RANK", std::to_string(ranks.node_rank)},
-      {"GROUP_WORLD_SIZE", std::to_string(ranks.node_count)},
-      {"ROLE_NAME", spec.role},
-      {"ROLE_WORLD_SIZE", std::to_string(ranks.role_world_size)},
-      {"MASTER_ADDR", ranks.master_addr},
-      {"MASTER_PORT", std::to_string(ranks.master_port)},
-      {"TORCHELASTIC_RESTART_COUNT", std::to_string(ranks.restart_count)},
-      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(ranks.max_restarts)},
-      {"TORCHELASTIC_RUN_ID", ranks.run_id},
-      {"TORCHELASTIC_USE_AGENT_STORE", uses_agent_store(spec, parent) ? "True" : "False"},
-      {"TORCHELASTIC_SIGNALS_TO_HANDLE", signals_to_handle(spec.stop.ending_signals)},
-      {"DDRUN_VERSION", facts.version},
-      {"DDRUN_ROUND", std::to_string(ranks.round)},
-  };
-  if (facts.pmi) {
-    for (const auto& [name, value] : spec.env) {
-      if (std::ranges::find(pmi_variables, name) == pmi_variables.end()) continue;
-      return fail(Errc::invalid_argument, concat("--env ", name, ": ddrun sets ", name, " itself with --mpi"));
-    }
-    common.emplace_back("PMI_PORT", facts.pmi->port);
-    common.emplace_back("PMI_SIZE", std::to_string(ranks.world_size));
-    common.emplace_back("MPI_LOCALNRANKS", std::to_string(ranks.local_world_size));
-  }
-  const auto unset = [&](std::string_view name) { return !value_without_ddrun(spec, parent, name).has_value(); };
-  if (unset("TORCH_NCCL_ASYNC_ERROR_HANDLING")) common.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
-  if (runs_python(spec.program) && unset("PYTHONFAULTHANDLER")) common.emplace_back("PYTHONFAULTHANDLER", "1");
-  if (unset("OMP_NUM_THREADS") && ranks.local_world_size > 1) common.emplace_back("OMP_NUM_THREADS", "1");
-  // Python would buffer up to 8 KiB for a pipe, and lose it when the worker is killed.
-  if (unset("PYTHONUNBUFFERED")) common.emplace_back("PYTHONUNBUFFERED", "1");
-  for (const auto& [name, value] : facts.network) {
-    if (unset(name)) common.emplace_back(name, value);
-  }
-  // MPICH 5 refuses to choose where it finds variables of PMIx too.
-  if (facts.pmi && unset("MPIR_CVAR_PMI_VERSION")) common.emplace_back("MPIR_CVAR_PMI_VERSION", "1");
-  if (!facts.attempt_dir.empty()) common.emplace_back("DDRUN_ATTEMPT_DIR", facts.attempt_dir);
-  if (!facts.timer_file.empty()) common.emplace_back("TORCHELASTIC_TIMER_FILE", facts.timer_file);
-  if (!facts.job_tag.empty()) common.emplace_back("DDRUN_JOB_TAG", facts.job_tag);
+  const auto common = common_variables(spec, ranks, parent, facts);
 
   // Variables that are not inherited: set below, or of another job (if a worker of another ddrun started this one).
   std::vector<std::string_view> replaced = {
@@ -254,8 +259,7 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
   for (const char* entry : parent.entries()) {
     const std::string_view name = entry_name(entry);
     if (!name.empty() && std::binary_search(replaced.begin(), replaced.end(), name)) continue;
-    if (!spec.keep_scheduler_env && is_scheduler_rank(name)) continue;
-    if (facts.pmi && misleads_mpi(name)) continue;
+    if ((!spec.keep_scheduler_env && is_scheduler_rank(name)) || (facts.pmi && misleads_mpi(name))) continue;
     // execve() takes char* but does not modify the strings.
     result.pointers_.push_back(const_cast<char*>(entry));
   }

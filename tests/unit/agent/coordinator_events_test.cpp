@@ -105,8 +105,7 @@ TEST_CASE("workers of a node that has lost sight of its coordinator have a short
     Walk walk = running();
     CHECK(walk.on(test::stop_order()) == stop_with_term);
     CHECK(walk.on(lost) == "grace 5000");
-    CHECK(walk.on(event::GraceExpired{}) == "stacks");
-    CHECK(walk.on(lost) == "give up, kill, check");
+    CHECK(walk.on(event::GraceExpired{}) == "kill, check");
     CHECK(walk.on(lost).empty());
   }
   SECTION("but never a longer one") {

@@ -16,6 +16,9 @@ namespace ddrun::agent {
 
 namespace {
 
+/// Time for the stacks before a stop, where the grace time is long enough.
+constexpr Milliseconds shortest_reading{1'000};
+
 constexpr std::array<std::string_view, 10> state_names{"idle",    "rendezvous", "preparing", "starting", "running",
                                                        "looking", "stopping",   "killing",   "closing",  "finished"};
 constexpr std::array<std::string_view, std::variant_size_v<Event>> event_names{
@@ -186,8 +189,9 @@ GroupMachine::Decision GroupMachine::take_down(int signal, action::ReadStacks st
   if (stacks.why.empty() || !workers_run) return stop_group(signal);
   next_stop_ = kills ? SIGKILL : signal;
   if (kills) return {GroupState::looking, {std::move(stacks)}};
-  // The grace time counts from here; half of it is the workers'.
-  stacks.limit = grace() / 2;
+  // The grace time counts from here. Half of it is the workers', but for a short one.
+  stacks.limit = std::max(grace() / 2, std::min(grace(), shortest_reading));
+  answer_due_ = true;
   return {GroupState::looking, {std::move(stacks), action::StartGrace{grace()}}};
 }
 
@@ -294,7 +298,8 @@ GroupMachine::Decision GroupMachine::handle(const event::GroupGone&) {
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::GraceExpired& expired) {
-  if (state_ == GroupState::looking) return kill();
+  // With a bound from elsewhere the next round counts on it.
+  if (state_ == GroupState::looking || max_grace_ < rules_.stop.grace) return kill();
   return take_down(SIGKILL, {.why = concat("when the grace time of ", format_duration(expired.duration), " ended")});
 }
 
@@ -356,7 +361,10 @@ GroupMachine::Decision GroupMachine::handle_first_signal(const event::EndingSign
   Decision decision =
       end_job(Verdict::stopped_by_signal, ending.signal, {.why = ending.signal == SIGQUIT ? "at SIGQUIT" : ""});
   if (state_ == GroupState::stopping) decision = kills_leftovers ? kill() : stay({action::SignalGroup{ending.signal}});
-  if (state_ == GroupState::looking && next_stop_ != SIGKILL) next_stop_ = ending.signal;
+  if (state_ == GroupState::looking) {
+    answer_due_ = true;
+    if (next_stop_ != SIGKILL) next_stop_ = ending.signal;
+  }
   return after({leave(rendezvous::LeaveKind::signalled, ending.signal, ending.sender)}, std::move(decision));
 }
 
@@ -419,9 +427,8 @@ GroupMachine::Decision GroupMachine::handle(const rendezvous::StopOrder& order) 
   max_grace_ = std::min(max_grace_, order.max_grace);
   if (taking_down() && order.signal == SIGKILL) return kill();
   if (state_ == GroupState::looking) {
-    // The coordinator's answer to what led to `looking` can wait.
-    const bool is_answer =
-        order.max_grace == Milliseconds::max() && (order.signal == 0 || order.signal == ending_signal_);
+    // The coordinator's answer to what was sent can wait.
+    const bool is_answer = std::exchange(answer_due_, false) && order.max_grace == Milliseconds::max();
     return is_answer ? stay() : at_once(stay());
   }
   if (state_ == GroupState::stopping) {

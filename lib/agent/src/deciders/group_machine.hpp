@@ -265,6 +265,7 @@ class GroupMachine {
   bool skipped_round_ = false;  ///< it began while the job was ending here: no worker was started
   /// What follows `preparing` and `looking`: a stop by this signal, or a kill by SIGKILL; 0: no stop.
   int next_stop_ = 0;
+  bool answer_due_ = false;                       ///< in `looking`: a StopOrder follows what was sent
   Milliseconds max_grace_ = Milliseconds::max();  ///< of the attempt's stop
   Verdict verdict_ = Verdict::success;
   bool job_is_ending_ = false;  ///< by a signal, a timeout or a failure of ddrun, or the verdict is known
