@@ -87,7 +87,7 @@ struct Rank {
   bool success = false;
 };
 
-/// FNV-1a, as MPICH 5 has it in src/mpid/ch4/shm.
+/// FNV-1a, of which MPICH 5 makes the names of its segments.
 std::uint32_t hash(std::string_view text) {
   std::uint32_t value = 0x811c9dc5;
   for (const char c : text) value = (value ^ static_cast<unsigned char>(c)) * 0x01000193;

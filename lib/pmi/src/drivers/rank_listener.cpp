@@ -3,17 +3,12 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <cerrno>
-#include <cstdint>
 #include <span>
 #include <utility>
 
-#include "ddrun/base/alarm.hpp"
 #include "ddrun/base/bytes.hpp"
 #include "ddrun/base/io_context.hpp"
-#include "ddrun/base/listener.hpp"
 #include "ddrun/base/text.hpp"
 #include "pmi_line.hpp"
 
@@ -39,71 +34,10 @@ bool is_transient(int err) { return err == EAGAIN || err == EINTR; }
 
 }  // namespace
 
-class RankListener::Impl {
- public:
-  Impl(boost::asio::any_io_executor executor, Handlers handlers)
-      : executor_(std::move(executor)), handlers_(std::move(handlers)), pending_(executor_), alarm_(executor_) {}
+RankListener::RankListener(boost::asio::any_io_executor executor, Handlers handlers)
+    : executor_(std::move(executor)), handlers_(std::move(handlers)), pending_(executor_), alarm_(executor_) {}
 
-  Result<void> open();
-  Result<void> begin_round(const std::vector<int>& ranks, int world_size);
-  [[nodiscard]] std::string address() const { return listener_.at.text(); }
-  [[nodiscard]] std::string token(int slot) const { return concat(slots_.at(static_cast<std::size_t>(slot)).token); }
-  void answer(int slot, std::string_view text);
-  void cut_off(int slot);
-  void drain(int slot);
-  void close();
-
- private:
-  struct Connection {
-    explicit Connection(const boost::asio::any_io_executor& executor) : socket(executor) {}
-    stream_descriptor socket;
-    std::string in, out;
-    int slot = -1;  ///< -1: it has not proved which
-    Deadline since = Clock::now();
-    bool refused = false;  ///< by its token, or it sent a line that is too long: it is not read any further
-    bool waits_to_read = false, waits_to_write = false;
-  };
-  using Shared = std::shared_ptr<Connection>;
-  struct Slot {
-    std::uint32_t token = 0;
-    int rank = 0;
-    bool token_used = false;
-    Shared connection{};
-  };
-
-  // New connections.
-  void wait_for_pending();
-  void accept_pending();
-  void add(UniqueFd fd);
-  void prove(const Shared& connection, std::string_view line);
-  void forget_unproved(const Shared& connection);
-  void schedule();
-  void close_overdue();
-
-  // Connected ranks.
-  void read_later(const Shared& connection);
-  [[nodiscard]] bool receive(const Shared& connection);
-  void take_lines(const Shared& connection);
-  void refuse(const Shared& connection, const std::string& why);
-  void send(const Shared& connection);
-  void close(const Shared& connection);
-
-  boost::asio::any_io_executor executor_;
-  Handlers handlers_;
-  Listener listener_;
-  Acceptor acceptor_;
-  stream_descriptor pending_;  ///< a duplicate of the listener's descriptor, for the event loop
-  bool waits_for_pending_ = false;
-  bool others_wait_ = false;  ///< in the kernel's queue, while as many as may be are unproved
-  Deadline retry_at_ = Deadline::max();
-  Alarm alarm_;
-  int world_size_ = 0;
-  std::vector<Slot> slots_;
-  std::vector<Shared> unproved_;
-  std::array<char, max_line_bytes> buffer_;
-};
-
-Result<void> RankListener::Impl::open() {
+Result<void> RankListener::open() {
   auto listeners = open_listeners({"127.0.0.1"}, 0);
   if (!listeners) return tl::unexpected(listeners.error());
   listener_ = std::move(listeners->front());
@@ -116,7 +50,7 @@ Result<void> RankListener::Impl::open() {
   return {};
 }
 
-Result<void> RankListener::Impl::begin_round(const std::vector<int>& ranks, int world_size) {
+Result<void> RankListener::begin_round(const std::vector<int>& ranks, int world_size) {
   for (const Slot& slot : slots_) {
     if (slot.connection) close(slot.connection);
   }
@@ -134,7 +68,7 @@ Result<void> RankListener::Impl::begin_round(const std::vector<int>& ranks, int 
   return {};
 }
 
-void RankListener::Impl::close() {
+void RankListener::close() {
   for (const Slot& slot : slots_) {
     if (slot.connection) close(slot.connection);
   }
@@ -147,7 +81,7 @@ void RankListener::Impl::close() {
 
 // ---- new connections
 
-void RankListener::Impl::wait_for_pending() {
+void RankListener::wait_for_pending() {
   if (!pending_.is_open() || std::exchange(waits_for_pending_, true)) return;
   pending_.async_wait(stream_descriptor::wait_read, [this](const error_code& ec) {
     waits_for_pending_ = false;
@@ -158,7 +92,7 @@ void RankListener::Impl::wait_for_pending() {
   });
 }
 
-void RankListener::Impl::accept_pending() {
+void RankListener::accept_pending() {
   while (unproved_.size() < max_unproved) {
     UniqueFd fd;
     sockaddr_storage peer{};
@@ -174,14 +108,14 @@ void RankListener::Impl::accept_pending() {
   wait_for_pending();
 }
 
-void RankListener::Impl::add(UniqueFd fd) {
+void RankListener::add(UniqueFd fd) {
   auto connection = std::make_shared<Connection>(executor_);
   if (assign_descriptor(connection->socket, std::move(fd)) != 0) return;
   unproved_.push_back(connection);
   read_later(connection);
 }
 
-void RankListener::Impl::prove(const Shared& connection, std::string_view line) {
+void RankListener::prove(const Shared& connection, std::string_view line) {
   const auto first = PmiLine::parse(line);
   const std::string_view token = first && first->command() == "initack" ? first->find("pmiid").value_or("") : "";
   const auto slot = std::find_if(slots_.begin(), slots_.end(), [&](const Slot& s) { return concat(s.token) == token; });
@@ -193,13 +127,13 @@ void RankListener::Impl::prove(const Shared& connection, std::string_view line) 
   forget_unproved(connection);
 }
 
-void RankListener::Impl::forget_unproved(const Shared& connection) {
+void RankListener::forget_unproved(const Shared& connection) {
   if (std::erase(unproved_, connection) == 0 || !pending_.is_open()) return;
   schedule();
   if (!waits_for_pending_) accept_pending();
 }
 
-void RankListener::Impl::schedule() {
+void RankListener::schedule() {
   Deadline next = retry_at_;
   for (const Shared& connection : unproved_) {
     if (connection->refused || others_wait_) next = std::min(next, connection->since + unproved_timeout);
@@ -208,7 +142,7 @@ void RankListener::Impl::schedule() {
   else alarm_.set(next, [this] { close_overdue(); });
 }
 
-void RankListener::Impl::close_overdue() {
+void RankListener::close_overdue() {
   retry_at_ = Deadline::max();
   const Deadline before = Clock::now() - unproved_timeout;
   for (const Shared& connection : std::vector(unproved_)) {
@@ -220,7 +154,7 @@ void RankListener::Impl::close_overdue() {
 
 // ---- connected ranks
 
-void RankListener::Impl::read_later(const Shared& connection) {
+void RankListener::read_later(const Shared& connection) {
   const bool wants = connection->socket.is_open() && connection->out.empty() && !connection->refused;
   if (!wants || std::exchange(connection->waits_to_read, true)) return;
   connection->socket.async_wait(stream_descriptor::wait_read, [this, connection](const error_code& ec) {
@@ -233,14 +167,14 @@ void RankListener::Impl::read_later(const Shared& connection) {
 }
 
 /// False if there is nothing to read, or nothing any more.
-bool RankListener::Impl::receive(const Shared& connection) {
+bool RankListener::receive(const Shared& connection) {
   const ssize_t size = ::recv(connection->socket.native_handle(), buffer_.data(), buffer_.size(), MSG_DONTWAIT);
   if (size > 0) connection->in.append(buffer_.data(), static_cast<std::size_t>(size));
   else if (size == 0 || !is_transient(errno)) close(connection);
   return size > 0;
 }
 
-void RankListener::Impl::take_lines(const Shared& connection) {
+void RankListener::take_lines(const Shared& connection) {
   std::string& in = connection->in;
   std::size_t begin = 0;
   while (connection->socket.is_open() && !connection->refused && connection->out.empty()) {
@@ -260,21 +194,21 @@ void RankListener::Impl::take_lines(const Shared& connection) {
   in.erase(0, begin);
 }
 
-void RankListener::Impl::refuse(const Shared& connection, const std::string& why) {
+void RankListener::refuse(const Shared& connection, const std::string& why) {
   connection->refused = true;
   connection->since = Clock::now();
   if (connection->slot < 0) schedule();
   else handlers_.garbage(connection->slot, why);
 }
 
-void RankListener::Impl::answer(int slot, std::string_view text) {
+void RankListener::answer(int slot, std::string_view text) {
   const Shared connection = slots_.at(static_cast<std::size_t>(slot)).connection;
   if (!connection) return;
   connection->out += text;
   if (!connection->waits_to_write) send(connection);
 }
 
-void RankListener::Impl::send(const Shared& connection) {
+void RankListener::send(const Shared& connection) {
   std::string& out = connection->out;
   const ssize_t size = ::send(connection->socket.native_handle(), out.data(), out.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   // A rank that has closed its connection may have sent lines before.
@@ -291,11 +225,14 @@ void RankListener::Impl::send(const Shared& connection) {
   });
 }
 
-void RankListener::Impl::cut_off(int slot) {
+std::string RankListener::address() const { return listener_.at.text(); }
+std::string RankListener::token(int slot) const { return concat(slots_.at(static_cast<std::size_t>(slot)).token); }
+
+void RankListener::cut_off(int slot) {
   if (const Shared connection = slots_.at(static_cast<std::size_t>(slot)).connection) close(connection);
 }
 
-void RankListener::Impl::drain(int slot) {
+void RankListener::drain(int slot) {
   // Answers find no connection.
   const Shared connection = std::exchange(slots_.at(static_cast<std::size_t>(slot)).connection, nullptr);
   if (!connection) return;
@@ -307,26 +244,11 @@ void RankListener::Impl::drain(int slot) {
   close(connection);
 }
 
-void RankListener::Impl::close(const Shared& connection) {
+void RankListener::close(const Shared& connection) {
   error_code ignored;
   connection->socket.close(ignored);
   if (connection->slot < 0) forget_unproved(connection);
   else slots_.at(static_cast<std::size_t>(connection->slot)).connection.reset();
 }
-
-RankListener::RankListener(boost::asio::any_io_executor executor, Handlers handlers)
-    : impl_(std::make_unique<Impl>(std::move(executor), std::move(handlers))) {}
-RankListener::~RankListener() = default;
-
-Result<void> RankListener::open() { return impl_->open(); }
-Result<void> RankListener::begin_round(const std::vector<int>& ranks, int world_size) {
-  return impl_->begin_round(ranks, world_size);
-}
-std::string RankListener::address() const { return impl_->address(); }
-std::string RankListener::token(int slot) const { return impl_->token(slot); }
-void RankListener::answer(int slot, std::string_view text) { impl_->answer(slot, text); }
-void RankListener::cut_off(int slot) { impl_->cut_off(slot); }
-void RankListener::drain(int slot) { impl_->drain(slot); }
-void RankListener::close() { impl_->close(); }
 
 }  // namespace ddrun::pmi

@@ -1,12 +1,18 @@
 #pragma once
 
+#include <array>
 #include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "ddrun/base/alarm.hpp"
+#include "ddrun/base/listener.hpp"
 #include "ddrun/base/result.hpp"
 
 namespace ddrun::pmi {
@@ -14,8 +20,8 @@ namespace ddrun::pmi {
 /// The loopback port to which the ranks of this machine connect, each with a random token of its own (PMI_PORT,
 /// PMI_ID). No descriptor of it is inherited. Use on the executor's thread only; must outlive the event loop.
 ///
-/// A rank that does not read its answers is not read either, so that it holds no more memory than one line and its
-/// answer. No more than 64 connections without a token yet are read at once, others wait in the kernel's queue.
+/// A rank that does not read its answers is not read either, which bounds the memory for it. At most 64 connections
+/// that have not sent their token are read at once; others wait in the kernel's queue.
 class RankListener {
  public:
   /// Called from within the event loop or drain(); they may call answer() and cut_off().
@@ -25,7 +31,6 @@ class RankListener {
     std::function<void(int slot, std::string why)> garbage;
   };
   RankListener(boost::asio::any_io_executor executor, Handlers handlers);
-  ~RankListener();
   RankListener(const RankListener&) = delete;
   RankListener& operator=(const RankListener&) = delete;
 
@@ -47,8 +52,53 @@ class RankListener {
   void close();
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  struct Connection {
+    explicit Connection(const boost::asio::any_io_executor& executor) : socket(executor) {}
+    boost::asio::posix::stream_descriptor socket;
+    std::string in, out;
+    int slot = -1;  ///< -1: it has not proved which
+    Deadline since = Clock::now();
+    bool refused = false;  ///< by its token, or it sent a line that is too long: it is not read any further
+    bool waits_to_read = false, waits_to_write = false;
+  };
+  using Shared = std::shared_ptr<Connection>;
+  struct Slot {
+    std::uint32_t token = 0;
+    int rank = 0;
+    bool token_used = false;
+    Shared connection{};
+  };
+
+  // New connections.
+  void wait_for_pending();
+  void accept_pending();
+  void add(UniqueFd fd);
+  void prove(const Shared& connection, std::string_view line);
+  void forget_unproved(const Shared& connection);
+  void schedule();
+  void close_overdue();
+
+  // Connected ranks.
+  void read_later(const Shared& connection);
+  [[nodiscard]] bool receive(const Shared& connection);
+  void take_lines(const Shared& connection);
+  void refuse(const Shared& connection, const std::string& why);
+  void send(const Shared& connection);
+  void close(const Shared& connection);
+
+  boost::asio::any_io_executor executor_;
+  Handlers handlers_;
+  Listener listener_;
+  Acceptor acceptor_;
+  boost::asio::posix::stream_descriptor pending_;  ///< a duplicate of the listener's descriptor, for the event loop
+  bool waits_for_pending_ = false;
+  bool others_wait_ = false;  ///< in the kernel's queue, while as many as may be are unproved
+  Deadline retry_at_ = Deadline::max();
+  Alarm alarm_;
+  int world_size_ = 0;
+  std::vector<Slot> slots_;
+  std::vector<Shared> unproved_;
+  std::array<char, std::size_t{64} * 1024> buffer_;
 };
 
 }  // namespace ddrun::pmi
