@@ -188,10 +188,10 @@ GroupMachine::Decision GroupMachine::take_down(int signal, action::ReadStacks st
   const bool workers_run = !running_.empty() && (state_ == GroupState::running || state_ == GroupState::stopping);
   if (stacks.why.empty() || !workers_run) return stop_group(signal);
   next_stop_ = kills ? SIGKILL : signal;
+  answer_due_ = state_ == GroupState::running;
   if (kills) return {GroupState::looking, {std::move(stacks)}};
   // The grace time counts from here. Half of it is the workers', but for a short one.
   stacks.limit = std::max(grace() / 2, std::min(grace(), shortest_reading));
-  answer_due_ = true;
   return {GroupState::looking, {std::move(stacks), action::StartGrace{grace()}}};
 }
 
@@ -428,7 +428,8 @@ GroupMachine::Decision GroupMachine::handle(const rendezvous::StopOrder& order) 
   if (taking_down() && order.signal == SIGKILL) return kill();
   if (state_ == GroupState::looking) {
     // The coordinator's answer to what was sent can wait.
-    const bool is_answer = std::exchange(answer_due_, false) && order.max_grace == Milliseconds::max();
+    const bool is_answer = std::exchange(answer_due_, false) && order.max_grace == Milliseconds::max() &&
+                           (order.signal == 0 || order.signal == ending_signal_);
     return is_answer ? stay() : at_once(stay());
   }
   if (state_ == GroupState::stopping) {
