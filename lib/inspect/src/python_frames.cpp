@@ -175,8 +175,10 @@ class FrameReader {
         if (tid == 0 || tid > std::uint64_t{std::numeric_limits<pid_t>::max()}) continue;
         found.emplace_back(thread, static_cast<pid_t>(tid));
       }
-      // The newest thread comes first, and the newest interpreter.
-      for (auto one = found.rbegin(); one != found.rend(); ++one) add(read_thread(one->first), threads[one->second]);
+      // The newest thread comes first, and the newest interpreter. All fail once the process is gone.
+      for (auto one = found.rbegin(); one != found.rend() && pointer(runtime + at_.runtime_interpreters) != 0; ++one) {
+        add(read_thread(one->first), threads[one->second]);
+      }
       interpreter = pointer(interpreter + at_.interpreter_next);
     }
     for (auto& [tid, stack] : threads) {
