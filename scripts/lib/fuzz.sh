@@ -13,7 +13,7 @@ fuzz_obstacle() {
 
 fuzz_build() { build_preset fuzz -- ddrun_fuzzers; }
 
-fuzz_targets=(server client frames handshake lines ranks batch python unwind page)
+fuzz_targets=(server client frames handshake order lines ranks batch python unwind page)
 
 # The module that a target is of, and its program.
 _fuzz_module() { case $1 in server | client) echo store ;; lines) echo lease ;; ranks | batch) echo pmi ;; python | unwind | page) echo inspect ;; *) echo rendezvous ;; esac }
