@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "codec.hpp"
 #include "coordinator.hpp"
 #include "ddrun/lease/candidate.hpp"
 #include "input.hpp"
 #include "member_machine.hpp"
-#include "recorded_verdict.hpp"
 
 using namespace ddrun;
 using namespace ddrun::rendezvous;

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "codec.hpp"
 #include "ddrun/base/text.hpp"
-#include "recorded_verdict.hpp"
 #include "simulation_invariants.hpp"
 
 namespace ddrun::test {

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "codec.hpp"
 #include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
 #include "failover_world.hpp"
 #include "order_marks.hpp"
-#include "recorded_verdict.hpp"
 
 namespace ddrun::test {
 

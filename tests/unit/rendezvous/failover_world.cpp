@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "codec.hpp"
 #include "ddrun/base/text.hpp"
-#include "recorded_verdict.hpp"
 
 namespace ddrun::test {
 

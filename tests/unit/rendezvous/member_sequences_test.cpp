@@ -5,10 +5,10 @@
 
 #include <deque>
 
+#include "codec.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
 #include "member_machine.hpp"
-#include "recorded_verdict.hpp"
 
 using namespace ddrun;
 using namespace ddrun::rendezvous;

@@ -1,4 +1,4 @@
-#include "recorded_verdict.hpp"
+#include "codec.hpp"
 
 #include "ddrun/lease/lease.hpp"
 #include "ddrun/test/catch.hpp"

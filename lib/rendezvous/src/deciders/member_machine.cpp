@@ -4,11 +4,11 @@
 
 #include <utility>
 
+#include "codec.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
-#include "recorded_verdict.hpp"
 
 namespace ddrun::rendezvous {
 

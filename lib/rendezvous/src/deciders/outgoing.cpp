@@ -1,6 +1,6 @@
-#include "outgoing.hpp"
-
 #include <utility>
+
+#include "job.hpp"
 
 namespace ddrun::rendezvous {
 

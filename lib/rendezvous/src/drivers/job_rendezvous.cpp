@@ -10,6 +10,7 @@
 
 #include "agent_link.hpp"
 #include "blocked_owner.hpp"
+#include "codec.hpp"
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/io_context.hpp"
@@ -29,7 +30,6 @@
 #include "heartbeat.hpp"
 #include "member_driver.hpp"
 #include "node_ranks.hpp"
-#include "recorded_verdict.hpp"
 
 namespace ddrun::rendezvous {
 

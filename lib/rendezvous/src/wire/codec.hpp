@@ -32,4 +32,12 @@ std::optional<std::uint8_t> encode(FromCoordinator& message, std::string& payloa
 /// "JOIN", "PONG"; "?" for an unknown type.
 [[nodiscard]] const char* type_name(std::uint8_t type);
 
+// The verdict as recorded with a job's lease: section 10.
+
+/// JSON of at most 16 KiB, without the details of the cause.
+[[nodiscard]] std::string serialize_verdict(const VerdictMessage& verdict);
+
+/// Empty for invalid text.
+[[nodiscard]] std::optional<VerdictMessage> parse_verdict(const std::string& text);
+
 }  // namespace ddrun::rendezvous

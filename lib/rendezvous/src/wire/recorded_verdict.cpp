@@ -1,4 +1,4 @@
-#include "recorded_verdict.hpp"
+#include "codec.hpp"
 
 #include <algorithm>
 #include <iterator>
