@@ -422,7 +422,7 @@ void SimulatedMember::end_workers() {
 // ---- workers of an agent that stands still, or whose main thread does
 
 Milliseconds SimulatedMember::lost_sight_grace() const {
-  return std::min(world_.scenario.grace, max_grace(Grace::lost_sight, world_.scenario.spec()));
+  return shutdown::grace_out_of_sight(world_.scenario.grace, world_.scenario.spec().fence.has_value());
 }
 
 void SimulatedMember::note_workers(bool run, std::optional<Clock::time_point> lose_sight_at, Milliseconds heartbeat) {

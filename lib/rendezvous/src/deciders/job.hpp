@@ -158,7 +158,7 @@ struct Job : JobState {
   [[nodiscard]] Clock::duration fence_time(const Member& member) const {
     if (settings.fence) return *settings.fence;
     return heartbeat.limit() + heartbeat.interval() * (member.pong == 0 ? 2 : 1) +
-           std::min(settings.grace, shutdown::lost_sight_grace) + shutdown::kill_margin;
+           shutdown::grace_out_of_sight(settings.grace, false) + shutdown::kill_margin;
   }
   /// From STOP, or from the last SUCCEEDED, until a member without STOPPED counts as lost: the grace time, and time for
   /// slow output.

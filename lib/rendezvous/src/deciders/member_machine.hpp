@@ -194,7 +194,8 @@ struct MemberOptions {
 
 /// Upper bound of the workers' grace time. The coordinator's fence relies on it, but for the one set with --fence.
 [[nodiscard]] inline Milliseconds max_grace(Grace grace, const RendezvousSpec& spec) {
-  return grace == Grace::lost_sight && !spec.fence ? shutdown::lost_sight_grace : Milliseconds::max();
+  const bool is_whole = grace != Grace::lost_sight || spec.fence;
+  return shutdown::grace_out_of_sight(Milliseconds::max(), is_whole);
 }
 
 /// The endpoints of a coordinator's address in the lease; what is no HOST:PORT is left out.

@@ -297,7 +297,7 @@ void JobRendezvous::carry_out(const member_action::Dial& dial) {
   };
   auto context = make_io_context();
   if (!context) return step(LinkLoss{context.error()});
-  const auto lost_sight_grace = std::min(options_.spec->stop.grace, max_grace(Grace::lost_sight, rendezvous));
+  const auto lost_sight_grace = shutdown::grace_out_of_sight(options_.spec->stop.grace, rendezvous.fence.has_value());
   serve_blocked_owner(options, **context, executor_, options_.kill_workers, options_.spec->stop.grace,
                       lost_sight_grace);
   if (options_.on_workers_until) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+
 #include "ddrun/base/duration.hpp"
 
 /// The waits of a stop, from the innermost to the outermost. A margin is added to the grace time; a timeout starts at
@@ -27,6 +29,12 @@ inline constexpr Milliseconds head_close_timeout{5'000};   ///< until ssh is giv
 inline constexpr Milliseconds head_kill_timeout{12'000};   ///< until the connections are cut after a repeated signal
 inline constexpr Milliseconds head_margin{40'000};         ///< until the connections are cut
 inline constexpr Milliseconds srun_margin{30'000};         ///< until agent_timeout begins above srun
+
+/// Grace time of workers whose agent has lost sight of its coordinator: the next round waits no longer for them, unless
+/// the user has set how long (--fence).
+[[nodiscard]] constexpr Milliseconds grace_out_of_sight(Milliseconds grace, bool has_fence) {
+  return has_fence ? grace : std::min(grace, lost_sight_grace);
+}
 
 static_assert(kill_margin > owner_margin + sweeper_margin,
               "no worker of a blocked or stopped agent meets the next round");
