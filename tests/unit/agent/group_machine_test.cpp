@@ -409,6 +409,13 @@ TEST_CASE("stacks are read before a stop that a hang suggests, while workers run
   }
 }
 
+TEST_CASE("a short grace time follows the reading of stacks") {
+  Walk walk({}, grace(Milliseconds{200}));
+  walk.run();
+  CHECK(walk.on(event::JobTimeout{}) == "stacks 1000");
+  CHECK(walk.on(event::StacksRead{}) == "give up, signal 15, grace 200, check");
+}
+
 TEST_CASE("what is ordered while stacks are read replaces what follows them, or ends the reading") {
   GroupMachine::Rules rules;
   rules.stop = grace(Milliseconds{30'000});

@@ -16,7 +16,7 @@ namespace ddrun::agent {
 
 namespace {
 
-/// Time for the stacks before a stop, where the grace time is long enough.
+/// Time for the stacks before a stop, at least.
 constexpr Milliseconds shortest_reading{1'000};
 
 constexpr std::array<std::string_view, 10> state_names{"idle",    "rendezvous", "preparing", "starting", "running",
@@ -190,8 +190,9 @@ GroupMachine::Decision GroupMachine::take_down(int signal, action::ReadStacks st
   next_stop_ = kills ? SIGKILL : signal;
   answer_due_ = state_ == GroupState::running;
   if (kills) return {GroupState::looking, {std::move(stacks)}};
-  // The grace time counts from here. Half of it is the workers', but for a short one.
-  stacks.limit = std::max(grace() / 2, std::min(grace(), shortest_reading));
+  // The grace time counts from here, and half of it is the workers'; a short one follows the reading.
+  stacks.limit = std::max(grace() / 2, shortest_reading);
+  if (grace() < 2 * shortest_reading) return {GroupState::looking, {std::move(stacks)}};
   return {GroupState::looking, {std::move(stacks), action::StartGrace{grace()}}};
 }
 
