@@ -8,6 +8,7 @@
 #include <span>
 #include <string_view>
 
+#include "ddrun/base/legal_order.hpp"
 #include "ddrun/base/text.hpp"
 #include "key_space.hpp"
 #include "pmi_line.hpp"
@@ -34,35 +35,30 @@ enum class State {
   ended,  ///< the worker has
 };
 
-constexpr unsigned any_of(std::initializer_list<State> states) {
-  unsigned bits = 0;
-  for (const State state : states) bits |= 1U << static_cast<unsigned>(state);
-  return bits;
-}
 constexpr bool is_one_of(State state, unsigned states) { return (states & (1U << static_cast<unsigned>(state))) != 0; }
 
 /// The legal order, by the state that is left.
 constexpr auto may_follow = [] {
   using enum State;
   return std::array{
-      any_of({connected, aborted, cut_off, ended}),                              // absent
-      any_of({held, spawning, in_barrier, finalized, aborted, cut_off, ended}),  // connected
-      any_of({connected, aborted, cut_off, ended}),                              // held
-      any_of({connected, cut_off, ended}),                                       // spawning
-      any_of({connected, aborted, cut_off, ended}),                              // in_barrier
-      any_of({connected, aborted, cut_off, ended}),                              // finalized
-      any_of({cut_off, ended}),                                                  // aborted
-      any_of({ended}),                                                           // cut_off
-      0U,                                                                        // ended
+      any_of(connected, aborted, cut_off, ended),                              // absent
+      any_of(held, spawning, in_barrier, finalized, aborted, cut_off, ended),  // connected
+      any_of(connected, aborted, cut_off, ended),                              // held
+      any_of(connected, cut_off, ended),                                       // spawning
+      any_of(connected, aborted, cut_off, ended),                              // in_barrier
+      any_of(connected, aborted, cut_off, ended),                              // finalized
+      any_of(cut_off, ended),                                                  // aborted
+      any_of(ended),                                                           // cut_off
+      0U,                                                                      // ended
   };
 }();
 
 /// The states in which a command may come; in all others it is garbage.
 constexpr unsigned allowed_in(std::string_view command) {
   using enum State;
-  if (command == "init") return any_of({absent, finalized});
-  if (command == "abort") return any_of({absent, connected, held, in_barrier, finalized});
-  return command.empty() ? 0 : any_of({connected});
+  if (command == "init") return any_of(absent, finalized);
+  if (command == "abort") return any_of(absent, connected, held, in_barrier, finalized);
+  return command.empty() ? 0 : any_of(connected);
 }
 
 /// Publishing and looking up are refused, so that the library returns its own error.
@@ -195,7 +191,7 @@ class PmiServer::Machine {
 
 void PmiServer::Machine::on(const pmi_event::Line& said) {
   Rank& rank = this->rank(said.slot);
-  if (is_one_of(rank.state, any_of({State::aborted, State::cut_off, State::ended}))) return;
+  if (is_one_of(rank.state, any_of(State::aborted, State::cut_off, State::ended))) return;
   if (rank.state == State::spawning) return take_spawn_line(rank, said.text);
   const auto line = PmiLine::parse(said.text);
   const std::string_view command = line ? line->command() : said.text == "mcmd=spawn" ? "spawn" : "";
@@ -280,7 +276,7 @@ void PmiServer::Machine::enter(Rank& rank, State next) {
 }
 
 void PmiServer::Machine::cut_off(Rank& rank, const std::string& why) {
-  if (is_one_of(rank.state, any_of({State::cut_off, State::ended}))) return;
+  if (is_one_of(rank.state, any_of(State::cut_off, State::ended))) return;
   enter(rank, State::cut_off);
   actions_.emplace_back(pmi_action::CutOff{rank.slot});
   actions_.emplace_back(pmi_action::Notice{concat("closed the PMI connection of rank ", rank.number, ": ", why)});
@@ -362,7 +358,7 @@ void PmiServer::Machine::on(const pmi_event::Ended& end) {
   if (all_ended) notice_at_.reset();
   if (!rank.success) return;
   judge(rank);
-  const bool owes_finalize = !is_one_of(rank.left, any_of({State::absent, State::finalized, State::cut_off}));
+  const bool owes_finalize = !is_one_of(rank.left, any_of(State::absent, State::finalized, State::cut_off));
   if (!owes_finalize || has_failed_) return;
   // MPICH from 4.2 on says `finalize` in a handler of exit(), which _exit() does not run.
   if (!rank.last_was_barrier) fail(rank, 1, "ended without MPI_Finalize");
@@ -378,8 +374,8 @@ void PmiServer::Machine::judge_ended() {
 /// MPI_Init needs all ranks, and so does a barrier. On one machine MPICH 5 waits in MPI_Init without a command.
 void PmiServer::Machine::judge(const Rank& ended) {
   const bool never_began = ended.left == State::absent;
-  const unsigned in_barrier = any_of({State::in_barrier});
-  const unsigned in_init = any_of({State::connected, State::held, State::spawning}) | in_barrier;
+  const unsigned in_barrier = any_of(State::in_barrier);
+  const unsigned in_init = any_of(State::connected, State::held, State::spawning) | in_barrier;
   std::vector<int> waiting;
   for (const Rank& rank : ranks_) {
     if (is_one_of(rank.state, never_began ? in_init : in_barrier)) waiting.push_back(rank.number);
@@ -387,7 +383,7 @@ void PmiServer::Machine::judge(const Rank& ended) {
   if (waiting.empty()) return;
   const std::string who = concat(name_ranks(waiting), waiting.size() == 1 ? " waits" : " wait");
   if (never_began) return fail(ended, 1, concat("ended without MPI_Init, for which ", who));
-  const bool in_order = is_one_of(ended.left, any_of({State::finalized, State::cut_off}));
+  const bool in_order = is_one_of(ended.left, any_of(State::finalized, State::cut_off));
   fail(ended, 1, concat("ended", in_order ? "" : " without MPI_Finalize", ", but ", who, " for it in a barrier"));
 }
 
