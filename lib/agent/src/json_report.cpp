@@ -197,16 +197,17 @@ void write_reports(JobResult& result, const ReportSinks& sinks) {
   if (in_github && !text.empty()) text = escape_runner_commands(std::move(text));
   if (!text.empty() && (sinks.shows_cause || !result.cause) && !say_text(text)) fails();
   result.add_lost_output(dropped_output());
+  const std::string json = sinks.file || in_github ? json_report(result) : std::string();
   // A job that was not started may have failed because of this file, whose directory must not be made then.
   const bool refused = result.verdict == Verdict::launcher_failed && result.attempts.empty();
   if (sinks.file && (!refused || check_report_file(*sinks.file))) {
-    auto written = write_report(*sinks.file, json_report(result));
+    auto written = write_report(*sinks.file, json);
     if (!written && !refused) {
       say_error(written.error().message);
       fails();
     }
   }
-  if (in_github && result.is_whole_job && !sinks.is_part) report_to_github(json_report(result));
+  if (in_github && result.is_whole_job && !sinks.is_part) report_to_github(json);
 }
 
 }  // namespace ddrun::agent
