@@ -18,8 +18,7 @@ using ddrun::fuzz::Input;
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   Input input(data, size);
   const int nodes = input.byte() % 2 + 1;
-  World world{.size = 2 * nodes, .ranks = {0, 1}, .placement = {{0, 2}, {1, 2}}, .nodes = nodes, .random = {}};
-  if (nodes == 1) world.placement.pop_back();
+  World world{.size = 2 * nodes, .ranks = {0, 1}, .nodes = nodes, .random = {}};
   world.random.resize(16, 'r');
   PmiServer server(world);
   Clock::time_point now{};

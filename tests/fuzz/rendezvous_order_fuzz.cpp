@@ -44,7 +44,9 @@ std::vector<FromAgent> from_agent(Round round) {
           Leave{LeaveKind::time_is_up, 124, "no"},
           Pong{1},
           Resume{},
-          PassSignal{round, SIGUSR1}};
+          PassSignal{round, SIGUSR1},
+          Exchange{round, 0, ""},
+          Exchange{round, 1, "keys"}};
 }
 
 std::vector<FromCoordinator> from_coordinator(Round round, Term term) {
@@ -58,7 +60,8 @@ std::vector<FromCoordinator> from_coordinator(Round round, Term term) {
                                         Log{},
                                         Ping{1},
                                         Resumed{},
-                                        PassSignal{round, SIGUSR1}};
+                                        PassSignal{round, SIGUSR1},
+                                        Exchanged{round, 0, 0, {""}, true}};
   for (int kind = 0; kind <= static_cast<int>(RefusalKind::taken); ++kind) {
     messages.emplace_back(Refused{static_cast<RefusalKind>(kind), "no"});
   }

@@ -42,7 +42,7 @@ class Mpi(TorchTest):
             for options in ((), ("--preload=json",)):
                 with self.subTest(count=count, options=options):
                     result = self.ranks(count, "", *options)
-                    line = f"size {count} sum {count * (count + 1) // 2} local {count} attempt 0"
+                    line = f"size {count} sum {count * (count + 1) // 2} local {count} machines 1 attempt 0"
                     self.assertEqual(result.out.splitlines(), [line] * count, result.err)
                     self.assertEqual((result.code, result.err), (0, ""))
 
@@ -78,7 +78,7 @@ class Mpi(TorchTest):
     def test_a_restart_is_a_new_world(self):
         result = self.ranks(2, "fail once", "--max-restarts=1")
         self.assertEqual(result.code, 0, result.err)
-        self.assertEqual(sorted(result.out.splitlines()), [f"size 2 sum 3 local 2 attempt {i}" for i in (0, 0, 1, 1)])
+        self.assertEqual(sorted(result.out.splitlines()), [f"size 2 sum 3 local 2 machines 1 attempt {i}" for i in (0, 0, 1, 1)])
 
     def test_nothing_is_left_after_a_kill(self):
         code = "from mpi4py import MPI; import time; MPI.COMM_WORLD.Barrier(); print('up'); time.sleep(60)"

@@ -139,6 +139,9 @@ class Agent : private Participant {
   void on_told(const rendezvous::CoordinatorLost& lost) { dispatch(lost); }
   void on_told(const rendezvous::Log& log);
   void on_told(const rendezvous::PassSignal& pass) { group_.signal({pass.signal}); }
+  void on_told(const rendezvous::Exchanged& part) {
+    if (mpi_) mpi_->on_told(part);
+  }
   void on_told(const rendezvous::Waiting&) { announce_restart(); }
   void announce_restart() {
     if (!machine_.job_is_ending()) record_.announce_restart();
@@ -520,7 +523,7 @@ void Agent::carry_out(const action::Finish&) {
   record_.set_verdict(machine_);
   if (!job_.rendezvous->runs_coordinator()) job_.events_file.write_line(record_.verdict_event());
   event_log_.job_ended(record_.result());
-  if (mpi_ && !mpi_->was_used() && record_.result().verdict == Verdict::success) {
+  if (mpi_ && !mpi_->was_used() && record_.result().verdict == Verdict::success && job_.ranks.node_rank == 0) {
     say(Level::warning, concat("no worker used PMI: ", counted(record_.result().world_size, "separate world"), "?"));
   }
   const auto flush = [this] { output_.async_flush([this] { on_output_flushed(); }); };

@@ -24,17 +24,18 @@ JobMpi::JobMpi(Job& job, OnFailure on_failure)
 
 Result<worker_env::PmiFacts> JobMpi::begin_round() {
   const RankAssignment& ranks = job_.ranks;
-  std::array<std::byte, 16> random{};
-  if (auto filled = fill_random(random); !filled) return tl::unexpected(filled.error());
   pmi::World world;
   world.size = ranks.world_size;
   world.ranks.resize(static_cast<std::size_t>(ranks.local_world_size));
   std::iota(world.ranks.begin(), world.ranks.end(), ranks.base_rank);
-  world.placement = {{ranks.node_rank, ranks.world_size}};
-  world.random.assign(reinterpret_cast<const char*>(random.data()), random.size());
+  world.nodes = ranks.node_count;
+  if (ranks.node_rank == 0) {
+    std::array<std::byte, 16> random{};
+    if (auto filled = fill_random(random); !filled) return tl::unexpected(filled.error());
+    world.random.assign(reinterpret_cast<const char*>(random.data()), random.size());
+  }
   if (auto begun = listener_.begin_round(world.ranks, world.size); !begun) return tl::unexpected(begun.error());
   server_.emplace(std::move(world));
-  job_.context.shared->set_mpi_segments(server_->segments());
   step(pmi::pmi_event::Start{});
   return worker_env::PmiFacts{listener_.address(), [this](int local_rank) { return listener_.token(local_rank); }};
 }
@@ -53,6 +54,8 @@ void JobMpi::end_round() {
 void JobMpi::step(const pmi::PmiEvent& event) {
   if (!server_) return;
   auto actions = server_->step(event, Clock::now());
+  // Before the answer that names the key space.
+  if (!std::holds_alternative<pmi::pmi_event::Line>(event)) job_.context.shared->set_mpi_segments(server_->segments());
   was_used_ = was_used_ || server_->was_used();
   if (const auto at = server_->next_deadline()) deadline_.set(*at, [this] { step(pmi::pmi_event::TimeIsUp{}); });
   else deadline_.cancel();

@@ -28,6 +28,10 @@ class JobMpi : public Participant {
   Result<worker_env::PmiFacts> begin_round();
   /// To be called when a worker has ended: judges it by what it has said. May call the failure's handler.
   void on_worker_exit(int local_rank, bool success);
+  /// Of the present round.
+  void on_told(const rendezvous::Exchanged& part) {
+    step(pmi::pmi_event::Exchanged{part.tag, static_cast<int>(part.first), part.blobs, part.last});
+  }
   /// No process of the round is left: removes what MPICH may have left in /dev/shm.
   void end_round();
   /// Of all rounds, on this machine.
@@ -38,7 +42,9 @@ class JobMpi : public Participant {
   void step(const pmi::PmiEvent& event);
   void carry_out(const pmi::pmi_action::Answer& answer) { listener_.answer(answer.slot, answer.text); }
   void carry_out(const pmi::pmi_action::CutOff& cut) { listener_.cut_off(cut.slot); }
-  void carry_out(const pmi::pmi_action::Contribute& /*one machine*/) {}
+  void carry_out(const pmi::pmi_action::Contribute& part) {
+    job_.rendezvous->send(rendezvous::Exchange{job_.ranks.round, part.tag, part.blob});
+  }
   void carry_out(const pmi::pmi_action::Fail& fail) { on_failure_(fail.slot, fail.code, fail.why); }
   void carry_out(const pmi::pmi_action::Notice& notice);
 

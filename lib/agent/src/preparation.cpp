@@ -132,26 +132,22 @@ void note_small_shm(const LaunchSpec& spec, int workers) {
 /// Whether PMI-1 is served. Without an MPI launcher each worker of another MPI program is rank 0 of 1: a wrong result
 /// without an error.
 Result<bool> serves_pmi(const LaunchSpec& spec, const Preparation& prepared) {
-  const RendezvousSpec& rendezvous = spec.rendezvous;
-  const bool several_machines = rendezvous.several_machines();
   if (spec.mpi == Mpi::pmi) {
-    if (several_machines)
-      return fail(Errc::invalid_argument, "--mpi: MPI programs run on one machine only; use mpirun or srun");
     if (spec.keep_scheduler_env) {
       return fail(Errc::invalid_argument,
                   "--mpi and --keep-scheduler-env, whose ranks are another launcher's, cannot both be given");
     }
     return true;
   }
-  const bool several = prepared.local_world_size > 1 || several_machines;
+  const bool several = prepared.local_world_size > 1 || spec.rendezvous.several_machines();
   if (spec.mpi == Mpi::none || !several || prepared.command.kind != ProgramKind::executable) return false;
   if (spec.keep_scheduler_env && (prepared.parent.find("PMI_RANK") || prepared.parent.find("PMIX_RANK"))) return false;
   const std::string library = worker_env::linked_mpi(
       prepared.program.starts_with('/') ? prepared.program : concat(prepared.directory, "/", prepared.program));
   if (library.empty()) return false;
   // Open MPI's is libmpi.so.40; MPICH's and Intel's libraries end in .12.
-  if (!several_machines && !spec.keep_scheduler_env && library.ends_with(".12")) return true;
-  if (rendezvous.node_rank.value_or(0) == 0) {
+  if (!spec.keep_scheduler_env && library.ends_with(".12")) return true;
+  if (spec.rendezvous.node_rank.value_or(0) == 0) {
     say(Level::warning,
         concat(spec.program.name, " is an MPI program (it needs ", library,
                "), and ddrun does not serve MPI: each worker will be rank 0 of 1; start it with mpirun or srun"));

@@ -64,7 +64,7 @@ class FakeRank {
 };
 
 World world_of(int ranks) {
-  World world{.size = ranks, .ranks = {}, .placement = {{0, ranks}}, .random = std::string(16, '\1')};
+  World world{.size = ranks, .ranks = {}, .random = std::string(16, '\1')};
   for (int rank = 0; rank < ranks; ++rank) world.ranks.push_back(rank);
   return world;
 }
@@ -74,6 +74,7 @@ struct Machine {
   explicit Machine(int ranks) : world(world_of(ranks)), server(world) {
     REQUIRE(listener.open());
     REQUIRE(listener.begin_round(world.ranks, ranks));
+    step(pmi_event::Start{});
   }
   ~Machine() { listener.close(); }
 

@@ -12,8 +12,9 @@ from mpi4py import MPI  # noqa: E402  MPI_Init
 world = MPI.COMM_WORLD
 total = world.allreduce(world.rank + 1)
 local = world.Split_type(MPI.COMM_TYPE_SHARED)
+machines = world.allreduce(1 if local.rank == 0 else 0)
 assert world.rank == RANK
-sys.stdout.write(f"size {world.size} sum {total} local {local.size} attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}\n")
+sys.stdout.write(f"size {world.size} sum {total} local {local.size} machines {machines} attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}\n")
 sys.stdout.flush()
 if mode.startswith("abort") and RANK == 1:
     world.Abort(int(mode[5:]))

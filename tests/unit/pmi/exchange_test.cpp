@@ -5,6 +5,7 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
 #include "node.hpp"
+#include "process_mapping.hpp"
 
 using namespace ddrun;
 using namespace ddrun::pmi;
@@ -16,8 +17,7 @@ namespace {
 class Job {
  public:
   explicit Job(int machines) : machines_(machines) {
-    World world{.size = 2 * machines, .ranks = {}, .placement = {}, .nodes = machines, .random = {}};
-    for (int rank = 0; rank < world.size; ++rank) world.placement.emplace_back(rank % machines, 1);
+    World world{.size = 2 * machines, .ranks = {}, .nodes = machines, .random = {}};
     for (int i = 0; i < machines; ++i) {
       world.ranks = {i, i + machines};
       world.random = i == 0 ? std::string(16, '\2') : "";
@@ -118,9 +118,23 @@ TEST_CASE("what depends on the name waits for node rank 0's bytes") {
     second.end(0);
     CHECK(second.failure() == "0: ended without MPI_Finalize (1)");
   }
-  SECTION("bytes of another number are no name") {
-    second.step(pmi_event::Exchanged{0, 0, {"short"}, true});
-    CHECK(second.failures.size() == 1);
+  SECTION("entries that do not fit are no world") {
+    const std::string name(16, 'n');
+    const std::string first = encode_node({0, 2}, name), other = encode_node({1, 3}, "");
+    const std::vector<std::vector<std::string>> wrong = {
+        {encode_node({0, 2}, "short"), other},  // no name
+        {other, first},                         // node rank 0 has none
+        {first, first},                         // two nodes have a rank
+        {first, encode_node({1}, "")},          // none has rank 3
+        {first, encode_node({1, 3, 4}, "")},    // nor is there a rank 4
+        {first, encode_node({1, -2}, "")},
+        {first, "x"},
+        {first},
+    };
+    const auto& blobs = wrong[static_cast<std::size_t>(GENERATE(range(0, 8)))];
+    second.step(pmi_event::Exchanged{0, 0, blobs, true});
+    second.step(pmi_event::Exchanged{0, 0, {first, other}, true});
+    CHECK(second.failure() == "0: has no key space: the machines do not agree on the ranks of the world (1)");
   }
 }
 
@@ -162,7 +176,7 @@ TEST_CASE("a blob that no rank could have put ends the round, and one of another
   node.step(pmi_event::Exchanged{1, 0, {"", ""}, true});
   CHECK(node.answers.empty());
   node.barrier(1);
-  node.step(pmi_event::Exchanged{0, 0, {std::string(16, 'x'), ""}, true});
+  node.step(pmi_event::Exchanged{0, 0, {encode_node({0, 2}, std::string(16, 'x')), encode_node({1, 3}, "")}, true});
   node.step(pmi_event::Exchanged{2, 0, {"", ""}, true});
   node.step(pmi_event::Exchanged{1, 0, {""}, false});
   CHECK(node.answers.empty());

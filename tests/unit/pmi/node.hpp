@@ -12,7 +12,7 @@ struct Node {
   explicit Node(pmi::World world) : server(std::move(world)) { step(pmi::pmi_event::Start{}); }
   /// One machine with this many ranks.
   static Node with(int ranks) {
-    pmi::World world{.size = ranks, .ranks = {}, .placement = {{0, ranks}}, .random = std::string(16, '\1')};
+    pmi::World world{.size = ranks, .ranks = {}, .random = std::string(16, '\1')};
     for (int rank = 0; rank < ranks; ++rank) world.ranks.push_back(rank);
     return Node(world);
   }

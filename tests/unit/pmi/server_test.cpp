@@ -2,6 +2,7 @@
 
 #include "ddrun/test/catch.hpp"
 #include "node.hpp"
+#include "process_mapping.hpp"
 
 using namespace ddrun;
 using namespace ddrun::pmi;
@@ -9,11 +10,8 @@ using namespace ddrun::test;
 using namespace std::chrono_literals;
 
 TEST_CASE("a rank is given its world") {
-  Node node({.size = 3,
-             .ranks = {2, 0},
-             .appnums = {1},
-             .placement = {{0, 1}, {4, 1}, {0, 1}},
-             .random = "0123456789abcdef"});
+  Node node({.size = 3, .ranks = {2, 0}, .appnums = {1}, .nodes = 2, .random = "0123456789abcdef"});
+  node.step(pmi_event::Exchanged{0, 0, {node.contributions.at(0).blob, encode_node({1}, "")}, true});
   CHECK_FALSE(node.server.was_used());
   CHECK(node.ask(0, "cmd=init pmi_version=1 pmi_subversion=2") ==
         "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0");
@@ -275,7 +273,8 @@ TEST_CASE("an end after MPI_Finalize is a failure only if others wait in a barri
 }
 
 TEST_CASE("the names of MPICH 5's segments follow from the name of the key space") {
-  Node node({.size = 2, .ranks = {1}, .placement = {{3, 1}, {0, 1}}, .random = std::string(16, '\0')});
+  Node node({.size = 2, .ranks = {1}, .nodes = 2, .random = {}});
+  node.step(pmi_event::Exchanged{0, 0, {encode_node({0}, std::string(16, '\0')), node.contributions.at(0).blob}, true});
   // FNV-1a of "ddrun-" and 32 zeros; this machine is the second one of the mapping.
   CHECK(node.server.segments() == std::vector<std::string>{"mpich_shm_e1854dd5_1", "mpich_vci_e1854dd5_1"});
 }

@@ -1,6 +1,10 @@
 #include "codec.hpp"
 
+#include <map>
+#include <sstream>
+
 #include "ddrun/test/catch.hpp"
+#include "ddrun/test/files.hpp"
 #include "ddrun/test/rendezvous_messages.hpp"
 #include "ddrun/test/store_wire.hpp"
 
@@ -89,6 +93,20 @@ TEST_CASE("messages have the layout of PROTOCOL.md") {
         "0500000000000000"
         "07000000");
   CHECK(encode(FromCoordinator(Resumed{5}), payload) == 74);
+  CHECK(encode(FromAgent(rendezvous::Exchange{1, 2, "ab"}), payload) == 10);
+  CHECK(hex(payload) ==
+        "0100000000000000"
+        "02000000"
+        "020000006162");
+  CHECK(encode(FromCoordinator(Exchanged{1, 2, 3, {"ab", ""}, true}), payload) == 76);
+  CHECK(hex(payload) ==
+        "0100000000000000"
+        "02000000"
+        "03000000"
+        "02000000"
+        "020000006162"
+        "00000000"
+        "01");
   CHECK(encode(FromCoordinator(Log{LogKind::report, "a", 1, 2, "h"}), payload) == 72);
   CHECK(hex(payload) ==
         "02"
@@ -169,10 +187,29 @@ TEST_CASE("values that mean nothing are refused") {
 }
 
 TEST_CASE("a message of an unknown type is told from one that cannot be read") {
-  for (const int type : {0, 10, 73, 255})
+  for (const int type : {0, 11, 73, 255})
     CHECK(decode_from_agent(std::uint8_t(type), "").error().code == Errc::unsupported);
-  for (const int type : {0, 8, 76, 255})
+  for (const int type : {0, 8, 77, 255})
     CHECK(decode_from_coordinator(std::uint8_t(type), "").error().code == Errc::unsupported);
+}
+
+TEST_CASE("PROTOCOL.md hands each type out once, and has those of today") {
+  std::map<int, std::string> types;
+  std::istringstream page(read_file(DDRUN_SOURCE_DIR "/lib/rendezvous/PROTOCOL.md"));
+  for (std::string line; std::getline(page, line);) {
+    std::istringstream row(line);
+    int type = 0;
+    std::string bar, name;
+    if (!(row >> bar >> type >> bar >> name) || bar != "|") continue;
+    CAPTURE(line);
+    CHECK(types.try_emplace(type, name).second);
+  }
+  CHECK(types.size() == 30);
+  for (int type = 0; type < 256; ++type) {
+    const std::string name = type_name(static_cast<std::uint8_t>(type));
+    CAPTURE(type);
+    if (name != "?") CHECK(types[type] == name);
+  }
 }
 
 TEST_CASE("lengths and counts are checked against the remaining bytes") {

@@ -13,7 +13,7 @@ namespace {
 
 /// Messages to one agent that runs no coordinator, in each phase of a job of `nodes`.
 struct Traffic {
-  std::map<std::size_t, int> join, start, restart, end, idle_for_10_s;
+  std::map<std::size_t, int> join, start, exchange, restart, end, idle_for_10_s;
   bool operator==(const Traffic&) const = default;
 };
 
@@ -29,6 +29,11 @@ Traffic measure(int nodes) {
   job.joins("z");
   job.opens();
   traffic.start = job.counts(watched);
+  job.forget_counts();
+  for (LinkId link = 1; link <= static_cast<LinkId>(nodes); ++link) {
+    job.sends(link, Exchange{job.coordinator().job().round, 0, std::string(1000, 'k')});
+  }
+  traffic.exchange = job.counts(watched);
   job.forget_counts();
   job.wait(Milliseconds{10'000});
   traffic.idle_for_10_s = job.counts(watched);
@@ -60,6 +65,7 @@ TEST_CASE("messages per agent do not depend on the number of agents") {
   const Traffic three = measure(3);
   CHECK(three.join == Counts{{kind<Welcome>(), 1}, {kind<Waiting>(), 1}});
   CHECK(three.start == Counts{{kind<Start>(), 1}});
+  CHECK(three.exchange == Counts{{kind<Exchanged>(), 1}});
   CHECK(three.idle_for_10_s == Counts{{kind<Ping>(), 10}});
   CHECK(three.restart == Counts{{kind<Stop>(), 1}, {kind<Start>(), 1}});
   CHECK(three.end == Counts{{kind<VerdictMessage>(), 1}});

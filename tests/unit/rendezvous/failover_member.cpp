@@ -45,7 +45,8 @@ SimulatedMember::SimulatedMember(FailoverWorld& world, std::size_t index, std::s
       index_(index),
       machine_(machine),
       host_(std::move(host)),
-      member_(member_options(world, index, machine, host_, agent_ids_)) {}
+      member_(member_options(world, index, machine, host_, agent_ids_)),
+      exchange_(world.scenario.exchanges) {}
 
 void SimulatedMember::later(Clock::duration time, std::function<void()> what) {
   world_.timeline.in(time, [weak = weak_from_this(), what = std::move(what)] {
@@ -365,6 +366,8 @@ void SimulatedMember::hear(const RoundBegins& begins) {
   workers_live_ = true;
   world_.invariants.on_start(*this, *start_, member_.runs_coordinator());
   world_.note([&] { return concat(host_, " starts round ", begins.round, " of term ", start_->term); });
+  owes_success_ = false;
+  contribute_later(exchange_.begin(*start_));
   const bool fails = begins.round < 40 && world_.random.chance(world_.scenario.failing);
   later(world_.random.time(world_.scenario.max_run / 2, world_.scenario.max_run),
         [this, term = start_->term, round = begins.round, fails] {
@@ -372,9 +375,25 @@ void SimulatedMember::hear(const RoundBegins& begins) {
         });
 }
 
+void SimulatedMember::contribute_later(std::optional<Exchange> part) {
+  if (!part) return;
+  later(world_.random.time({}, world_.scenario.max_run / 2), [this, part = *part, term = start_->term] {
+    const bool is_current = start_->term == term && start_->round == part.round;
+    if (is_current && workers_ == Workers::running) step(FromAgent(part));
+  });
+}
+
+void SimulatedMember::hear(const Exchanged& part) {
+  if (workers_ != Workers::running) return;
+  contribute_later(exchange_.take(part));
+  if (owes_success_ && exchange_.is_complete()) on_workers_end(part.round, true);
+}
+
 void SimulatedMember::on_workers_end(Round round, bool well) {
   if (start_->round != round || workers_ != Workers::running || is_swept_) return;
   if (well) {
+    owes_success_ = !exchange_.is_complete();
+    if (owes_success_) return;
     step(FromAgent(Succeeded{round}));
     workers_ = Workers::stopping;
     return on_workers_ended();

@@ -12,6 +12,7 @@
 #include "failover_link.hpp"
 #include "failover_server.hpp"
 #include "member_machine.hpp"
+#include "simulated_exchange.hpp"
 
 namespace ddrun::test {
 
@@ -87,6 +88,8 @@ class SimulatedMember : public std::enable_shared_from_this<SimulatedMember> {
   void hear(const RoundBegins& begins);
   void hear(const StopOrder& order) { stop_workers(order.signal, order.max_grace); }
   void hear(const CoordinatorLost& lost);
+  void hear(const Exchanged& part);
+  void contribute_later(std::optional<Exchange> part);
   template <class Other>
   void hear(const Other&) {}
   void end(Outcome outcome, std::optional<VerdictMessage> verdict);
@@ -124,7 +127,9 @@ class SimulatedMember : public std::enable_shared_from_this<SimulatedMember> {
   Workers workers_ = Workers::none;
   bool workers_live_ = false;
   bool is_leaving_ = false, awaits_verdict_ = true;
-  std::uint64_t stop_ = 0;  ///< number of the last order to stop
+  SimulatedExchange exchange_;
+  bool owes_success_ = false;  ///< once the exchanges are complete
+  std::uint64_t stop_ = 0;     ///< number of the last order to stop
   Clock::time_point stopped_by_;
   Outcome told_ = Outcome::none;  ///< what a verdict of the present step means
   Outcome outcome_ = Outcome::none;

@@ -29,10 +29,11 @@ struct FailoverScenario {
   Clock::duration arrival_spread{0};
   Clock::duration max_run{0};  ///< of a worker
   Clock::duration max_latency{0};
-  double failing = 0;        ///< a node's workers fail in a round
-  double lost_requests = 0;  ///< to the engine, and its responses
-  double late_requests = 0;  ///< by up to a time to live
-  bool quick_lease = false;  ///< requests to the engine, and its responses, are ten times as fast
+  double failing = 0;           ///< a node's workers fail in a round
+  double lost_requests = 0;     ///< to the engine, and its responses
+  double late_requests = 0;     ///< by up to a time to live
+  std::uint32_t exchanges = 0;  ///< in each round, before its workers succeed; not drawn
+  bool quick_lease = false;     ///< requests to the engine, and its responses, are ten times as fast
 
   enum class Kind {
     process_killed,  ///< the agent; its guard ends the workers, and the lease's program may give the lease back

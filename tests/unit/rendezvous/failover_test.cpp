@@ -46,6 +46,17 @@ TEST_CASE("whichever machine of a job is lost, the job goes on or ends for all a
   }
 }
 
+TEST_CASE("whichever machine of a job is lost, all members of a round get the same blobs, or its end") {
+  const std::uint64_t first = number_from("DDRUN_SIMULATION_FIRST", 1);
+  const std::uint64_t runs = number_from("DDRUN_SIMULATION_RUNS", 400);
+  for (std::uint64_t seed = first; seed < first + runs; ++seed) {
+    FailoverScenario scenario = draw_failover(seed);
+    scenario.exchanges = 1 + static_cast<std::uint32_t>(seed % 3);
+    const std::string violation = play<FailoverWorld>(std::move(scenario));
+    if (!violation.empty()) FAIL(violation);
+  }
+}
+
 TEST_CASE("preempting the coordinator costs no restart, in any order of its message and the lease") {
   const std::uint64_t runs = number_from("DDRUN_SIMULATION_RUNS", 400) / 4;
   for (std::uint64_t seed = 1; seed <= runs; ++seed) {

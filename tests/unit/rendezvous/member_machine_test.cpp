@@ -351,7 +351,7 @@ TEST_CASE("what comes twice, too early or too late is passed over") {
   const auto all_of_a_round = [&] {
     return GENERATE(FromCoordinator(Open{1, "", {}}), FromCoordinator(Start{1, {}, 2, ""}), FromCoordinator(Log{}),
                     FromCoordinator(Waiting{}), FromCoordinator(PassSignal{1, SIGUSR1}),
-                    FromCoordinator(Stop{1, true, "b was lost"}));
+                    FromCoordinator(Exchanged{1, 0, 0, {""}, true}), FromCoordinator(Stop{1, true, "b was lost"}));
   };
   SECTION("before WELCOME") {
     script.leader(2, "b:1");
@@ -374,7 +374,7 @@ TEST_CASE("what comes twice, too early or too late is passed over") {
     CHECK(script.says(Stopped{1}).empty());
     CHECK(script
               .hears(GENERATE(FromCoordinator(Open{1, "", {}}), FromCoordinator(Start{1, {}, 2, ""}),
-                              FromCoordinator(PassSignal{1, SIGUSR1})))
+                              FromCoordinator(PassSignal{1, SIGUSR1}), FromCoordinator(Exchanged{1, 0, 0, {""}, true})))
               .empty());
     CHECK(script.machine.state() == MemberState::waiting);
   }

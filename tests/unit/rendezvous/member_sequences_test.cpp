@@ -87,7 +87,8 @@ class Place {
       started_ = begins->round;
       claim_ = {machine.claim().term, started_};
     }
-    if (std::holds_alternative<PassSignal>(what)) require(has_workers, "a signal for no workers");
+    const bool for_workers = std::holds_alternative<PassSignal>(what) || std::holds_alternative<Exchanged>(what);
+    require(has_workers || !for_workers, "a signal, or keys, for no workers");
     if (const auto* stop = std::get_if<StopOrder>(&what); stop != nullptr && has_workers) stop_ordered_ = true;
     is_told = is_told || std::holds_alternative<VerdictMessage>(what) || std::holds_alternative<CoordinatorLost>(what);
   }
@@ -195,6 +196,10 @@ const std::vector<Choice> choices = {
     {"PASS_SIGNAL", is_heard,
      [](Place&) {
        return said(PassSignal{1, SIGUSR1});
+     }},
+    {"EXCHANGED", is_heard,
+     [](Place&) {
+       return said(Exchanged{1, 0, 0, {""}, true});
      }},
     {"LinkLoss", is_heard,
      [](Place& p) -> MemberEvent {

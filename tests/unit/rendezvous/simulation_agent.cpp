@@ -17,6 +17,7 @@ std::size_t World::add_agent(const std::string& host, int number, int wanted_ran
   const std::size_t index = agents_.size();
   Agent& agent = agents_.emplace_back();
   agent.host = host;
+  agent.exchange = SimulatedExchange(scenario_.exchanges);
   agent.number = number;
   agent.agent_id = concat("agent", index);
   agent.wanted_rank = wanted_rank;
@@ -85,6 +86,8 @@ void World::receives(std::size_t index, LinkId link, const FromCoordinator& mess
     on(index, *open);
   } else if (const auto* start = std::get_if<Start>(&message)) {
     on(index, *start);
+  } else if (const auto* part = std::get_if<Exchanged>(&message)) {
+    on(index, *part);
   } else if (std::holds_alternative<Stop>(message)) {
     stop_workers(index);
   } else if (const auto* refused = std::get_if<Refused>(&message)) {
@@ -133,6 +136,8 @@ void World::on(std::size_t index, const Start& start) {
   agent.base_rank = start.ranks.base_rank;
   agent.sent_stopped = false;
   agent.workers = Workers::running;
+  agent.owes_success = false;
+  contribute_later(index, agent.exchange.begin(start));
   // With a window restarts are unlimited, so failures must be bounded.
   const bool fails = start.round < 30 && random_.chance(scenario_.failing);
   timeline_.in(random_.time({}, scenario_.max_run),
@@ -148,10 +153,27 @@ void World::on(std::size_t index, const Start& start) {
   }
 }
 
+void World::contribute_later(std::size_t index, std::optional<Exchange> part) {
+  if (!part) return;
+  timeline_.in(random_.time({}, scenario_.max_run / 2), [this, index, part = *part] {
+    const Agent& agent = agents_[index];
+    if (agent.round == part.round && agent.workers == Workers::running) sends(index, part);
+  });
+}
+
+void World::on(std::size_t index, const Exchanged& part) {
+  Agent& agent = agents_[index];
+  if (agent.workers != Workers::running) return;
+  contribute_later(index, agent.exchange.take(part));
+  if (agent.owes_success && agent.exchange.is_complete()) workers_end(index, part.round, true);
+}
+
 void World::workers_end(std::size_t index, Round round, bool well) {
   Agent& agent = agents_[index];
   if (agent.round != round || agent.workers != Workers::running || agent.outcome != Outcome::none) return;
   if (well) {
+    agent.owes_success = !agent.exchange.is_complete();
+    if (agent.owes_success) return;
     sends(index, Succeeded{round});
     stop_workers(index);
     return;

@@ -31,6 +31,7 @@ struct Scenario {
   double aborting = 0;         ///< a node cannot go on after OPEN or START
   double reconnecting = 0;     ///< an agent connects twice
   Clock::duration max_latency{0};
+  std::uint32_t exchanges = 0;  ///< in each round, before its workers succeed; not drawn
 
   enum class Kind {
     crash,

@@ -38,3 +38,14 @@ TEST_CASE("whatever happens to a job, all its agents get the same result") {
     CHECK(rounds > runs);
   }
 }
+
+TEST_CASE("whatever happens to a job, all members of a round get the same blobs, or its end") {
+  const std::uint64_t first = number_from("DDRUN_SIMULATION_FIRST", 1);
+  const std::uint64_t runs = number_from("DDRUN_SIMULATION_RUNS", 400);
+  for (std::uint64_t seed = first; seed < first + runs; ++seed) {
+    Scenario scenario = draw_scenario(seed);
+    scenario.exchanges = 1 + static_cast<std::uint32_t>(seed % 3);
+    const std::string violation = play<World>(std::move(scenario));
+    if (!violation.empty()) FAIL(violation);
+  }
+}

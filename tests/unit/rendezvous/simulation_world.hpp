@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "simulated_exchange.hpp"
 #include "simulation_invariants.hpp"
 #include "simulation_network.hpp"
 #include "simulation_scenario.hpp"
@@ -44,6 +45,8 @@ class World {
     Round round = 0;
     int base_rank = 0;
     bool sent_stopped = true;
+    SimulatedExchange exchange{0};
+    bool owes_success = false;  ///< once the exchanges are complete
     bool leaving = false;
     int disturbed = 0;  ///< number of faults of its connection
     bool welcomed = false;
@@ -68,6 +71,8 @@ class World {
   void receives(std::size_t agent, LinkId link, const FromCoordinator& message);
   void on(std::size_t agent, const Open& open);
   void on(std::size_t agent, const Start& start);
+  void on(std::size_t agent, const Exchanged& part);
+  void contribute_later(std::size_t agent, std::optional<Exchange> part);
   void disconnected(std::size_t agent, LinkId link);
   void watch(std::size_t agent);
   void workers_end(std::size_t agent, Round round, bool well);

@@ -110,13 +110,8 @@ std::string quote(std::string_view text) {
 
 class PmiServer::Machine {
  public:
-  explicit Machine(World world)
-      : world_(std::move(world)),
-        placement_(number_nodes(world_.placement)),
-        mapping_(process_mapping(placement_)),
-        keys_(world_.nodes > 1) {
+  explicit Machine(World world) : world_(std::move(world)), keys_(world_.nodes > 1) {
     for (const int number : world_.ranks) ranks_.push_back({static_cast<int>(ranks_.size()), number});
-    if (world_.nodes == 1) name_key_space(world_.random);
   }
 
   std::vector<PmiAction> step(const PmiEvent& event, Clock::time_point now) {
@@ -135,7 +130,9 @@ class PmiServer::Machine {
 
  private:
   void on(const pmi_event::Start& /*start*/) {
-    if (world_.nodes > 1) actions_.emplace_back(pmi_action::Contribute{0, world_.random});
+    std::string entry = encode_node(world_.ranks, world_.random);
+    if (world_.nodes == 1) return on(pmi_event::Exchanged{0, 0, {std::move(entry)}, true});
+    actions_.emplace_back(pmi_action::Contribute{0, std::move(entry)});
   }
   void on(const pmi_event::Line& line);
   void on(const pmi_event::Garbage& garbage) { cut_off(rank(garbage.slot), concat("it sent ", garbage.why)); }
@@ -154,7 +151,8 @@ class PmiServer::Machine {
 
   // The key space and its exchange.
   [[nodiscard]] bool has_name(Rank& rank, const PmiLine& line);
-  void name_key_space(std::string_view random);
+  void take_entries(const pmi_event::Exchanged& part);
+  void name_key_space();
   void complete_barrier(Rank& last);
   void release_barrier();
 
@@ -173,7 +171,8 @@ class PmiServer::Machine {
   void answer(const Rank& rank, std::string text) { actions_.emplace_back(pmi_action::Answer{rank.slot, text + "\n"}); }
 
   World world_;
-  Placement placement_;
+  std::vector<RankRange> ranges_;  ///< of the nodes so far
+  Placement placement_;            ///< empty until the name of the key space is known
   std::optional<std::string> mapping_;
   std::vector<Rank> ranks_;
   KeySpace keys_;
@@ -292,8 +291,14 @@ bool PmiServer::Machine::has_name(Rank& rank, const PmiLine& line) {
   return false;
 }
 
-void PmiServer::Machine::name_key_space(std::string_view random) {
-  name_ = concat("ddrun-", in_hex(std::as_bytes(std::span(random))));
+void PmiServer::Machine::name_key_space() {
+  const auto placement = place(std::move(ranges_), world_.size);
+  if (world_.random.size() != random_bytes || !placement) {
+    return fail(ranks_.front(), 1, "has no key space: the machines do not agree on the ranks of the world");
+  }
+  placement_ = number_nodes(*placement);
+  mapping_ = process_mapping(placement_);
+  name_ = concat("ddrun-", in_hex(std::as_bytes(std::span(world_.random))));
   for (Rank& rank : ranks_) {
     if (rank.state != State::held) continue;
     enter(rank, State::connected);
@@ -327,12 +332,17 @@ void PmiServer::Machine::release_barrier() {
   }
 }
 
-void PmiServer::Machine::on(const pmi_event::Exchanged& part) {
-  if (part.tag == 0 && name_.empty()) {
-    if (part.first != 0 || part.blobs.empty()) return;
-    if (part.blobs.front().size() == random_bytes) return name_key_space(part.blobs.front());
-    return fail(ranks_.front(), 1, "has no key space: node rank 0 did not name it");
+void PmiServer::Machine::take_entries(const pmi_event::Exchanged& part) {
+  for (int node = part.first; const std::string& blob : part.blobs) {
+    const auto random = decode_node(blob, node, ranges_);
+    if (node == 0) world_.random = random.value_or("");
+    ++node;
   }
+  if (part.last) name_key_space();
+}
+
+void PmiServer::Machine::on(const pmi_event::Exchanged& part) {
+  if (part.tag == 0 && name_.empty() && !has_failed_) return take_entries(part);
   if (!exchanging_ || part.tag != tag_ || has_failed_) return;
   for (std::size_t i = 0; i < part.blobs.size(); ++i) {
     if (keys_.merge(part.blobs[i])) continue;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 
+#include "ddrun/base/bytes.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::pmi {
@@ -23,6 +25,41 @@ bool repeats(const Placement& parts, std::size_t period) {
 }
 
 }  // namespace
+
+std::string encode_node(const std::vector<int>& ranks, std::string_view random) {
+  std::vector<RankRange> ranges;
+  for (const int rank : ranks) {
+    if (ranges.empty() || rank != ranges.back().first + ranges.back().count) ranges.push_back({rank});
+    ++ranges.back().count;
+  }
+  std::string blob;
+  bytes::put(blob, static_cast<std::uint32_t>(ranges.size()));
+  for (const RankRange& range : ranges) {
+    for (const std::int32_t number : {range.first, range.count}) bytes::put(blob, number);
+  }
+  return blob.append(random);
+}
+
+std::optional<std::string_view> decode_node(std::string_view blob, int node, std::vector<RankRange>& all) {
+  bytes::Reader reader(blob);
+  for (auto left = reader.count(2 * sizeof(std::int32_t)); left > 0; --left) {
+    const auto first = reader.number<std::int32_t>();
+    all.push_back({first, reader.number<std::int32_t>(), node});
+  }
+  return reader.ok() ? std::optional(reader.left()) : std::nullopt;
+}
+
+std::optional<Placement> place(std::vector<RankRange> all, int size) {
+  std::sort(all.begin(), all.end(), [](const RankRange& one, const RankRange& two) { return one.first < two.first; });
+  Placement placement;
+  std::int64_t next = 0;
+  for (const auto& [first, count, node] : all) {
+    if (first != next || count <= 0) return std::nullopt;
+    next += count;
+    placement.emplace_back(node, count);
+  }
+  return next == size ? std::optional(std::move(placement)) : std::nullopt;
+}
 
 Placement number_nodes(const Placement& placement) {
   std::map<int, int> numbers;

@@ -191,10 +191,6 @@ void MemberMachine::obey(const Stop& stop) {
   send(Stopped{stop.round});  // OPEN of a round that was never started: nothing runs
 }
 
-void MemberMachine::obey(const PassSignal& pass) {
-  if (pass.round == claim_.round && state_ == MemberState::in_round) tell(pass);
-}
-
 void MemberMachine::on(const FromAgent& message) {
   std::visit(
       [this](const auto& what) {

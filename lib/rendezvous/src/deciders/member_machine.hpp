@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -271,7 +272,11 @@ class MemberMachine {
   void obey(const Start& start);
   void obey(const Stop& stop);
   void obey(const VerdictMessage& verdict) { end(verdict); }
-  void obey(const PassSignal& pass);
+  template <class ForWorkers>
+  requires std::same_as<ForWorkers, PassSignal> || std::same_as<ForWorkers, Exchanged>
+  void obey(const ForWorkers& message) {
+    if (message.round == claim_.round && state_ == MemberState::in_round) tell(message);
+  }
   // The lease.
   void on(const lease::Leader& leader);
   void on(const lease::tell::NoLeader&) { leader_.reset(); }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "causes.hpp"
+#include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/assign_ranks.hpp"
 #include "ddrun/rendezvous/event_text.hpp"
@@ -78,6 +79,7 @@ void RoundMachine::start(std::uint16_t port) {
   job_.started = true;
   job_.succession.note_started();
   started_at_ = job_.now;
+  exchanges_.begin(job_.round, members_.size());
   lost_finished_.reset();
   const Member* own = job_.members.own();
   job_.coordinator_node_rank = own != nullptr && own->in_round() ? own->node_rank : -1;
@@ -140,6 +142,24 @@ void RoundMachine::on(const Member& member, const PassSignal& message) {
   if (job_.state != CoordinatorState::running || message.round != job_.round || !member.in_round() || !may_pass) return;
   for (const Member* other : members_.all()) {
     if (other->part != Part::finished) job_.out.send(other->link, message);
+  }
+}
+
+void RoundMachine::on(const Member& member, const Exchange& message) {
+  const bool may_send = job_.state == CoordinatorState::running && member.part == Part::notified;
+  if (!may_send || message.round != job_.round) return;
+  const auto complete = exchanges_.add(member.node_rank, message);
+  if (!complete) {
+    return stop_permanently({.kind = VerdictKind::launcher_failed,
+                             .exit_code = exit_codes::launcher_failed,
+                             .host = member.host,
+                             .why = complete.error().message},
+                            &member);
+  }
+  for (const Exchanged& part : *complete) {
+    for (const Member* other : members_.all()) {
+      if (other->owes_stopped()) job_.out.send(other->link, part);
+    }
   }
 }
 
@@ -303,6 +323,7 @@ void RoundMachine::stop(Ending ending, int signal) {
   for (const Due due : {Due::opened, Due::skew, Due::admission}) job_.deadlines.clear(due);
   if (!job_.options.single_member) job_.deadlines.arm(Due::stopped, job_.now + job_.stop_timeout());
   ending_ = std::move(ending);
+  exchanges_.begin(0, 0);
   send_stop(job_.succession.must_kill() ? SIGKILL : signal);
 }
 

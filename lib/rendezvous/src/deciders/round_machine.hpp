@@ -12,6 +12,7 @@
 #include "causes.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/rendezvous/messages.hpp"
+#include "exchanges.hpp"
 #include "job.hpp"
 #include "membership.hpp"
 #include "settings.hpp"
@@ -120,6 +121,7 @@ class RoundMachine {
   void on(Member& member, const Succeeded& message);
   void on(Member& member, const Stopped& message);
   void on(const Member& member, const PassSignal& message);
+  void on(const Member& member, const Exchange& message);
 
   /// `gone` was a member, and is removed. `since`: its last sign of life. `broken`: its connection has ended.
   void on_lost(const Member& gone, VerdictMessage cause, Clock::time_point since, bool broken);
@@ -163,6 +165,7 @@ class RoundMachine {
 
   Job& job_;
   RoundMembers members_;
+  Exchanges exchanges_;
   bool any_succeeded_ = false;
   std::string address_;  ///< of node rank 0
   Clock::time_point started_at_;

@@ -43,6 +43,7 @@ void fields(auto& visitor, Is<Pong> auto& pong) { visitor(pong.number, pong.stal
 void fields(auto& visitor, Is<Resume> auto& resume) { visitor(resume.session, resume.received); }
 
 void fields(auto& visitor, Is<PassSignal> auto& pass) { visitor(pass.round, pass.signal); }
+void fields(auto& visitor, Is<Exchange> auto& exchange) { visitor(exchange.round, exchange.tag, exchange.blob); }
 
 void fields(auto& visitor, Is<Welcome> auto& welcome) {
   visitor(welcome.coordinator_host, welcome.heartbeat_ms, welcome.heartbeat_misses, welcome.session, welcome.term);
@@ -70,6 +71,9 @@ void fields(auto& visitor, Is<VerdictMessage> auto& verdict) {
 void fields(auto& visitor, Is<Log> auto& log) { visitor(log.kind, log.text, log.round, log.node_rank, log.host); }
 void fields(auto& visitor, Is<Ping> auto& ping) { visitor(ping.number, ping.received, ping.heard); }
 void fields(auto& visitor, Is<Resumed> auto& resumed) { visitor(resumed.received); }
+void fields(auto& visitor, Is<Exchanged> auto& part) {
+  visitor(part.round, part.tag, part.first, part.blobs, part.last);
+}
 
 using KeyAndValue = Settings::value_type;
 
@@ -129,10 +133,10 @@ struct FieldReader {
 // Types are numbered in the order of the variants.
 constexpr std::uint8_t first_from_agent = 1;
 constexpr std::uint8_t first_from_coordinator = 65;
-constexpr const char* agent_names[] = {"JOIN",  "OPENED", "FAILED", "SUCCEEDED",  "STOPPED",
-                                       "LEAVE", "PONG",   "RESUME", "PASS_SIGNAL"};
-constexpr const char* coordinator_names[] = {"WELCOME", "REFUSED", "WAITING", "OPEN",    "START",      "STOP",
-                                             "VERDICT", "LOG",     "PING",    "RESUMED", "PASS_SIGNAL"};
+constexpr const char* agent_names[] = {"JOIN",  "OPENED", "FAILED", "SUCCEEDED",   "STOPPED",
+                                       "LEAVE", "PONG",   "RESUME", "PASS_SIGNAL", "EXCHANGE"};
+constexpr const char* coordinator_names[] = {"WELCOME", "REFUSED", "WAITING", "OPEN",    "START",       "STOP",
+                                             "VERDICT", "LOG",     "PING",    "RESUMED", "PASS_SIGNAL", "EXCHANGED"};
 template <class Message, class Of, std::size_t index = 0>
 constexpr std::uint8_t type_from(std::uint8_t first) {
   if constexpr (std::same_as<std::variant_alternative_t<index, Of>, Message>) return first + index;

@@ -148,6 +148,8 @@ std::string display_value(const Values& values, const Setting& setting) {
 }
 
 constexpr const char* program_key = "program";
+/// Only where it is on, so that a ddrun that does not know it refuses.
+constexpr const char* mpi_key = "mpi";
 
 /// Of the command line, which tells jobs without an id apart. Empty for a job with an id, whose agents may run
 /// different programs.
@@ -162,8 +164,9 @@ std::string program_fingerprint(const LaunchSpec& spec) {
 
 }  // namespace
 
-Settings join_settings(const LaunchSpec& spec) {
+Settings join_settings(const LaunchSpec& spec, bool serves_pmi) {
   Settings settings{{program_key, program_fingerprint(spec)}};
+  if (serves_pmi) settings.emplace_back(mpi_key, "pmi");
   for (const Setting& setting : table) {
     settings.emplace_back(setting.key, std::visit([](const auto& value) { return text_of(value); }, setting.of(spec)));
   }
@@ -220,11 +223,13 @@ std::string describe_differences(const Settings& ours, const Settings& theirs, A
   for (Values* values : {&our_values, &their_values}) values->erase(program_key);  // same_program()
   // Settings of another version: shown by key.
   const auto plain = [](const std::string& text) { return text.empty() ? std::string("not set") : text; };
+  const auto name = [](const std::string& key) { return key == mpi_key ? "--mpi" : key; };
   for (const auto& [key, value] : our_values) {
-    if (const std::string other = value_of(their_values, key); other != value) note(key, plain(other), plain(value));
+    if (const std::string other = value_of(their_values, key); other != value)
+      note(name(key), plain(other), plain(value));
   }
   for (const auto& [key, value] : their_values) {
-    if (our_values.count(key) == 0 && !value.empty()) note(key, value, "not set");
+    if (our_values.count(key) == 0 && !value.empty()) note(name(key), value, "not set");
   }
   return join(differences, "; ");
 }

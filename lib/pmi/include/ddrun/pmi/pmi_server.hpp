@@ -4,7 +4,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -12,17 +11,13 @@
 
 namespace ddrun::pmi {
 
-/// Consecutive ranks on one node: its node rank and their number.
-using Placement = std::vector<std::pair<int, int>>;
-
 /// One MPI world of a round, as the agent of one machine knows it. A slot is the index of a worker of this machine.
 struct World {
   int size = 1;                ///< ranks of all machines
   std::vector<int> ranks{0};   ///< of each slot; not necessarily consecutive
   std::vector<int> appnums{};  ///< of each slot; 0 for slots that it leaves out
-  Placement placement{};       ///< of the ranks 0, 1, 2 … in this order; a node may come several times
   int nodes = 1;               ///< machines that exchange
-  /// 16 random bytes, of which all machines make the name of the round's key space; of node rank 0, empty elsewhere.
+  /// 16 random bytes, of which all machines make the name of the round's key space: those of node rank 0 count.
   std::string random{};
 };
 

@@ -123,7 +123,14 @@ struct PassSignal {
   std::int32_t signal = 0;  ///< SIGUSR1 or SIGUSR2
   bool operator==(const PassSignal&) const = default;
 };
-using FromAgent = std::variant<Join, Opened, Failed, Succeeded, Stopped, Leave, Pong, Resume, PassSignal>;
+/// A node's part of an exchange between the members of a round: what its MPI ranks tell those of other nodes.
+struct Exchange {
+  Round round = 0;
+  std::uint32_t tag = 0;  ///< from 0, one more with each exchange
+  std::string blob;       ///< opaque to the coordinator
+  bool operator==(const Exchange&) const = default;
+};
+using FromAgent = std::variant<Join, Opened, Failed, Succeeded, Stopped, Leave, Pong, Resume, PassSignal, Exchange>;
 
 // From the coordinator.
 struct Welcome {
@@ -230,8 +237,17 @@ struct Resumed {
   std::uint64_t received = 0;
   bool operator==(const Resumed&) const = default;
 };
-using FromCoordinator =
-    std::variant<Welcome, Refused, Waiting, Open, Start, Stop, VerdictMessage, Log, Ping, Resumed, PassSignal>;
+/// The blobs of consecutive nodes for a tag, once all are there; several of these are those of all nodes.
+struct Exchanged {
+  Round round = 0;
+  std::uint32_t tag = 0;
+  std::uint32_t first = 0;  ///< node rank of the first one
+  std::vector<std::string> blobs;
+  bool last = false;  ///< no further part of this tag follows
+  bool operator==(const Exchanged&) const = default;
+};
+using FromCoordinator = std::variant<Welcome, Refused, Waiting, Open, Start, Stop, VerdictMessage, Log, Ping, Resumed,
+                                     PassSignal, Exchanged>;
 
 template <class... Kinds>
 [[nodiscard]] constexpr bool is_any(const FromCoordinator& message) {

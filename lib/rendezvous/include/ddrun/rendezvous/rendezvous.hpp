@@ -34,8 +34,9 @@ struct WorkersUntil {
 struct RendezvousOptions {
   const LaunchSpec* spec = nullptr;  ///< borrowed
   int local_world_size = 1;
-  std::string host;       ///< label of this machine until the coordinator assigns one
-  std::string full_host;  ///< from the kernel
+  bool serves_pmi = false;  ///< to its workers; the same on all machines
+  std::string host;         ///< label of this machine until the coordinator assigns one
+  std::string full_host;    ///< from the kernel
   std::string version;
   /// For several machines; none: --insecure.
   std::optional<Secret> secret;

@@ -28,7 +28,9 @@ struct CoordinatorLost {
 };
 
 /// What the member of a job tells its agent. VerdictMessage: the job is over, nothing follows. PassSignal: for the
-/// workers of the current round. Waiting: on one machine, for a restart that is decided.
-using ToAgent = std::variant<RoundBegins, StopOrder, VerdictMessage, CoordinatorLost, Log, PassSignal, Waiting>;
+/// workers of the current round. Waiting: on one machine, for a restart that is decided. Exchanged: of the current
+/// round, in the order of tags and node ranks.
+using ToAgent =
+    std::variant<RoundBegins, StopOrder, VerdictMessage, CoordinatorLost, Log, PassSignal, Waiting, Exchanged>;
 
 }  // namespace ddrun::rendezvous

@@ -31,6 +31,7 @@ inline std::vector<rendezvous::FromAgent> messages_of_agent() {
       Pong{4'000'000'000, 33'000, 1'000'000'000'000},
       Resume{"17.a1b2", 12},
       PassSignal{5, 10},
+      Exchange{5, 3, "keys"},
   };
 }
 
@@ -65,6 +66,7 @@ inline std::vector<rendezvous::FromCoordinator> messages_of_coordinator() {
       Ping{4'000'000'000, 1'000'000'000'000, 3'999'999'999},
       Resumed{12},
       PassSignal{5, 10},
+      Exchanged{5, 3, 1, {"keys", ""}, true},
   };
 }
 

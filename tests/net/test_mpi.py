@@ -1,0 +1,76 @@
+"""docs/mpi.md on several hosts: MPICH's ranks are one world, and those of a host share its memory."""
+
+import os
+import sys
+
+from jobs import JobTest, SECRET
+from netcase import DDRUN, HERE, main
+
+sys.path.insert(0, str(HERE.parent / "torch"))
+import harness  # noqa: E402
+
+
+def segments():
+    return {name for name in os.listdir("/dev/shm") if name.startswith(("mpich_shm_", "mpich_vci_"))}
+
+
+class Mpi(JobTest):
+    hosts = 2
+
+    @classmethod
+    def setUpClass(cls):
+        class Needed(harness.TorchTest):
+            needs = ("mpi4py",)
+        Needed.setUpClass()  # skips where it is not
+        super().setUpClass()
+
+    def setUp(self):
+        super().setUp()
+        before = segments()
+        self.addCleanup(lambda: self.assertLessEqual(segments(), before, "names that were left in /dev/shm"))
+
+    def ranks(self, *options, mode="", counts=(2, 2), mpi=("--mpi", "--mpi")):
+        return [host.start([DDRUN, "--nnodes=2", f"--nproc-per-node={count}", f"--rdzv-endpoint=h1:{29400}",
+                            f"--rdzv-id=mpi{self.number}", "--label=none", "--shutdown-timeout=5", choice, *options,
+                            harness.script("mpi_ranks.py"), *([mode] if mode else [])],
+                           env={"DDRUN_SECRET": SECRET, "PATH": f"{harness.VENV}/bin:/usr/bin:/bin"})
+                for host, count, choice in zip(self.bed.hosts, counts, mpi)]
+
+    def ended(self, jobs, code):
+        for job in jobs:
+            self.assertEqual(job.wait(100), code, self.said())
+        return [sorted(job.out.splitlines()) for job in jobs]
+
+    def test_one_world_with_as_many_ranks_as_each_host_has(self):
+        for counts in ((2, 2), (1, 3)):
+            with self.subTest(counts=counts):
+                lines = self.ended(self.ranks(counts=counts), 0)
+                for count, of_host in zip(counts, lines):
+                    self.assertEqual(of_host, [f"size 4 sum 10 local {count} machines 2 attempt 0"] * count, self.said())
+
+    def test_a_restart_is_a_new_world(self):
+        lines = self.ended(self.ranks("--max-restarts=1", mode="fail once"), 0)
+        for of_host in lines:
+            self.assertEqual(of_host, [f"size 4 sum 10 local 2 machines 2 attempt {i}" for i in (0, 0, 1, 1)], self.said())
+
+    def test_an_abort_ends_it_everywhere(self):
+        jobs = self.ranks(mode="abort37")
+        self.ended(jobs, 37)
+        for job in jobs:
+            self.assertIn("rank 1 called MPI_Abort(37)", job.err, self.said())
+
+    def test_a_rank_that_others_wait_for_on_another_host(self):
+        jobs = self.ranks("--exit-skew=1", mode="early", counts=(1, 1))
+        self.ended(jobs, 124)
+        self.assertIn("workers on h1 still ran 1 s after the first node had finished", jobs[0].err, self.said())
+
+    def test_hosts_that_do_not_agree(self):
+        jobs = self.ranks("--join-timeout=5", mpi=("--mpi", "--mpi=none"))
+        self.ended(jobs[1:], 125)
+        self.assertIn("--mpi is not set, but pmi there", jobs[1].err)
+        self.ended(jobs[:1], 125)
+        self.assertIn("--mpi is not set there, pmi here", jobs[0].err)
+
+
+if __name__ == "__main__":
+    main()
