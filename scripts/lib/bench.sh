@@ -5,12 +5,12 @@
 bench_helpers() {
   local dir=$1 sources=$root/tests/bench name flags
   shift
-  [ $# -gt 0 ] || set -- timed worker bare store_load agents_load roofline
+  [ $# -gt 0 ] || set -- timed worker bare store_load agents_load pmi_rank roofline
   mkdir -p "$dir"
   for name in "$@"; do
     local files=("$sources/$name.cpp") libraries=()
     case $name in
-      timed) flags=-O2 ;;
+      timed | pmi_rank) flags=-O2 ;;
       worker)
         flags="-O2 -nostdlib -static -ffreestanding -fno-builtin -fno-exceptions -fno-stack-protector -fno-pie -no-pie"
         ;;
@@ -33,12 +33,13 @@ bench_mpi_workers() {
   local dir=$1 mpi
   mkdir -p "$dir"
   for mpi in openmpi mpich; do
-    rm -f "$dir/bench_mpi_$mpi"
+    rm -f "$dir/bench_mpi_$mpi" "$dir/bench_hello_$mpi"
     command -v "mpicc.$mpi" >/dev/null || continue
     # A file and not its input: Open MPI's compiler adds its flags only where a file is named.
     "mpicc.$mpi" -E "$root/tests/bench/mpi_collective.c" >/dev/null 2>&1 || continue
     "mpicc.$mpi" -std=c11 -D_GNU_SOURCE -O3 -Wall -Wextra "$root/tests/bench/mpi_collective.c" \
       -o "$dir/bench_mpi_$mpi" || return
+    "mpicc.$mpi" -O2 "$root/tests/torch/scripts/mpi_hello.c" -o "$dir/bench_hello_$mpi" || return
   done
 }
 

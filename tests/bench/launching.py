@@ -1,4 +1,4 @@
-"""How fast workers start: launch-noop-8, launch-1000, launch-10k-flat, create-reap-5000."""
+"""How fast workers start: launch-noop-8, launch-1000, launch-10k-flat, create-reap-5000; mpi-start."""
 
 import multiprocessing
 import os
@@ -6,7 +6,7 @@ import statistics
 import subprocess
 import time
 
-from measuring import Comparison, compare, in_turn, raise_descriptor_limit
+from measuring import Comparison, Failure, Skip, compare, in_turn, raise_descriptor_limit
 
 
 def launch_noop_8(bench, note):
@@ -82,6 +82,34 @@ def launch_10k_flat(bench, note):
     ratio = statistics.median(samples["ddrun"]) / statistics.median(samples["small"])
     return [Comparison("launch-10k-flat", f"per worker, {large} workers", samples["ddrun"], f"ddrun, {small} workers",
                        samples["small"], 1.3, 2, at_most=True, ratio=ratio, scale=1e6, unit="us")]
+
+
+def mpi_start(bench, note):
+    """The whole command: 4 ranks of MPICH that begin, sum and end, and 128 that only speak PMI-1. A session for each
+    rank on both sides, so that the scheduler groups them alike."""
+    hello = os.path.join(bench.helpers, "bench_hello_mpich")
+    fake = os.path.join(bench.helpers, "bench_pmi_rank")
+    bench.hydra_command(1)
+    if not os.path.exists(hello):
+        raise Skip("libmpich-dev is not installed (scripts/setup --rivals)")
+    def whole(command, count, said):
+        def once():
+            output = os.path.join(bench.scratch, "mpi-start.out")
+            seconds = bench.run(command, output=output)["seconds"]
+            with open(output, encoding="ascii") as lines:
+                found = lines.read().splitlines().count(said)
+            if found != count:
+                raise Failure(f"{found} of {count} ranks have said {said!r}")
+            return seconds
+        return once
+    rows = []
+    for count, program, said, goal, floor in ((4, hello, "size 4 sum 4", 1, 0.95), (128, fake, "size 128", 2, 1.5)):
+        samples, trouble = in_turn({
+            "ddrun": (bench.count(21, 2), whole(bench.ddrun_command(count, program, options=["--mpi", "--label=none"]), count, said)),
+            "hydra": (bench.count(21, 2), whole(bench.hydra_command(count, "setsid", program), count, said)),
+        }, note)
+        rows += compare("mpi-start", f"{count} ranks", samples, trouble, {"hydra": (goal, floor)}, scale=1e3, unit="ms")
+    return rows
 
 
 def python_fork(count):

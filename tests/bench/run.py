@@ -28,6 +28,7 @@ BENCHMARKS = {
     "launch-noop-8": launching.launch_noop_8,
     "launch-1000": launching.launch_1000,
     "launch-10k-flat": launching.launch_10k_flat,
+    "mpi-start": launching.mpi_start,
     "restart-local": restarting.restart_local,
     "log-mux": restarting.log_mux,
     "fold": restarting.fold,

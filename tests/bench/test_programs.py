@@ -11,6 +11,7 @@ import tempfile
 import unittest
 
 import gpu_reducing
+import launching
 import measuring
 import preloading
 import reducing
@@ -19,7 +20,7 @@ import run
 from calling import Sizes
 
 ROOT = os.path.join(measuring.HERE, "..", "..")
-BUILD = 'set -eu; root=$1; . "$root/scripts/lib/bench.sh"; bench_helpers "$2" timed worker roofline; bench_mpi_workers "$2"'
+BUILD = 'set -eu; root=$1; . "$root/scripts/lib/bench.sh"; bench_helpers "$2" timed worker pmi_rank roofline; bench_mpi_workers "$2"'
 SMALL = (Sizes(8, 64, 8, 3), Sizes(4096, 4096, 2, 2))
 DDRUN, FAKE_GPU, LINK = sys.argv[1:4]
 HELPERS = unittest.enterModuleContext(tempfile.TemporaryDirectory(prefix="ddrun-bench-helpers-"))
@@ -72,6 +73,12 @@ class Programs(Measured):
         rows = self.measured(restarting.fold, size=100_000)
         self.assertEqual([row.quantity.split(",")[0] for row in rows], ["equal lines", "different lines"])
         self.assertTrue(all(row.ratio > 0 for row in rows), rows)
+
+    def test_mpi_ranks(self):
+        if not os.path.exists(os.path.join(HELPERS, "bench_hello_mpich")):
+            self.skipTest("libmpich-dev is not installed")
+        rows = self.measured(launching.mpi_start)
+        self.assertEqual([(row.quantity, row.rival) for row in rows], [("4 ranks", "hydra"), ("128 ranks", "hydra")])
 
     def test_all_reduce(self):
         rows = self.measured(reducing.allreduce, spans=SMALL)

@@ -1,7 +1,7 @@
 // A node's blobs, its batch of puts and its ranks: any bytes.
 //
-// Checks: what is decoded could have been put, and gives the same bytes when it is encoded again. Ranks that make a world
-// are each on one node.
+// Checks: what is decoded could have been put, and gives the same bytes when it is encoded again. Ranks that make a
+// world are each on one node.
 #include <algorithm>
 #include <cstdint>
 #include <string>

@@ -48,6 +48,12 @@ class Mpi(JobTest):
                 for count, of_host in zip(counts, lines):
                     self.assertEqual(of_host, [f"size 4 sum 10 local {count} machines 2 attempt 0"] * count, self.said())
 
+    def test_a_linked_program_needs_no_option(self):
+        program = harness.mpi_program(self.bed.dir)
+        jobs = [host.start([DDRUN, *self.options(), "--label=none", program], env={"DDRUN_SECRET": SECRET})
+                for host in self.bed.hosts]
+        self.assertEqual(self.ended(jobs, 0), [["size 4 sum 4"] * 2] * 2, self.said())
+
     def test_a_restart_is_a_new_world(self):
         lines = self.ended(self.ranks("--max-restarts=1", mode="fail once"), 0)
         for of_host in lines:

@@ -6,6 +6,7 @@ Needs nothing but the standard library, so that importing it costs nothing; only
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -29,6 +30,13 @@ running.FIRST_IN_PATH[:] = [str(VENV / "bin")]
 def script(name):
     """The path of a worker script in tests/torch/scripts."""
     return str(SCRIPTS / name)
+
+
+def mpi_program(folder, compiler=VENV / "bin/mpicc"):
+    """scripts/mpi_hello.c, compiled into this folder: linked with the compiler's MPI."""
+    library = compiler.parent.parent / "lib"
+    subprocess.run([compiler, script("mpi_hello.c"), "-o", folder / "hello", f"-Wl,-rpath,{library}"], check=True)
+    return str(folder / "hello")
 
 
 def run_ddrun(args, **options):

@@ -2,25 +2,8 @@
 
 import os
 import signal
-import subprocess
 
-from harness import DDRUN, PYTHON, VENV, Running, TorchTest, main, run_ddrun, script, wait_until
-
-HELLO = r"""
-#include <mpi.h>
-#include <stdio.h>
-int main(int argc, char** argv) {
-  int rank, size, one = 1, sum = 0;
-  MPI_Init(&argc, &argv);
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-  printf("size %d sum %d\n", size, sum);
-  MPI_Finalize();
-  return 0;
-}
-"""
-
+from harness import DDRUN, PYTHON, Running, TorchTest, main, mpi_program, run_ddrun, script, wait_until
 
 def segments():
     return {name for name in os.listdir("/dev/shm") if name.startswith(("mpich_shm_", "mpich_vci_"))}
@@ -47,12 +30,10 @@ class Mpi(TorchTest):
                     self.assertEqual((result.code, result.err), (0, ""))
 
     def test_a_linked_program_needs_no_option(self):
-        program = self.tmp / "hello"
-        (self.tmp / "hello.c").write_text(HELLO)
-        subprocess.run([VENV / "bin/mpicc", self.tmp / "hello.c", "-o", program, f"-Wl,-rpath,{VENV}/lib"], check=True)
-        result = run_ddrun(["-n3", "--label=none", str(program)])
+        program = mpi_program(self.tmp)
+        result = run_ddrun(["-n3", "--label=none", program])
         self.assertEqual(result.out.splitlines(), ["size 3 sum 3"] * 3, result.err)
-        alone = run_ddrun(["-n2", "--mpi=none", "--label=none", str(program)])
+        alone = run_ddrun(["-n2", "--mpi=none", "--label=none", program])
         self.assertEqual(alone.out.splitlines(), ["size 1 sum 1"] * 2, alone.err)
 
     def test_abort_is_the_cause(self):
