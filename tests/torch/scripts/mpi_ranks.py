@@ -1,6 +1,7 @@
 """A rank of an MPI world that prints what it sees, and then ends as MODE says."""
 import os
 import sys
+import time
 
 mode = sys.argv[1] if len(sys.argv) > 1 else ""
 RANK = int(os.environ["RANK"])
@@ -28,4 +29,5 @@ if mode == "finalize then leave":
     MPI.Finalize()
     if RANK == 1:
         os._exit(0)
+    time.sleep(float(os.environ.get("DDRUN_TEST_WORK", "0")))
     print("worked on", flush=True)
