@@ -129,6 +129,17 @@ void note_small_shm(const LaunchSpec& spec, int workers) {
                             "; NCCL and DataLoader workers need more: docker run --shm-size=8g, or --ipc=host"));
 }
 
+/// The Python file that the workers run, also as `python train.py` and `-m mpi4py train.py`; else the program's path.
+std::string script_of(const Preparation& prepared) {
+  const auto& [kind, name, args, no_python] = prepared.command;
+  const bool by_name = kind == ProgramKind::executable ? name.find("python", name.rfind('/') + 1) != std::string::npos
+                                                       : kind == ProgramKind::python_module && name == "mpi4py";
+  const auto script = std::find_if(args.begin(), args.end(), [](const auto& word) { return word.ends_with(".py"); });
+  if (by_name && script != args.end()) return *script;
+  if (kind == ProgramKind::python_module) return concat(join(split(name, '.'), "/"), ".py");
+  return kind == ProgramKind::executable ? prepared.program : name;
+}
+
 /// Whether PMI-1 is served. Without an MPI launcher each worker of another MPI program is rank 0 of 1: a wrong result
 /// without an error.
 Result<bool> serves_pmi(const LaunchSpec& spec, const Preparation& prepared) {
@@ -140,17 +151,20 @@ Result<bool> serves_pmi(const LaunchSpec& spec, const Preparation& prepared) {
     return true;
   }
   const bool several = prepared.local_world_size > 1 || spec.rendezvous.several_machines();
-  if (spec.mpi == Mpi::none || !several || prepared.command.kind != ProgramKind::executable) return false;
+  if (spec.mpi == Mpi::none || !several) return false;
   if (spec.keep_scheduler_env && (prepared.parent.find("PMI_RANK") || prepared.parent.find("PMIX_RANK"))) return false;
   const std::string library = worker_env::linked_mpi(
       prepared.program.starts_with('/') ? prepared.program : concat(prepared.directory, "/", prepared.program));
-  if (library.empty()) return false;
   // Open MPI's is libmpi.so.40; MPICH's and Intel's libraries end in .12.
   if (!spec.keep_scheduler_env && library.ends_with(".12")) return true;
-  if (spec.rendezvous.node_rank.value_or(0) == 0) {
+  if (spec.rendezvous.node_rank.value_or(0) != 0) return false;
+  const std::string script = script_of(prepared);
+  if (!library.empty()) {
     say(Level::warning,
         concat(spec.program.name, " is an MPI program (it needs ", library,
                "), and ddrun does not serve MPI: each worker will be rank 0 of 1; start it with mpirun or srun"));
+  } else if (worker_env::imports_mpi4py(script, prepared.directory)) {
+    say(Level::warning, concat(script, " imports mpi4py, and MPI is off: each worker will be rank 0 of 1; give --mpi"));
   }
   return false;
 }

@@ -231,7 +231,7 @@ std::optional<std::uint64_t> offset_of(const std::vector<Elf64_Phdr>& headers, s
   return std::nullopt;
 }
 
-/// Open MPI's and Intel's libmpi.so.40, MPICH's libmpich.so.12, libmpi_cxx.so.40, libmpi_gnu_112.so.12 ...
+/// Open MPI's libmpi.so.40, MPICH's and Intel's libmpi.so.12, libmpich.so.12, libmpi_cxx.so.40, libmpi_gnu_112.so.12.
 bool is_mpi(std::string_view library) {
   for (const std::string_view start : {"libmpi.so", "libmpich", "libmpi_", "libmpicxx", "libmpifort"}) {
     if (library.starts_with(start)) return true;

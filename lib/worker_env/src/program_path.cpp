@@ -59,6 +59,15 @@ bool is_file(const std::string& file) {
   return ::stat(file.c_str(), &info) == 0 && S_ISREG(info.st_mode);
 }
 
+/// A script's first 16 KiB; empty if it cannot be read.
+std::string script_head(const std::string& file) {
+  const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  std::string head(16 * 1024, '\0');
+  const ssize_t size = fd ? ::pread(fd.get(), head.data(), head.size(), 0) : -1;
+  head.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
+  return head;
+}
+
 /// The name nearest to `wanted` for which `is_usable` holds in one of `directories`; else empty.
 template <class Usable>
 std::string near_name(const std::vector<std::string>& directories, const std::string& wanted,
@@ -283,12 +292,28 @@ Result<std::string> find_script(std::string_view name, const std::string& cwd) {
   return file;
 }
 
+bool imports_mpi4py(std::string_view name, const std::string& cwd) {
+  std::string head = script_head(from_directory(name, cwd));
+  // Strings over several lines are cut out.
+  for (std::size_t at = 0; (at = std::min(head.find("\"\"\"", at), head.find("'''", at))) != std::string::npos;) {
+    const std::size_t end = head.find(head.substr(at, 3), at + 3);
+    head.erase(at, end == std::string::npos ? end : end - at + 3);
+  }
+  for (char& c : head) c = c == ',' || c == '\t' || c == '\r' ? ' ' : c;
+  for (const std::string& line : split(head, '\n')) {
+    std::vector<std::string> words = split(line.substr(0, line.find_first_of("#;")), ' ');
+    std::erase(words, "");
+    if (words.size() < 2 || (words[0] != "import" && words[0] != "from")) continue;
+    if (words[0] == "from") words.resize(2);
+    for (std::string& module : words) module.erase(std::min(module.find('.'), module.size()));
+    if (std::find(words.begin() + 1, words.end(), "mpi4py") != words.end()) return true;
+  }
+  return false;
+}
+
 std::string script_runner(std::string_view name, const std::string& cwd) {
   const std::string file = from_directory(name, cwd);
-  const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  std::string head(16 * 1024, '\0');
-  const ssize_t size = fd ? ::pread(fd.get(), head.data(), head.size(), 0) : -1;
-  head.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
+  const std::string head = script_head(file);
   if (concat("\n", head).find("\n# /// script") != std::string::npos) return "uv run";
   const bool other = head.starts_with("#!") && head.substr(0, head.find('\n')).find("python") == std::string::npos;
   return other && is_program(file) ? "--no-python" : "";

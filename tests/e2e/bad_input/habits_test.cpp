@@ -105,6 +105,36 @@ TEST_CASE("An MPI program is warned about once as long as ddrun cannot serve it"
   CHECK(count(outcome.err, "start it with mpirun or srun") == warnings);
 }
 
+TEST_CASE("A script that imports mpi4py is warned about unless MPI is chosen") {
+  const TemporaryDirectory dir;
+  const std::string import = "#!/usr/bin/env python3\nimport mpi4py\n";
+  dir.file("train.py", import, 0644);
+  dir.file("train", import, 0755);
+  dir.file("part/one.py", import, 0644);
+  dir.file("mpi4py.py", "", 0644);
+  const auto [words, script] = GENERATE(table<Words, std::string>({
+      {{"-n", "2", "train.py"}, "train.py"},
+      {{"-n", "2", "--run-path", "train.py"}, "train.py"},
+      {{"-n", "2", "./train"}, "./train"},
+      {{"-n", "2", "python3", "-u", "train.py"}, "train.py"},
+      {{"-n", "2", "-m", "part.one"}, "part/one.py"},
+      {{"-n", "2", "-m", "mpi4py", "train.py"}, "train.py"},
+      {{"-n", "1", "train.py"}, ""},
+      {{"-n", "2", "--mpi=none", "train.py"}, ""},
+      {{"-n", "2", "cat", "train.py"}, ""},
+  }));
+  RunOptions options;
+  options.directory = dir.path();
+  const auto outcome = finish(command(words), options);
+  CAPTURE(words);
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(outcome.err == (script.empty() ? ""
+                                       : "ddrun: warning: " + script +
+                                             " imports mpi4py, and MPI is off: each "
+                                             "worker will be rank 0 of 1; give --mpi\n"));
+}
+
 TEST_CASE("Workers get the variables of a file") {
   const TemporaryDirectory dir;
   dir.file(".env", "# made on Windows\r\nexport A=1 # one\r\nB=\"x\\ty\"\r\nC='$A'\r\n");

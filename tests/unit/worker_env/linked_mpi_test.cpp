@@ -10,6 +10,7 @@
 
 using namespace ddrun;
 using test::TemporaryDirectory;
+using worker_env::imports_mpi4py;
 using worker_env::linked_mpi;
 
 namespace {
@@ -113,4 +114,39 @@ TEST_CASE("an invalid ELF file needs no MPI and is read safely") {
     for (int change = 0; change < 3; ++change) bad[random() % bad.size()] = static_cast<char>(random());
     needed(bad);
   }
+}
+
+TEST_CASE("a Python script that imports mpi4py is recognised by its lines") {
+  const TemporaryDirectory dir;
+  const auto imports = [&](const std::string& text) {
+    dir.file("t.py", text);
+    return imports_mpi4py("./t.py", dir.path());
+  };
+  const std::string cut(16UL * 1024, '\n');
+  const auto [text, expected] = GENERATE_COPY(table<std::string, bool>({
+      {"import mpi4py", true},
+      {"import mpi4py.MPI as mpi\n", true},
+      {"from mpi4py import MPI\n", true},
+      {"from\tmpi4py.util  import pkl5  # fast\n", true},
+      {"import sys,  mpi4py\r\nx()\r\n", true},
+      {"import mpi4py; mpi4py.rc.initialize = False\n", true},
+      {"\"\"\"Trains.\"\"\"\ntry:\n\tfrom mpi4py import MPI\nexcept ImportError:\n\tpass\n", true},
+      {"'''\nimport os\n'''\nif rank:\n    import mpi4py\n", true},
+      {cut.substr(14) + "import mpi4py\n", true},
+      {cut + "import mpi4py\n", false},
+      {"", false},
+      {"import os\n# import mpi4py\n", false},
+      {"import os  # and not mpi4py\n", false},
+      {"print('import mpi4py')\n", false},
+      {"from mine import a, mpi4py\n", false},
+      {"import mpi4pyx, mine.mpi4py\n", false},
+      {"mpi4py = None\nimport_mpi4py()\nfrom\nimport\n", false},
+      {"\"\"\"Usage:\nfrom mpi4py import MPI\n\"\"\"\nimport os\n", false},
+      {"x = '''\nimport mpi4py\n'''\n", false},
+      {"'''\nimport mpi4py\n", false},
+  }));
+  CAPTURE(text);
+  CHECK(imports(text) == expected);
+  CHECK_FALSE(imports_mpi4py("none.py", dir.path()));
+  CHECK_FALSE(imports_mpi4py(dir.path(), "/"));
 }

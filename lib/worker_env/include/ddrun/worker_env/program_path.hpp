@@ -50,6 +50,9 @@ struct PythonChoice {
 /// are read, not its libraries. Reads a few hundred bytes; blocks on the file system.
 [[nodiscard]] std::string linked_mpi(const std::string& file);
 
+/// Whether a line in a Python script's first 16 KiB imports mpi4py; false if it cannot be read. As find_script().
+[[nodiscard]] bool imports_mpi4py(std::string_view name, const std::string& cwd);
+
 /// The value used if PATH is not set.
 inline constexpr std::string_view default_path = "/usr/local/bin:/usr/bin:/bin";
 
