@@ -75,6 +75,24 @@ class Mpi(TorchTest):
                 wait_until(lambda: not job.processes(), what=job.output)  # noqa: B023
                 self.assertNotEqual(job.wait().code, 0)
 
+    def test_a_ddrun_in_a_worker_is_a_job_apart(self):
+        inner = [DDRUN, "--label=none", "-n2"]
+        mpi = run_ddrun(["--mpi", "-n2", "--label=none", *inner, "--mpi", script("mpi_ranks.py")])
+        self.assertEqual(mpi.out.splitlines(), ["size 2 sum 3 local 2 attempt 0"] * 4, mpi.err)
+        other = run_ddrun(["--mpi", "-n2", "--label=none", *inner, "sh", "-c", "echo $LOCAL_RANK$PMI_PORT$PMI_ID$PMI_RANK"])
+        self.assertEqual(sorted(other.out.splitlines()), ["0", "0", "1", "1"], other.err)
+
+    def test_mpiexec_in_a_worker_is_seen(self):
+        code = "from mpi4py import MPI; print(f'{MPI.COMM_WORLD.allreduce(1)}\\n', end='')"
+        for mpi in ("pmi", "none"):
+            with self.subTest(mpi=mpi):
+                mpiexec = [f"--mpi={mpi}", "-n1", "--label=none", str(VENV / "bin/mpiexec"), "-n", "2"]
+                ranks = run_ddrun([*mpiexec, PYTHON, "-c", code])
+                self.assertEqual(ranks.out.split(), ["2", "2"], ranks.err)
+                refused = run_ddrun([*mpiexec, DDRUN, "true"])
+                self.assertNotEqual(refused.code, 0)
+                self.assertIn("mpirun started 2 ddruns, 2 of them here", refused.err)
+
     def test_nobody_asked(self):
         result = run_ddrun(["--mpi", "-n2", "true"])
         self.assertEqual(result.code, 0)

@@ -213,6 +213,16 @@ Result<Detected> detect(const Environment& variables, const ReadFile& read_file,
   if (how == "none") return Detected{};
   const bool automatic = how == "auto";
   if (automatic && is_worker(variables)) {
+    // ddrun's workers inherit no MPI launcher's ranks: the worker has started that one. With --keep-scheduler-env it
+    // may be the job's own launcher, which has counted the same machines.
+    for (const std::string_view launcher : {"openmpi", "mpich"}) {
+      if (!variables.has("DDRUN_ROUND")) break;
+      auto inner = detect(variables, read_file, machine, launcher);
+      const bool outer = inner && inner->nodes && inner->node_rank &&
+                         variables.get("GROUP_WORLD_SIZE") == shown(inner->nodes->value) &&
+                         variables.get("GROUP_RANK") == shown(inner->node_rank->value);
+      if (!outer && (inner || inner.error().code != Errc::not_found)) return inner;
+    }
     Detected nothing;
     nothing.evidence.push_back({"worker", std::string(variables.get("LOCAL_RANK").value_or("")), "LOCAL_RANK",
                                 "nothing: ddrun was started by a worker of another job"});

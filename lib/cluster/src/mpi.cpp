@@ -47,7 +47,10 @@ DetectResult find_mpi(const DetectContext& context, const MpiVariables& names) {
 DetectResult find_open_mpi(const DetectContext& context) { return find_mpi(context, open_mpi); }
 
 DetectResult find_mpich(const DetectContext& context) {
-  auto found = find_mpi(context, mpich);
+  // A worker of `ddrun --mpi` has PMI_PORT; a launcher that it starts leaves that and adds PMI_FD.
+  const Environment& variables = context.variables;
+  const bool of_ddrun = variables.has("DDRUN_ROUND") && variables.has("PMI_PORT") && !variables.has("PMI_FD");
+  auto found = of_ddrun ? DetectResult(std::nullopt) : find_mpi(context, mpich);
   if (!found || *found) return found;
   return find_mpi(context, mvapich);
 }

@@ -375,6 +375,36 @@ TEST_CASE("a worker of another job is no agent of it") {
   CHECK(override_of(found.evidence, "worker") == "nothing: ddrun was started by a worker of another job");
 }
 
+TEST_CASE("a worker's MPI launcher counts, and not the variables of its job") {
+  const Lines worker = {"TORCHELASTIC_RUN_ID=x", "LOCAL_RANK=1", "RANK=1",
+                        "WORLD_SIZE=2",          "GROUP_RANK=0", "GROUP_WORLD_SIZE=1"};
+  const Lines of_ddrun = worker + Lines{"DDRUN_ROUND=1"};
+  const Lines served = {"PMI_PORT=127.0.0.1:40123", "PMI_ID=1135723516"};
+  const Lines ranks = {"PMI_RANK=1", "PMI_SIZE=2", "MPI_LOCALRANKID=1", "MPI_LOCALNRANKS=2"};
+  const Lines agents = {"PMI_RANK=1", "PMI_SIZE=2", "MPI_LOCALRANKID=0", "MPI_LOCALNRANKS=1"};
+  const Lines open_mpi = {"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_LOCAL_SIZE=2"};
+  const Lines mvapich = {"MV2_COMM_WORLD_RANK=1", "MV2_COMM_WORLD_SIZE=2", "MV2_COMM_WORLD_LOCAL_SIZE=2"};
+  const Lines horovod = {"HOROVOD_CROSS_RANK=0", "HOROVOD_CROSS_SIZE=1", "HOROVOD_LOCAL_SIZE=2"};
+  const auto [variables, scheme] = GENERATE_COPY(table<Lines, std::string>({
+      {of_ddrun + served + ranks, ""},  // --mpi
+      {of_ddrun + served + agents, ""},
+      {of_ddrun + served + ranks + Lines{"PMI_FD=7"}, "MPICH"},  // mpiexec in a worker of it
+      {of_ddrun + served + agents + Lines{"PMI_FD=7"}, "MPICH"},
+      {of_ddrun + served + ranks + open_mpi, "Open MPI"},
+      {of_ddrun + served + ranks + mvapich, "MVAPICH2"},
+      {of_ddrun + ranks + Lines{"PMI_FD=7"}, "MPICH"},
+      {of_ddrun + open_mpi, "Open MPI"},
+      {slurm_step + of_ddrun + open_mpi, "Open MPI"},
+      // With --keep-scheduler-env a worker has those that started its job.
+      {of_ddrun + Lines{"PMI_FD=7", "PMI_RANK=0", "PMI_SIZE=1", "MPI_LOCALNRANKS=1"}, ""},
+      {of_ddrun + horovod, ""},
+      {worker + ranks, ""},  // torchrun's
+  }));
+  CAPTURE(variables);
+  CHECK(detect_in({variables}).scheme == scheme);
+  CHECK(refusal_of({of_ddrun + served + ranks, {}, {}, "mpich"}).starts_with("--env-detect=mpich: nothing of it"));
+}
+
 TEST_CASE("two schedulers that disagree are an error that names both") {
   Scenario scenario{slurm_script + Lines{"PBS_ENVIRONMENT=PBS_BATCH", "PBS_JOBID=9", "PBS_NODEFILE=/f"}, {"n1", {}, 1}};
   scenario.files["/f"] = "n1\nn2\n";
