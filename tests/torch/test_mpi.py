@@ -3,7 +3,7 @@
 import os
 import signal
 
-from harness import DDRUN, PYTHON, Running, TorchTest, main, mpi_program, run_ddrun, script, wait_until
+from harness import DDRUN, PYTHON, VENV, Running, TorchTest, main, mpi_program, run_ddrun, script, wait_until
 
 def segments():
     return {name for name in os.listdir("/dev/shm") if name.startswith(("mpich_shm_", "mpich_vci_"))}
@@ -78,7 +78,7 @@ class Mpi(TorchTest):
     def test_a_ddrun_in_a_worker_is_a_job_apart(self):
         inner = [DDRUN, "--label=none", "-n2"]
         mpi = run_ddrun(["--mpi", "-n2", "--label=none", *inner, "--mpi", script("mpi_ranks.py")])
-        self.assertEqual(mpi.out.splitlines(), ["size 2 sum 3 local 2 attempt 0"] * 4, mpi.err)
+        self.assertEqual(mpi.out.splitlines(), ["size 2 sum 3 local 2 machines 1 attempt 0"] * 4, mpi.err)
         other = run_ddrun(["--mpi", "-n2", "--label=none", *inner, "sh", "-c", "echo $LOCAL_RANK$PMI_PORT$PMI_ID$PMI_RANK"])
         self.assertEqual(sorted(other.out.splitlines()), ["0", "0", "1", "1"], other.err)
 
