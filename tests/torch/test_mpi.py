@@ -1,9 +1,12 @@
 """docs/mpi.md: real MPICH and mpi4py under --mpi. Each case checks the size of the world: N singletons succeed, too."""
 
 import os
+import shutil
 import signal
 
 from harness import DDRUN, PYTHON, VENV, Running, TorchTest, main, mpi_program, run_ddrun, script, wait_until
+from documents import DOCS
+
 
 def segments():
     return {name for name in os.listdir("/dev/shm") if name.startswith(("mpich_shm_", "mpich_vci_"))}
@@ -92,6 +95,13 @@ class Mpi(TorchTest):
                 refused = run_ddrun([*mpiexec, DDRUN, "true"])
                 self.assertNotEqual(refused.code, 0)
                 self.assertIn("mpirun started 2 ddruns, 2 of them here", refused.err)
+
+    def test_torch_over_mpi4py(self):
+        for file in (DOCS.parent / "configs/mpi_backend.py", script("mpi_backend_ranks.py")):
+            shutil.copy(file, self.tmp)
+        result = run_ddrun(["--mpi", "-n2", "--label=none", "mpi_backend_ranks.py"], cwd=self.tmp)
+        self.assertEqual(result.out.splitlines(), ["right on 2"] * 2, result.err)
+        self.assertEqual((result.code, result.err), (0, ""))
 
     def test_nobody_asked(self):
         result = run_ddrun(["--mpi", "-n2", "true"])
