@@ -55,7 +55,9 @@ void JobMpi::step(const pmi::PmiEvent& event) {
   if (!server_) return;
   auto actions = server_->step(event, Clock::now());
   // Before the answer that names the key space.
-  if (!std::holds_alternative<pmi::pmi_event::Line>(event)) job_.context.shared->set_mpi_segments(server_->segments());
+  const auto* const exchanged = std::get_if<pmi::pmi_event::Exchanged>(&event);
+  const bool may_be_named = std::holds_alternative<pmi::pmi_event::Start>(event) || (exchanged && exchanged->tag == 0);
+  if (may_be_named) job_.context.shared->set_mpi_segments(server_->segments());
   was_used_ = was_used_ || server_->was_used();
   if (const auto at = server_->next_deadline()) deadline_.set(*at, [this] { step(pmi::pmi_event::TimeIsUp{}); });
   else deadline_.cancel();

@@ -182,7 +182,8 @@ void JobRecord::add_attempt(const GroupMachine& machine, WorkerGroup& group, con
   for (const bool killed : {true, false}) {
     for (WorkerEnd& end : attempt.workers) {
       const auto* signaled = std::get_if<Signaled>(&end.status);
-      if (end.success || end.stopped_by_ddrun || (signaled != nullptr && signaled->signal == SIGKILL) != killed)
+      if (end.success || end.stopped_by_ddrun || end.declared ||
+          (signaled != nullptr && signaled->signal == SIGKILL) != killed)
         continue;
       if (end.why.empty()) end.why = explain_exit(end, prepared);
     }

@@ -355,10 +355,11 @@ bool job_is_in_background() {
   return stat && stat->foreground > 0 && stat->foreground != stat->group;
 }
 
-/// Removes what lies outside of the job's own directories; true if its private one has files of workers.
-static bool has_left_files(SharedState& shared) {
-  shared.remove_mpi_segments();
-  return shared.private_directory[0] != '\0' && ::rmdir(shared.private_directory) != 0 && errno == ENOTEMPTY;
+/// Removes the job's private directory, or names it if it has files of workers.
+static void remove_private_directory(const SharedState& shared) {
+  const char* const path = shared.private_directory;
+  if (path[0] == '\0' || ::rmdir(path) == 0 || errno != ENOTEMPTY) return;
+  say_error(concat("error files of workers are left in ", path));
 }
 
 ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& agent_main) {
@@ -417,13 +418,13 @@ ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentConte
   const std::optional<std::size_t> unkillable = kill_all_descendants(std::chrono::steady_clock::now() + timeout);
   cgroup.remove_with_retry();  // only now is it empty
   terminal.restore(end.code != exit_codes::success || shared->terminal_left_changed);
-  const bool left = has_left_files(*shared);
+  shared->remove_mpi_segments();
   if (shared->ending || shared->agent_killed_by != 0) set_ending();
   if (const int signal = shared->agent_killed_by; signal != 0) {
     say_error(concat("ddrun's own agent (pid ", static_cast<int>(shared->agent_pid), ") was killed by ",
                      signal_name(signal), unkillable == std::size_t{0} ? "; all workers have been ended" : ""));
   }
-  if (left) say_error(concat("error files of workers are left in ", shared->private_directory));
+  remove_private_directory(*shared);
   if (!unkillable) {
     say_error("processes of the job are left: they cannot be found, as /proc cannot be read");
   } else if (*unkillable > 0) {

@@ -17,6 +17,7 @@ machines = world.allreduce(1 if local.rank == 0 else 0)
 assert world.rank == RANK
 sys.stdout.write(f"size {world.size} sum {total} local {local.size} machines {machines} attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}\n")
 sys.stdout.flush()
+world.Barrier()  # none ends before all have said their line
 if mode.startswith("abort") and RANK == 1:
     world.Abort(int(mode[5:]))
 if mode == "fail once" and RANK == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":

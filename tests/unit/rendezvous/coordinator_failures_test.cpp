@@ -35,6 +35,17 @@ Pair running_pair(ddrun::rendezvous::Settings changed = {}, int min_nodes = 2, i
 
 }  // namespace
 
+TEST_CASE("what a rank has declared is the cause, not an exit code that it has not ended with") {
+  ScriptedJob job(1, 1);
+  const LinkId a = job.joins("a");
+  job.opens();
+  job.sends(a, Failed{.round = job.coordinator().job().round, .rank = 3, .code = 5, .why = "called MPI_Abort(5)"});
+  CHECK(job.next<Stop>(a).why.starts_with("rank 3 on a called MPI_Abort(5); restarting"));
+  CHECK(std::ranges::any_of(job.events(), [](const std::string& event) {
+    return event.find(R"x("why":"rank 3 on a called MPI_Abort(5)")x") != std::string::npos;
+  }));
+}
+
 TEST_CASE("exit codes of a failure") {
   struct Row {
     bool by_signal;

@@ -101,6 +101,38 @@ TEST_CASE("all members of a round get the blobs of all") {
   }
 }
 
+TEST_CASE("a machine whose ranks have ended while others wait for them is the cause of a failure") {
+  TwoNodes nodes;
+  for (const LinkId link : {1U, 2U}) nodes.contributes(link, 0);
+  SECTION("others come to wait") {
+    nodes.job.succeeds(2);
+    CHECK_FALSE(nodes.job.has<Stop>(1));
+    nodes.contributes(1, 1);
+  }
+  SECTION("others wait already") {
+    nodes.contributes(1, 1);
+    nodes.job.succeeds(2);
+  }
+  SECTION("others come to wait when it is finished") {
+    nodes.job.succeeds(2);
+    nodes.job.stops(2);
+    nodes.contributes(1, 1);
+  }
+  const auto stop = nodes.job.next<Stop>(1);
+  CHECK(stop.another_round);
+  CHECK(stop.why.starts_with("the ranks on b have ended, but all those of another machine wait for them in a barrier"));
+}
+
+TEST_CASE("a machine whose ranks end after the last exchange is none") {
+  TwoNodes nodes;
+  for (const LinkId link : {1U, 2U}) nodes.contributes(link, 0);
+  for (const LinkId link : {1U, 2U}) {
+    nodes.job.succeeds(link);
+    nodes.job.stops(link);
+  }
+  CHECK(nodes.job.next<VerdictMessage>(1).kind == VerdictKind::success);
+}
+
 TEST_CASE("an exchange that does not fit the round is ignored") {
   TwoNodes nodes;
   nodes.contributes(1, 0);

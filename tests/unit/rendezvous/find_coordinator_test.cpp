@@ -219,8 +219,8 @@ TEST_CASE("agents that serve MPI say so, and agree on it") {
   const Settings off = join_settings(spec), on = join_settings(spec, true);
   CHECK(on.size() == off.size() + 1);
   CHECK(read_settings(on));
-  CHECK(describe_differences(off, on, Audience::there) == "--mpi is pmi, but not set there");
-  CHECK(describe_differences(on, off, Audience::there) == "--mpi is not set, but pmi there");
+  CHECK(describe_differences(off, on, Audience::there) == "--mpi is pmi, but none there");
+  CHECK(describe_differences(on, off, Audience::there) == "--mpi is none, but pmi there");
 }
 
 TEST_CASE("agents of which any may come to lead agree on how long each waits for others") {

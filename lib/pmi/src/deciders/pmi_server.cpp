@@ -318,7 +318,7 @@ void PmiServer::Machine::complete_barrier(Rank& last) {
   if (world_.nodes == 1) return release_barrier();
   std::string batch = keys_.take_batch();
   if (batch.size() > max_batch_bytes) {
-    return fail(last, 1, "put too many keys for one exchange, together with the other ranks of its machine");
+    return fail(last, 1, "put too many keys for one exchange: more than 3 MiB with the other ranks of its machine");
   }
   exchanging_ = true;
   actions_.emplace_back(pmi_action::Contribute{++tag_, std::move(batch)});

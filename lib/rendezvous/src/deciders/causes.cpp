@@ -50,11 +50,18 @@ VerdictMessage success() { return {.why = "all workers have ended well"}; }
 VerdictMessage worker_failed(const Failed& failure, const Member& member) {
   const ExitStatus status =
       failure.by_signal ? ExitStatus(Signaled{failure.code, failure.core_dumped}) : ExitStatus(Exited{failure.code});
+  const std::string what = is_declared(failure) ? truncate_text(failure.why) : describe(status);
   VerdictMessage verdict = make_verdict(member, VerdictKind::worker_failed, exit_code_or(shell_code(status), 1),
-                                        concat("rank ", failure.rank, " on ", member.host, " ", describe(status)));
+                                        concat("rank ", failure.rank, " on ", member.host, " ", what));
   verdict.rank = failure.rank;
   if (failure.by_signal) verdict.signal = failure.code;
   return verdict;
+}
+
+VerdictMessage ranks_missing(const Member& member) {
+  return make_verdict(
+      member, VerdictKind::worker_failed, 1,
+      concat("the ranks on ", member.host, " have ended, but all those of another machine wait for them in a barrier"));
 }
 
 VerdictMessage node_lost(const Member& member, const std::string& how) {

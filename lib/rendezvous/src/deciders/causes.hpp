@@ -26,6 +26,10 @@ namespace ddrun::rendezvous::causes {
 /// All workers of the job have ended with success.
 [[nodiscard]] VerdictMessage success();
 [[nodiscard]] VerdictMessage worker_failed(const Failed& failure, const Member& member);
+/// Its reason is what the rank has done instead of ending with this exit code.
+[[nodiscard]] inline bool is_declared(const Failed& failure) { return !failure.by_signal && !failure.why.empty(); }
+/// Others wait for its ranks, which have ended with success.
+[[nodiscard]] VerdictMessage ranks_missing(const Member& member);
 /// `how`: "the connection broke: connection reset by peer".
 [[nodiscard]] VerdictMessage node_lost(const Member& member, const std::string& how);
 [[nodiscard]] VerdictMessage left(const Member& member, const Leave& leave);

@@ -13,7 +13,7 @@ constexpr std::size_t mebibyte = 1024 * 1024;
 /// Of a message, but for a single larger blob.
 constexpr std::size_t max_part_bytes = mebibyte;
 constexpr std::size_t max_blob_bytes = 3 * mebibyte;
-/// Of a tag, as copied for all members: heartbeats behind them pass in time.
+/// Of a tag, as copied for all members: heartbeats behind them pass in time on a gigabit link.
 constexpr std::size_t max_copied_bytes = 256 * mebibyte;
 
 }  // namespace

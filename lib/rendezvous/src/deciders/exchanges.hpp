@@ -20,6 +20,11 @@ class Exchanges {
   /// The messages for all members, in order, if this was the last blob of its tag; else none. Fails with
   /// `unavailable` for more than can be sent.
   [[nodiscard]] Result<std::vector<Exchanged>> add(int node_rank, const Exchange& from);
+  /// Others have contributed to the tag that is this member's next.
+  [[nodiscard]] bool waits_for(int node_rank) const {
+    const std::uint32_t next = next_.at(static_cast<std::size_t>(node_rank));
+    return next - complete_ < open_.size() && open_[next % open_.size()].count > 0;
+  }
 
  private:
   struct Open {

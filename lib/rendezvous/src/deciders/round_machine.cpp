@@ -106,7 +106,9 @@ void RoundMachine::on(Member& member, const Failed& message) {
   if (job_.state != CoordinatorState::running || message.round != job_.round || !member.owes_stopped()) return;
   VerdictMessage cause = causes::worker_failed(message, member);
   job_.event(event_text::failed, message, member.node(),
-             message.why.empty() ? cause.why : concat(cause.why, ": ", causes::truncate_text(message.why)));
+             message.why.empty() || causes::is_declared(message)
+                 ? cause.why
+                 : concat(cause.why, ": ", causes::truncate_text(message.why)));
   stop_for_cause(std::move(cause), member.link, message.may_restart, member.machine);
 }
 
@@ -117,7 +119,7 @@ void RoundMachine::on(Member& member, const Succeeded& message) {
   const auto& skew = job_.settings.exit_skew;
   if (!any_succeeded_ && skew) job_.deadlines.arm(Due::skew, job_.now + *skew);
   any_succeeded_ = true;
-  if (members_.count(Part::notified) != 0) return;
+  if (members_.count(Part::notified) != 0) return check_exchange();
   job_.deadlines.clear(Due::skew);
   if (!job_.options.single_member) job_.deadlines.arm(Due::stopped, job_.now + job_.stop_timeout());
 }
@@ -160,6 +162,16 @@ void RoundMachine::on(const Member& member, const Exchange& message) {
     for (const Member* other : members_.all()) {
       if (other->owes_stopped()) job_.out.send(other->link, part);
     }
+  }
+  check_exchange();
+}
+
+/// The ranks of a member that has succeeded contribute to nothing more.
+void RoundMachine::check_exchange() {
+  for (const Member* member : members_.all()) {
+    const bool has_ended = member->part == Part::succeeded || member->part == Part::finished;
+    if (!has_ended || !exchanges_.waits_for(member->node_rank)) continue;
+    return stop_for_cause(causes::ranks_missing(*member), member->link, true, member->machine);
   }
 }
 

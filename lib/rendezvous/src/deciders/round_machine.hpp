@@ -154,6 +154,7 @@ class RoundMachine {
 
  private:
   void start(std::uint16_t port);
+  void check_exchange();
   void stop_for_cause(VerdictMessage cause, LinkId cause_link, bool may_restart, const std::string& machine = "");
   void restart_for_newcomers(const std::vector<const Member*>& newcomers);
   void send_stop(int signal);

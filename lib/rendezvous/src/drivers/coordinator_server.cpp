@@ -52,6 +52,8 @@ constexpr std::size_t max_newcomers_per_address = 32;
 constexpr seconds link_close_timeout{5};
 /// Unsent bytes above which an agent counts as not reading.
 constexpr std::size_t max_unsent = 64 * 1024 * 1024;
+/// With what is sent and not confirmed yet, which takes up to an interval.
+constexpr std::size_t max_kept = 4 * max_unsent;
 
 }  // namespace
 
@@ -635,7 +637,8 @@ void CoordinatorServer::Loop::send(LinkId id, Link& link, FromCoordinator messag
   else if (auto* ping = std::get_if<Ping>(&message)) ping->received = link.session.received();
   const auto type = encode(message, payload_, max_payload);
   if (!type) return drop_link(id, link, "a message to it is longer than any may be");
-  if (link.session.bytes_kept() > max_unsent) return cut_off(id, link, "it does not read what it is told");
+  if (link.session.unsent().size() > max_unsent || link.session.bytes_kept() > max_kept)
+    return cut_off(id, link, "it does not read what it is told");
   ++stats_.messages_out;
   link.session.send(*type, payload_);
   queue_flush(id, link);

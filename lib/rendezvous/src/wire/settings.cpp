@@ -220,16 +220,18 @@ std::string describe_differences(const Settings& ours, const Settings& theirs, A
     for (const Setting& setting : table) values->erase(setting.key);
     for (const LeaseSetting& setting : lease_table) values->erase(setting.key);
   }
-  for (Values* values : {&our_values, &their_values}) values->erase(program_key);  // same_program()
+  const auto mpi = [](const Values& values) { return values.count(mpi_key) == 0 ? "none" : value_of(values, mpi_key); };
+  if (mpi(our_values) != mpi(their_values)) note("--mpi", mpi(their_values), mpi(our_values));
+  // The program: same_program().
+  for (Values* values : {&our_values, &their_values})
+    std::erase_if(*values, [](const auto& one) { return one.first == program_key || one.first == mpi_key; });
   // Settings of another version: shown by key.
   const auto plain = [](const std::string& text) { return text.empty() ? std::string("not set") : text; };
-  const auto name = [](const std::string& key) { return key == mpi_key ? "--mpi" : key; };
   for (const auto& [key, value] : our_values) {
-    if (const std::string other = value_of(their_values, key); other != value)
-      note(name(key), plain(other), plain(value));
+    if (const std::string other = value_of(their_values, key); other != value) note(key, plain(other), plain(value));
   }
   for (const auto& [key, value] : their_values) {
-    if (our_values.count(key) == 0 && !value.empty()) note(name(key), value, "not set");
+    if (our_values.count(key) == 0 && !value.empty()) note(key, value, "not set");
   }
   return join(differences, "; ");
 }
