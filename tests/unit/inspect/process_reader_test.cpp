@@ -74,7 +74,7 @@ TEST_CASE("who has a worker's own input open is not what it waits for") {
     ProcessCache cache;
     stacks = read_facts(0, worker.pid(), peers);
     read_stacks(stacks, cache, peers, {false, 1000, Deadline::max()});
-    return worker.living().size() == 2 && stacks.threads[0].doing == "reads a pipe";
+    return worker.living().size() == 2 && !stacks.threads.empty() && stacks.threads[0].doing == "reads a pipe";
   }));
   CHECK(stacks.program == "sh");
   CHECK(stacks.awaited.empty());
@@ -92,7 +92,8 @@ TEST_CASE("a child at a pipe is found behind hundreds of its files") {
     ProcessCache cache;
     RankStacks stacks = read_facts(0, worker.pid(), peers);
     read_stacks(stacks, cache, peers, {false, 1000, Deadline::max()});
-    return stacks.awaited.size() == 1 && stacks.awaited[0].threads[0].doing == "sleeps";
+    if (stacks.awaited.size() != 1 || stacks.awaited[0].threads.empty()) return false;
+    return stacks.awaited[0].threads[0].doing == "sleeps";
   }));
 }
 
