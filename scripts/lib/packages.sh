@@ -61,7 +61,12 @@ clang_packages() { echo clang libclang-rt-dev lld; } # the second has its saniti
 package_packages() { echo rpm python3 python3-venv; }
 aarch64_packages() { echo g++-aarch64-linux-gnu qemu-user-static; } # the emulator runs what the build has to run
 lint_packages() { echo clang-format clang-tidy clang shellcheck universal-ctags git; }
-pytorch_packages() { echo python3-venv; }
+pytorch_packages() { # the last serves PyPI's Open MPI 4.1, which brings none
+  case "$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)" in
+    bookworm) echo python3-venv libpmix2 ;;
+    *) echo python3-venv libpmix2t64 ;;
+  esac
+}
 rival_packages() { echo mpich libmpich-dev openmpi-bin libopenmpi-dev libgloo-dev iperf3 parallel redis-server time gdb; }
 
 missing_packages() {

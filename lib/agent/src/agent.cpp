@@ -265,11 +265,13 @@ Result<void> Agent::open() {
   if (auto opened = signals_.open(); !opened) return opened;
   if (auto enough = group_.check_descriptors(); !enough) return enough;
   job_cgroup_ = process::await_job_cgroup(*job_.context.shared);
-  if (job_.prepared.serves_pmi) {
-    participants_.push_back(&mpi_.emplace(job_, [this](int local_rank, int code, std::string what) {
-      on_rank_failure(local_rank, code, std::move(what));
-    }));
+  if (job_.prepared.mpi.is_on()) {
+    participants_.push_back(&mpi_.emplace(
+        job_,
+        [this](int local_rank, int code, std::string what) { on_rank_failure(local_rank, code, std::move(what)); },
+        [this](std::string why) { dispatch(event::SpawnFailed{std::move(why)}); }));
     if (auto opened = mpi_->open(); !opened) return opened;
+    if (StartStep* const step = mpi_->start_step()) steps_.add(*step);
   }
   auto path = timer_file_path(spec_, job_.prepared.parent);
   if (!path) return {};
@@ -439,9 +441,7 @@ Result<void> Agent::start_workers(int attempt) {
                             facts.network.front().first, ")"));
   }
   if (mpi_) {
-    auto world = mpi_->begin_round();
-    if (!world) return tl::unexpected(world.error());
-    facts.pmi = std::move(*world);
+    if (auto begun = mpi_->begin_round(facts); !begun) return begun;
   }
   facts.error_file = [this](int local_rank) { return output_.error_file(local_rank); };
   auto environment = worker_env::WorkerEnvironment::prepare(job_.spec, ranks, job_.prepared.parent, facts);
@@ -524,7 +524,10 @@ void Agent::carry_out(const action::Finish&) {
   if (!job_.rendezvous->runs_coordinator()) job_.events_file.write_line(record_.verdict_event());
   event_log_.job_ended(record_.result());
   if (mpi_ && !mpi_->was_used() && record_.result().verdict == Verdict::success && job_.ranks.node_rank == 0) {
-    say(Level::warning, concat("no worker used PMI: ", counted(record_.result().world_size, "separate world"), "?"));
+    const MpiServing& mpi = job_.prepared.mpi;
+    const std::string_view name = mpi.libpmix.empty() ? "PMI" : mpi.pmi ? "PMI or PMIx" : "PMIx";
+    say(Level::warning,
+        concat("no worker used ", name, ": ", counted(record_.result().world_size, "separate world"), "?"));
   }
   const auto flush = [this] { output_.async_flush([this] { on_output_flushed(); }); };
   if (!commands_.start_after(flush)) return flush();

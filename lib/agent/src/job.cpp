@@ -68,7 +68,7 @@ Result<Job*> Job::create(const LaunchSpec& spec, process::AgentContext& context,
   rendezvous::RendezvousOptions options;
   options.spec = &spec;
   options.local_world_size = prepared->local_world_size;
-  options.serves_pmi = prepared->serves_pmi;
+  options.mpi = prepared->mpi.setting();
   options.host = prepared->hostname;
   options.full_host = prepared->full_host;
   options.version = version;

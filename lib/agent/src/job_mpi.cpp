@@ -11,7 +11,7 @@
 
 namespace ddrun::agent {
 
-JobMpi::JobMpi(Job& job, OnFailure on_failure)
+JobMpi::JobMpi(Job& job, OnFailure on_failure, std::function<void(std::string why)> on_lost)
     : job_(job),
       on_failure_(std::move(on_failure)),
       listener_(job.io.get_executor(), {[this](int slot, std::string line) {
@@ -20,10 +20,11 @@ JobMpi::JobMpi(Job& job, OnFailure on_failure)
                                         [this](int slot, std::string why) {
                                           step(pmi::pmi_event::Garbage{slot, std::move(why)});
                                         }}),
-      deadline_(job.io.get_executor()) {}
+      deadline_(job.io.get_executor()) {
+  if (!job.prepared.mpi.libpmix.empty()) pmix_.emplace(job, on_failure_, std::move(on_lost));
+}
 
-Result<worker_env::PmiFacts> JobMpi::begin_round() {
-  const RankAssignment& ranks = job_.ranks;
+Result<pmi::World> make_world(const RankAssignment& ranks) {
   pmi::World world;
   world.size = ranks.world_size;
   world.ranks.resize(static_cast<std::size_t>(ranks.local_world_size));
@@ -34,20 +35,31 @@ Result<worker_env::PmiFacts> JobMpi::begin_round() {
     if (auto filled = fill_random(random); !filled) return tl::unexpected(filled.error());
     world.random.assign(reinterpret_cast<const char*>(random.data()), random.size());
   }
-  if (auto begun = listener_.begin_round(world.ranks, world.size); !begun) return tl::unexpected(begun.error());
-  server_.emplace(std::move(world));
+  return world;
+}
+
+Result<void> JobMpi::begin_round(worker_env::WorkerFacts& facts) {
+  if (pmix_) facts.pmix = pmix_->facts();
+  if (!job_.prepared.mpi.pmi) return {};
+  auto world = make_world(job_.ranks);
+  if (!world) return tl::unexpected(world.error());
+  if (auto begun = listener_.begin_round(world->ranks, world->size); !begun) return begun;
+  server_.emplace(std::move(*world));
   step(pmi::pmi_event::Start{});
-  return worker_env::PmiFacts{listener_.address(), [this](int local_rank) { return listener_.token(local_rank); }};
+  facts.pmi = {listener_.address(), [this](int local_rank) { return listener_.token(local_rank); }};
+  return {};
 }
 
 void JobMpi::on_worker_exit(int local_rank, bool success) {
-  listener_.drain(local_rank);
+  if (server_) listener_.drain(local_rank);
   step(pmi::pmi_event::Ended{local_rank, success});
+  if (pmix_) pmix_->on_worker_exit(local_rank, success);
 }
 
 void JobMpi::end_round() {
   deadline_.cancel();
   server_.reset();
+  if (pmix_) pmix_->end_round();
   job_.context.shared->remove_mpi_segments();
 }
 

@@ -10,33 +10,45 @@
 #include "ddrun/pmi/rank_listener.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"
 #include "job.hpp"
+#include "job_pmix.hpp"
 #include "participant.hpp"
 
 namespace ddrun::agent {
 
-/// Serves PMI-1 to the workers of this machine (--mpi): a new world for each round. All is borrowed.
+/// The ranks of this machine in the present round's MPI world. Fails with `unavailable` without random numbers.
+Result<pmi::World> make_world(const RankAssignment& ranks);
+
+/// Serves PMI-1, PMIx or both to the workers of this machine (--mpi): a new world for each round. All is borrowed.
 class JobMpi : public Participant {
  public:
   /// A rank has failed by its own word, or by how it has ended.
-  using OnFailure = std::function<void(int local_rank, int code, std::string what)>;
-  JobMpi(Job& job, OnFailure on_failure);
+  using OnFailure = JobPmix::OnFailure;
+  /// `on_lost`: as JobPmix's.
+  JobMpi(Job& job, OnFailure on_failure, std::function<void(std::string why)> on_lost);
 
-  /// Opens the port, once. Fails as RankListener::open().
-  Result<void> open() { return listener_.open(); }
-  /// A new world for the workers of the present round, and what they need to find it. Fails as
+  /// Opens the port of PMI-1, once. Fails as RankListener::open().
+  Result<void> open() { return job_.prepared.mpi.pmi ? listener_.open() : Result<void>(); }
+  /// Null without PMIx.
+  [[nodiscard]] StartStep* start_step() { return pmix_ ? &*pmix_ : nullptr; }
+  /// A new world for the workers of the present round: sets what they need to find it. Fails as
   /// RankListener::begin_round().
-  Result<worker_env::PmiFacts> begin_round();
+  Result<void> begin_round(worker_env::WorkerFacts& facts);
   /// To be called when a worker has ended: judges it by what it has said. May call the failure's handler.
   void on_worker_exit(int local_rank, bool success);
   /// Of the present round.
   void on_told(const rendezvous::Exchanged& part) {
-    step(pmi::pmi_event::Exchanged{part.tag, static_cast<int>(part.first), part.blobs, part.last});
+    if ((part.tag & pmi::pmix_tag) == 0)
+      step(pmi::pmi_event::Exchanged{part.tag, static_cast<int>(part.first), part.blobs, part.last});
+    else if (pmix_) pmix_->on_told(part);
   }
-  /// No process of the round is left: removes what MPICH may have left in /dev/shm.
+  /// No process of the round is left: removes what MPI programs may have left in /dev/shm.
   void end_round();
   /// Of all rounds, on this machine.
-  [[nodiscard]] bool was_used() const { return was_used_; }
-  void close() override { listener_.close(); }
+  [[nodiscard]] bool was_used() const { return was_used_ || (pmix_ && pmix_->was_used()); }
+  void close() override {
+    listener_.close();
+    if (pmix_) pmix_->close();
+  }
 
  private:
   void step(const pmi::PmiEvent& event);
@@ -53,7 +65,8 @@ class JobMpi : public Participant {
   pmi::RankListener listener_;
   std::optional<pmi::PmiServer> server_;  ///< of the present round, while workers run
   Alarm deadline_;
-  bool was_used_ = false;
+  bool was_used_ = false;  ///< PMI-1
+  std::optional<JobPmix> pmix_;
 };
 
 }  // namespace ddrun::agent

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 
 #include "ddrun/agent/events_file.hpp"
@@ -140,24 +141,56 @@ std::string script_of(const Preparation& prepared) {
   return kind == ProgramKind::executable ? prepared.program : name;
 }
 
-/// Whether PMI-1 is served. Without an MPI launcher each worker of another MPI program is rank 0 of 1: a wrong result
+/// The program's Open MPI, and OpenPMIx's library: --mpi-lib, or where that has it.
+Result<worker_env::MpiLibraries> find_open_mpi(const LaunchSpec& spec, const Preparation& prepared,
+                                               const std::string& program) {
+  std::vector<std::string> given;
+  for (const auto& [name, value] : spec.env) given.push_back(concat(name, "=", value));
+  std::vector<const char*> entries;
+  for (const std::string& entry : given) entries.push_back(entry.c_str());
+  for (const char* entry : prepared.parent.entries()) entries.push_back(entry);
+  entries.push_back(nullptr);
+  const bool is_python = !prepared.python.empty() || script_of(prepared) != prepared.program;
+  const std::string prefix = is_python ? std::filesystem::path(program).parent_path().parent_path() : "";
+  auto found = worker_env::find_libpmix(program, Environment(entries.data()), prefix);
+  if (!spec.mpi_lib) return found;
+  found.pmix = std::filesystem::absolute(*spec.mpi_lib);
+  if (::access(found.pmix.c_str(), R_OK) == 0) return found;
+  return fail_errno(Errc::invalid_argument, concat("--mpi-lib=", *spec.mpi_lib), errno);
+}
+
+/// What is served to MPI programs. Without an MPI launcher each worker of such a program is rank 0 of 1: a wrong result
 /// without an error.
-Result<bool> serves_pmi(const LaunchSpec& spec, const Preparation& prepared) {
-  if (spec.mpi == Mpi::pmi) {
-    if (spec.keep_scheduler_env) {
-      return fail(Errc::invalid_argument,
-                  "--mpi and --keep-scheduler-env, whose ranks are another launcher's, cannot both be given");
-    }
-    return true;
+Result<MpiServing> choose_mpi(const LaunchSpec& spec, const Preparation& prepared) {
+  const bool asked = spec.mpi != Mpi::automatic && spec.mpi != Mpi::none;
+  if (asked && spec.keep_scheduler_env) {
+    return fail(Errc::invalid_argument,
+                "--mpi and --keep-scheduler-env, whose ranks are another launcher's, cannot both be given");
   }
   const bool several = prepared.local_world_size > 1 || spec.rendezvous.several_machines();
-  if (spec.mpi == Mpi::none || !several) return false;
-  if (spec.keep_scheduler_env && (prepared.parent.find("PMI_RANK") || prepared.parent.find("PMIX_RANK"))) return false;
-  const std::string library = worker_env::linked_mpi(
-      prepared.program.starts_with('/') ? prepared.program : concat(prepared.directory, "/", prepared.program));
-  // Open MPI's is libmpi.so.40; MPICH's and Intel's libraries end in .12.
-  if (!spec.keep_scheduler_env && library.ends_with(".12")) return true;
-  if (spec.rendezvous.node_rank.value_or(0) != 0) return false;
+  if (spec.mpi == Mpi::none || (!asked && !several)) return MpiServing{};
+  if (spec.keep_scheduler_env && (prepared.parent.find("PMI_RANK") || prepared.parent.find("PMIX_RANK")))
+    return MpiServing{};
+  const std::string program =
+      prepared.program.starts_with('/') ? prepared.program : concat(prepared.directory, "/", prepared.program);
+  const std::string library = worker_env::linked_mpi(program);
+  // MPICH's and Intel's libraries end in .12, Open MPI's in .40.
+  const bool is_mpich = library.ends_with(".12"), is_open_mpi = library.ends_with(".40");
+  const bool is_chosen = !asked && !spec.keep_scheduler_env;
+  MpiServing serving;
+  serving.pmi = spec.mpi == Mpi::pmi || (spec.mpi == Mpi::both && !is_open_mpi) || (is_chosen && is_mpich);
+  if (spec.mpi == Mpi::pmix || (spec.mpi == Mpi::both && !is_mpich) || (is_chosen && is_open_mpi)) {
+    auto found = find_open_mpi(spec, prepared, program);
+    if (!found) return tl::unexpected(found.error());
+    const bool is_too_old = worker_env::is_before_4_1(found->mpi);
+    if (found->pmix.empty() && (spec.mpi == Mpi::pmix || (is_open_mpi && !is_too_old))) {
+      return fail(Errc::unavailable,
+                  "Open MPI finds its world by libpmix.so.2, and this machine has none: install the package libpmix2 "
+                  "(libpmix2t64, pmix), or give --mpi-lib=FILE; with --mpi=none each worker is a world of its own");
+    }
+    if (asked || !is_too_old) serving.libpmix = found->pmix;
+  }
+  if (serving.is_on() || spec.rendezvous.node_rank.value_or(0) != 0) return serving;
   const std::string script = script_of(prepared);
   if (!library.empty()) {
     say(Level::warning,
@@ -166,7 +199,7 @@ Result<bool> serves_pmi(const LaunchSpec& spec, const Preparation& prepared) {
   } else if (worker_env::imports_mpi4py(script, prepared.directory)) {
     say(Level::warning, concat(script, " imports mpi4py, and MPI is off: each worker will be rank 0 of 1; give --mpi"));
   }
-  return false;
+  return serving;
 }
 
 /// --interface
@@ -232,9 +265,9 @@ Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environme
   auto count = topology::resolve_nproc(spec.nproc);
   if (!count) return tl::unexpected(count.error());
   prepared.local_world_size = *count;
-  auto pmi = serves_pmi(spec, prepared);
-  if (!pmi) return tl::unexpected(pmi.error());
-  prepared.serves_pmi = *pmi;
+  auto mpi = choose_mpi(spec, prepared);
+  if (!mpi) return tl::unexpected(mpi.error());
+  prepared.mpi = std::move(*mpi);
   note_small_shm(spec, prepared.local_world_size);
 
   if (spec.bind != BindMode::none || spec.report_bindings) {

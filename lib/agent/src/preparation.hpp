@@ -11,6 +11,19 @@
 
 namespace ddrun::agent {
 
+/// What is served to MPI programs.
+struct MpiServing {
+  bool pmi = false;     ///< PMI-1
+  std::string libpmix;  ///< OpenPMIx's library, to serve PMIx by; empty: it is not served
+
+  [[nodiscard]] bool is_on() const { return pmi || !libpmix.empty(); }
+  /// For the other machines; empty when off.
+  [[nodiscard]] std::string setting() const {
+    if (libpmix.empty()) return pmi ? "pmi" : "";
+    return pmi ? "pmi+pmix" : "pmix";
+  }
+};
+
 /// What is resolved and checked before a process is started.
 struct Preparation {
   int local_world_size = 1;
@@ -21,7 +34,7 @@ struct Preparation {
   std::string program;        ///< the executable: the program or a Python
   std::string python;         ///< empty for an executable
   std::string python_reason;  ///< the rule by which it was chosen
-  bool serves_pmi = false;    ///< to MPI programs
+  MpiServing mpi;
   Environment parent;
   topology::CpuLayout cpus;       ///< only with --bind or --report-bindings
   topology::BindingPlan binding;  ///< .cpus is empty without --bind

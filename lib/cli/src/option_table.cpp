@@ -96,9 +96,10 @@ Result<std::optional<Milliseconds>> parse_fence(std::string_view value) {
 Result<Mpi> parse_mpi(std::string_view value) {
   if (value == "auto") return Mpi::automatic;
   if (value == "pmi") return Mpi::pmi;
+  if (value == "pmix") return Mpi::pmix;
   if (value == "none") return Mpi::none;
-  if (auto on = parse_bool(value)) return *on ? Mpi::pmi : Mpi::none;
-  return bad(concat("'", value, "' is not served: give pmi (PMI-1: MPICH, Intel MPI), auto or none"));
+  if (auto on = parse_bool(value)) return *on ? Mpi::both : Mpi::none;
+  return bad(concat("'", value, "' is not served: give pmi (PMI-1: MPICH, Intel MPI), pmix (Open MPI), auto or none"));
 }
 
 /// etcd's leases last whole seconds; below two there is no time for a renewal.
@@ -231,10 +232,15 @@ constexpr Option workers_table[] = {
      "Import these Python modules once on each machine and start workers as forks of that process: torch,mypackage",
      SET(spec.preload, parse_modules(v)), [](const ParsedOptions& d) { return shown(join(d.spec.preload, ",")); }},
     {"mpi", "", "", Kind::flag_or_choice, own,
-     "Make the workers the ranks of one MPI world: --mpi=pmi (or --mpi) for MPICH and Intel MPI, --mpi=none; unset or "
-     "--mpi=auto: if the program is linked with one of these",
+     "Make the workers the ranks of one MPI world: --mpi, or only --mpi=pmi for MPICH and Intel MPI or --mpi=pmix for "
+     "Open MPI; --mpi=none; unset or --mpi=auto: if the program is linked with one of these",
      SET(spec.mpi, parse_mpi(v)),
-     [](const ParsedOptions& d) { return Shown{split("auto pmi none", ' ')[static_cast<std::size_t>(d.spec.mpi)]}; }},
+     [](const ParsedOptions& d) {
+       return Shown{split("auto true pmi pmix none", ' ')[static_cast<std::size_t>(d.spec.mpi)]};
+     }},
+    {"mpi-lib", "", "FILE", Kind::file, own,
+     "Serve Open MPI by this libpmix.so.2, not by that of its own folder or of the system",
+     SETTING(spec.mpi_lib, parse_non_empty(v))},
     {"bind", "", "HOW", Kind::choice, own,
      "Bind workers to CPUs: none, cores (an equal share of the cores each) or numa (the CPUs of one NUMA node each)",
      ENUM(spec.bind, "none cores numa")},

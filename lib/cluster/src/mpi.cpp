@@ -44,7 +44,11 @@ DetectResult find_mpi(const DetectContext& context, const MpiVariables& names) {
 
 }  // namespace
 
-DetectResult find_open_mpi(const DetectContext& context) { return find_mpi(context, open_mpi); }
+DetectResult find_open_mpi(const DetectContext& context) {
+  // Of a worker of `ddrun --mpi`; mpirun gives its ranks a name space of its own.
+  if (context.variables.get("PMIX_NAMESPACE").value_or("").starts_with("ddrun-")) return std::nullopt;
+  return find_mpi(context, open_mpi);
+}
 
 DetectResult find_mpich(const DetectContext& context) {
   // A worker of `ddrun --mpi` has PMI_PORT; a launcher that it starts leaves that and adds PMI_FD.

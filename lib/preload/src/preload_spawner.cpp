@@ -148,7 +148,7 @@ Result<void> PreloadSpawner::start_server(process::SpawnPlan plan, const std::ve
   if (!spawned) return tl::unexpected(spawned.error());
   server_ = spawned->pid;
   server_started_ = Clock::now();
-  helper::register_child(server_);
+  add_child(server_);
   if (const int err = assign_descriptor(control_, std::move(pair->first)); err != 0) {
     return fail_errno(Errc::unavailable, "cannot watch the server of --preload", err);
   }
@@ -252,9 +252,9 @@ void PreloadSpawner::on_forked(const std::vector<std::string>& fields) {
   for (const std::string& word : fields[3].empty() ? std::vector<std::string>() : split(fields[3], ' ')) {
     if (index == ends_.size()) break;
     standby_.push_back({std::atoi(word.c_str()), std::move(ends_[index++]), false});
-    helper::register_child(standby_.back().pid);
+    add_child(standby_.back().pid);
   }
-  if (server_ != 0) helper::register_child(server_);
+  if (server_ != 0) add_child(server_);
   ends_.clear();
   if (fields[1] != "0") {
     say(Level::notice, concat("--preload: the server cannot fork more than ", counted(index, "worker"), ": ",
@@ -331,11 +331,17 @@ void PreloadSpawner::close(bool wait) {
   standby_.clear();
   sources_.clear();
   for (const pid_t pid : helper::registered_children()) {
+    if (children_.count(pid) == 0) continue;
     ::kill(pid, SIGKILL);
     if (!wait) continue;
     reap(pid);
     helper::unregister_child(pid);
   }
+}
+
+void PreloadSpawner::add_child(pid_t pid) {
+  children_.insert(pid);
+  helper::register_child(pid);
 }
 
 // ---- starts

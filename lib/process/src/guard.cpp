@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <filesystem>
 #include <new>
 #include <optional>
 
@@ -335,6 +336,17 @@ void SharedState::remove_mpi_segments() {
   }
 }
 
+void SharedState::set_mpi_directory(std::string_view name) {
+  mpi_directory[name.copy(mpi_directory, sizeof mpi_directory - 1)] = '\0';
+}
+
+void SharedState::remove_mpi_files() {
+  remove_mpi_segments();
+  std::error_code ignored;
+  if (mpi_directory[0] != '\0') std::filesystem::remove_all(concat("/dev/shm/", mpi_directory), ignored);
+  mpi_directory[0] = '\0';
+}
+
 void SharedState::wake_sweeper() const {
   if (::getppid() == sweeper_pid) ::kill(sweeper_pid, SIGCHLD);
 }
@@ -418,7 +430,7 @@ ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentConte
   const std::optional<std::size_t> unkillable = kill_all_descendants(std::chrono::steady_clock::now() + timeout);
   cgroup.remove_with_retry();  // only now is it empty
   terminal.restore(end.code != exit_codes::success || shared->terminal_left_changed);
-  shared->remove_mpi_segments();
+  shared->remove_mpi_files();
   if (shared->ending || shared->agent_killed_by != 0) set_ending();
   if (const int signal = shared->agent_killed_by; signal != 0) {
     say_error(concat("ddrun's own agent (pid ", static_cast<int>(shared->agent_pid), ") was killed by ",

@@ -202,7 +202,7 @@ void end_what_is_left(SharedState& shared, JobCgroup& cgroup) {
     left = kill_all_descendants(Clock::now() + sweep_timeout);
   }
   shared.unkillable = left ? static_cast<int>(*left) : -1;
-  shared.remove_mpi_segments();
+  shared.remove_mpi_files();
   cgroup.remove_with_retry();
 }
 

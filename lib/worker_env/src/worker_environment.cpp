@@ -81,6 +81,9 @@ constexpr std::array<std::string_view, 9> agent_variables{
 /// Set with --mpi. docs/environment.md has the same list.
 constexpr std::array<std::string_view, 6> pmi_variables{"PMI_PORT", "PMI_ID",          "PMI_RANK",
                                                         "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
+constexpr std::array<std::string_view, 6> pmix_variables{"OMPI_COMM_WORLD_RANK",       "OMPI_COMM_WORLD_SIZE",
+                                                         "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                                         "OMPI_COMM_WORLD_NODE_RANK",  "JSM_JSRUN_PORT"};
 /// Of MPI launchers; with --mpi not inherited either.
 bool misleads_mpi(std::string_view name) {
   return name.starts_with("PMI2_") || name.starts_with("JSM_") || name == "FLUX_PMI_LIBRARY_PATH" ||
@@ -95,12 +98,13 @@ const OwnVariable* own_variable(std::string_view name) {
   return found == own_variables.end() ? nullptr : found;
 }
 
-Result<void> check_env_options(const LaunchSpec& spec, bool serves_pmi) {
+Result<void> check_env_options(const LaunchSpec& spec, const WorkerFacts& facts) {
   for (const auto& [name, value] : spec.env) {
     if (name.empty() || name.find('=') != std::string::npos) {
       return fail(Errc::invalid_argument, concat("--env ", name, "=", value, ": give it as NAME=VALUE"));
     }
-    if (serves_pmi && std::ranges::find(pmi_variables, name) != pmi_variables.end()) {
+    if ((facts.pmi && std::ranges::find(pmi_variables, name) != pmi_variables.end()) ||
+        (facts.pmix && std::ranges::find(pmix_variables, name) != pmix_variables.end())) {
       return fail(Errc::invalid_argument, concat("--env ", name, ": ddrun sets ", name, " itself with --mpi"));
     }
     if (const auto given = check_variable(name); !given) {
@@ -174,10 +178,29 @@ std::vector<std::pair<std::string, std::string>> common_variables(const LaunchSp
     // MPICH 5 refuses to choose where it finds variables of PMIx too.
     if (unset("MPIR_CVAR_PMI_VERSION")) common.emplace_back("MPIR_CVAR_PMI_VERSION", "1");
   }
+  if (facts.pmix) {
+    // Without the last one Open MPI 4.1 takes each rank for a world of its own.
+    common.insert(common.end(), {{"OMPI_COMM_WORLD_SIZE", std::to_string(ranks.world_size)},
+                                 {"OMPI_COMM_WORLD_LOCAL_SIZE", std::to_string(ranks.local_world_size)},
+                                 {"JSM_JSRUN_PORT", "ddrun"}});
+    for (const char* const name : {"OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_btl_sm_backing_directory"}) {
+      if (std::ranges::find(spec.env, name, [](const auto& e) { return e.first; }) == spec.env.end())
+        common.emplace_back(name, facts.pmix->directory);
+    }
+    if (facts.pmix->oversubscribed && unset("OMPI_MCA_mpi_oversubscribe"))
+      common.emplace_back("OMPI_MCA_mpi_oversubscribe", "1");
+  }
   if (!facts.attempt_dir.empty()) common.emplace_back("DDRUN_ATTEMPT_DIR", facts.attempt_dir);
   if (!facts.timer_file.empty()) common.emplace_back("TORCHELASTIC_TIMER_FILE", facts.timer_file);
   if (!facts.job_tag.empty()) common.emplace_back("DDRUN_JOB_TAG", facts.job_tag);
   return common;
+}
+
+/// Entries that differ between workers.
+std::size_t count_own(const LaunchSpec& spec, const WorkerFacts& facts, bool hip) {
+  const unsigned devices = (spec.virtual_local_rank ? 1U : 0U) + (hip ? 1U : 0U);
+  const std::size_t pmix = facts.pmix ? 3U + facts.pmix->variables.front().size() : 0U;
+  return 4U + devices + (spec.seed ? 1U : 0U) + (facts.pmi ? 3U : 0U) + pmix;
 }
 
 void assign(std::string& entry, std::string_view name, long long number) {
@@ -216,7 +239,7 @@ bool uses_agent_store(const LaunchSpec& spec, const Environment& parent) {
 
 Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, const RankAssignment& ranks,
                                                      const Environment& parent, const WorkerFacts& facts) {
-  if (auto ok = check_env_options(spec, facts.pmi.has_value()); !ok) return tl::unexpected(ok.error());
+  if (auto ok = check_env_options(spec, facts); !ok) return tl::unexpected(ok.error());
 
   WorkerEnvironment result;
   result.ranks_ = ranks;
@@ -224,6 +247,7 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
   result.seed_ = spec.seed;
   result.error_file_ = facts.error_file;
   result.pmi_id_ = facts.pmi ? facts.pmi->id : nullptr;
+  if (facts.pmix) result.pmix_variables_ = facts.pmix->variables;
 
   if (spec.virtual_local_rank) {
     // HIP reads its own variable first, so a worker with one device needs both.
@@ -259,7 +283,8 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
   for (const char* entry : parent.entries()) {
     const std::string_view name = entry_name(entry);
     if (!name.empty() && std::binary_search(replaced.begin(), replaced.end(), name)) continue;
-    if ((!spec.keep_scheduler_env && is_scheduler_rank(name)) || (facts.pmi && misleads_mpi(name))) continue;
+    if ((!spec.keep_scheduler_env && is_scheduler_rank(name)) || ((facts.pmi || facts.pmix) && misleads_mpi(name)))
+      continue;
     // execve() takes char* but does not modify the strings.
     result.pointers_.push_back(const_cast<char*>(entry));
   }
@@ -277,10 +302,8 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
     add(it->first, it->second);
   }
   for (const auto& [name, value] : common) add(name, value);
-
   result.first_own_ = result.pointers_.size();
-  result.own_count_ = 4U + (spec.virtual_local_rank ? 1U : 0U) + (result.hip_ ? 1U : 0U) + (spec.seed ? 1U : 0U) +
-                      (facts.pmi ? 3U : 0U);
+  result.own_count_ = count_own(spec, facts, result.hip_);
   result.pointers_.resize(result.first_own_ + result.own_count_ + 1, nullptr);
   return result;
 }
@@ -311,6 +334,12 @@ char* const* WorkerEnvironment::block(int local_rank, Block& block) const {
     own[next++].assign("PMI_ID=").append(pmi_id_(local_rank));
     assign(own[next++], "PMI_RANK=", rank);
     assign(own[next++], "MPI_LOCALRANKID=", local_rank);
+  }
+  if (!pmix_variables_.empty()) {
+    assign(own[next++], "OMPI_COMM_WORLD_RANK=", rank);
+    for (const char* const name : {"OMPI_COMM_WORLD_LOCAL_RANK=", "OMPI_COMM_WORLD_NODE_RANK="})
+      assign(own[next++], name, local_rank);
+    for (const std::string& variable : pmix_variables_[static_cast<std::size_t>(local_rank)]) own[next++] = variable;
   }
   for (std::size_t i = 0; i < own.size(); ++i) block.pointers[first_own_ + i] = own[i].data();
   return block.pointers.data();

@@ -141,6 +141,7 @@ constexpr Done table[] = {
     {GroupState::starting, "VerdictMessage", GroupState::stopping, stop_with_term},
     {GroupState::starting, "CoordinatorLost", GroupState::stopping, stop_with_term},
 
+    {GroupState::running, "SpawnFailed", GroupState::stopping, "send leave 125, signal 15, grace 30000, check"},
     {GroupState::running, "WorkerEnded well", GroupState::running, "skew 500"},
     {GroupState::running, "WorkerEnded badly", GroupState::stopping, "send failed 1, signal 15, grace 30000, check"},
     {GroupState::running, "RankFailed", GroupState::stopping, "send failed 1, signal 15, grace 30000, check"},
@@ -154,6 +155,7 @@ constexpr Done table[] = {
     {GroupState::running, "VerdictMessage", GroupState::stopping, stop_with_term},
     {GroupState::running, "CoordinatorLost", GroupState::stopping, stop_with_term},
 
+    {GroupState::looking, "SpawnFailed", GroupState::looking, "send leave 125"},
     {GroupState::looking, "StacksRead", GroupState::stopping, "give up, signal 15, grace 30000, check"},
     {GroupState::looking, "WorkersKilled", GroupState::killing, "give up, kill, check"},
     {GroupState::looking, "GroupGone", GroupState::closing, "give up, close"},
@@ -202,7 +204,7 @@ const std::set<GroupState>& states_of(const Event& event) {
       {"Start", {idle}},
       {"Prepared", {preparing}},
       {"Spawned", {starting, stopping, killing}},
-      {"SpawnFailed", {preparing, starting, stopping, killing}},
+      {"SpawnFailed", {preparing, starting, running, looking, stopping, killing}},
       {"WorkerEnded", {GroupState::rendezvous, starting, running, looking, stopping, killing, closing, finished}},
       {"RankFailed", {starting, running, looking, stopping, killing}},
       {"WorkersKilled",

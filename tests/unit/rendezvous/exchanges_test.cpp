@@ -101,22 +101,32 @@ TEST_CASE("all members of a round get the blobs of all") {
   }
 }
 
-TEST_CASE("a machine whose ranks have ended while others wait for them is the cause of a failure") {
+TEST_CASE("tags with the highest bit have an order of their own") {
   TwoNodes nodes;
-  for (const LinkId link : {1U, 2U}) nodes.contributes(link, 0);
+  constexpr std::uint32_t other = 0x80000000U;
+  for (const std::uint32_t tag : {0U, other, other + 1, 1U}) {
+    for (const LinkId link : {1U, 2U}) nodes.contributes(link, tag, "x");
+    CHECK(nodes.job.next<Exchanged>(2) == Exchanged{nodes.round, tag, 0, {"x", "x"}, true});
+  }
+}
+
+TEST_CASE("a machine whose ranks have ended while others wait for them is the cause of a failure") {
+  const std::uint32_t order = GENERATE(0U, 0x80000000U);
+  TwoNodes nodes;
+  for (const LinkId link : {1U, 2U}) nodes.contributes(link, order);
   SECTION("others come to wait") {
     nodes.job.succeeds(2);
     CHECK_FALSE(nodes.job.has<Stop>(1));
-    nodes.contributes(1, 1);
+    nodes.contributes(1, order + 1);
   }
   SECTION("others wait already") {
-    nodes.contributes(1, 1);
+    nodes.contributes(1, order + 1);
     nodes.job.succeeds(2);
   }
   SECTION("others come to wait when it is finished") {
     nodes.job.succeeds(2);
     nodes.job.stops(2);
-    nodes.contributes(1, 1);
+    nodes.contributes(1, order + 1);
   }
   const auto stop = nodes.job.next<Stop>(1);
   CHECK(stop.another_round);

@@ -216,7 +216,7 @@ TEST_CASE("the settings of agents are sorted with unique keys") {
 
 TEST_CASE("agents that serve MPI say so, and agree on it") {
   const LaunchSpec spec;
-  const Settings off = join_settings(spec), on = join_settings(spec, true);
+  const Settings off = join_settings(spec), on = join_settings(spec, "pmi");
   CHECK(on.size() == off.size() + 1);
   CHECK(read_settings(on));
   CHECK(describe_differences(off, on, Audience::there) == "--mpi is pmi, but none there");

@@ -270,6 +270,30 @@ TEST_CASE("env options cannot change rank variables") {
   CHECK(c.error() == "--env =x: give it as NAME=VALUE");
 }
 
+TEST_CASE("with PMIx workers get their helper's variables and those of mpirun, none of an outer job") {
+  Case c;
+  c.parent = {"PMIX_RANK=9", "OMPI_COMM_WORLD_SIZE=9", "OMPI_MCA_btl_sm_backing_directory=/x", "JSM_NAMESPACE_RANK=1"};
+  c.facts.pmix = {{{"PMIX_RANK=4"}, {"PMIX_RANK=5"}, {"PMIX_RANK=6"}}, "/dev/shm/ddrun-1/2", false};
+  auto values = c.values(2);
+  CHECK(values.at("PMIX_RANK") == "6");
+  CHECK(values.at("OMPI_COMM_WORLD_RANK") == "6");
+  CHECK(values.at("OMPI_COMM_WORLD_LOCAL_RANK") == "2");
+  CHECK(values.at("OMPI_COMM_WORLD_NODE_RANK") == "2");
+  CHECK(values.at("OMPI_COMM_WORLD_SIZE") == values.at("WORLD_SIZE"));
+  CHECK(values.at("OMPI_COMM_WORLD_LOCAL_SIZE") == values.at("LOCAL_WORLD_SIZE"));
+  CHECK(values.at("JSM_JSRUN_PORT") == "ddrun");
+  CHECK(values.at("OMPI_MCA_btl_sm_backing_directory") == "/dev/shm/ddrun-1/2");
+  CHECK(values.at("OMPI_MCA_btl_vader_backing_directory") == "/dev/shm/ddrun-1/2");
+  CHECK(values.count("JSM_NAMESPACE_RANK") == 0);
+  CHECK(values.count("OMPI_MCA_mpi_oversubscribe") == 0);
+  c.facts.pmix->oversubscribed = true;
+  CHECK(c.values(2).at("OMPI_MCA_mpi_oversubscribe") == "1");
+  c.spec.env = {{"OMPI_MCA_btl_sm_backing_directory", "/fast"}};
+  CHECK(c.values(2).at("OMPI_MCA_btl_sm_backing_directory") == "/fast");
+  c.spec.env = {{"JSM_JSRUN_PORT", "1"}};
+  CHECK(c.error() == "--env JSM_JSRUN_PORT: ddrun sets JSM_JSRUN_PORT itself with --mpi");
+}
+
 TEST_CASE("virtual local rank gives each worker one device of the list") {
   Case c;
   c.spec.virtual_local_rank = true;

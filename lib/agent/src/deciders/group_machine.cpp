@@ -91,7 +91,7 @@ constexpr auto table = [] {
       on<ParentLost, StopOrder, VerdictMessage, CoordinatorLost, WorkersKilled>(starting, {stopping, killing}, stop),
 
       on<WorkerEnded>(running, {running, looking, stopping, killing}, stop | look | send | actions<StartSkew>),
-      on<RankFailed>(running, {running, stopping, killing}, stop | send),
+      on<RankFailed, SpawnFailed>(running, {running, stopping, killing}, stop | send),
       on<SkewExpired>(running, {running, looking, stopping, killing}, stop | look | send),
       on<JobTimeout, EndingSignal>(running, {looking, stopping, killing}, stop | look | send),
       on<ParentLost, StopOrder, VerdictMessage, CoordinatorLost, WorkersKilled>(running, {stopping, killing}, stop),
@@ -100,7 +100,7 @@ constexpr auto table = [] {
       on<WorkerEnded>(looking, {looking, stopping, killing}, stop),
       on<GroupGone>(looking, {closing}, close),
       on<GraceExpired>(looking, {killing}, kill),
-      on<JobTimeout>(looking, {looking}, send),
+      on<JobTimeout, SpawnFailed>(looking, {looking}, send),
       on<EndingSignal>(looking, {looking, killing}, kill | send),
       on<StopOrder>(looking, {looking, stopping, killing}, stop),
       on<ParentLost, VerdictMessage, CoordinatorLost, WorkersKilled>(looking, {stopping, killing}, stop),

@@ -46,7 +46,7 @@ namespace event {
 struct Start {};
 struct Prepared {};   ///< also after CancelPrepare
 struct Spawned {};    ///< every worker of the attempt was started, unless the state has changed meanwhile
-struct SpawnFailed {  ///< or Prepare has
+struct SpawnFailed {  ///< or Prepare has, or the workers cannot go on without what this machine had for them
   std::string message;
   int code = exit_codes::launcher_failed;
 };

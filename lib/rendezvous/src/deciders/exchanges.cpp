@@ -28,9 +28,10 @@ void Exchanges::begin(Round round, std::size_t members) {
 Result<std::vector<Exchanged>> Exchanges::add(int node_rank, const Exchange& from) {
   std::vector<Exchanged> parts;
   std::uint32_t& next = next_.at(static_cast<std::size_t>(node_rank));
-  if (from.tag != next || from.tag - complete_ >= open_.size()) return parts;
+  const std::uint32_t number = from.tag & ~other_order;
+  if (number != next || number - complete_ >= open_.size()) return parts;
   ++next;
-  Open& open = open_[from.tag % open_.size()];
+  Open& open = open_[number % open_.size()];
   open.blobs.resize(next_.size());
   open.blobs[static_cast<std::size_t>(node_rank)] = from.blob;
   open.bytes += from.blob.size();

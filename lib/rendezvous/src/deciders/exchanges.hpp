@@ -12,9 +12,12 @@
 namespace ddrun::rendezvous {
 
 /// Collects the blobs of a round's members by tag (PROTOCOL.md, section 5). A member contributes to tag 0, 1, 2 … in
-/// this order, to the next but one before the last is complete at most; what does not fit is ignored.
+/// this order, to the next but one before the last is complete at most; what does not fit is ignored. Tags with the
+/// highest bit have an order of their own: another object.
 class Exchanges {
  public:
+  static constexpr std::uint32_t other_order = 0x80000000U;
+
   /// Forgets the blobs of the round before.
   void begin(Round round, std::size_t members);
   /// The messages for all members, in order, if this was the last blob of its tag; else none. Fails with

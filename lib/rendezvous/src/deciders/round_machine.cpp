@@ -79,7 +79,7 @@ void RoundMachine::start(std::uint16_t port) {
   job_.started = true;
   job_.succession.note_started();
   started_at_ = job_.now;
-  exchanges_.begin(job_.round, members_.size());
+  for (Exchanges& order : exchanges_) order.begin(job_.round, members_.size());
   lost_finished_.reset();
   const Member* own = job_.members.own();
   job_.coordinator_node_rank = own != nullptr && own->in_round() ? own->node_rank : -1;
@@ -150,7 +150,8 @@ void RoundMachine::on(const Member& member, const PassSignal& message) {
 void RoundMachine::on(const Member& member, const Exchange& message) {
   const bool may_send = job_.state == CoordinatorState::running && member.part == Part::notified;
   if (!may_send || message.round != job_.round) return;
-  const auto complete = exchanges_.add(member.node_rank, message);
+  const bool other_order = (message.tag & Exchanges::other_order) != 0;
+  const auto complete = exchanges_[other_order ? 1 : 0].add(member.node_rank, message);
   if (!complete) {
     return stop_permanently({.kind = VerdictKind::launcher_failed,
                              .exit_code = exit_codes::launcher_failed,
@@ -170,7 +171,9 @@ void RoundMachine::on(const Member& member, const Exchange& message) {
 void RoundMachine::check_exchange() {
   for (const Member* member : members_.all()) {
     const bool has_ended = member->part == Part::succeeded || member->part == Part::finished;
-    if (!has_ended || !exchanges_.waits_for(member->node_rank)) continue;
+    const bool is_missed =
+        std::ranges::any_of(exchanges_, [&](const auto& order) { return order.waits_for(member->node_rank); });
+    if (!has_ended || !is_missed) continue;
     return stop_for_cause(causes::ranks_missing(*member), member->link, true, member->machine);
   }
 }
@@ -335,7 +338,7 @@ void RoundMachine::stop(Ending ending, int signal) {
   for (const Due due : {Due::opened, Due::skew, Due::admission}) job_.deadlines.clear(due);
   if (!job_.options.single_member) job_.deadlines.arm(Due::stopped, job_.now + job_.stop_timeout());
   ending_ = std::move(ending);
-  exchanges_.begin(0, 0);
+  for (Exchanges& order : exchanges_) order.begin(0, 0);
   send_stop(job_.succession.must_kill() ? SIGKILL : signal);
 }
 

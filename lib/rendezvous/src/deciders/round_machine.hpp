@@ -166,7 +166,7 @@ class RoundMachine {
 
   Job& job_;
   RoundMembers members_;
-  Exchanges exchanges_;
+  std::array<Exchanges, 2> exchanges_;  ///< by the highest bit of tags
   bool any_succeeded_ = false;
   std::string address_;  ///< of node rank 0
   Clock::time_point started_at_;

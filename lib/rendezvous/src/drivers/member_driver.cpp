@@ -17,7 +17,7 @@ void MemberDriver::start_machine(MemberOptions options) {
   options.join.host = options_.full_host;
   options.join.local_world_size = static_cast<std::uint32_t>(options_.local_world_size);
   options.join.role = spec.role;
-  options.join.settings = join_settings(spec, options_.serves_pmi);
+  options.join.settings = join_settings(spec, options_.mpi);
   options.on_step = wrong_step_hook("member");
   machine_.emplace(std::move(options));
 }

@@ -164,9 +164,9 @@ std::string program_fingerprint(const LaunchSpec& spec) {
 
 }  // namespace
 
-Settings join_settings(const LaunchSpec& spec, bool serves_pmi) {
+Settings join_settings(const LaunchSpec& spec, const std::string& mpi) {
   Settings settings{{program_key, program_fingerprint(spec)}};
-  if (serves_pmi) settings.emplace_back(mpi_key, "pmi");
+  if (!mpi.empty()) settings.emplace_back(mpi_key, mpi);
   for (const Setting& setting : table) {
     settings.emplace_back(setting.key, std::visit([](const auto& value) { return text_of(value); }, setting.of(spec)));
   }

@@ -11,7 +11,7 @@
 namespace ddrun::rendezvous {
 
 /// Settings of JOIN that must be equal on all agents (PROTOCOL.md, section 5), sorted by key.
-[[nodiscard]] Settings join_settings(const LaunchSpec& spec, bool serves_pmi = false);
+[[nodiscard]] Settings join_settings(const LaunchSpec& spec, const std::string& mpi = {});
 
 /// The parsed settings of the first Join.
 struct JobSettings {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -88,6 +89,7 @@ class PreloadSpawner final : public process::Spawner {
   /// Workers start without a server from now on.
   void lose_server(const std::string& why);
   void forget_server();
+  void add_child(pid_t pid);
   /// Sends what the socket takes of an assignment. False if it is broken.
   static bool send_some(Start& start, const std::vector<int>& descriptors);
   /// In place of a standby worker that does not take its assignment; no other one is used in this attempt.
@@ -111,6 +113,7 @@ class PreloadSpawner final : public process::Spawner {
   std::int64_t import_memory_ = 0;
   std::vector<UniqueFd> ends_;  ///< sockets of the workers that are being forked
   std::deque<Standby> standby_;
+  std::set<pid_t> children_;                                ///< ever
   std::vector<std::pair<std::string, long long>> sources_;  ///< path and time of change in ns
   std::array<Start, slots> starts_;
   Deadline assignment_deadline_;

@@ -90,6 +90,8 @@ struct SharedState {
   char private_directory[512] = {};
   /// Names in /dev/shm that MPI programs of the round may leave; empty: none.
   char mpi_segments[2][64] = {};
+  /// A directory in /dev/shm for files of MPI programs; empty: none.
+  char mpi_directory[64] = {};
 
   /// Called by the agent once it handles signals as events. `signals`: those that end the job; `grace`: how long an
   /// orderly end may take.
@@ -104,8 +106,13 @@ struct SharedState {
   [[nodiscard]] Result<void> set_private_directory(std::string_view path);
   /// Called by the agent before a round's workers are started: at most two names, without a slash.
   void set_mpi_segments(const std::vector<std::string>& names);
-  /// Called by whichever of agent, sweeper and guard ends last, when no worker is left.
+  /// Called by the agent when no worker of the round is left.
   void remove_mpi_segments();
+  /// Called by the agent before it makes the directory, once: a name without a slash.
+  void set_mpi_directory(std::string_view name);
+  /// Called by whichever of agent, sweeper and guard ends last, when no worker is left: the segments, and the directory
+  /// with all that is in it. Follows no link.
+  void remove_mpi_files();
   /// Called by the agent when there is something new in `overdue` that the sweeper may not wait for yet.
   void wake_sweeper() const;
   /// Called by the agent. No effect if the guard is dead, whose pid may be another process's then.

@@ -34,9 +34,9 @@ struct WorkersUntil {
 struct RendezvousOptions {
   const LaunchSpec* spec = nullptr;  ///< borrowed
   int local_world_size = 1;
-  bool serves_pmi = false;  ///< to its workers; the same on all machines
-  std::string host;         ///< label of this machine until the coordinator assigns one
-  std::string full_host;    ///< from the kernel
+  std::string mpi;        ///< what is served to MPI programs, "pmi", "pmix" or "pmi+pmix"; the same on all machines
+  std::string host;       ///< label of this machine until the coordinator assigns one
+  std::string full_host;  ///< from the kernel
   std::string version;
   /// For several machines; none: --insecure.
   std::optional<Secret> secret;

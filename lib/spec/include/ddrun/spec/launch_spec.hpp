@@ -113,8 +113,10 @@ struct LogSpec {
 
 /// Whether the workers are ranks of one MPI world.
 enum class Mpi {
-  automatic,  ///< for a program that needs MPICH's or Intel's library
+  automatic,  ///< for a program that needs an MPI's library
+  both,       ///< PMI-1, and PMIx if there is a libpmix
   pmi,        ///< PMI-1
+  pmix,
   none,
 };
 
@@ -247,6 +249,7 @@ struct LaunchSpec {
   HostCommands commands;
   std::vector<std::string> preload;  ///< Python modules that workers find imported
   Mpi mpi = Mpi::automatic;
+  std::optional<std::string> mpi_lib;  ///< OpenPMIx's library, to serve PMIx by
   bool end_with_parent = false;
   bool dry_run = false;
   std::string started_as;                  ///< argv[0] of the ddrun that the user started; empty: unknown

@@ -18,6 +18,11 @@ struct PmiFacts {
   std::string port;                               ///< PMI_PORT
   std::function<std::string(int local_rank)> id;  ///< PMI_ID
 };
+struct PmixFacts {
+  std::vector<std::vector<std::string>> variables;  ///< NAME=VALUE by local rank, as many for each
+  std::string directory;                            ///< for segments of shared memory
+  bool oversubscribed = false;                      ///< more workers than CPUs
+};
 
 /// The agent's values for one attempt. Empty: not available.
 struct WorkerFacts {
@@ -29,6 +34,7 @@ struct WorkerFacts {
   std::string timer_file;                                    ///< TORCHELASTIC_TIMER_FILE; empty: inherited
   std::vector<std::pair<std::string, std::string>> network;  ///< NAME and VALUE, for variables that are not set
   std::optional<PmiFacts> pmi;                               ///< with --mpi
+  std::optional<PmixFacts> pmix;                             ///< with --mpi
   std::string job_tag;                                       ///< DDRUN_JOB_TAG: the same for every process of this job
 };
 
@@ -76,7 +82,8 @@ class WorkerEnvironment {
   std::vector<std::string> visible_devices_;  ///< the parent's list, for virtual_local_rank_
   std::optional<std::uint64_t> seed_;
   std::function<std::string(int)> error_file_;
-  std::function<std::string(int)> pmi_id_;  ///< null without --mpi
+  std::function<std::string(int)> pmi_id_;                ///< null without PMI-1
+  std::vector<std::vector<std::string>> pmix_variables_;  ///< by local rank; none without PMIx
   /// The common entries that are not inherited. Heap arrays, so that pointers stay valid when this object is moved.
   std::vector<std::unique_ptr<char[]>> common_;
   std::vector<char*> pointers_;  ///< inherited, common, space for a worker's own entries, null
