@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import statistics
 import subprocess
 import time
@@ -85,13 +86,12 @@ def launch_10k_flat(bench, note):
 
 
 def mpi_start(bench, note):
-    """The whole command: 4 ranks of MPICH that begin, sum and end, and 128 that only speak PMI-1. A session for each
-    rank on both sides, so that the scheduler groups them alike."""
-    hello = os.path.join(bench.helpers, "bench_hello_mpich")
-    fake = os.path.join(bench.helpers, "bench_pmi_rank")
-    bench.hydra_command(1)
-    if not os.path.exists(hello):
-        raise Skip("libmpich-dev is not installed (scripts/setup --rivals)")
+    """The whole command: 4 ranks of MPICH and of Open MPI that begin, sum and end, and 128 that only speak PMI-1. A
+    session for each rank on both sides, so that the scheduler groups them alike."""
+    mpich, openmpi, fake = (os.path.join(bench.helpers, name) for name in ("bench_hello_mpich", "bench_hello_openmpi", "bench_pmi_rank"))
+    cases = [(4, mpich, "size 4 sum 4", "hydra", bench.hydra_command, 1, 0.95),
+             (128, fake, "size 128", "hydra", bench.hydra_command, 2, 1.5),
+             (4, openmpi, "size 4 sum 4", "mpirun", bench.openmpi_command, 1, 0.95)]
     def whole(command, count, said):
         def once():
             output = os.path.join(bench.scratch, "mpi-start.out")
@@ -103,12 +103,17 @@ def mpi_start(bench, note):
             return seconds
         return once
     rows = []
-    for count, program, said, goal, floor in ((4, hello, "size 4 sum 4", 1, 0.95), (128, fake, "size 128", 2, 1.5)):
+    for count, program, said, rival, command, goal, floor in cases:
+        if not os.path.exists(program) or not shutil.which({"hydra": "mpiexec.hydra", "mpirun": "mpirun.openmpi"}[rival]):
+            continue
+        mpi = "--mpi=pmi" if rival == "hydra" else "--mpi=pmix"
         samples, trouble = in_turn({
-            "ddrun": (bench.count(21, 2), whole(bench.ddrun_command(count, program, options=["--mpi", "--label=none"]), count, said)),
-            "hydra": (bench.count(21, 2), whole(bench.hydra_command(count, "setsid", program), count, said)),
+            "ddrun": (bench.count(21, 2), whole(bench.ddrun_command(count, program, options=[mpi, "--label=none"]), count, said)),
+            rival: (bench.count(21, 2), whole(command(count, "setsid", program), count, said)),
         }, note)
-        rows += compare("mpi-start", f"{count} ranks", samples, trouble, {"hydra": (goal, floor)}, scale=1e3, unit="ms")
+        rows += compare("mpi-start", f"{count} ranks", samples, trouble, {rival: (goal, floor)}, scale=1e3, unit="ms")
+    if not rows:
+        raise Skip("neither libmpich-dev nor libopenmpi-dev is installed (scripts/setup --rivals)")
     return rows
 
 

@@ -75,10 +75,12 @@ class Programs(Measured):
         self.assertTrue(all(row.ratio > 0 for row in rows), rows)
 
     def test_mpi_ranks(self):
-        if not os.path.exists(os.path.join(HELPERS, "bench_hello_mpich")):
-            self.skipTest("libmpich-dev is not installed")
+        for mpi in ("mpich", "openmpi"):
+            if not os.path.exists(os.path.join(HELPERS, f"bench_hello_{mpi}")):
+                self.skipTest(f"lib{mpi}-dev is not installed")
         rows = self.measured(launching.mpi_start)
-        self.assertEqual([(row.quantity, row.rival) for row in rows], [("4 ranks", "hydra"), ("128 ranks", "hydra")])
+        self.assertEqual([(row.quantity, row.rival) for row in rows],
+                         [("4 ranks", "hydra"), ("128 ranks", "hydra"), ("4 ranks", "mpirun")])
 
     def test_all_reduce(self):
         rows = self.measured(reducing.allreduce, spans=SMALL)
