@@ -51,7 +51,7 @@ class Driver final : public MemberDriver {
 
 }  // namespace
 
-TEST_CASE("a round that is over before a blocked agent hears of it is not begun there") {
+TEST_CASE("a round that is over before a blocked agent hears of it is not begun there, but the reason is heard") {
   boost::asio::io_context io;
   const LaunchSpec spec = spec_of_two();
   RendezvousOptions options;
@@ -60,6 +60,7 @@ TEST_CASE("a round that is over before a blocked agent hears of it is not begun 
   const auto driver = std::make_shared<Driver>(io, std::move(options), [&](const ToAgent& what) {
     if (const auto* begins = std::get_if<RoundBegins>(&what)) heard.push_back(concat("round ", begins->round));
     if (std::holds_alternative<StopOrder>(what)) heard.emplace_back("stop");
+    if (const auto* log = std::get_if<Log>(&what)) heard.push_back(log->text);
   });
   REQUIRE(driver->open());
   const auto starts = [&](Round round) { driver->step(FromCoordinator(Start{round, {}, 2, ""})); };
@@ -69,11 +70,11 @@ TEST_CASE("a round that is over before a blocked agent hears of it is not begun 
   CHECK(driver->stopped == std::vector<Round>{1});
   starts(2);
   io.run();
-  CHECK(heard == std::vector<std::string>{"round 2"});
+  CHECK(heard == std::vector<std::string>{"why", "round 2"});
   // One that it has begun it has to stop.
   io.restart();
   stops(2);
   io.run();
-  CHECK(heard == std::vector<std::string>{"round 2", "stop"});
+  CHECK(heard == std::vector<std::string>{"why", "round 2", "stop"});
   CHECK(driver->stopped == std::vector<Round>{1});
 }

@@ -55,10 +55,13 @@ class MemberDriver : public Rendezvous, public std::enable_shared_from_this<Memb
   [[nodiscard]] virtual Clock::time_point now() const { return Clock::now(); }
 
   // In every driver:
-  /// A round that ends before the agent, whose thread was blocked, has heard of it is not begun.
+  /// A round that ends before the agent, whose thread was blocked, has heard of it is not begun, but for the reason.
   void carry_out(const ToAgent& what) {
-    if (std::holds_alternative<StopOrder>(what) && unheard_round_) {
-      return step(FromAgent(Stopped{*std::exchange(unheard_round_, std::nullopt)}));
+    if (const auto* stop = std::get_if<StopOrder>(&what); stop != nullptr && unheard_round_) {
+      const Stopped stopped{*std::exchange(unheard_round_, std::nullopt)};
+      if (stop->another_round && options_.spec->rendezvous.several_machines())
+        carry_out(ToAgent(Log{LogKind::notice, stop->why}));
+      return step(FromAgent(stopped));
     }
     const auto* begins = std::get_if<RoundBegins>(&what);
     if (begins != nullptr) unheard_round_ = begins->round;
