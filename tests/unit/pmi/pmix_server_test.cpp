@@ -221,6 +221,10 @@ TEST_CASE("how ranks of PMIx end is judged by what they have said") {
     machine.ends(1, false);
     CHECK(machine.failure.empty());
   }
+  SECTION("by a rank that is not here") {
+    machine.aborts(GENERATE(-1, 3), 37);
+    CHECK(machine.failure.empty());
+  }
   SECTION("by MPI_Abort") {
     const auto [number, code] = GENERATE(table<int, int>({{37, 37}, {0, 1}, {256, 1}, {-1, 255}}));
     connects(2);
@@ -249,8 +253,9 @@ TEST_CASE("without its helper a round cannot go on, and no other begins") {
     CHECK(machine.reasons == std::vector{why});
     machine.step(pmix_event::Lost{"again"});
   }
-  SECTION("between rounds") {
-    machine.step(pmix_event::End{});
+  SECTION("when all ranks have ended, or between rounds") {
+    if (GENERATE(true, false)) machine.step(pmix_event::End{});
+    for (const int slot : {0, 1, 2}) machine.ends(slot);
     machine.step(pmix_event::Lost{"killed"});
     CHECK(machine.reasons.empty());
     machine.step(pmix_event::Begin{pmix_world({0, 1, 2}, 3, 1), 0, "/d", false});

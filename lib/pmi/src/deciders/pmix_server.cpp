@@ -323,15 +323,18 @@ void PmixServer::Machine::on(const pmix_event::End& /*end*/) {
 }
 
 void PmixServer::Machine::fail(int slot, int code, std::string why) {
-  if (state_ != RoundState::running || std::exchange(has_failed_, true)) return;
+  const bool is_here = slot >= 0 && static_cast<std::size_t>(slot) < ranks_.size();
+  if (state_ != RoundState::running || !is_here || std::exchange(has_failed_, true)) return;
   actions_.emplace_back(pmix_action::Fail{slot, code, std::move(why)});
 }
 
 void PmixServer::Machine::give_up(std::string why) {
   if (state_ == RoundState::lost) return;
   why_lost_ = std::move(why);
-  if (std::exchange(state_, RoundState::lost) != RoundState::idle)
-    actions_.emplace_back(pmix_action::GiveUp{why_lost_});
+  const bool has_ranks =
+      std::ranges::any_of(ranks_, [](const PmixRank& rank) { return rank.state != RankState::ended; });
+  const RoundState before = std::exchange(state_, RoundState::lost);
+  if (before != RoundState::idle && has_ranks) actions_.emplace_back(pmix_action::GiveUp{why_lost_});
 }
 
 PmixServer::PmixServer(std::string label) : machine_(std::make_unique<Machine>(std::move(label))) {}
