@@ -11,6 +11,7 @@ typedef int pmix_status;
 enum { pmix_success = 0, pmix_error = -1, pmix_not_supported = -47, pmix_done_already = -157 };
 
 enum { pmix_rank_all = 0xfffffffe };
+enum { pmix_group_construct = 0 };
 
 typedef struct {
   char nspace[256];
@@ -20,8 +21,10 @@ typedef struct {
 enum {
   pmix_bool = 1,
   pmix_string = 3,
+  pmix_size = 4,
   pmix_uint16 = 13,
   pmix_uint32 = 14,
+  pmix_proc_type = 22,
   pmix_info_type = 24,
   pmix_array_type = 39,
   pmix_rank_type = 40
@@ -40,6 +43,7 @@ typedef struct {
     const char* string;
     uint16_t uint16;
     uint32_t uint32;  ///< and a rank
+    size_t size;
     int32_t status;
     pmix_array* array;
     void* widest[3];
@@ -71,7 +75,10 @@ typedef struct {
   void* direct_modex_to_allocate[15];
   pmix_status (*job_control)(const pmix_proc*, const pmix_proc[], size_t, const pmix_info[], size_t, pmix_on_info,
                              void*);
-  void* monitor_to_fabric[7];
+  void* monitor_to_push_stdin[5];
+  pmix_status (*group)(int operation, char* name, const pmix_proc[], size_t, const pmix_info[], size_t,
+                       pmix_on_info, void*);
+  void* fabric;
   pmix_status (*client_connected2)(const pmix_proc*, void*, pmix_info[], size_t, pmix_on_done, void*);
   void* unknown[100];
 } pmix_server_module;

@@ -91,23 +91,33 @@ struct slot {
 static struct {
   char* nspace;
   uint32_t size, nodes, slots;
+  size_t groups;  ///< that were made in this round
   struct slot* slot;
 } world;
 
 /// A rank's call that the agent has to answer. Its address is its number.
 struct request {
   struct request* next;
-  pmix_on_fence on_fence;  ///< NULL: it has aborted
+  pmix_on_fence on_fence;
   pmix_on_done on_done;
+  pmix_on_info on_group;
   void* data;
+  struct group* group;  ///< for on_group
+};
+
+/// What the ranks of a group get, in one piece of memory.
+struct group {
+  pmix_info infos[2];
+  pmix_array members;
+  pmix_proc procs[];
 };
 
 static struct request* requests;
 static pthread_mutex_t of_requests = PTHREAD_MUTEX_INITIALIZER;
 
-static int64_t add_request(pmix_on_fence on_fence, pmix_on_done when_done, void* data) {
+static int64_t add_request(struct request given) {
   struct request* request = allocate(sizeof *request);
-  *request = (struct request){NULL, on_fence, when_done, data};
+  *request = given;
   pthread_mutex_lock(&of_requests);
   request->next = requests;
   requests = request;
@@ -124,12 +134,16 @@ static void answer(int64_t id, pmix_status status, const char* bytes, size_t siz
   if (request != NULL) *place = request->next;
   pthread_mutex_unlock(&of_requests);
   if (request == NULL) return;
-  if (request->on_fence == NULL) {
-    if (request->on_done != NULL) request->on_done(status, request->data);
-  } else {
+  if (request->on_fence != NULL) {
     char* blob = allocate(size);
     if (size > 0) memcpy(blob, bytes, size);
     request->on_fence(status, blob, size, request->data, free, blob);
+  } else if (request->on_group != NULL) {
+    // The same on all machines, which come to their groups in one order.
+    request->group->infos[0].value.data.size = ++world.groups;
+    request->on_group(status, request->group->infos, 2, request->data, free, request->group);
+  } else if (request->on_done != NULL) {
+    request->on_done(status, request->data);
   }
   free(request);
 }
@@ -189,24 +203,48 @@ static pmix_status on_abort(const pmix_proc* proc, void* object, int status, con
   struct frame frame = begin_frame(helper_frame_aborted);
   put_number(&frame, slot);
   put_number(&frame, status);
-  put_number(&frame, add_request(NULL, when_done, data));
+  put_number(&frame, add_request((struct request){.on_done = when_done, .data = data}));
   send_frame(&frame);
   return pmix_success;
+}
+
+static int are_all(const pmix_proc* procs, size_t count) {
+  return count == world.size || (count == 1 && procs[0].rank == (uint32_t)pmix_rank_all);
 }
 
 /// All ranks here have called it. With ranks here only the library asks just when one of them was lost.
 static pmix_status on_fence(const pmix_proc* procs, size_t count, const pmix_info* info, size_t infos, char* blob,
                             size_t size, pmix_on_fence on_fence_done, void* data) {
-  const int all = count == 1 && procs[0].rank == (uint32_t)pmix_rank_all;
-  if ((!all && count != world.size) || strcmp(procs[0].nspace, world.nspace) != 0) return pmix_not_supported;
+  if (!are_all(procs, count) || strcmp(procs[0].nspace, world.nspace) != 0) return pmix_not_supported;
   for (size_t i = 0; i < infos; ++i) {
     const int is_status = strcmp(info[i].key, "pmix.loc.col.st") == 0;
     if (is_status && info[i].value.data.status != pmix_success) return info[i].value.data.status;
   }
   struct frame frame = begin_frame(helper_frame_fence);
-  put_number(&frame, add_request(on_fence_done, NULL, data));
+  put_number(&frame, add_request((struct request){.on_fence = on_fence_done, .data = data}));
   put_text(&frame, blob, size);
   free(blob);
+  send_frame(&frame);
+  return pmix_success;
+}
+
+/// MPI_Comm_create_from_group: a fence of its ranks, which gives them a number. Between machines of all ranks only.
+static pmix_status on_group(int operation, char* name, const pmix_proc* procs, size_t count, const pmix_info* info,
+                            size_t infos, pmix_on_info when_done, void* data) {
+  (void)name, (void)info, (void)infos;
+  if (operation != pmix_group_construct) return pmix_done_already;
+  if (world.nodes > 1 && !are_all(procs, count)) return pmix_not_supported;
+  struct group* group = allocate(sizeof *group + count * sizeof *procs);
+  memcpy(group->procs, procs, count * sizeof *procs);
+  group->members = (pmix_array){pmix_proc_type, count, group->procs};
+  strcpy(group->infos[0].key, "pmix.grp.ctxid");
+  group->infos[0].value.type = pmix_size;
+  strcpy(group->infos[1].key, "pmix.grp.mbrs");
+  group->infos[1].value.type = pmix_array_type;
+  group->infos[1].value.data.array = &group->members;
+  struct frame frame = begin_frame(helper_frame_fence);
+  put_number(&frame, add_request((struct request){.on_group = when_done, .data = data, .group = group}));
+  put_text(&frame, "", 0);
   send_frame(&frame);
   return pmix_success;
 }
@@ -223,6 +261,7 @@ static pmix_server_module module = {.client_connected = on_connected,
                                     .abort = on_abort,
                                     .fence = on_fence,
                                     .job_control = on_job_control,
+                                    .group = on_group,
                                     .client_connected2 = on_connected2};
 
 // ---- a round begins and ends
@@ -388,6 +427,7 @@ static void end_round(void) {
   free(world.nspace);
   free(world.slot);
   world.nspace = NULL;
+  world.groups = 0;
   world.slots = 0;
 }
 

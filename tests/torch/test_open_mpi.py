@@ -45,6 +45,15 @@ class OpenMpi(TorchTest):
                     self.assertEqual(result.out.splitlines(), [line] * count, result.err)
                     self.assertEqual((result.code, result.err), (0, ""))
 
+    def test_sessions(self):
+        code = ("import mpi4py; mpi4py.rc.initialize = False\n"
+                "from mpi4py import MPI\n"
+                "session = MPI.Session.Init(); group = session.Create_group('mpi://WORLD')\n"
+                "for name in 'ab': comm = MPI.Intracomm.Create_from_group(group, name); print(f'{comm.allreduce(1)}\\n', end=''); comm.Free()\n"
+                "session.Finalize()")
+        result = run_ddrun(["--mpi", "-n2", "--label=none", "-m", "mpi4py", "-c", code], env=self.environment())
+        self.assertEqual(result.out.split(), ["2"] * 4, result.err)
+
     def test_the_library_that_is_opened(self):
         def opened(*options, venv=FIVE):
             result = self.ranks(2, "", "-v", *options, venv=venv)

@@ -20,7 +20,7 @@ enum helper_frame_type {
   helper_frame_connected = 67,  ///< slot
   helper_frame_finalized = 68,  ///< slot
   helper_frame_aborted = 69,    ///< slot, status, request
-  helper_frame_fence = 70       ///< all ranks of this machine have come to it: request, text blob
+  helper_frame_fence = 70       ///< all its ranks of this machine have come to it: request, text blob
 };
 
 #endif
