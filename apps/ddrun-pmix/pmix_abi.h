@@ -65,7 +65,7 @@ typedef void (*pmix_on_fence)(pmix_status status, const char* blob, size_t size,
 typedef void (*pmix_on_info)(pmix_status status, pmix_info* info, size_t count, void* data,
                              pmix_on_released on_released, void* released);
 
-/// What the library calls on a thread of its own.
+/// What the library calls, on its progress thread.
 typedef struct {
   pmix_status (*client_connected)(const pmix_proc*, void*, pmix_on_done, void*);
   pmix_status (*client_finalized)(const pmix_proc*, void*, pmix_on_done, void*);

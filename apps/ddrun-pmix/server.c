@@ -1,6 +1,6 @@
 // OpenPMIx's server for the ranks of one machine: opens the library that their MPI uses, gives each rank what it needs
 // to connect, and tells the agent what they do. The agent's frames are read by the main thread; the library calls from
-// a thread of its own, which writes its frames by itself.
+// its progress thread, which writes frames too.
 //
 //   ddrun-pmix LIBRARY DIRECTORY LABEL    the library's path or name; a private directory for its files; this machine
 
@@ -53,31 +53,27 @@ static void check(const char* what, pmix_status status) {
 
 // ---- waiting for the library's thread
 
-static void on_done(pmix_status status, void* done) {
-  (void)status;
-  __atomic_store_n((int*)done, 1, __ATOMIC_RELEASE);
-  syscall(SYS_futex, done, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-}
-
 struct wait {
   int done;
   pmix_status status;
 };
 
-static void on_done_with_status(pmix_status status, void* data) {
-  ((struct wait*)data)->status = status;
-  on_done(status, &((struct wait*)data)->done);
+static void on_done(pmix_status status, void* data) {
+  struct wait* wait = data;
+  wait->status = status;
+  __atomic_store_n(&wait->done, 1, __ATOMIC_RELEASE);
+  syscall(SYS_futex, &wait->done, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-static void wait_until_done(int* done) {
-  while (!__atomic_load_n(done, __ATOMIC_ACQUIRE)) syscall(SYS_futex, done, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
+static pmix_status wait_until_done(struct wait* wait) {
+  while (!__atomic_load_n(&wait->done, __ATOMIC_ACQUIRE))
+    syscall(SYS_futex, &wait->done, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
+  return wait->status;
 }
 
 static pmix_status wait_for(pmix_status begun, struct wait* wait) {
   if (begun == pmix_done_already) return pmix_success;
-  if (begun != pmix_success) return begun;
-  wait_until_done(&wait->done);
-  return wait->status;
+  return begun == pmix_success ? wait_until_done(wait) : begun;
 }
 
 // ---- the world of a round
@@ -322,7 +318,7 @@ static void register_clients(void) {
   for (uint32_t slot = 0; slot < world.slots; ++slot) {
     const pmix_proc proc = proc_of(slot);
     struct wait wait = {0, pmix_success};
-    check("register_client", wait_for(library.register_client(&proc, geteuid(), getegid(), NULL, on_done_with_status,
+    check("register_client", wait_for(library.register_client(&proc, geteuid(), getegid(), NULL, on_done,
                                                               &wait),
                                       &wait));
     char** variables = NULL;
@@ -400,7 +396,7 @@ static void start(struct reader* reader) {
 
   struct wait wait = {0, pmix_success};
   check("register_nspace", wait_for(library.register_nspace(world.nspace, (int)world.slots, infos.all, infos.count,
-                                                            on_done_with_status, &wait),
+                                                            on_done, &wait),
                                     &wait));
   for (int i = 0; i < 4; ++i) free(texts[i]);
   for (void* const* part = (void* const[]){infos.all, own, arrays, node_map, rank_map, NULL}; *part; ++part) free(*part);
@@ -412,18 +408,18 @@ static void forget_client(uint32_t slot) {
   world.slot[slot].gone = 1;
   // Removes what the rank has asked to be removed at its end: its segments in /dev/shm.
   const pmix_proc proc = proc_of(slot);
-  int done = 0;
-  library.deregister_client(&proc, on_done, &done);
-  wait_until_done(&done);
+  struct wait wait = {0, pmix_success};
+  library.deregister_client(&proc, on_done, &wait);
+  wait_until_done(&wait);
 }
 
 static void end_round(void) {
   if (world.nspace == NULL) return;
   for (uint32_t slot = 0; slot < world.slots; ++slot) forget_client(slot);
   while (requests != NULL) answer((int64_t)(intptr_t)requests, pmix_error, NULL, 0);
-  int done = 0;
-  library.deregister_nspace(world.nspace, on_done, &done);
-  wait_until_done(&done);
+  struct wait wait = {0, pmix_success};
+  library.deregister_nspace(world.nspace, on_done, &wait);
+  wait_until_done(&wait);
   free(world.nspace);
   free(world.slot);
   world.nspace = NULL;

@@ -70,6 +70,11 @@ class TorchTest(unittest.TestCase):
         self.tmp = pathlib.Path(tempfile.mkdtemp(prefix="ddrun-torch-"))
         self.addCleanup(shutil.rmtree, self.tmp, ignore_errors=True)
 
+    def expect_nothing_left(self, names):
+        """`names`: a function; at the end of the test it returns no name that it does not return now."""
+        before = names()
+        self.addCleanup(lambda: self.assertEqual(names() - before, set(), "names that were left"))
+
     def assert_success(self, result):
         self.assertEqual(result.code, 0, str(result))
         return result

@@ -17,8 +17,7 @@ class Mpi(TorchTest):
 
     def setUp(self):
         super().setUp()
-        before = segments()
-        self.addCleanup(lambda: self.assertEqual(segments() - before, set(), "names that were left in /dev/shm"))
+        self.expect_nothing_left(segments)
 
     def ranks(self, count, mode="", *options):
         return run_ddrun(["--mpi", f"-n{count}", *options, "--label=none", script("mpi_ranks.py"), *([mode] if mode else [])])

@@ -25,8 +25,7 @@ class Matrix(TorchTest):
 
     def setUp(self):
         super().setUp()
-        before = traces()
-        self.addCleanup(lambda: self.assertEqual(traces() - before, set(), "names that were left in /dev/shm"))
+        self.expect_nothing_left(traces)
 
     def for_each(self, check):
         for name, venv in MPIS.items():

@@ -24,8 +24,7 @@ class OpenMpi(TorchTest):
         super().setUp()
         if not (FIVE / "bin/python").exists():
             self.skipTest("Open MPI is not installed: run scripts/setup --pytorch")
-        before = traces()
-        self.addCleanup(lambda: self.assertEqual(traces() - before, set(), "names that were left"))
+        self.expect_nothing_left(traces)
 
     def environment(self, venv=FIVE):
         return {**NO_OFI, "PATH": f"{venv}/bin:/usr/bin:/bin", "PYTHON_EXEC": str(venv / "bin/python")}

@@ -186,7 +186,7 @@ Result<MpiServing> choose_mpi(const LaunchSpec& spec, const Preparation& prepare
     if (found->pmix.empty() && (spec.mpi == Mpi::pmix || (is_open_mpi && !is_too_old))) {
       return fail(Errc::unavailable,
                   "Open MPI finds its world by libpmix.so.2, and this machine has none: install the package libpmix2 "
-                  "(libpmix2t64, pmix), or give --mpi-lib=FILE; with --mpi=none each worker is a world of its own");
+                  "(libpmix2t64, pmix), or give --mpi-lib=FILE; with --mpi=none each worker is a separate world");
     }
     if (asked || !is_too_old) serving.libpmix = found->pmix;
   }

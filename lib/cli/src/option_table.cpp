@@ -239,7 +239,7 @@ constexpr Option workers_table[] = {
        return Shown{split("auto true pmi pmix none", ' ')[static_cast<std::size_t>(d.spec.mpi)]};
      }},
     {"mpi-lib", "", "FILE", Kind::file, own,
-     "Serve Open MPI by this libpmix.so.2, not by that of its own folder or of the system",
+     "Serve Open MPI by this libpmix.so.2, not by the one beside it or the system's",
      SETTING(spec.mpi_lib, parse_non_empty(v))},
     {"bind", "", "HOW", Kind::choice, own,
      "Bind workers to CPUs: none, cores (an equal share of the cores each) or numa (the CPUs of one NUMA node each)",

@@ -45,7 +45,7 @@ DetectResult find_mpi(const DetectContext& context, const MpiVariables& names) {
 }  // namespace
 
 DetectResult find_open_mpi(const DetectContext& context) {
-  // Of a worker of `ddrun --mpi`; mpirun gives its ranks a name space of its own.
+  // Of a worker of `ddrun --mpi`; mpirun gives its ranks another name space.
   if (context.variables.get("PMIX_NAMESPACE").value_or("").starts_with("ddrun-")) return std::nullopt;
   return find_mpi(context, open_mpi);
 }
