@@ -397,9 +397,11 @@ def rehearse():
 
 
 def take_terminal(fd):
-    """As the controlling one, whose foreground group is that of a process which has ended."""
+    """As the controlling one. Unless it is stdin, its foreground group is that of a process which has ended."""
     with contextlib.suppress(OSError):  # where a sandbox forbids it
         fcntl.ioctl(fd, termios.TIOCSCTTY, 0)
+        if fd == 0:
+            return
         if (pid := os.fork()) == 0:
             os._exit(0)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)

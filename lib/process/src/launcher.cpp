@@ -80,11 +80,11 @@ struct KernelSigaction {
   unsigned long mask;
 };
 
-/// Makes a terminal the controlling one, with an empty foreground group: that of a process of this session which has
-/// exited. (The kernel also accepts the pid of a process that leads no group.)
+/// Makes a terminal the controlling one. Unless it is stdin its foreground group becomes an empty one: that of a
+/// process of this session which has exited. (The kernel also accepts the pid of a process that leads no group.)
 __attribute__((always_inline, no_sanitize("address", "thread", "undefined"))) inline void set_controlling_terminal(
     int terminal) {
-  if (raw_syscall(SYS_ioctl, terminal, TIOCSCTTY, 0) < 0) return;
+  if (raw_syscall(SYS_ioctl, terminal, TIOCSCTTY, 0) < 0 || terminal == STDIN_FILENO) return;
   // As vfork: it runs on this stack while the caller waits. No exit signal.
   const long passing = raw_syscall(SYS_clone, CLONE_VM | CLONE_VFORK, 0);
   if (passing == 0) {

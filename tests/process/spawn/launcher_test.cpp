@@ -106,6 +106,32 @@ TEST_CASE("a child has the terminal as controlling terminal, with an empty foreg
   CHECK(no_child_left());
 }
 
+TEST_CASE("a child that reads from its controlling terminal is in the foreground") {
+  auto launcher = Launcher::create().value();
+  int master = -1;
+  int slave = -1;
+  REQUIRE(::openpty(&master, &slave, nullptr, nullptr, nullptr) == 0);
+  UniqueFd near(master);
+  UniqueFd far(slave);
+  SpawnPlan plan;
+  plan.standard_in = plan.standard_out = far.get();
+  plan.controlling_terminal = 0;
+  plan.program = "/bin/sh";
+  auto spawned = test::spawn_worker(launcher, {"-c", "read x </dev/tty && echo got $x"}, plan);
+  REQUIRE(spawned);
+  REQUIRE(::write(near.get(), "hello\n", 6) == 6);
+  int status = 0;
+  REQUIRE(::waitpid(spawned->pid, &status, 0) == spawned->pid);
+  CHECK(exit_status_from_wait(status) == ExitStatus(Exited{0}));
+  far.reset();
+  std::string text;
+  char buffer[4096];
+  ssize_t n;
+  while ((n = ::read(near.get(), buffer, sizeof buffer)) > 0) text.append(buffer, static_cast<std::size_t>(n));
+  CHECK(text == "hello\r\ngot hello\r\n");
+  CHECK(no_child_left());
+}
+
 TEST_CASE("working directory and CPUs are set") {
   test::TemporaryDirectory directory;
   auto launcher = Launcher::create().value();

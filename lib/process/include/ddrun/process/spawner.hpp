@@ -24,10 +24,10 @@ struct SpawnPlan {
   int standard_in = -1;
   int standard_out = -1;
   int standard_err = -1;
-  /// 1 or 2: that standard stream, a terminal that controls no session yet, becomes the controlling terminal, so that
-  /// /dev/tty can be opened. -1, or where a sandbox forbids it: none. The terminal's foreground group is empty, so that
-  /// its processes get no SIGHUP when the child ends, no SIGWINCH and no signals of keys, and a read from /dev/tty
-  /// fails with EIO instead of waiting for input.
+  /// 0, 1 or 2: that standard stream, a terminal that controls no session yet, becomes the controlling terminal, so
+  /// that /dev/tty can be opened. -1, or where a sandbox forbids it: none. With 0 the child's group is in its
+  /// foreground. Else the foreground group is empty, so that its processes get no SIGHUP when the child ends, no
+  /// SIGWINCH and no signals of keys, and a read from /dev/tty fails with EIO instead of waiting for input.
   int controlling_terminal = -1;
   const unsigned long* cpu_mask = nullptr;  ///< as for sched_setaffinity; null: the caller's
   std::size_t cpu_mask_bytes = 0;
