@@ -37,7 +37,9 @@ struct Folded {
   Fold::Time start{std::chrono::hours(1)};
   std::vector<std::string> shown;
   std::size_t bytes = 0;  ///< shown, of all sources
+  std::size_t calls = 0;  ///< that have shown them
   Fold fold{[this](const std::vector<int>& sources, std::string_view lines, Fold::Time) {
+    ++calls;
     bytes += lines.size() * sources.size();
     for (; !lines.empty(); lines.remove_prefix(lines.find('\n') + 1)) {
       shown.push_back(concat('[', fold_ranks(sources), "] ", lines.substr(0, lines.find('\n'))));
@@ -184,5 +186,44 @@ TEST_CASE("memory is bounded, and a source that floods alone is not held") {
     for (int i = 0; i < 500; ++i, written += text.size()) f.fold.add(rank, text, f.at(6000));
     f.fold.settle(rank, f.at(6000));
     CHECK(written - f.bytes <= Fold::max_bytes);
+  }
+}
+
+TEST_CASE("equal lines in different order: no more than a number of them is compared, and floods are not held") {
+  constexpr int ranks = 64;
+  const unsigned words = GENERATE(10U, 10'000U);
+  std::mt19937 random(words);
+  Folded f(ranks);
+  std::size_t written = 0;
+  const auto add = [&](int rank, int lines, int ms) {
+    for (int i = 0; i < lines; ++i) {
+      const std::string line = concat(random() % words, '\n');
+      f.fold.add(rank, line, f.at(ms));
+      written += line.size();
+    }
+  };
+  SECTION("at once") {
+    for (int rank = 0; rank < ranks; ++rank) add(rank, 600, 0);
+    f.fold.release_all();
+    CHECK(f.bytes == written);
+    CHECK(f.calls <= Fold::max_lines + ranks);
+  }
+  SECTION("one after another") {
+    int passing = 0;
+    for (int ms = 0; ms < 1000 && passing < ranks; ++ms) {
+      f.pass_time(ms);
+      passing = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        if (f.fold.passes(rank, f.at(ms))) {
+          ++passing;
+          continue;
+        }
+        add(rank, 5, ms);
+        f.fold.settle(rank, f.at(ms));
+      }
+    }
+    CHECK(passing == ranks);
+    f.fold.release_all();
+    CHECK(f.bytes == written);
   }
 }

@@ -13,9 +13,11 @@ constexpr auto shared_hold = Fold::hold / 2;
 /// Memory of all sources that hold nothing.
 constexpr std::size_t max_idle_bytes = std::size_t{4} << 20U;
 
-std::uint64_t key(std::size_t source, std::uint64_t hash) {
-  return hash ^ ((source + 1) * 0x9e3779b97f4a7c15U);  // an odd number: each source gives another key
-}
+/// Comparing a line costs as much as showing this many bytes.
+constexpr std::size_t line_cost = 64;
+
+/// Sources that are looked at to find the line to show first.
+constexpr int max_hops = 8;
 
 /// Bytes that both begin with.
 std::size_t common_size(const char* a, const char* b, std::size_t size) {
@@ -55,11 +57,18 @@ void Fold::add(int source, std::string_view line, Time now) {
 
 void Fold::relieve(std::size_t source, Time now) {
   show_source(source);
-  const auto open = static_cast<std::size_t>(std::ranges::count_if(sources_, &Source::open));
-  Source& shown = sources_[source];
-  if (shown.unmatched < std::min(max_source_bytes, max_bytes / std::max<std::size_t>(open, 1))) return;
-  shown.unmatched = 0;
-  shown.pass_until = now + hold;
+  pass_unmatched(sources_[source], now);
+}
+
+void Fold::pass_unmatched(Source& source, Time now) const {
+  if (source.unmatched < std::min(max_source_bytes, max_bytes / sources_.size())) return;
+  source.unmatched = 0;
+  source.pass_until = now + pass;
+}
+
+void Fold::relieve_most(Time now) {
+  const auto most = std::ranges::max_element(sources_, {}, &Source::held);
+  relieve(static_cast<std::size_t>(most - sources_.begin()), now);
 }
 
 void Fold::settle(int source, Time now) {
@@ -67,10 +76,7 @@ void Fold::settle(int source, Time now) {
   show_common(now);
   const Source& added = sources_[index(source)];
   if (added.held() > max_source_bytes && added.batches.size() > 1) relieve(index(source), now);
-  while (held_ > max_bytes) {
-    const auto most = std::ranges::max_element(sources_, {}, &Source::held);
-    relieve(static_cast<std::size_t>(most - sources_.begin()), now);
-  }
+  while (held_ > max_bytes) relieve_most(now);
   if (std::ranges::none_of(sources_, &Source::open)) release_all();
 }
 
@@ -92,15 +98,12 @@ void Fold::show_common(Time now) {
   size = std::string_view(first.text).substr(first.begin, size).rfind('\n') + 1;
   if (size == 0) return;
   emit_(all, std::string_view(first.text).substr(first.begin, size), first.batches.front().at);
-  const bool matched = all.size() > 1;
-  for (const int each : all) {
-    Source& source = sources_[index(each)];
-    source.unmatched = matched ? 0 : source.unmatched + size;
-    consume(source, size);
-  }
+  for (const int each : all) consume(sources_[index(each)], size, all.size() > 1);
 }
 
-void Fold::consume(Source& source, std::size_t size) {
+void Fold::consume(Source& source, std::size_t size, bool matched) {
+  const std::size_t cost = size + line_cost;
+  source.unmatched = matched ? source.unmatched - std::min(source.unmatched, cost) : source.unmatched + cost;
   held_ -= size;
   const auto number = static_cast<std::size_t>(&source - sources_.data());
   const std::size_t end = source.begin + size;
@@ -127,10 +130,11 @@ void Fold::consume(Source& source, std::size_t size) {
   source.begin = 0;
 }
 
-void Fold::index_lines() {
+bool Fold::index_lines() {
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     Source& source = sources_[i];
     while (source.hashed < source.text.size()) {
+      if (indexed_ == max_lines) return false;
       const std::size_t end = source.text.find('\n', source.hashed) + 1;
       const auto hash =
           std::hash<std::string_view>()(std::string_view(source.text).substr(source.hashed, end - source.hashed));
@@ -139,69 +143,66 @@ void Fold::index_lines() {
       source.hashed = end;
     }
   }
+  return true;
 }
 
 void Fold::count_line(std::size_t source, std::uint64_t hash, int change) {
-  const auto change_in = [change](std::unordered_map<std::uint64_t, int>& counts, std::uint64_t of) {
-    const auto at = counts.try_emplace(of, 0).first;
-    at->second += change;
-    const int count = at->second;
-    if (count == 0) counts.erase(at);
-    return count;
-  };
-  const int copies = change_in(copies_, key(source, hash));
-  if (copies == (change > 0 ? 1 : 0)) change_in(holders_, hash);
+  const auto line = holders_.try_emplace(hash).first;
+  std::vector<Holder>& holders = line->second;
+  auto holder = std::ranges::lower_bound(holders, source, {}, &Holder::source);
+  if (holder == holders.end() || holder->source != source) holder = holders.insert(holder, {source, 0});
+  holder->copies += change;
+  if (holder->copies == 0) holders.erase(holder);
+  if (holders.empty()) holders_.erase(line);
+  indexed_ += static_cast<std::size_t>(change);
 }
 
 std::vector<int> Fold::group_of(std::size_t source) const {
   std::vector<int> group;
-  const Source& chosen = sources_[source];
-  const std::string_view line = chosen.head();
-  const std::uint64_t hash = chosen.hashes[chosen.first_hash];
-  for (std::size_t i = 0; i < sources_.size(); ++i) {
-    const Source& other = sources_[i];
-    if (other.held() == 0 || other.hashes[other.first_hash] != hash || other.head() != line) continue;
-    group.push_back(static_cast<int>(i));
+  const std::string_view line = sources_[source].head();
+  for (const Holder& holder : holders_.at(sources_[source].first())) {
+    const Source& other = sources_[holder.source];
+    if (other.first() == sources_[source].first() && other.head() == line) {
+      group.push_back(static_cast<int>(holder.source));
+    }
   }
   return group;
 }
 
-std::optional<std::size_t> Fold::holder_behind(const std::vector<int>& group) const {
-  const Source& first = sources_[index(group.front())];
-  const std::uint64_t hash = first.hashes[first.first_hash];
-  if (holders_.at(hash) <= static_cast<int>(group.size())) return std::nullopt;
-  for (std::size_t i = 0; i < sources_.size(); ++i) {
-    const bool in_group = std::binary_search(group.begin(), group.end(), static_cast<int>(i));
-    if (!in_group && copies_.contains(key(i, hash))) return i;
+std::optional<std::size_t> Fold::holder_behind(std::size_t source) const {
+  const std::uint64_t hash = sources_[source].first();
+  for (const Holder& holder : holders_.at(hash)) {
+    if (sources_[holder.source].first() != hash) return holder.source;
   }
   return std::nullopt;
 }
 
 void Fold::show_head(std::size_t source) {
-  std::vector<int> group = group_of(source);
-  std::vector<std::size_t> waiting{source};
+  auto behind = holder_behind(source);
   // Two sources may have two lines in the opposite order: then one of them is shown twice.
-  while (const auto other = holder_behind(group)) {
-    if (std::find(waiting.begin(), waiting.end(), *other) != waiting.end()) break;
-    waiting.push_back(*other);
-    group = group_of(*other);
+  for (int hop = 0; behind && hop < max_hops; ++hop) {
+    source = *behind;
+    behind = holder_behind(source);
   }
-  const Source& first = sources_[index(group.front())];
-  const std::size_t size = first.head().size();
-  Time at = first.batches.front().at;
+  const std::vector<int> group = group_of(source);
+  const std::string_view line = sources_[source].head();
+  Time at = sources_[source].batches.front().at;
   for (const int each : group) at = std::min(at, sources_[index(each)].batches.front().at);
-  emit_(group, first.head(), at);
+  emit_(group, line, at);
   last_shown_ = index(group.front());
-  for (const int each : group) {
-    Source& shown = sources_[index(each)];
-    shown.unmatched = group.size() > 1 ? 0 : shown.unmatched + size;
-    consume(shown, size);
-  }
+  const std::size_t size = line.size();
+  for (const int each : group) consume(sources_[index(each)], size, group.size() > 1 && !behind);
 }
 
 void Fold::show_source(std::size_t source) {
-  index_lines();
-  while (sources_[source].held() > 0) show_head(source);
+  Source& shown = sources_[source];
+  if (index_lines()) {
+    while (shown.held() > 0) show_head(source);
+  } else if (shown.held() > 0) {
+    emit_({static_cast<int>(source)}, std::string_view(shown.text).substr(shown.begin), shown.batches.front().at);
+    consume(shown, shown.held(), false);
+    shown.unmatched = max_source_bytes;
+  }
 }
 
 void Fold::release(int source) {
@@ -226,19 +227,26 @@ std::optional<Fold::Time> Fold::deadline() const {
 
 void Fold::expire(Time now) {
   if (const auto first = deadline(); !first || *first > now) return;
-  index_lines();
+  while (!index_lines()) relieve_most(now);
+  const auto is_old = [&](const Source& source) {
+    return source.held() > 0 && source.batches.front().at + shared_hold <= now;
+  };
   while (true) {
-    std::optional<std::size_t> oldest;
-    for (std::size_t i = 0; i < sources_.size(); ++i) {
-      const Source& source = sources_[i];
-      if (source.held() == 0 || source.batches.front().at + shared_hold > now) continue;
-      if (!oldest || source.batches.front().at < sources_[*oldest].batches.front().at) oldest = i;
-    }
-    if (!oldest) return;
     // Lines of one source stay together where they can.
-    const bool goes_on = last_shown_ < sources_.size() && sources_[last_shown_].held() > 0 &&
-                         sources_[last_shown_].batches.front().at + shared_hold <= now;
-    show_head(goes_on ? last_shown_ : *oldest);
+    if (last_shown_ >= sources_.size() || !is_old(sources_[last_shown_])) {
+      std::optional<std::size_t> oldest;
+      for (std::size_t i = 0; i < sources_.size(); ++i) {
+        if (!is_old(sources_[i])) continue;
+        if (!oldest || sources_[i].batches.front().at < sources_[*oldest].batches.front().at) oldest = i;
+      }
+      if (!oldest) break;
+      last_shown_ = *oldest;
+    }
+    show_head(last_shown_);
+  }
+  for (Source& source : sources_) {
+    pass_unmatched(source, now);
+    source.unmatched /= 2;
   }
 }
 

@@ -17,13 +17,17 @@ namespace ddrun::logs {
 /// A line is held until each open source holds the same one, for `hold` at most, while a source holds at most
 /// `max_source_bytes` or one batch, and all together `max_bytes`. Lines of one source keep their order. A line that
 /// another source holds behind other lines is shown after those, so that lines which only one source has do not part
-/// equal ones. A source that writes much which no other one does is not held for a while.
+/// equal ones. Two limits keep the cost of a call proportional to what it shows: only `max_lines` are compared, and of
+/// more the source that holds most shows all its lines alone; and a source that writes much which no other one does, or
+/// which others write in another order, is not held for the time `pass`.
 class Fold {
  public:
   using Time = std::chrono::steady_clock::time_point;
   static constexpr std::chrono::milliseconds hold{100};
+  static constexpr std::chrono::milliseconds pass{1000};
   static constexpr std::size_t max_source_bytes = std::size_t{64} << 10U;
   static constexpr std::size_t max_bytes = std::size_t{1} << 20U;
+  static constexpr std::size_t max_lines = std::size_t{1} << 15U;  ///< that are compared with each other
 
   /// `emit(sources, lines, at)`: one or more whole lines that all of `sources` (ascending) have written, the first of
   /// them at `at`. Must not call this object.
@@ -54,6 +58,10 @@ class Fold {
     std::size_t size;
     Time at;
   };
+  struct Holder {
+    std::size_t source;
+    int copies;  ///< of the line
+  };
   struct Source {
     std::string text;                   ///< whole lines; those before `begin` were shown
     std::size_t begin = 0;              ///< offset in `text`
@@ -61,36 +69,40 @@ class Fold {
     std::vector<std::uint64_t> hashes;  ///< of the lines before `hashed`
     std::size_t first_hash = 0;         ///< index of that of the first line that is held
     std::size_t hashed = 0;             ///< offset in `text`
-    std::size_t unmatched = 0;          ///< bytes shown since a line was equal to another source's
+    std::size_t unmatched = 0;          ///< bytes shown with not all holders of the line, less those shown with all
     Time pass_until{};
     bool open = false;
     [[nodiscard]] bool has_hash() const { return first_hash < hashes.size(); }
+    [[nodiscard]] std::uint64_t first() const { return hashes[first_hash]; }
     [[nodiscard]] std::size_t held() const { return text.size() - begin; }
     [[nodiscard]] std::string_view head() const;
   };
 
   [[nodiscard]] static std::size_t index(int source) { return static_cast<std::size_t>(source); }
-  void consume(Source& source, std::size_t size);
+  void consume(Source& source, std::size_t size, bool matched);
   /// Shows what all open sources begin with, if each holds something.
   void show_common(Time now);
-  /// Hashes the lines that are held and not hashed yet.
-  void index_lines();
+  /// Hashes the lines that are held and not hashed yet; false if they are more than `max_lines`.
+  [[nodiscard]] bool index_lines();
   void count_line(std::size_t source, std::uint64_t hash, int change);
   /// Shows the first line of `source` with all that begin with the same, after what stands before it elsewhere.
   void show_head(std::size_t source);
   [[nodiscard]] std::vector<int> group_of(std::size_t source) const;
-  /// A source that holds the first line of `group` behind others.
-  [[nodiscard]] std::optional<std::size_t> holder_behind(const std::vector<int>& group) const;
+  /// A source that holds the first line of `source` behind others.
+  [[nodiscard]] std::optional<std::size_t> holder_behind(std::size_t source) const;
   void show_source(std::size_t source);
   /// Shows what this source holds because it is too much.
   void relieve(std::size_t source, Time now);
+  void relieve_most(Time now);
+  /// Does not hold this source for a while if it has shown too much unmatched.
+  void pass_unmatched(Source& source, Time now) const;
 
   Emit emit_;
   std::vector<Source> sources_;
   std::size_t held_ = 0;
   std::size_t last_shown_ = 0;
-  std::unordered_map<std::uint64_t, int> holders_;  ///< by hash: sources that hold such a line
-  std::unordered_map<std::uint64_t, int> copies_;   ///< by hash and source: how many
+  std::size_t indexed_ = 0;                                         ///< lines in `holders_`
+  std::unordered_map<std::uint64_t, std::vector<Holder>> holders_;  ///< by hash of a line, ascending by source
 };
 
 }  // namespace ddrun::logs
