@@ -51,14 +51,29 @@ std::size_t utf8_size(std::string_view text, std::size_t at) {
   return forbidden ? 0 : size;
 }
 
+char32_t decode_utf8(std::string_view character) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(character[i]); };
+  if (character.size() == 1) return byte(0);
+  char32_t code = byte(0) & (0xFFU >> (character.size() + 1));
+  for (std::size_t i = 1; i < character.size(); ++i) code = code << 6U | (byte(i) & 0x3FU);
+  return code;
+}
+
+void append_utf8(std::string& text, char32_t code) {
+  if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) code = 0xfffd;
+  constexpr std::array<unsigned, 4> lead{0, 0xc0, 0xe0, 0xf0};
+  const unsigned tails = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+  text += static_cast<char>(lead[tails] | code >> 6 * tails);
+  for (unsigned i = tails; i-- > 0;) text += static_cast<char>(0x80U | (code >> 6 * i & 0x3fU));
+}
+
 std::size_t hidden_character(std::string_view text, std::size_t at) {
   const std::size_t size = utf8_size(text, at);
   if (size < 2) return 0;
-  std::uint32_t code = static_cast<unsigned char>(text[at]) & (0xFFU >> (size + 1));
-  for (std::size_t i = 1; i < size; ++i) code = code << 6U | (static_cast<unsigned char>(text[at + i]) & 0x3FU);
+  const char32_t code = decode_utf8(text.substr(at, size));
   // Where a range begins, and where the next character is not in it.
-  constexpr std::array<std::uint32_t, 16> bounds{0x61C,  0x61D,  0x200B, 0x200C, 0x200E, 0x2010, 0x2028,  0x202F,
-                                                 0x2060, 0x2070, 0xFEFF, 0xFF00, 0xFFF9, 0xFFFC, 0xE0000, 0xE1000};
+  constexpr std::array<char32_t, 16> bounds{0x61C,  0x61D,  0x200B, 0x200C, 0x200E, 0x2010, 0x2028,  0x202F,
+                                            0x2060, 0x2070, 0xFEFF, 0xFF00, 0xFFF9, 0xFFFC, 0xE0000, 0xE1000};
   return (std::upper_bound(bounds.begin(), bounds.end(), code) - bounds.begin()) % 2 == 1 ? size : 0;
 }
 

@@ -68,14 +68,6 @@ constexpr std::uint64_t tag_bits = 3;         ///< of references in frames, from
 constexpr unsigned kind_mask = 0xf0;
 constexpr unsigned kind_local = 0x20;  ///< alone: neither cell nor free variable nor hidden
 
-void append_utf8(std::string& text, std::uint32_t character) {
-  if (character > 0x10ffff || (character >= 0xd800 && character < 0xe000)) character = 0xfffd;
-  constexpr std::array<unsigned, 4> lead{0, 0xc0, 0xe0, 0xf0};
-  const unsigned tails = character < 0x80 ? 0 : character < 0x800 ? 1 : character < 0x10000 ? 2 : 3;
-  text += static_cast<char>(lead[tails] | character >> 6 * tails);
-  for (unsigned i = tails; i-- > 0;) text += static_cast<char>(0x80U | (character >> 6 * i & 0x3fU));
-}
-
 /// Fails after so many bytes and reads: whatever the structs of a process say, reading them ends.
 class LimitedMemory : public Memory {
  public:

@@ -18,6 +18,11 @@ inline constexpr std::string_view replacement_character = "\xEF\xBF\xBD";
 /// Size in bytes of the UTF-8 character at `at`; 0 if there is none.
 [[nodiscard]] std::size_t utf8_size(std::string_view text, std::size_t at);
 
+/// The code of a UTF-8 character.
+[[nodiscard]] char32_t decode_utf8(std::string_view character);
+/// Appends a character; U+FFFD for a number that is none.
+void append_utf8(std::string& text, char32_t code);
+
 /// Length in bytes of the character at `at` if it is not seen itself and reorders the text that is displayed, ends a
 /// line there, or makes two texts look the same (U+061C, U+200B, U+200E, U+200F, U+2028 to U+202E, U+2060 to U+206F,
 /// U+FEFF, U+FFF9 to U+FFFB, U+E0000 to U+E0FFF); 0 for all others.
