@@ -41,7 +41,7 @@ class NonBlockingMessages {
       : console_(std::make_shared<logs::Console>(executor, STDERR_FILENO, warnings_high)) {
     set_message_sink([console = console_](std::string_view line) {
       if (console->has_back_pressure()) return;
-      console->add_text(line);
+      console->add(line);
       console->flush();
     });
   }

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/asio/post.hpp>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -14,7 +13,6 @@
 
 #include "ddrun/base/io_context.hpp"
 #include "ddrun/base/text.hpp"
-#include "shared_screen.hpp"
 
 namespace ddrun::logs {
 
@@ -35,28 +33,23 @@ void ByteQueue::grow(std::size_t count) {
 
 namespace {
 
-/// With this many queued bytes schedule_flush() writes at once.
-constexpr std::size_t flush_size = std::size_t{64} << 10U;
 /// Of a pipe that was full once: more would need a privilege. The reader is woken less often.
 constexpr std::size_t pipe_size = std::size_t{1} << 20U;
-
-constexpr std::string_view erase_to_end_of_line = "\033[K";
-constexpr std::string_view show_cursor = "\033[?25h";
 
 bool is_pty_master(const struct stat& info) { return S_ISCHR(info.st_mode) && info.st_rdev == makedev(5, 2); }
 
 }  // namespace
 
-Console::Console(boost::asio::any_io_executor executor, int fd, std::size_t high)
-    : executor_(std::move(executor)), fd_(fd), output_(fd), high_(high), watch_(executor_) {
-  terminal_ = ::isatty(fd) == 1;
-  const char* term = std::getenv("TERM");
-  can_erase_ = terminal_ && term != nullptr && std::strcmp(term, "dumb") != 0;
-  if (terminal_) screen_ = std::make_unique<ScreenState>();
+Console::Console(const boost::asio::any_io_executor& executor, int fd, std::size_t high)
+    : fd_(fd), output_(fd), kind_(kind_of(fd)), high_(high), watch_(executor) {
   if (output_.error() != 0) write_failed(output_.error());
 }
 
-Console::~Console() = default;
+Console::Kind Console::kind_of(int fd) {
+  if (::isatty(fd) != 1) return Kind::other;
+  const char* term = std::getenv("TERM");
+  return term == nullptr || std::strcmp(term, "dumb") == 0 ? Kind::dumb_terminal : Kind::terminal;
+}
 
 bool Console::same_file(int fd, int other) {
   struct stat a {};
@@ -66,86 +59,15 @@ bool Console::same_file(int fd, int other) {
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino && a.st_rdev == b.st_rdev && !is_pty_master(a);
 }
 
-void Console::add_text(std::string_view text) {
-  if (gone_) return count_lost(text.size());
-  end_line_of_other_writer(nullptr);
-  queue_.append(text);
-}
-
-void Console::add_drawing(std::string_view bytes, bool ends_at_line_start) {
-  if (gone_) return;
-  end_line_of_other_writer(screen_.get());
-  queue_.append(bytes);
-  line_owner_ = screen_.get();
-  cursor_ = ends_at_line_start ? Cursor::line_start : Cursor::in_line;
-}
-
-void Console::reset_screen_of_other_writer(const void* writer) {
-  if (line_owner_ == writer) return;
-  if (screen_->styled) queue_.append("\033[m");
-  if (screen_->below > 0) {
-    queue_.append(concat("\033[", screen_->below, "B\r\n"));
-    cursor_ = Cursor::line_start;
-  }
-  *screen_ = {.hidden = screen_->hidden};
-}
-
-void Console::end_line_of_other_writer(const void* writer) {
-  if (terminal_) reset_screen_of_other_writer(writer);
-  if (cursor_ == Cursor::line_start || line_owner_ == writer) return;
-  if (cursor_ == Cursor::in_line) queue_.append("\n");
-  else if (can_erase_) queue_.append(erase_to_end_of_line);  // of a progress bar
-  cursor_ = Cursor::line_start;
-}
-
-void Console::add_to_terminal(const void* writer, std::string_view prefix, const Piece& piece) {
-  if (piece.end == PieceEnd::cut && !piece.continues && piece.text == show_cursor) {
-    // A progress bar writes this last, behind its last line, so no newline follows.
-    screen_->hidden = false;
-    return queue_.append(show_cursor);
-  }
-  end_line_of_other_writer(writer);
-  const bool continues_here = piece.continues && cursor_ != Cursor::line_start;
-  // The line was already ended for another writer, and no more of it has come.
-  if (piece.continues && !continues_here && piece.text.empty()) return;
-  if (!continues_here) queue_.append(prefix);
-  filtered_.clear();
-  append_filtered(filtered_, piece.text, prefix, *screen_);
-  queue_.append(filtered_);
-  line_owner_ = writer;
-  if (piece.end == PieceEnd::cut) {
-    queue_.append("\n");
-    ++screen_->above;
-    cursor_ = Cursor::line_start;
-    return;
-  }
-  const char last = piece.text.empty() ? '\n' : piece.text.back();
-  if (last == '\r') cursor_ = Cursor::after_return;
-  else cursor_ = piece.end == PieceEnd::open ? Cursor::in_line : Cursor::line_start;
-}
-
-void Console::schedule_flush() {
-  if (queue_.empty()) return;
-  had_back_pressure_ = had_back_pressure_ || has_back_pressure();
-  if (waiting_) return;
-  if (queue_.size() >= flush_size) return flush();
-  if (flush_posted_) return;
-  flush_posted_ = true;
-  boost::asio::post(executor_, [self = shared_from_this()] {
-    self->flush_posted_ = false;
-    self->flush();
-  });
-}
-
 void Console::flush() {
-  if (waiting_ || closed_) return;
-  if (on_flush_) on_flush_();
+  had_back_pressure_ = had_back_pressure_ || has_back_pressure();
+  if (waiting_ || state_ == State::closed) return;
   if (!write_queued()) wait_until_writable();
   notify_drained();
 }
 
 bool Console::write_queued() {
-  while (!queue_.empty() && !gone_) {
+  while (!queue_.empty() && !gone()) {
     const long written = output_.write_some(queue_.data(), queue_.size());
     if (written > 0) {
       mid_line_ = queue_.data()[written - 1] != '\n';
@@ -185,8 +107,8 @@ void Console::write_failed(int err) {
   count_lost(queue_.size());
   queue_.consume(queue_.size());
   // A full disk may have room again later; all other errors are final.
-  gone_ = err != ENOSPC && err != EDQUOT && err != EFBIG;
-  reader_closed_ = err == EPIPE || err == ECONNRESET || (err == EIO && terminal_);
+  if (err == ENOSPC || err == EDQUOT || err == EFBIG) return;
+  state_ = err == EPIPE || err == ECONNRESET || (err == EIO && is_terminal()) ? State::reader_closed : State::gone;
 }
 
 void Console::notify_drained() {
@@ -197,13 +119,13 @@ void Console::notify_drained() {
 }
 
 void Console::close() {
-  if (std::exchange(closed_, true)) return;
-  on_drained_ = on_flush_ = nullptr;
+  if (state_ == State::closed) return;
+  on_drained_ = nullptr;
   boost::system::error_code ignored;
   watch_.close(ignored);
   waiting_ = false;
-  if (screen_ && screen_->hidden && !gone_) queue_.append(show_cursor);  // a worker was killed during a progress bar
   if (!write_queued()) drop_queue();
+  if (!gone()) state_ = State::closed;
 }
 
 void Console::drop_queue() {

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/ioctl.h>
-#include <termios.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -53,7 +52,7 @@ ScreenSize screen_size(int fd) {
   return {number_in("LINES", defaults.rows), number_in("COLUMNS", defaults.columns)};
 }
 
-Result<PseudoTerminal> PseudoTerminal::open(ScreenSize size) {
+Result<PseudoTerminal> PseudoTerminal::open(ScreenSize size, const termios* input) {
   const auto failed = [] { return fail_errno(Errc::unavailable, "cannot make a pseudo-terminal", errno); };
   PseudoTerminal made;
   made.master.reset(::open("/dev/ptmx", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
@@ -62,8 +61,9 @@ Result<PseudoTerminal> PseudoTerminal::open(ScreenSize size) {
   if (!made.master || ::ioctl(master, TIOCSPTLCK, &locked) != 0) return failed();
   termios settings{};
   if (::tcgetattr(master, &settings) != 0) return failed();
+  if (input != nullptr) settings = *input;
+  else settings.c_lflag &= ~static_cast<tcflag_t>(ECHO | ECHOE | ECHOK | ECHONL);
   settings.c_oflag &= ~static_cast<tcflag_t>(OPOST);
-  settings.c_lflag &= ~static_cast<tcflag_t>(ECHO | ECHOE | ECHOK | ECHONL);
   if (::tcsetattr(master, TCSANOW, &settings) != 0) return failed();
   resize(made.master, size);
   made.slave.reset(open_slave(master));

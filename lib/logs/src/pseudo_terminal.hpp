@@ -1,5 +1,7 @@
 #pragma once
 
+#include <termios.h>
+
 #include "ddrun/base/result.hpp"
 #include "ddrun/base/unique_fd.hpp"
 
@@ -16,8 +18,7 @@ struct ScreenSize {
 /// The size of the terminal `fd`. If it is no terminal, or has no size: LINES and COLUMNS, else 24 and 80.
 [[nodiscard]] ScreenSize screen_size(int fd);
 
-/// A terminal that one worker writes to and ddrun reads. Bytes pass unchanged in both directions: no "\r" before "\n",
-/// no echo.
+/// A terminal that one worker writes to and ddrun reads. Output passes unchanged, without "\r" before "\n".
 ///
 /// All that was written to the slave can be read from the master after the slave is closed; then a read fails with EIO
 /// while no process has the slave open. Closing the master hangs up the terminal: the leader of a session that has it
@@ -31,10 +32,12 @@ struct PseudoTerminal {
 
   /// Fails with `unavailable`, with the system's error as cause: ENOENT or EACCES where there is no /dev/ptmx, ENOSPC
   /// when all are in use (kernel.pty.max), EMFILE.
-  [[nodiscard]] static Result<PseudoTerminal> open(ScreenSize size);
+  /// `input`: the settings for a worker that reads from it; null: input passes unchanged, without echo.
+  [[nodiscard]] static Result<PseudoTerminal> open(ScreenSize size, const termios* input = nullptr);
 };
 
-/// Sets the terminal's size. No SIGWINCH follows: its foreground group is empty (SpawnPlan).
+/// Sets the terminal's size. If that changes it, the kernel sends SIGWINCH to the terminal's foreground group, which is
+/// empty unless a worker reads from it (SpawnPlan).
 void resize(const UniqueFd& master, ScreenSize size);
 
 }  // namespace ddrun::logs

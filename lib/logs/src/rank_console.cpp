@@ -1,33 +1,40 @@
 #include "ddrun/logs/rank_console.hpp"
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
+#include <cstdlib>
+#include <iterator>
+#include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "ddrun/base/text.hpp"
 #include "fold.hpp"
 #include "line_prefix.hpp"
 #include "pseudo_terminal.hpp"
-#include "rows.hpp"
-#include "shared_screen.hpp"
+#include "screen.hpp"
+#include "stream_text.hpp"
 
 namespace ddrun::logs {
 
 namespace {
 
 /// Unfinished lines of all streams together; a line that goes beyond is broken.
-constexpr std::size_t max_partial_bytes = std::size_t{32} << 20U;
-/// Of what '\r' rewrites.
-constexpr std::size_t max_state_bytes = 4096;
+constexpr std::size_t max_unfinished_bytes = std::size_t{32} << 20U;
 /// Rows are drawn at most this often.
 constexpr Milliseconds draw_interval{50};
+/// With so many queued bytes flush() writes at once.
+constexpr std::size_t flush_size = std::size_t{64} << 10U;
+constexpr std::uint64_t more_key = UINT64_MAX;
 
 bool ends_in_return(std::string_view text) { return !text.empty() && text.back() == '\r'; }
 
-/// Nothing but blanks, once control sequences are left out.
-bool is_blank(std::string_view text) {
-  std::string plain;
-  if (text.find('\033') != std::string_view::npos) text = plain = without_erasing(text);
-  return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
+/// Whether the terminal breaks the lines on its screen anew when its width changes.
+bool terminal_reflows() {
+  return std::ranges::any_of(
+      std::initializer_list<const char*>{"TMUX", "VTE_VERSION", "KITTY_WINDOW_ID", "WT_SESSION", "KONSOLE_VERSION",
+                                         "TERM_PROGRAM", "ALACRITTY_WINDOW_ID", "WEZTERM_PANE"},
+      [](const char* name) { return std::getenv(name) != nullptr; });
 }
 
 }  // namespace
@@ -40,357 +47,387 @@ RankConsoleOptions::RankConsoleOptions(const LogSpec& log, bool is_terminal)
   if (progress == Progress::automatic) progress = is_terminal ? Progress::rows : Progress::last;
 }
 
+/// What stands on the terminal, and the streams that it shows.
+struct RankConsole::Display {
+  StreamText::Options text{};
+  std::vector<RankStream*> live{};  ///< streams that have rows, or wait for a deadline
+  Screen screen{};
+  std::size_t label_width = 0;  ///< that all ranks leave
+  bool has_changed = false;     ///< since the rows were drawn
+  bool flush_posted = false;
+  bool suspended = false;
+  bool reflows = false;
+  std::uint64_t changes = 0;
+  Deadline drawn_at{};
+  const void* open_line = nullptr;  ///< the writer whose unfinished line the cursor stands in; without rows only
+  bool returned = false;            ///< and it ended in '\r'
+
+  /// The rows that `live` should have; those of `input_rank` are the lowest.
+  [[nodiscard]] Screen layout(const ScreenSize& size, std::optional<int> input_rank) const;
+};
+
 RankConsole::RankConsole(const boost::asio::any_io_executor& executor, int fd, RankConsoleOptions options)
     : options_(std::move(options)),
       console_(std::make_shared<Console>(executor, fd, options_.queue_high)),
+      display_(std::make_unique<Display>()),
       fold_timer_{boost::asio::steady_timer(executor)},
-      idle_timer_{boost::asio::steady_timer(executor)},
-      rows_timer_{boost::asio::steady_timer(executor)},
-      progress_timer_{boost::asio::steady_timer(executor)} {
+      stream_timer_{boost::asio::steady_timer(executor)},
+      rows_timer_{boost::asio::steady_timer(executor)} {
   if (options_.fold) {
     fold_ = std::make_unique<Fold>([this](const std::vector<int>& sources, std::string_view lines, Deadline at) {
       show_folded(sources, lines, at);
     });
     if (!options_.knows_ranks) (void)fold_->open();  // writes nothing, so that each line waits for ranks to come
   }
-  if (options_.progress != Progress::rows) return;
-  if (!console_->can_erase()) {
-    options_.progress = Progress::last;
-    return;
-  }
-  rows_ = std::make_unique<Rows>();
-  console_->on_flush([this] { draw_rows(); });
-  if (options_.input_rank) rows_->set_input(static_cast<std::uint64_t>(*options_.input_rank) * 2);
+  if (options_.progress == Progress::rows && !console_->can_erase()) options_.progress = Progress::last;
+  display_->text = {options_.progress, console_->is_terminal(), options_.state_interval, options_.idle_flush_delay};
+  display_->reflows = terminal_reflows();
 }
 
-RankConsole::~RankConsole() {
-  console_->on_flush(nullptr);
-  console_->on_drained(nullptr);
-}
+RankConsole::~RankConsole() { console_->on_drained(nullptr); }
 
-void RankConsole::arm(Timer& timer, Deadline at, void (RankConsole::*then)()) {
-  if (std::exchange(timer.armed, true)) return;
-  timer.timer.expires_at(at);
-  timer.timer.async_wait([this, &timer, then, alive = std::weak_ptr<bool>(alive_)](const auto& failed) {
-    if (failed || alive.expired()) return;
-    timer.armed = false;
+/// A timer is never set to a later time.
+void RankConsole::arm(Timer& timer, std::optional<Deadline> at, void (RankConsole::*then)()) {
+  if (!at || (timer.at && *timer.at <= *at)) return;
+  timer.at = at;
+  timer.timer.expires_at(*at);
+  timer.timer.async_wait([this, &timer, then, alive = std::weak_ptr<bool>(alive_)](const auto& cancelled) {
+    if (cancelled || alive.expired()) return;
+    timer.at.reset();
     (this->*then)();
   });
 }
 
 // ---- streams
 
+ScreenSize RankConsole::worker_screen(const RankStream& stream) {
+  std::size_t width = screen_width(stamped(stream.prefix, {}));
+  if (fold_) {
+    // All ranks have the same width, or lines of this width would not be equal.
+    const std::string widest =
+        concat('[', stream.host, stream.host.empty() ? "" : ":", stream.highest_rank, '-', stream.highest_rank, "] ");
+    width = std::max(width, screen_width(stamped(widest, {})));
+    display_->label_width = std::max(display_->label_width, width);
+  }
+  return screen_size(console_->descriptor()).without_prefix(width);
+}
+
 void RankConsole::open_stream(RankStream& stream) {
-  stream.row = static_cast<std::uint64_t>(stream.rank) * 2 + (stream.is_error ? 1 : 0);
   if (options_.color && stream.labelled && !stream.prefix.empty()) {
     stream.prefix = colored_label(stream.rank, stream.prefix);
   }
+  stream.text = std::make_shared<StreamText>(display_->text);
+  const ScreenSize size = worker_screen(stream);
+  stream.text->set_size(size.columns, size.rows);
   if (!fold_ || !stream.labelled) return;
   stream.source = fold_->open();
   folded_sources_.clear();  // the number may have been another's
-  sources_[stream.source] = {stream.rank, stream.prefix, stream.host, &stream};
+  sources_[stream.source] = {stream.rank, stream.prefix, stream.host};
+}
+
+bool RankConsole::folds(const RankStream& stream, Deadline now) const {
+  return stream.source >= 0 && !fold_->passes(stream.source, now);
 }
 
 void RankConsole::feed(RankStream& stream, std::string_view chunk) {
   if (console_->gone()) return console_->count_lost(chunk.size());
-  if (stream.prompts) check_prompt(stream);
-  const bool plain = !fold_ && options_.progress == Progress::all;
-  const Deadline now = plain && !options_.timestamps ? Deadline() : Clock::now();
-  const std::string_view prefix = stamped(stream.prefix, now, stamped_prefix_);
-  if (plain) {
-    stream.lines.feed(chunk, [&](const Piece& piece) { show_piece(stream, prefix, piece); });
+  const bool needs_time = fold_ || options_.timestamps || options_.progress != Progress::all || console_->is_terminal();
+  const Deadline now = needs_time ? Clock::now() : Deadline();
+  if (stream.source < 0 && stream.text->passes(chunk)) {
+    const std::string_view prefix = stamped(stream.prefix, now);
+    stream.text->feed_lines(chunk, [&](const Piece& piece) {
+      if (piece.text.ends_with('\n')) ++lines_shown_;
+      console_->add(prefix, piece);
+    });
   } else {
-    const bool folds = stream.source >= 0 && !stream.moves_cursor && !fold_->passes(stream.source, now);
-    stream.lines.feed(chunk, [&](const Piece& piece) { add_piece(stream, prefix, piece, folds, now); });
-    take_unfinished_state(stream);
-    if (folds) settle(stream, now);
+    stream.text->feed(chunk, now, [&](const Piece& piece) { take_piece(stream, piece, now); });
   }
-  limit_partial_bytes(stream);
-  if (console_->is_terminal() && stream.lines.has_partial()) await_idle(stream);
+  if (unfinished_bytes_ > max_unfinished_bytes && stream.text->unfinished_bytes() > 0) {
+    stream.text->break_line(now, [&](const Piece& piece) { show_piece(stream, piece, now); });
+  }
+  on_change(stream, now);
   flush();
 }
 
-void RankConsole::add(RankStream& stream, const Piece& piece) {
-  if (console_->gone()) return console_->count_lost(piece.text.size());
-  const Deadline now = Clock::now();
-  const bool folds = stream.source >= 0 && !stream.moves_cursor && !fold_->passes(stream.source, now);
-  add_piece(stream, stamped(stream.prefix, now, stamped_prefix_), piece, folds, now);
-  if (folds) settle(stream, now);
+void RankConsole::on_change(RankStream& stream, Deadline now) {
+  count_unfinished(stream);
+  if (folds(stream, now)) {
+    fold_->settle(stream.source, now);
+    arm(fold_timer_, fold_->deadline(), &RankConsole::on_fold_deadline);
+  }
+  const auto deadline = stream.text->deadline();
+  const bool is_live = deadline || stream.text->block() != nullptr;
+  if (is_live || stream.is_live) {
+    stream.changed = ++display_->changes;
+    display_->has_changed = true;
+  }
+  const bool was_live = std::exchange(stream.is_live, is_live);
+  if (is_live && !was_live) display_->live.push_back(&stream);
+  if (was_live && !is_live) std::erase(display_->live, &stream);
+  arm(stream_timer_, deadline, &RankConsole::on_stream_deadline);
 }
 
-void RankConsole::add_piece(RankStream& stream, std::string_view prefix, const Piece& piece, bool folds, Deadline now) {
-  const bool direct = takes_cursor(stream, piece.text);
-  if (options_.progress != Progress::all && !direct && take_state(stream, piece)) return;
-  const bool whole = !direct && !piece.continues && piece.end != PieceEnd::open &&
-                     piece.text.size() <= Fold::max_source_bytes && !ends_in_return(piece.text) &&
-                     !(piece.end == PieceEnd::cut && is_blank(piece.text));
-  if (!folds || !whole) return show_piece(stream, prefix, piece);
+void RankConsole::count_unfinished(RankStream& stream) {
+  const std::size_t now = stream.text->unfinished_bytes();
+  unfinished_bytes_ += now - std::exchange(stream.unfinished_bytes, now);
+}
+
+void RankConsole::take_piece(RankStream& stream, const Piece& piece, Deadline now) {
+  const bool whole = !piece.continues && piece.end != PieceEnd::open && !ends_in_return(piece.text) &&
+                     piece.text.size() <= Fold::max_source_bytes && !(piece.end == PieceEnd::cut && piece.text.empty());
+  if (!whole || !folds(stream, now)) return show_piece(stream, piece, now);
   fold_->add(stream.source, piece.text, now);
   if (piece.end == PieceEnd::cut) fold_->add(stream.source, "\n", now);
 }
 
-/// Whether its output is drawn where the cursor is.
-bool RankConsole::takes_cursor(RankStream& stream, std::string_view text) {
-  if (rows_ && !stream.moves_cursor && moves_cursor(text)) {
-    clear_state(stream);
-    stream.moves_cursor = true;
+void RankConsole::show_piece(RankStream& stream, const Piece& piece, Deadline now) {
+  if (stream.source >= 0) fold_->release(stream.source);
+  if (piece.end == PieceEnd::cut || piece.text.ends_with('\n')) ++lines_shown_;
+  add_piece(&stream, stamped(stream.prefix, now), piece);
+}
+
+void RankConsole::on_stream_deadline() {
+  const Deadline now = Clock::now();
+  std::optional<Deadline> next;
+  const std::vector<RankStream*> live = display_->live;
+  for (RankStream* stream : live) {
+    auto at = stream->text->deadline();
+    if (at && *at <= now) {
+      stream->text->expire(now, [&](const Piece& piece) { take_piece(*stream, piece, now); });
+      on_change(*stream, now);
+      at = stream->text->deadline();
+    }
+    if (at) next = next ? std::min(*next, *at) : at;
   }
-  return stream.moves_cursor;
-}
-
-void RankConsole::settle(const RankStream& stream, Deadline now) {
-  fold_->settle(stream.source, now);
-  if (!fold_timer_.armed) await_fold_deadline();
-}
-
-void RankConsole::await_fold_deadline() {
-  if (const auto at = fold_->deadline()) arm(fold_timer_, *at, &RankConsole::on_fold_deadline);
-}
-
-void RankConsole::on_fold_deadline() {
-  fold_->expire(Clock::now());
-  await_fold_deadline();
+  arm(stream_timer_, next, &RankConsole::on_stream_deadline);
   flush();
 }
 
-void RankConsole::show_piece(RankStream& stream, std::string_view prefix, const Piece& piece) {
-  if (stream.source >= 0) fold_->release(stream.source);
-  if (piece.end == PieceEnd::cut || piece.text.ends_with('\n')) ++lines_shown_;
-  if (rows_) erase_rows();
-  console_->add(&stream, prefix, piece);
+void RankConsole::close_stream(RankStream& stream) {
+  const Deadline now = Clock::now();
+  stream.text->finish(now, [&](const Piece& piece) { take_piece(stream, piece, now); });
+  count_unfinished(stream);
+  if (std::exchange(stream.is_live, false)) {
+    std::erase(display_->live, &stream);
+    display_->has_changed = true;
+  }
+  if (display_->open_line == &stream) display_->open_line = nullptr;
+  if (stream.source >= 0) fold_->close(stream.source, now);
+  stream.source = -1;
+  stream.text.reset();
+  flush();
+}
+
+// ---- equal lines
+
+void RankConsole::on_fold_deadline() {
+  fold_->expire(Clock::now());
+  arm(fold_timer_, fold_->deadline(), &RankConsole::on_fold_deadline);
+  flush();
+}
+
+std::string RankConsole::label_of(std::span<const int> sources) const {
+  const Source& first = sources_.at(sources.front());
+  if (sources.size() == 1) return first.prefix;
+  std::vector<int> ranks;
+  bool one_host = true;
+  for (const int source : sources) {
+    const Source& from = sources_.at(source);
+    ranks.push_back(from.rank);
+    one_host = one_host && from.host == first.host;
+  }
+  return folded_label(ranks, one_host ? first.host : std::string());
 }
 
 void RankConsole::show_folded(const std::vector<int>& sources, std::string_view lines, Deadline at) {
   if (console_->gone()) return console_->count_lost(lines.size() * sources.size());
   if (sources != folded_sources_) {
     folded_sources_ = sources;
-    const Source& first = sources_.at(sources.front());
-    std::vector<int> ranks;
-    bool one_host = true;
-    for (const int source : sources) {
-      const Source& from = sources_.at(source);
-      ranks.push_back(from.rank);
-      one_host = one_host && from.host == first.host;
-    }
-    // What the writer before has left switched on must end; a rank alone goes on where it was.
-    if (sources.size() == 1) folded_writer_ = first.stream;
-    else folded_writer_ = folded_writer_ == &writers_[0] ? &writers_[1] : &writers_[0];
-    folded_prefix_ = sources.size() == 1 ? first.prefix : folded_label(ranks, one_host ? first.host : std::string());
+    folded_prefix_ = label_of(sources);
   }
-  if (rows_) erase_rows();
-  std::string scratch;
-  const std::string_view prefix = stamped(folded_prefix_, at, scratch);
+  const std::size_t columns = console_->is_terminal() ? screen_size(console_->descriptor()).columns : 0;
   while (!lines.empty()) {
-    const std::size_t size = lines.find('\n') + 1;
-    console_->add(folded_writer_, prefix, Piece{lines.substr(0, size)});
-    lines.remove_prefix(size);
+    const Piece line{lines.substr(0, lines.find('\n') + 1)};
+    lines.remove_prefix(line.text.size());
     ++lines_shown_;
-  }
-}
-
-void RankConsole::close_stream(RankStream& stream) {
-  if (stream.prompts) check_prompt(stream);
-  if (stream.prompts) prompt_ = nullptr;
-  const Deadline now = Clock::now();
-  if (console_->gone()) {
-    console_->count_lost(stream.lines.partial_bytes());
-  } else if (stream.rewrites && !stream.moves_cursor && stream.lines.partial_bytes() < max_state_bytes) {
-    take_unfinished_state(stream);
-    show_state(stream);
-  } else {
-    const bool folds = stream.source >= 0 && !stream.moves_cursor;
-    const std::string_view prefix = stamped(stream.prefix, now, stamped_prefix_);
-    stream.lines.finish([&](const Piece& piece) { add_piece(stream, prefix, piece, folds, now); });
-  }
-  stream.lines.begin_line();
-  update_partial_bytes(stream);
-  clear_state(stream);
-  std::erase(streams_, &stream);
-  stream.rewrites = stream.awaits_idle = false;
-  if (stream.source >= 0) fold_->close(stream.source, now);
-  stream.source = -1;
-  flush();
-}
-
-// ---- unfinished lines
-
-bool RankConsole::take_state(RankStream& stream, const Piece& piece) {
-  if (ends_in_return(piece.text) && piece.end == PieceEnd::terminated && !piece.continues) {
-    if (!std::exchange(stream.rewrites, true) && !stream.awaits_idle) streams_.push_back(&stream);
-    if (piece.text.size() > 1) set_state(stream, piece.text);
-    return true;
-  }
-  if (!stream.state.empty()) clear_state(stream);
-  return false;
-}
-
-/// A progress bar that writes '\r' before its text and not behind it.
-void RankConsole::take_unfinished_state(RankStream& stream) {
-  const std::string_view text = stream.lines.partial();
-  if (!stream.rewrites || text.find_first_not_of(' ') == std::string_view::npos || takes_cursor(stream, text)) return;
-  set_state(stream, text);
-}
-
-void RankConsole::set_state(RankStream& stream, std::string_view text) {
-  if (ends_in_return(text)) text.remove_suffix(1);
-  text = text.substr(0, max_state_bytes);
-  if (stream.state == text) return;
-  stream.state = text;
-  stream.state_unshown = true;
-  if (!rows_) return arm(progress_timer_, Clock::now() + options_.state_interval, &RankConsole::on_progress);
-  if (is_blank(text)) rows_->remove(stream.row);
-  else rows_->set(stream.row, stream.prefix, without_erasing(text));
-}
-
-void RankConsole::clear_state(RankStream& stream) {
-  stream.state.clear();
-  stream.state_unshown = false;
-  if (rows_) rows_->remove(stream.row);
-}
-
-/// As a line, if it has not been shown as one.
-void RankConsole::show_state(RankStream& stream) {
-  if (!std::exchange(stream.state_unshown, false) || is_blank(stream.state)) return;
-  const std::string line = without_erasing(stream.state) + '\n';
-  show_piece(stream, stamped(stream.prefix, Clock::now(), stamped_prefix_), Piece{line});
-}
-
-void RankConsole::on_progress() {
-  for (RankStream* stream : streams_) {
-    show_state(*stream);
-  }
-  flush();
-}
-
-void RankConsole::update_partial_bytes(RankStream& stream) {
-  const std::size_t now = stream.lines.partial_bytes();
-  partial_bytes_ += now - stream.partial_bytes;
-  stream.partial_bytes = now;
-}
-
-void RankConsole::limit_partial_bytes(RankStream& stream) {
-  update_partial_bytes(stream);
-  if (partial_bytes_ <= max_partial_bytes || stream.partial_bytes == 0) return;
-  const std::string_view prefix = stamped(stream.prefix, Clock::now(), stamped_prefix_);
-  stream.lines.finish([&](const Piece& piece) { show_piece(stream, prefix, piece); });
-  update_partial_bytes(stream);
-}
-
-// A prompt has no newline: on a terminal an unfinished line is shown when its stream has been idle for a while. On
-// other consoles no timer is set.
-
-void RankConsole::await_idle(RankStream& stream) {
-  if (options_.progress != Progress::all && stream.rewrites && !stream.moves_cursor) return;  // its state is shown
-  const bool row = rows_ && !stream.moves_cursor;
-  // The user types behind a prompt that is shown already: readline's echo of each key is shown at once.
-  if (row ? !stream.state.empty() : stream.lines.continues()) return show_unfinished(stream);
-  stream.idle_at = Clock::now() + options_.idle_flush_delay;
-  if (!std::exchange(stream.awaits_idle, true) && !stream.rewrites) streams_.push_back(&stream);
-  arm(idle_timer_, stream.idle_at, &RankConsole::on_idle);
-}
-
-void RankConsole::show_unfinished(RankStream& stream) {
-  if (console_->gone()) return;
-  if (stream.source >= 0) fold_->release(stream.source);
-  if (rows_ && !stream.moves_cursor) {
-    set_state(stream, stream.lines.partial());
-  } else {
-    const std::string_view prefix = stamped(stream.prefix, Clock::now(), stamped_prefix_);
-    stream.lines.flush_partial([&](const Piece& piece) { show_piece(stream, prefix, piece); });
-    update_partial_bytes(stream);
-  }
-  if (options_.input_rank == stream.rank && !stream.prompts && options_.input_awaited && options_.input_awaited()) {
-    stream.prompts = true;
-    prompt_ = &stream;
-  }
-}
-
-void RankConsole::on_idle() {
-  const Deadline now = Clock::now();
-  std::optional<Deadline> next;
-  for (RankStream* stream : streams_) {
-    if (!stream->awaits_idle) continue;
-    if (stream->lines.has_partial() && stream->idle_at > now) {
-      next = next ? std::min(*next, stream->idle_at) : stream->idle_at;
+    const std::size_t size = line.text.size() - 1;
+    const bool fits = size + folded_prefix_.size() <= columns || size + display_->label_width > columns;
+    if (sources.size() == 1 || fits) {
+      add_piece(nullptr, stamped(folded_prefix_, at), line);
       continue;
     }
-    stream->awaits_idle = false;
-    if (stream->lines.has_partial()) show_unfinished(*stream);
+    // A label of ranks one after the other is as wide as workers know.
+    for (auto first = sources.begin(); first != sources.end();) {
+      auto last = std::next(first);
+      while (last != sources.end() && sources_.at(*last).rank == sources_.at(*std::prev(last)).rank + 1) ++last;
+      add_piece(nullptr, stamped(label_of({first, last}), at), line);
+      first = last;
+    }
   }
-  std::erase_if(streams_, [](const RankStream* stream) { return !stream->awaits_idle && !stream->rewrites; });
-  if (next) arm(idle_timer_, *next, &RankConsole::on_idle);
-  flush();
 }
 
-/// If the prompt was answered, the terminal has ended its line.
-void RankConsole::check_prompt(RankStream& stream) {
-  if (options_.input_awaited()) return;
-  stream.prompts = false;
-  prompt_ = nullptr;
-  if (rows_ && rows_->is_drawn()) console_->add_drawing(rows_->erase_answered(), true);
-  else console_->line_was_ended();
-  clear_state(stream);
-  stream.lines.begin_line();
-  update_partial_bytes(stream);
-}
+// ---- the lower end of a terminal
 
-// ---- rows
+/// Below finished lines. `writer` is an address that stands for a stream; null for whole lines.
+void RankConsole::add_piece(const void* writer, std::string_view prefix, const Piece& piece) {
+  if (console_->gone()) return console_->count_lost(piece.text.size());
+  erase_rows();
+  Display& display = *display_;
+  const bool goes_on = display.open_line != nullptr && display.open_line == writer;
+  if (display.open_line != nullptr && !goes_on) {
+    if (!display.returned) console_->add("\n");
+    else if (console_->can_erase()) console_->add("\033[K");  // of a progress bar
+    display.open_line = nullptr;
+  }
+  const bool continues = piece.continues && goes_on;
+  // The line was ended for another writer, and no more of it has come.
+  if (console_->is_terminal() && piece.continues && !continues && piece.text.empty()) return;
+  console_->add(continues ? std::string_view() : prefix, piece);
+  if (!console_->is_terminal()) return;
+  display.returned = ends_in_return(piece.text) && piece.end != PieceEnd::cut;
+  display.open_line = display.returned || piece.end == PieceEnd::open ? writer : nullptr;
+}
 
 void RankConsole::erase_rows() {
-  if (prompt_ != nullptr && rows_->is_drawn()) check_prompt(*prompt_);
-  if (rows_->is_drawn()) console_->add_drawing(rows_->erase(), true);
+  if (display_->screen.rows.empty() || console_->gone()) return;
+  Screen wanted{.columns = screen_size(console_->descriptor()).columns, .hides_cursor = display_->screen.hides_cursor};
+  console_->add(draw(display_->screen, wanted, display_->reflows));
+  display_->screen = std::move(wanted);
+  display_->has_changed = true;
 }
 
 void RankConsole::draw_rows() {
-  if (!rows_->is_dirty() || console_->has_back_pressure()) return;
-  const Deadline at = drawn_at_ + draw_interval;
-  if (rows_->is_drawn() && at > Clock::now()) return arm(rows_timer_, at, &RankConsole::flush);
-  if (prompt_ != nullptr) check_prompt(*prompt_);
-  drawn_at_ = Clock::now();
-  const ScreenSize size = screen_size(console_->descriptor());
-  rows_->set_size(size.columns, size.rows / 3);
-  if (const std::string bytes = rows_->draw(); !bytes.empty()) console_->add_drawing(bytes, rows_->empty());
+  Display& display = *display_;
+  const bool draws = display.has_changed && options_.progress == Progress::rows && !display.suspended;
+  if (!draws || console_->has_back_pressure() || console_->gone()) return;
+  const Deadline at = display.drawn_at + draw_interval;
+  const Deadline now = Clock::now();
+  if (!display.screen.rows.empty() && at > now) return arm(rows_timer_, at, &RankConsole::flush);
+  display.drawn_at = now;
+  display.has_changed = false;
+  const Screen wanted = display.layout(screen_size(console_->descriptor()), options_.input_rank);
+  const std::string bytes = draw(display.screen, wanted, display.reflows);
+  if (!bytes.empty() && display.screen.rows.empty() && std::exchange(display.open_line, nullptr) != nullptr) {
+    console_->add("\n");
+  }
+  console_->add(bytes);
+  display.screen = wanted;
+}
+
+Screen RankConsole::Display::layout(const ScreenSize& size, std::optional<int> input_rank) const {
+  std::vector<RankStream*> streams;
+  for (RankStream* stream : live) {
+    if (stream->text->block() != nullptr && stream->text->block()->shown_size() > 0) streams.push_back(stream);
+  }
+  const auto is_input = [&](const RankStream* stream) { return stream->rank == input_rank && !stream->is_error; };
+  std::ranges::sort(streams, {}, [&](const RankStream* stream) {
+    return std::tuple(is_input(stream), stream->rank, stream->is_error);
+  });
+  std::vector<Demand> demands;
+  for (const RankStream* stream : streams) {
+    demands.push_back({stream->changed, stream->text->block()->shown_size(), is_input(stream)});
+  }
+  const std::vector<std::size_t> rows = divide_rows(demands, std::max<std::size_t>(size.rows / 3, 1));
+  const auto left_out = static_cast<std::size_t>(std::ranges::count(rows, 0U));
+
+  Screen wanted{.columns = size.columns};
+  const auto add_more = [&] { wanted.rows.push_back({more_key, concat("… ", left_out, " more"), 8}); };
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    const RankStream& stream = *streams[i];
+    const Block& block = *stream.text->block();
+    wanted.hides_cursor = wanted.hides_cursor || block.hides_cursor();
+    if (left_out > 0 && is_input(&stream)) add_more();
+    const std::size_t label = std::min<std::size_t>(screen_width(stream.prefix), size.columns);
+    std::uint64_t key = (static_cast<std::uint64_t>(stream.rank) * 2 + (stream.is_error ? 1 : 0)) << 16U;
+    for (Block::Shown& line : block.shown(rows[i], size.columns - label)) {
+      wanted.rows.push_back({key++, concat(stream.prefix, line.text), label + line.width});
+      if (!is_input(&stream) || !line.has_cursor) continue;
+      wanted.cursor_row = wanted.rows.size() - 1;
+      wanted.cursor_column = std::min<std::size_t>(label + block.cursor_column(), size.columns - 1U);
+    }
+  }
+  if (left_out > 0 && !is_input(streams.back())) add_more();
+  if (wanted.rows.empty() || wanted.cursor_column > 0) return wanted;
+  // The terminal may echo a key such as "^Z".
+  wanted.cursor_row = wanted.rows.size() - 1;
+  const std::size_t width = wanted.rows.back().width;
+  wanted.cursor_column = width + 2 < size.columns ? width : 0;
+  return wanted;
+}
+
+void RankConsole::set_suspended(bool suspended) {
+  display_->suspended = suspended;
+  if (suspended) erase_rows();
+  display_->has_changed = true;
+  flush_now();
+}
+
+void RankConsole::resize() {
+  for (RankStream* stream : display_->live) {
+    const ScreenSize size = worker_screen(*stream);
+    stream->text->set_size(size.columns, size.rows);
+  }
+  display_->has_changed = true;
+  flush();
 }
 
 // ---- all
 
 void RankConsole::add_text(std::string_view text) {
-  release();
-  if (rows_) erase_rows();
-  console_->add_text(text);
+  if (console_->gone()) return console_->count_lost(text.size());
+  add_unlabelled(nullptr, {}, Piece{text});
   lines_shown_ += static_cast<std::uint64_t>(std::count(text.begin(), text.end(), '\n'));
 }
 
 void RankConsole::add_unlabelled(const void* writer, std::string_view prefix, const Piece& piece) {
   release();
-  if (rows_) erase_rows();
-  console_->add(writer, prefix, piece);
+  add_piece(writer, prefix, piece);
 }
 
 void RankConsole::flush() {
   // Behind lines of this turn of the loop, if there are any.
-  if (rows_ && console_->queued() == 0) draw_rows();
-  console_->schedule_flush();
+  if (console_->queued() == 0) draw_rows();
+  if (console_->queued() >= flush_size || console_->is_waiting()) return flush_now();
+  if (console_->queued() == 0 || std::exchange(display_->flush_posted, true)) return;
+  boost::asio::post(stream_timer_.timer.get_executor(), [this, alive = std::weak_ptr<bool>(alive_)] {
+    if (alive.expired()) return;
+    display_->flush_posted = false;
+    flush_now();
+  });
+}
+
+void RankConsole::flush_now() {
+  if (!console_->is_waiting()) draw_rows();
+  console_->flush();
 }
 
 void RankConsole::release() {
+  const Deadline now = Clock::now();
+  for (RankStream* stream : std::vector<RankStream*>(display_->live)) {
+    stream->text->release(now, [&](const Piece& piece) { take_piece(*stream, piece, now); });
+  }
   if (fold_) fold_->release_all();
 }
 
 void RankConsole::close() {
   release();
-  if (rows_) erase_rows();
+  erase_rows();
+  if (display_->screen.hides_cursor) console_->add(draw(display_->screen, Screen(), false));
   alive_.reset();
   console_->close();
 }
 
-/// The prefix behind the time, in `scratch`, if times are shown.
-std::string_view RankConsole::stamped(std::string_view prefix, Deadline at, std::string& scratch) const {
+bool RankConsole::ends_mid_line() const {
+  return console_->is_terminal() ? display_->open_line != nullptr : console_->ends_mid_line();
+}
+
+/// The prefix behind the time, if times are shown; valid until the next call.
+std::string_view RankConsole::stamped(std::string_view prefix, Deadline at) {
   if (!options_.timestamps) return prefix;
   const auto ago = std::chrono::duration_cast<std::chrono::system_clock::duration>(Clock::now() - at);
-  scratch = time_stamp(std::chrono::system_clock::now() - ago);
-  scratch += prefix;
-  return scratch;
+  stamped_prefix_ = time_stamp(std::chrono::system_clock::now() - ago);
+  stamped_prefix_ += prefix;
+  return stamped_prefix_;
 }
 
 }  // namespace ddrun::logs

@@ -422,7 +422,7 @@ HeadOutput::~HeadOutput() { set_message_sink({}); }
 void HeadOutput::redirect_messages() {
   set_message_sink([this](std::string_view line) {
     err_->add_text(line);
-    err_->console().flush();
+    err_->flush_now();
   });
 }
 
@@ -451,8 +451,7 @@ void HeadOutput::add(HostLines& host, Stream stream, logs::Piece piece) {
     rest.remove_prefix(std::min(rest.size(), rank.size() + 1));
     const std::string_view prefix = rest.substr(0, rest.find(logs::mark_end));
     if (const auto number = parse_integer(rank, 0, INT_MAX); number && prefix.size() < rest.size()) {
-      piece.text = rest.substr(prefix.size() + 1);
-      return ranks.add(stream_of(host, stream, static_cast<int>(*number), prefix), piece);
+      return ranks.feed(stream_of(host, stream, static_cast<int>(*number), prefix), rest.substr(prefix.size() + 1));
     }
   }
   constexpr std::string_view own = "ddrun: ";
@@ -482,7 +481,7 @@ void HeadOutput::finish(HostLines& host) {
 void HeadOutput::flush() {
   for (const auto& ranks : {out_, err_}) {
     ranks->release();
-    ranks->console().flush();
+    ranks->flush_now();
   }
 }
 

@@ -12,39 +12,9 @@
 
 #include "../job.hpp"
 #include "ddrun/test/screen.hpp"
-#include "ddrun/test/terminal.hpp"
+#include "on_terminal.hpp"
 
 using namespace ddrun::test;
-
-namespace {
-
-/// A run on a terminal of its own.
-struct OnTerminal : Terminal {
-  /// `plain`: as without a terminal lines are neither folded nor coloured.
-  explicit OnTerminal(bool plain = true) {
-    options.own_group = false;
-    options.in_child = [fd = tty.get(), plain] {
-      ::setenv("TERM", "xterm", 1);
-      if (plain) ::setenv("DDRUN_FOLD", "never", 1);
-      if (plain) ::setenv("NO_COLOR", "1", 1);
-      else ::unsetenv("NO_COLOR");
-      ::setsid();
-      ::ioctl(fd, TIOCSCTTY, 0);
-      for (int stream = 0; stream < 3; ++stream) ::dup2(fd, stream);
-    };
-  }
-
-  /// What has come to the screen so far.
-  std::string& screen() { return text += shown(); }
-  bool wait_for(const std::string& part) {
-    return wait_until([&] { return has(screen(), part); });
-  }
-
-  RunOptions options;
-  std::string text;
-};
-
-}  // namespace
 
 TEST_CASE("A second signal ends ddrun also while its console takes nothing") {
   Run run(job({"-n", "2", "--shutdown-timeout=0.1"}, {"lines", "200000", "forever"}));
@@ -221,13 +191,17 @@ TEST_CASE("A progress bar has a row on a terminal, and elsewhere its last state 
   auto lines = screen.lines();
   std::sort(lines.begin(), lines.end());
   CHECK(lines == std::vector<std::string>{"[0] done", "[1] done"});
-  CHECK(has(on.screen(), "\0337\033[1A\r"));  // a row above another was redrawn
+  CHECK(has(on.screen(), "\r\033[1A\033[K"));  // a row above another was redrawn
 }
 
 TEST_CASE("What follows an answer that was typed has a label") {
+  const Words options = GENERATE(Words{"-n", "2"}, Words{"-n", "1", "--label=rank"}, Words{"-n", "2", "--pty=never"},
+                                 Words{"-n", "1", "--label=rank", "--pty=never"}, Words{"-n", "2", "--progress=last"},
+                                 Words{"-n", "2", "--progress=all"});
   OnTerminal on;
-  Run run(command({"-n", "2", "/bin/sh", "-c", "[ $RANK = 1 ] || { printf 'name? '; read name; echo hello $name; }"}),
-          on.options);
+  Words words = options;
+  words.insert(words.end(), {"/bin/sh", "-c", "[ $RANK = 1 ] || { printf 'name? '; read name; echo hello $name; }"});
+  Run run(command(words), on.options);
   REQUIRE(on.wait_for("[0] name? "));
   on.type("bob\n");
   CHECK(run.wait().code() == 0);
@@ -290,7 +264,7 @@ TEST_CASE("What a C program printed before it is killed is shown on a terminal")
 
 TEST_CASE("A worker can write to its controlling terminal, also when it has closed all others") {
   OnTerminal on;
-  Run run(command({"-n", "2", "/bin/sh", "-c",
+  Run run(command({"-n", "2", "--stdin=none", "/bin/sh", "-c",
                    "exec >/dev/null 2>&1; sleep 0.1; echo asks >/dev/tty; read answer </dev/tty && exit 9; exit 0"}),
           on.options);
   CHECK(run.wait().code() == 0);  // neither hung up nor blocked on terminal input
@@ -299,24 +273,67 @@ TEST_CASE("A worker can write to its controlling terminal, also when it has clos
   CHECK(count(on.screen(), "] asks\r\n") == 2);
 }
 
-TEST_CASE("A worker's block of lines is drawn in place and never over lines of others") {
+TEST_CASE("A worker's block of lines is drawn in place, below the lines of others") {
   OnTerminal on;
   const TemporaryDirectory dir;
-  // Rank 1 writes only once the block is on the screen: what passes two terminals at once may change its order.
-  const std::string draws = "test $RANK = 1 && { while [ ! -e " + dir.file("drawn") +
-                            " ]; do sleep 0.02; done; echo other; exit 0; }; printf 'a\\nb\\n'; printf "
-                            "'\\033[2A\\033[2Kc\\nd\\n'; while [ ! -e " +
-                            dir.file("said") + " ]; do sleep 0.02; done; printf '\\033[2Ae\\033[?25l\\n'";
+  const auto wait_for = [&](const std::string& name) {
+    return "while [ ! -e " + dir.file(name) + " ]; do sleep 0.02; done; ";
+  };
+  const std::string draws =
+      "test $RANK = 1 && { " + wait_for("drawn") +
+      "echo other; exit 0; }; printf '\\033[?25la\\nb'; printf '\\r\\033[2K\\033[1A\\033[2Kc\\nd'; " +
+      wait_for("said") + "printf '\\r\\033[1Ae\\033[?25l'";
   Run run(command({"-n", "2", "/bin/sh", "-c", draws}), on.options);
-  REQUIRE(on.wait_for("[0] d\r\n"));
+  Screen screen(80, 24);
+  const auto shows = [&](const std::vector<std::string>& lines) {
+    screen = Screen(80, 24);
+    screen.write(on.screen());
+    return screen.lines() == lines;
+  };
+  REQUIRE(wait_until([&] { return shows({"[0] c", "[0] d"}); }));
   write_file(dir.file("drawn"), "");
-  REQUIRE(on.wait_for("[1] other\r\n"));
+  REQUIRE(wait_until([&] { return shows({"[1] other", "[0] c", "[0] d"}); }));
   write_file(dir.file("said"), "");
   CHECK(run.wait().code() == 0);
   CHECK(run.all_gone());
-  CHECK(has(on.screen(), "[0] a\r\n[0] b\r\n[0] \033[2A\r[0] \033[Kc\r\n[0] d\r\n"));
-  CHECK(has(on.screen(), "[1] other\r\n[0] e\033[?25l\r\n"));
+  CHECK(shows({"[1] other", "[0] e", "[0] d"}));
+  CHECK(has(on.screen(), "\033[?25l"));
   CHECK(on.screen().ends_with("\033[?25h"));  // the cursor is back
+}
+
+TEST_CASE("Bars below each other have rows for each rank, which a stopped job takes from the screen") {
+  OnTerminal on;
+  on.options.env = {{"PS1", "$ "}};
+  Run run({"/bin/sh", "-i"}, on.options);
+  REQUIRE(on.wait_for("$ "));
+  Screen screen(80, 24);
+  const auto ends_with = [&](const std::vector<std::string>& rows) {
+    return wait_until([&] {
+      screen = Screen(80, 24);
+      screen.write(on.screen());
+      const auto lines = screen.lines();
+      return lines.size() >= rows.size() && std::equal(rows.rbegin(), rows.rend(), lines.rbegin());
+    });
+  };
+  const auto count_rows = [&] {
+    return std::ranges::count_if(screen.lines(), [](const auto& line) { return line.ends_with("1%"); });
+  };
+  on.type(std::string(DDRUN_TEST_DDRUN) + " -n 2 --shutdown-timeout=0.5 sh -c '" +
+          "for i in 1 2 3; do printf \"\\repochs $RANK $i%%\\n\\rsteps $RANK 1%%\\033[A\"; done; exec sleep 1000'\n");
+  REQUIRE(ends_with({"[1] epochs 1 3%", "[1] steps 1 1%", "[0] epochs 0 3%", "[0] steps 0 1%"}));
+  CHECK(count_rows() == 2);
+  on.type("\x1a");
+  REQUIRE(on.wait_for("Stopped"));
+  REQUIRE(ends_with({"$"}));
+  CHECK(count_rows() == 0);
+  on.type("fg\n");
+  REQUIRE(ends_with({"[1] epochs 1 3%", "[1] steps 1 1%", "[0] epochs 0 3%", "[0] steps 0 1%"}));
+  CHECK(count_rows() == 2);
+  on.type("\x03");
+  REQUIRE(wait_until([&] { return on.screen(), descendants_of(run.pid()).empty(); }));
+  on.type("exit\n");
+  run.wait();
+  CHECK(run.all_gone());
 }
 
 TEST_CASE("A terminal of another size is told to workers") {

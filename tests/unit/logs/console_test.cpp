@@ -45,7 +45,7 @@ void check_slow_console(int fd, int reader) {
   std::string all;
   for (int i = 0; all.size() < 2 * high; ++i) {
     const std::string text = "line " + std::to_string(i) + " of a very long story\n";
-    console->add(&io, "[0] ", line(text));
+    console->add("[0] ", line(text));
     all += "[0] " + text;
   }
   const auto before = Clock::now();
@@ -82,7 +82,7 @@ TEST_CASE("a console whose reader closes drops later output and causes no error"
   boost::asio::io_context io;
   Pipe pipe = make_pipe().value();
   auto console = std::make_shared<Console>(io.get_executor(), pipe.write.get(), high);
-  console->add(&io, "", line(std::string(2'000'000, 'x') + "\n"));
+  console->add("", line(std::string(2'000'000, 'x') + "\n"));
   console->flush();
   CHECK(console->queued() > 0);
   pipe.read.reset();
@@ -96,7 +96,7 @@ TEST_CASE("a console whose reader closes drops later output and causes no error"
   CHECK(console->lost_bytes() > 900'000);
   CHECK(console->first_error() == "cannot write to the console: Broken pipe");
   const auto lost = console->lost_bytes();
-  console->add_text("ddrun: hello\n");
+  console->add("ddrun: hello\n");
   CHECK(console->lost_bytes() == lost + 13);
 }
 
@@ -110,7 +110,7 @@ TEST_CASE("a full disk under a redirected console loses only what does not fit")
   boost::asio::io_context io;
   const UniqueFd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
   auto console = std::make_shared<Console>(io.get_executor(), full.get(), high);
-  console->add(&io, "", line("hello\n"));
+  console->add("", line("hello\n"));
   console->flush();
   CHECK(console->lost_bytes() == 6);
   CHECK_FALSE(console->gone());
@@ -122,7 +122,7 @@ TEST_CASE("a file as console is written at its present end") {
   REQUIRE(write_all(file.get(), "before\n", 7));
   boost::asio::io_context io;
   auto console = std::make_shared<Console>(io.get_executor(), file.get(), high);
-  console->add(&io, "[1] ", Piece{"no end", false, PieceEnd::cut});
+  console->add("[1] ", Piece{"no end", false, PieceEnd::cut});
   console->flush();
   REQUIRE(write_all(file.get(), "behind\n", 7));
   CHECK(test::read_file(dir.file("out")) == "before\n[1] no end\nbehind\n");
@@ -133,8 +133,8 @@ TEST_CASE("a line without a prefix is written as it is") {
   boost::asio::io_context io;
   const Pipe pipe = make_pipe().value();
   const auto console = std::make_shared<Console>(io.get_executor(), pipe.write.get(), high);
-  console->add(&io, {}, line("whole\n"));
-  console->add(&io, {}, Piece{{}, false, PieceEnd::cut});
+  console->add({}, line("whole\n"));
+  console->add({}, Piece{{}, false, PieceEnd::cut});
   console->flush();
   CHECK(read_all(io, pipe.read.get(), 7) == "whole\n\n");
 }

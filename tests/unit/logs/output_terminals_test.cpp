@@ -101,13 +101,13 @@ TEST_CASE("a terminal is as wide as the console without the prefix, also when th
   h.start();
   CHECK(::isatty(h.workers[0].out.get()) == 1);
   CHECK(::isatty(h.workers[0].err.get()) == 0);  // its console is a pipe
-  CHECK(size_of(h.workers[0].out).ws_col == 100 - 18);
+  CHECK(size_of(h.workers[0].out).ws_col == 100 - 21);
   CHECK(size_of(h.workers[0].out).ws_row == 40);
   size.ws_col = 132;
   size.ws_row = 50;
   terminal.resize(size);
   h.output->screen_resized();
-  CHECK(size_of(h.workers[1].out).ws_col == 132 - 18);
+  CHECK(size_of(h.workers[1].out).ws_col == 132 - 21);
   CHECK(size_of(h.workers[1].out).ws_row == 50);
   CHECK(h.end());
 }
@@ -145,7 +145,7 @@ TEST_CASE("a cursor that is shown again at a worker's end makes no line") {
   h.start();
   put(h.workers[0].out, "\033[?25lbar\n\033[?25h");
   CHECK(h.end());
-  CHECK(terminal.shown() == "[10] \033[?25lbar\r\n\033[?25h");
+  CHECK(terminal.shown() == "[10] bar\r\n");
 }
 
 TEST_CASE("no terminal is narrower than 20 columns, and a prefix counts in characters") {

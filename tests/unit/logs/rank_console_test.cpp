@@ -48,32 +48,33 @@ TEST_CASE("each progress bar has a row, and lines stand above") {
   ScreenHarness h(2);
   put(h.workers[0].out, "\r 10%");
   put(h.workers[1].out, "20%\r");
-  put(h.workers[1].out, " ");  // only now is it known that no '\n' follows
   CHECK(h.shows({"[10]  10%", "[11] 20%"}));
-  put(h.workers[1].out, "\r30%\r ");
+  put(h.workers[1].out, "\r30%\r");
   put(h.workers[0].out, "\r 15%");
   CHECK(h.shows({"[10]  15%", "[11] 30%"}));
   put(h.workers[1].out, "epoch done\n");
-  CHECK(h.shows({"[11]  epoch done", "[10]  15%"}));
+  CHECK(h.shows({"[11] epoch done", "[10]  15%"}));
   put(h.workers[1].out, "\r 40%");
   put(h.workers[0].out, "\r100%\n");
-  CHECK(h.shows({"[11]  epoch done", "[10] 100%", "[11]  40%"}));
+  CHECK(h.shows({"[11] epoch done", "[10] 100%", "[11]  40%"}));
   h.output->console_line("ddrun: hello\n");
-  CHECK(h.shows({"[11]  epoch done", "[10] 100%", "ddrun: hello", "[11]  40%"}));
+  CHECK(h.shows({"[11] epoch done", "[10] 100%", "ddrun: hello", "[11]  40%"}));
   CHECK(h.end());
-  CHECK(h.shows({"[11]  epoch done", "[10] 100%", "ddrun: hello", "[11]  40%"}));
+  CHECK(h.shows({"[11] epoch done", "[10] 100%", "ddrun: hello", "[11]  40%"}));
   CHECK_FALSE(h.output->close());
 }
 
-TEST_CASE("a worker that moves the cursor draws where it is") {
+TEST_CASE("a block of lines that a worker moves in has rows, and other lines stand above") {
   ScreenHarness h(2);
   put(h.workers[1].out, "\r 40%");
   CHECK(h.shows({"[11]  40%"}));
-  put(h.workers[0].out, "one\ntwo\n");
+  put(h.workers[0].out, "\rone\n\rtwo\033[A");
   CHECK(h.shows({"[10] one", "[10] two", "[11]  40%"}));
-  put(h.workers[0].out, "\033[1A\033[2Kone\n");
-  CHECK(h.run_until([&] { return (h.all += h.shown()).find("\r[10] \033[Kone") != std::string::npos; }));
+  put(h.workers[1].out, "\rhello\n\r 50%");
+  put(h.workers[0].out, "\rONE");
+  CHECK(h.shows({"[11] hello", "[10] ONE", "[10] two", "[11]  50%"}));
   CHECK(h.end());
+  CHECK(h.shows({"[11] hello", "[10] ONE", "[10] two", "[11]  50%"}));
 }
 
 TEST_CASE("elsewhere the last state of a progress bar is shown") {
@@ -83,9 +84,9 @@ TEST_CASE("elsewhere the last state of a progress bar is shown") {
   put(h.workers[0].out, "10%\r20%\rdone\r\nnext\n");
   put(h.workers[1].out, "\r 10%\r 50%");
   put(h.workers[1].err, "60%\r70%\r");
-  CHECK(h.run_until([&] { return h.shown_out == "[10] 100%\n[10] done\r\n[10] next\n"; }));
+  CHECK(h.run_until([&] { return h.shown_out == "[10] 100%\n[10] done\n[10] next\n"; }));
   CHECK(h.end());
-  CHECK(h.shown_out == "[10] 100%\n[10] done\r\n[10] next\n[11]  50%\n");
+  CHECK(h.shown_out == "[10] 100%\n[10] done\n[10] next\n[11]  50%\n");
   CHECK(h.shown_err == "[11] 70%\n");
 }
 
@@ -140,45 +141,30 @@ TEST_CASE("equal lines on a terminal are shown once, before a message of ddrun")
   CHECK(h.shows({"[10,11] same", "ddrun: hello", "[12] alone", "[10-12] killed"}));
 }
 
-TEST_CASE("a prompt of the rank that reads the terminal is followed by a labelled line") {
-  const Progress progress = GENERATE(Progress::rows, Progress::all);
-  bool awaited = true;
-  ScreenHarness h(2, [&](OutputOptions& options) {
-    options.log.progress = progress;
-    options.input_rank = 10;
-    options.input_awaited = [&] { return awaited; };
-  });
-  put(h.workers[0].out, "name? ");
-  CHECK(h.shows({"[10] name?"}));
-  h.screen.type("bob\n");
-  awaited = false;
-  put(h.workers[0].out, "hello bob\n");
-  CHECK(h.shows({"[10] name? bob", "[10] hello bob"}));
-  put(h.workers[0].out, "dots");
-  CHECK(h.shows({"[10] name? bob", "[10] hello bob", "[10] dots"}));
-  put(h.workers[0].out, "...\n");
-  CHECK(h.shows({"[10] name? bob", "[10] hello bob", "[10] dots..."}));
+TEST_CASE("a label of several ranks does not break a line that fits without it") {
+  ScreenHarness h(6);
+  const std::string line(72, 'x');  // as wide as workers know: the widest label is "[14-15] "
+  for (const std::size_t rank : {0U, 2U, 4U}) put(h.workers[rank].out, line + '\n');
+  CHECK(h.shows({"[10] " + line, "[12] " + line, "[14] " + line}));
+  for (const std::size_t rank : {0U, 1U, 2U}) put(h.workers[rank].out, line + '\n');
+  CHECK(h.shows({"[10] " + line, "[12] " + line, "[14] " + line, "[10-12] " + line}));
   CHECK(h.end());
 }
 
-TEST_CASE("the user types a line below the bars of others") {
-  bool awaited = true;
-  ScreenHarness h(2, [&](OutputOptions& options) {
-    options.input_rank = 10;
-    options.input_awaited = [&] { return awaited; };
-  });
+TEST_CASE("what a rank echoes stands behind its prompt, below the bars of others") {
+  ScreenHarness h(2, [](OutputOptions& options) { options.input_rank = 10; });
   put(h.workers[1].out, "\r10%");
   put(h.workers[0].out, "name? ");
   CHECK(h.shows({"[11] 10%", "[10] name?"}));
-  h.screen.type("b");
+  put(h.workers[0].out, "bx");
+  CHECK(h.shows({"[11] 10%", "[10] name? bx"}));
+  put(h.workers[0].out, "\b \bob");
   put(h.workers[1].out, "\r20%");
-  CHECK(h.shows({"[11] 20%", "[10] name? b"}));
-  h.screen.type("ob\n");
-  awaited = false;
-  put(h.workers[1].out, "\r30%");
-  CHECK(h.shows({"[10] name? bob", "[11] 30%"}));
-  put(h.workers[0].out, "hello bob\n");
-  CHECK(h.shows({"[10] name? bob", "[10] hello bob", "[11] 30%"}));
+  CHECK(h.shows({"[11] 20%", "[10] name? bob"}));
+  put(h.workers[0].out, "\nhello bob\ndots");
+  CHECK(h.shows({"[10] name? bob", "[10] hello bob", "[11] 20%", "[10] dots"}));
+  put(h.workers[0].out, "...\n");
+  CHECK(h.shows({"[10] name? bob", "[10] hello bob", "[10] dots...", "[11] 20%"}));
   CHECK(h.end());
 }
 

@@ -59,18 +59,15 @@ class ByteQueue {
   std::size_t end_ = 0;
 };
 
-struct ScreenState;
-
-/// Writes the lines of many streams to one terminal, pipe, socket or file. The descriptor is borrowed, and may be
-/// shared with other programs. Never blocks: bytes that cannot be written now are queued, without a bound (see
-/// has_back_pressure()). Used on the executor's thread only. The process must ignore SIGPIPE.
+/// A queue of bytes for one terminal, pipe, socket or file. The descriptor is borrowed, and may be shared with other
+/// programs. Never blocks: bytes that cannot be written now are queued, without a bound (see has_back_pressure()). Used
+/// on the executor's thread only. The process must ignore SIGPIPE.
 ///
 /// Held by shared_ptr, because a pending operation keeps it alive.
 class Console : public std::enable_shared_from_this<Console> {
  public:
   /// `high`: queued bytes from which on has_back_pressure() is true.
-  Console(boost::asio::any_io_executor executor, int fd, std::size_t high);
-  ~Console();
+  Console(const boost::asio::any_io_executor& executor, int fd, std::size_t high);
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
@@ -78,32 +75,28 @@ class Console : public std::enable_shared_from_this<Console> {
   [[nodiscard]] static bool same_file(int fd, int other);
 
   [[nodiscard]] int descriptor() const { return fd_; }
-  [[nodiscard]] bool is_terminal() const { return terminal_; }
+  [[nodiscard]] bool is_terminal() const { return kind_ != Kind::other; }
   /// A terminal that understands control sequences.
-  [[nodiscard]] bool can_erase() const { return can_erase_; }
+  [[nodiscard]] bool can_erase() const { return kind_ == Kind::terminal; }
   [[nodiscard]] bool has_back_pressure() const { return queue_.size() >= high_; }
   [[nodiscard]] std::size_t queued() const { return queue_.size(); }
   /// A write failed for good, as when the reader has closed: all further output is dropped and counted as lost.
-  [[nodiscard]] bool gone() const { return gone_; }
+  [[nodiscard]] bool gone() const { return state_ == State::gone || state_ == State::reader_closed; }
   /// Gone because the other end of a pipe, socket or terminal is closed.
-  [[nodiscard]] bool reader_closed() const { return reader_closed_; }
+  [[nodiscard]] bool reader_closed() const { return state_ == State::reader_closed; }
   [[nodiscard]] std::uint64_t lost_bytes() const { return lost_; }
   /// The total; while it grows, there is a reader.
   [[nodiscard]] std::uint64_t written_bytes() const { return written_; }
-  /// The last output was not the end of a line.
-  [[nodiscard]] bool ends_mid_line() const { return terminal_ ? cursor_ != Cursor::line_start : mid_line_; }
+  /// The last byte written was not the end of a line.
+  [[nodiscard]] bool ends_mid_line() const { return mid_line_; }
   [[nodiscard]] const std::string& first_error() const { return first_error_; }
   void count_lost(std::size_t bytes) { lost_ += bytes; }
 
   /// Called when the queue is down to a quarter of `high` after back pressure, and when it runs empty.
   void on_drained(std::function<void()> callback) { on_drained_ = std::move(callback); }
 
-  /// Called before queued bytes are written, and may add some.
-  void on_flush(std::function<void()> callback) { on_flush_ = std::move(callback); }
-
-  /// Queues a piece of the output of `writer` (any address that identifies the stream).
-  void add(const void* writer, std::string_view prefix, const Piece& piece) {
-    if (terminal_) return add_to_terminal(writer, prefix, piece);
+  /// Queues a piece behind its prefix; it is not gone.
+  void add(std::string_view prefix, const Piece& piece) {
     char* to = queue_.prepare(prefix.size() + piece.text.size() + 1);
     char* const begin = to;
     to += prefix.copy(to, prefix.size());  // either may be empty and point nowhere, which memcpy does not allow
@@ -111,18 +104,13 @@ class Console : public std::enable_shared_from_this<Console> {
     if (piece.end == PieceEnd::cut) *to++ = '\n';
     queue_.commit(static_cast<std::size_t>(to - begin));
   }
-
-  /// Queues whole lines of ddrun itself.
-  void add_text(std::string_view text);
-  /// Queues bytes that draw below all lines of a terminal, or remove that again.
-  void add_drawing(std::string_view bytes, bool ends_at_line_start);
-  /// The terminal has echoed a newline: its cursor is at the start of a line.
-  void line_was_ended() { cursor_ = Cursor::line_start; }
+  /// Queues bytes, or counts them as lost.
+  void add(std::string_view bytes) { gone() ? count_lost(bytes.size()) : queue_.append(bytes); }
 
   /// Writes as much of the queue as possible without blocking; the rest follows when the descriptor is writable.
   void flush();
-  /// flush() in the next turn of the event loop, once for all that is added until then.
-  void schedule_flush();
+  /// The descriptor is not writable; the rest of the queue waits for it.
+  [[nodiscard]] bool is_waiting() const { return waiting_; }
   /// Writes as much of the queue as possible without blocking and counts the rest as lost. No callback comes
   /// afterwards.
   void close();
@@ -132,43 +120,30 @@ class Console : public std::enable_shared_from_this<Console> {
   void trim() { queue_.trim(); }
 
  private:
-  void add_to_terminal(const void* writer, std::string_view prefix, const Piece& piece);
-  /// Resets colours and cursor position if the last writer was another one.
-  void reset_screen_of_other_writer(const void* writer);
-  /// Ends the unfinished line of another writer.
-  void end_line_of_other_writer(const void* writer);
+  enum class Kind { other, dumb_terminal, terminal };
+  enum class State { open, closed, gone, reader_closed };
+
+  [[nodiscard]] static Kind kind_of(int fd);
   /// False if the descriptor is not writable now.
   bool write_queued();
   void wait_until_writable();
   void write_failed(int err);
   void notify_drained();
 
-  enum class Cursor { line_start, after_return, in_line };
-
-  boost::asio::any_io_executor executor_;
   int fd_;
   SharedOutput output_;
-  bool terminal_ = false;
-  bool can_erase_ = false;
+  Kind kind_;
   std::size_t high_;
   ByteQueue queue_;
+  State state_ = State::open;
   bool had_back_pressure_ = false;
   bool waiting_ = false;
   bool was_full_ = false;
-  bool flush_posted_ = false;
-  bool gone_ = false;
-  bool reader_closed_ = false;
-  bool closed_ = false;
-  Cursor cursor_ = Cursor::line_start;
-  const void* line_owner_ = nullptr;
-  std::unique_ptr<ScreenState> screen_;  ///< of a terminal
-  std::string filtered_;
+  bool mid_line_ = false;
   std::uint64_t lost_ = 0;
   std::uint64_t written_ = 0;
-  bool mid_line_ = false;
   std::string first_error_;
   std::function<void()> on_drained_;
-  std::function<void()> on_flush_;
   boost::asio::posix::stream_descriptor watch_;  ///< an epoll descriptor that holds the console's
 };
 

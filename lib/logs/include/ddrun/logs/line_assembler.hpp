@@ -4,6 +4,8 @@
 #include <cstring>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 
 namespace ddrun::logs {
 
@@ -28,12 +30,14 @@ class LineAssembler {
   /// A longer line is cut.
   static constexpr std::size_t max_line_bytes = std::size_t{16} << 20U;
 
-  /// Calls `emit(const Piece&)` for each line that `chunk` completes. The text is valid during the call only.
+  /// Calls `emit(const Piece&)` for each line that `chunk` completes, until it returns false if it returns a boolean.
+  /// The text is valid during the call only. Returns the bytes behind the last piece then, else none.
   template <class Emit>
-  void feed(std::string_view chunk, Emit&& emit) {
+  std::string_view feed(std::string_view chunk, Emit&& emit) {
     const char* at = chunk.data();
     const char* const end = at + chunk.size();
-    if (at == end) return;
+    const auto rest = [&](const char* from) { return std::string_view(from, static_cast<std::size_t>(end - from)); };
+    if (at == end) return {};
     if (flushed_cr_) {
       // The flushed part ended in '\r'. Only now is it known whether a '\n' belongs to it.
       flushed_cr_ = false;
@@ -41,16 +45,20 @@ class LineAssembler {
     }
     LineEnds ends{at, end};
     if (!partial_.empty()) {
-      at = complete(at, end, ends, emit);
-      if (at == nullptr) return;
+      bool goes_on = true;
+      at = complete(at, end, ends, emit, goes_on);
+      if (at == nullptr) return {};
+      if (!goes_on) return rest(at);
     }
     while (at != end) {
       const char* const stop = ends.end_of_line(at);
       if (stop == nullptr) break;
-      emit_piece({at, static_cast<std::size_t>(stop - at)}, PieceEnd::terminated, emit);
+      const bool goes_on = emit_piece({at, static_cast<std::size_t>(stop - at)}, PieceEnd::terminated, emit);
       at = stop;
+      if (!goes_on) return rest(at);
     }
     if (at != end) hold(at, end, emit);
+    return {};
   }
 
   /// The beginning of the present line was flushed before.
@@ -64,6 +72,9 @@ class LineAssembler {
     clear_partial();
     continues_ = flushed_cr_ = false;
   }
+
+  /// Goes on with this unfinished line; there is none.
+  void resume(std::string line) { partial_ = std::move(line); }
 
   /// Emits the unfinished line without waiting for its end.
   template <class Emit>
@@ -107,14 +118,15 @@ class LineAssembler {
   };
 
   template <class Emit>
-  void emit_piece(std::string_view text, PieceEnd end, Emit& emit) {
-    emit(Piece{text, continues_, end});
-    continues_ = false;
+  bool emit_piece(std::string_view text, PieceEnd end, Emit& emit) {
+    const Piece piece{text, std::exchange(continues_, false), end};
+    if constexpr (std::is_void_v<decltype(emit(piece))>) return emit(piece), true;
+    else return emit(piece);
   }
 
   /// Completes the buffered line from the chunk; nullptr if the whole chunk was buffered.
   template <class Emit>
-  const char* complete(const char* at, const char* end, LineEnds& ends, Emit& emit) {
+  const char* complete(const char* at, const char* end, LineEnds& ends, Emit& emit, bool& goes_on) {
     const char* stop = at;
     if (partial_.back() == '\r') {
       if (*at == '\n') ++stop;
@@ -126,7 +138,7 @@ class LineAssembler {
       return nullptr;
     }
     partial_.append(at, stop);
-    emit_piece(partial_, PieceEnd::terminated, emit);
+    goes_on = emit_piece(partial_, PieceEnd::terminated, emit);
     clear_partial();
     return stop;
   }

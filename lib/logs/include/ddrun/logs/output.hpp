@@ -1,15 +1,19 @@
 #pragma once
 
+#include <termios.h>
+
 #include <boost/asio/any_io_executor.hpp>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ddrun/base/duration.hpp"
@@ -19,6 +23,11 @@
 #include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::logs {
+
+class AttemptFiles;
+class FlushWait;
+class RankConsole;
+class WorkerStreams;
 
 struct WorkerIdentity {
   int rank = 0;
@@ -37,7 +46,7 @@ struct OutputOptions {
   std::size_t queue_high = std::size_t{1} << 20U;  ///< queued bytes of a console before pipes are no longer read
   Milliseconds idle_flush_delay{200};              ///< on a terminal an unfinished line is shown after this silence
   std::optional<int> input_rank{};                 ///< reads from the terminal that the console is
-  std::function<bool()> input_awaited{};           ///< whether it waits for input there now
+  termios input_settings{};                        ///< of that terminal
   /// Called with the path of a private directory just before it is made, so that a process which outlives this one can
   /// remove it. If it fails, prepare() fails with its error.
   std::function<Result<void>(const std::string& path)> announce_private_directory;
@@ -49,7 +58,9 @@ struct OutputOptions {
 struct ChildStreams {
   UniqueFd out;
   UniqueFd err;
-  int terminal = -1;  ///< 1 or 2: which of them becomes the child's controlling terminal; -1: none
+  int terminal = -1;     ///< 0, 1 or 2: which of them becomes the child's controlling terminal; -1: none
+  UniqueFd in{};         ///< a pseudo-terminal for OutputOptions::input_rank, if it is one of several workers
+  UniqueFd in_master{};  ///< the caller writes its input there; non-blocking
 };
 
 /// Output that could not be written. The job goes on without it.
@@ -79,7 +90,7 @@ class Output {
   [[nodiscard]] Result<void> prepare();
 
   /// Label of attempts that begin from now on. (Its length depends on the names of the other machines.)
-  void set_hostname(std::string hostname);
+  void set_hostname(std::string hostname) { options_.hostname = std::move(hostname); }
 
   /// Closes the streams of the attempt before and makes the directories of this one, after the first attempt also
   /// removed ones above it. If that fails after the first attempt, a warning is printed and streams go to the console
@@ -90,15 +101,16 @@ class Output {
   /// Pipes or pseudo-terminals of this worker, read from now on; one for both streams where both go to the same console
   /// and nowhere else, so that lines keep their order. Pseudo-terminals stay open until drain(), even if the worker
   /// closes them, because it would get SIGHUP. Where the system has none and `--pty` does not demand them: pipes, and
-  /// one notice. Fails with `unavailable` when descriptors run out, naming how many are needed.
+  /// one notice. The input rank reads from the pseudo-terminal of its stdout, else from one more, whose echo goes to
+  /// the console only. Fails with `unavailable` when descriptors run out, naming how many are needed.
   [[nodiscard]] Result<ChildStreams> open_streams(int local_rank);
 
   /// For another program, while there are no workers; its lines go to the consoles with `prefix`. Pipes, or with
   /// `as_worker` pseudo-terminals where a worker writes to a terminal. async_end_attempt() closes them.
   [[nodiscard]] Result<ChildStreams> open_extra_streams(std::string prefix, bool as_worker = false);
 
-  /// Descriptors that stay open in ddrun for this worker, 0 to 4: those of open_streams(), and log files that ddrun
-  /// writes.
+  /// Descriptors that stay open in ddrun for this worker, 0 to 4: those of open_streams() for output, and log files
+  /// that ddrun writes.
   [[nodiscard]] int descriptors_per_worker(int local_rank) const;
 
   /// To be called when this worker has exited: reads its pipes without blocking. Afterwards its bytes are in its log
@@ -108,8 +120,12 @@ class Output {
   /// last_stdout().
   void drain_all();
 
-  /// Sets the size of the workers' pseudo-terminals after the consoles' terminals were resized. Sends no SIGWINCH.
+  /// Sets the size of the workers' pseudo-terminals after the consoles' terminals were resized. Sends no SIGWINCH, but
+  /// the kernel sends one to the input rank.
   void screen_resized();
+
+  /// While it is, no rows are drawn on the consoles: another program has the terminal.
+  void set_suspended(bool suspended);
 
   /// To be called when all processes of the attempt are dead: reads what is in the pipes now, emits unfinished lines,
   /// closes the pipes and calls `done` (never from within) once all is written to files and consoles. A process outside
@@ -176,8 +192,16 @@ class Output {
   bool remove_if_unused();
 
  private:
-  class Impl;
-  std::shared_ptr<Impl> impl_;
+  void reset_attempt();
+  void on_console_drained();
+
+  OutputOptions options_;
+  std::map<int, WorkerIdentity> workers_;               ///< of the attempt, by local rank
+  std::vector<std::unique_ptr<RankConsole>> consoles_;  ///< of stdout and stderr; one if they are the same file
+  std::unique_ptr<AttemptFiles> files_;
+  std::unique_ptr<WorkerStreams> streams_;
+  std::unique_ptr<FlushWait> flush_;
+  bool notified_reader_closed_ = false;
 };
 
 }  // namespace ddrun::logs

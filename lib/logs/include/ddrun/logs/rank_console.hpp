@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,7 +21,8 @@
 namespace ddrun::logs {
 
 class Fold;
-class Rows;
+class StreamText;
+struct ScreenSize;
 
 /// Between LogSpec::relay_mark, the rank, the prefix and the text of a line.
 constexpr char mark_end = '\x02';
@@ -38,32 +40,26 @@ struct RankConsoleOptions {
   bool timestamps = false;
   Milliseconds state_interval{10'000};  ///< of the last state of a line that is rewritten, without rows
   Milliseconds idle_flush_delay{200};   ///< on a terminal an unfinished line is shown after this silence
-  std::optional<int> input_rank;        ///< reads from this terminal
-  std::function<bool()> input_awaited;  ///< whether it waits for input now; may be empty
+  std::optional<int> input_rank;        ///< what the user types is echoed by this rank: its row is the lowest
 };
 
-/// One stream of a rank. RankConsole sets all but the first five.
+/// One stream of a rank. RankConsole sets all but the first six.
 struct RankStream {
   int rank = 0;
+  int highest_rank = 0;  ///< of those whose lines may be shown with this one's
   std::string prefix{};  ///< of its lines
   std::string host{};    ///< if the prefix names it
   bool labelled = true;  ///< the prefix is a label of ddrun: it is coloured, and one for several ranks may replace it
   bool is_error = false;
-  LineAssembler lines{};
 
-  int source = -1;            ///< of Fold
-  std::uint64_t row = 0;      ///< of Rows
-  bool rewrites = false;      ///< has used '\r'
-  bool moves_cursor = false;  ///< and otherwise: its output is not folded and has no row
-  std::string state{};        ///< what '\r' would rewrite, without it
-  bool state_unshown = false;
-  bool prompts = false;      ///< the user types behind its unfinished line
-  bool awaits_idle = false;  ///< its unfinished line is shown at `idle_at`
-  Deadline idle_at{};
-  std::size_t partial_bytes = 0;  ///< as counted in the total
+  std::shared_ptr<StreamText> text{};
+  int source = -1;                   ///< of Fold
+  std::uint64_t changed = 0;         ///< when its row changed last
+  bool is_live = false;              ///< it has lines that can change, or waits for a deadline
+  std::size_t unfinished_bytes = 0;  ///< as counted in the total
 };
 
-/// A console that shows the lines of many ranks: equal ones once, and of lines that are rewritten a row on a terminal,
+/// A console that shows the lines of many ranks: equal ones once, and of lines that are rewritten rows on a terminal,
 /// elsewhere the last state. Used on the executor's thread only; never blocks.
 class RankConsole {
  public:
@@ -76,12 +72,12 @@ class RankConsole {
   [[nodiscard]] Console& console() { return *console_; }
   [[nodiscard]] const Console& console() const { return *console_; }
 
+  /// The terminal that this stream's program should see: this one less the columns that a label takes.
+  [[nodiscard]] ScreenSize worker_screen(const RankStream& stream);
   /// The stream is borrowed until close_stream().
   void open_stream(RankStream& stream);
   /// The next bytes of the stream.
   void feed(RankStream& stream, std::string_view chunk);
-  /// A piece of it, where another LineAssembler has split the bytes. flush() has to follow.
-  void add(RankStream& stream, const Piece& piece);
   /// Shows its unfinished line.
   void close_stream(RankStream& stream);
 
@@ -89,73 +85,63 @@ class RankConsole {
   void add_text(std::string_view text);
   /// The same for a piece of another text.
   void add_unlabelled(const void* writer, std::string_view prefix, const Piece& piece);
-  /// Writes soon what need not be held.
+  /// Writes soon what need not be held; once for all that is added in this turn of the loop.
   void flush();
+  /// The same now, as far as that is possible without blocking.
+  void flush_now();
   /// Moves all that is held to the console's queue.
   void release();
+  /// While another program draws on the terminal no rows are drawn.
+  void set_suspended(bool suspended);
+  /// The terminal may have another size.
+  void resize();
   /// Shows what is held as far as that is possible without blocking; nothing is shown afterwards.
   void close();
 
   /// Lines shown; one that several ranks have counts once.
   [[nodiscard]] std::uint64_t lines_shown() const { return lines_shown_; }
+  /// The last output was not the end of a line.
+  [[nodiscard]] bool ends_mid_line() const;
 
  private:
-  void add_piece(RankStream& stream, std::string_view prefix, const Piece& piece, bool folds, Deadline now);
-  [[nodiscard]] bool takes_cursor(RankStream& stream, std::string_view text);
-  void settle(const RankStream& stream, Deadline now);
-  void show_piece(RankStream& stream, std::string_view prefix, const Piece& piece);
-  void show_folded(const std::vector<int>& sources, std::string_view lines, Deadline at);
-  /// Takes what '\r' rewrites; true if there is no line to show.
-  [[nodiscard]] bool take_state(RankStream& stream, const Piece& piece);
-  void take_unfinished_state(RankStream& stream);
-  void set_state(RankStream& stream, std::string_view text);
-  void clear_state(RankStream& stream);
-  void show_state(RankStream& stream);
-  void limit_partial_bytes(RankStream& stream);
-  void update_partial_bytes(RankStream& stream);
-  void await_idle(RankStream& stream);
-  void show_unfinished(RankStream& stream);
-  void on_idle();
-  void check_prompt(RankStream& stream);
-  void erase_rows();
-  void draw_rows();
-  [[nodiscard]] std::string_view stamped(std::string_view prefix, Deadline at, std::string& scratch) const;
+  struct Display;
   struct Timer {
     boost::asio::steady_timer timer;
-    bool armed = false;
+    std::optional<Deadline> at{};
   };
-  /// A timer that is armed stays so: none is set to an earlier time.
-  void arm(Timer& timer, Deadline at, void (RankConsole::*then)());
-  void await_fold_deadline();
-  void on_fold_deadline();
-  void on_progress();
-
   struct Source {
     int rank;
     std::string prefix;
     std::string host;
-    const RankStream* stream;
   };
+  [[nodiscard]] bool folds(const RankStream& stream, Deadline now) const;
+  void take_piece(RankStream& stream, const Piece& piece, Deadline now);
+  void show_piece(RankStream& stream, const Piece& piece, Deadline now);
+  [[nodiscard]] std::string label_of(std::span<const int> sources) const;
+  void show_folded(const std::vector<int>& sources, std::string_view lines, Deadline at);
+  void add_piece(const void* writer, std::string_view prefix, const Piece& piece);
+  void on_change(RankStream& stream, Deadline now);
+  void on_stream_deadline();
+  void on_fold_deadline();
+  void erase_rows();
+  void draw_rows();
+  void count_unfinished(RankStream& stream);
+  [[nodiscard]] std::string_view stamped(std::string_view prefix, Deadline at);
+  void arm(Timer& timer, std::optional<Deadline> at, void (RankConsole::*then)());
 
   RankConsoleOptions options_;
   std::shared_ptr<Console> console_;
   std::unique_ptr<Fold> fold_;
-  std::unique_ptr<Rows> rows_;
-  std::map<int, Source> sources_;     ///< by their number in fold_
-  std::vector<RankStream*> streams_;  ///< that rewrite a line or have an unfinished one to show
-  RankStream* prompt_ = nullptr;
+  std::unique_ptr<Display> display_;
+  std::map<int, Source> sources_;    ///< by their number in fold_
   std::vector<int> folded_sources_;  ///< that showed a folded line last
   std::string folded_prefix_;
-  const void* folded_writer_ = nullptr;  ///< of Console: the stream, or one of the next for several sources
-  char writers_[2]{};
   std::string stamped_prefix_;
-  std::size_t partial_bytes_ = 0;
+  std::size_t unfinished_bytes_ = 0;
   std::uint64_t lines_shown_ = 0;
-  Deadline drawn_at_{};
   Timer fold_timer_;
-  Timer idle_timer_;
+  Timer stream_timer_;
   Timer rows_timer_;
-  Timer progress_timer_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

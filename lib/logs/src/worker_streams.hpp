@@ -1,0 +1,126 @@
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "attempt_files.hpp"
+#include "pseudo_terminal.hpp"
+#include "ready_set.hpp"
+
+namespace ddrun::logs {
+
+/// The reading end of one pipe or pseudo-terminal. Small while idle: there are tens of thousands.
+struct WorkerStream {
+  static constexpr std::size_t unbounded = SIZE_MAX;
+
+  UniqueFd pipe;                   ///< empty once it is at its end
+  RankConsole* console = nullptr;  ///< nullptr: not shown
+  RankStream shown;
+  WorkerStream* echo_of = nullptr;  ///< this stream's bytes are shown as those of that one, while it is open
+  std::unique_ptr<LogFile> file;
+  std::unique_ptr<Duplicate> duplicate;
+  std::unique_ptr<TailBuffer> tail;
+  LastWrite last;
+  bool paused = false;
+  bool pty = false;                      ///< `pipe` is a pseudo-terminal's master
+  bool is_large = false;                 ///< the pipe counts in large_pipes_
+  bool worker_exited = false;            ///< the pseudo-terminal may be closed: no worker would get SIGHUP
+  bool has_no_writer = false;            ///< no process has the pseudo-terminal open at present
+  std::size_t unread_limit = unbounded;  ///< bytes that are still read before it is closed
+};
+
+/// The reading ends of the workers' output in one attempt. Their bytes go to log files, to consoles in whole lines and
+/// to filtered logs. While a console's queue is full, the streams that it shows are not read (back pressure). Used on
+/// the executor's thread only; blocks on log files at most.
+class WorkerStreams {
+ public:
+  /// `options`, `consoles` and `files` are borrowed. `on_all_closed` is called when the last open stream is closed.
+  WorkerStreams(boost::asio::any_io_executor executor, const OutputOptions& options, const Consoles& consoles,
+                AttemptFiles& files, std::function<void()> on_all_closed);
+
+  /// As Output::open_streams(). `shared`: one stream for both.
+  [[nodiscard]] Result<ChildStreams> open(const WorkerIdentity& worker, const StreamPlan& out, const StreamPlan& err,
+                                          bool shared);
+  /// nullptr: it was not opened. Until reset().
+  [[nodiscard]] const WorkerStream* find(int local_rank, StreamId id) const;
+
+  /// As the functions of Output.
+  void drain(int local_rank);
+  void drain_all();
+  void resize_screens();
+  /// Reads what is there now and closes what is at its end. The others are closed after the bytes that they have now.
+  void end_attempt(std::set<int> still_running);
+  /// Reads what is there now, to consoles as far as their queues permit, and closes all.
+  void close_all();
+  /// close_all(), and forgets the streams.
+  void reset();
+
+  /// Reads streams again whose console has no back pressure any more.
+  void resume_paused();
+  [[nodiscard]] std::size_t open_count() const { return open_count_; }
+  /// Frees memory that only a burst of output needs.
+  void trim() { read_buffer_.reset(); }
+
+ private:
+  using Key = std::pair<int, StreamId>;  ///< local rank and stream
+  /// Instead of the local rank: a pseudo-terminal for input alone, as stdout.
+  [[nodiscard]] static int echo_key(int local_rank) { return -1 - local_rank; }
+
+  // opening
+  [[nodiscard]] Result<UniqueFd> open_stream(const WorkerIdentity& worker, StreamId id, const StreamPlan& plan);
+  [[nodiscard]] Result<UniqueFd> open_pipe(const WorkerIdentity& worker, StreamId id, const StreamPlan& plan);
+  /// A pseudo-terminal, or if `pty` is false or set to false, a pipe.
+  [[nodiscard]] Result<Pipe> make_ends(ScreenSize screen, bool& pty, const termios* input);
+  /// Through a pseudo-terminal. A single worker does if ddrun shows its stdout: its echo has to be known.
+  [[nodiscard]] bool reads_terminal(const WorkerIdentity& worker, const StreamPlan& out) const {
+    const bool shows = out.kind == StreamPlan::Kind::piped && out.console;
+    return worker.rank == options_.input_rank && (shows || options_.local_world_size > 1);
+  }
+  [[nodiscard]] Result<ChildStreams> open_input(const WorkerIdentity& worker, ChildStreams ends);
+  [[nodiscard]] std::string prefix_of(const WorkerIdentity& worker) const;
+  [[nodiscard]] RankStream shown_stream(const WorkerIdentity& worker, StreamId id) const;
+
+  // reading
+  void on_readable(WorkerStream& stream);
+  /// The number of bytes, 0 if there is none now; empty at the end of the stream.
+  std::optional<std::size_t> read_once(WorkerStream& stream);
+  void enlarge(WorkerStream& stream);
+  void process_chunk(WorkerStream& stream, std::string_view chunk);
+  /// True if all bytes that were in the pipe at the call have been read.
+  bool drain_stream(WorkerStream& stream);
+
+  // closing
+  void on_end_of_stream(WorkerStream& stream);
+  /// From here on the end of its pseudo-terminal is the end of the stream.
+  void on_worker_exit(WorkerStream& stream);
+  void close_after_bytes(WorkerStream& stream, std::size_t rest);
+  void discard_rest(WorkerStream& stream);
+  void close(WorkerStream& stream);
+  void warn_leaked_pipes();
+
+  const OutputOptions& options_;
+  const Consoles& consoles_;
+  AttemptFiles& files_;
+  std::function<void()> on_all_closed_;
+  ReadySet pipes_;
+  std::map<Key, WorkerStream> streams_;  ///< a shared one is that of stdout
+  std::vector<WorkerStream*> paused_;    ///< by back pressure
+  std::size_t open_count_ = 0;
+  std::size_t large_pipes_ = 0;
+  bool is_stopping_ = false;       ///< the attempt's workers are being stopped, and may write because of that
+  bool ptys_unavailable_ = false;  ///< the system has none, and a notice was printed
+  std::set<int> still_running_;
+  std::set<int> leaked_ranks_;  ///< ranks whose pipes are held open by a process outside of the job
+  std::unique_ptr<char[]> read_buffer_;
+};
+
+}  // namespace ddrun::logs
