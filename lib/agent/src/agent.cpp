@@ -62,12 +62,6 @@ bool is_terminal(int fd, dev_t terminal) {
   return ::fstat(fd, &info) == 0 && S_ISCHR(info.st_mode) && info.st_rdev == terminal;
 }
 
-/// The terminal shows what is typed, and ends the line at Return.
-bool echoes_input() {
-  struct termios modes {};
-  return ::tcgetattr(STDIN_FILENO, &modes) == 0 && (modes.c_lflag & ECHO) != 0 && (modes.c_lflag & ICANON) != 0;
-}
-
 logs::OutputOptions output_options(const Job& job, std::function<void()> on_first_output) {
   logs::OutputOptions options;
   options.on_first_output = std::move(on_first_output);
@@ -80,7 +74,7 @@ logs::OutputOptions output_options(const Job& job, std::function<void()> on_firs
   options.local_world_size = job.prepared.local_world_size;
   if (const dev_t terminal = input_terminal(job.spec); terminal != 0 && is_terminal(STDOUT_FILENO, terminal)) {
     options.input_rank = job.spec.stdin_.rank;
-    options.input_awaited = [terminal] { return echoes_input() && !process::readers_of_terminal(terminal).empty(); };
+    ::tcgetattr(STDIN_FILENO, &options.input_settings);
   }
   options.announce_private_directory = [shared = job.context.shared](const std::string& path) {
     return shared->set_private_directory(path);
@@ -498,7 +492,7 @@ void Agent::close_evidence() {
 void Agent::carry_out(const action::CloseOutput&) {
   takedown_.cancel();
   skew_.cancel();
-  group_.close_inputs();
+  group_.input().stop();
   if (mpi_) mpi_->end_round();
   std::set<int> still_running;
   bool all_well = !takedown_.has_killed();
@@ -506,7 +500,8 @@ void Agent::carry_out(const action::CloseOutput&) {
     all_well = all_well && worker.end.success;
     if (worker.child) still_running.insert(worker.end.rank);
   }
-  if (!all_well) job_.context.shared->request_terminal_restore();
+  // Settings that input().stop() has restored may be changed for the next attempt before the guard looks at them.
+  if (!all_well && !group_.input().feeds_terminal()) job_.context.shared->request_terminal_restore();
   output_.async_end_attempt([this] { on_output_closed(); }, std::move(still_running));
 }
 

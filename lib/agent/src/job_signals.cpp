@@ -54,18 +54,29 @@ void JobSignals::bound_console_wait() {
 void JobSignals::on_signal(const process::SignalMessage& message) {
   const int signal = message.signal;
   if (signal == SIGSTOP || (signal == SIGCONT && suspended_)) return set_suspended(signal == SIGSTOP);
-  if (signal == SIGCONT) stop_background_readers();
-  if (parts_.job.spec.stop.ending_signals.count(signal) == 0) pass_on(signal);
+  if (signal == SIGCONT) {
+    parts_.output.set_suspended(process::job_is_in_background());
+    stop_background_readers();
+  }
+  if (parts_.job.spec.stop.ending_signals.count(signal) == 0) pass_on(message);
   else end_job(message);
 }
 
-void JobSignals::pass_on(int signal) {
-  if (signal == SIGWINCH) parts_.output.screen_resized();
+void JobSignals::pass_on(const process::SignalMessage& message) {
+  const int signal = message.signal;
+  std::set<pid_t> signaled;  // by the kernel: in the foreground of the pseudo-terminal
+  if (signal == SIGWINCH) {
+    parts_.output.screen_resized();
+    const bool any = message.sender == 0 && parts_.group.input().feeds_terminal();
+    for (const Worker& worker : parts_.group.workers()) {
+      if (any && worker.end.rank == parts_.job.spec.stdin_.rank) signaled.insert(worker.end.pid);
+    }
+  }
   const bool to_all = parts_.job.spec.rendezvous.signals_to_all && (signal == SIGUSR1 || signal == SIGUSR2);
   say(Level::info,
       concat("passing ", signal_name(signal), to_all ? " to the workers of all machines" : " to the workers"));
   if (to_all) parts_.job.rendezvous->send(rendezvous::PassSignal{parts_.job.ranks.round, signal});
-  else parts_.group.signal({signal});
+  else parts_.group.signal({signal}, signaled);
 }
 
 void JobSignals::end_job(const process::SignalMessage& message) {
@@ -106,6 +117,7 @@ void JobSignals::on_late_signal(const std::string& what, bool at_once) {
 }
 
 void JobSignals::on_parent_lost(const char* process, pid_t pid) {
+  parts_.group.input().stop();
   if (suspended_) set_suspended(false);
   bound_console_wait();
   for (Participant* one : parts_.participants) one->stop(SIGTERM);
@@ -116,6 +128,8 @@ void JobSignals::set_suspended(bool still) {
   suspended_ = still;
   // A read that Ctrl-Z interrupted must not continue in the background.
   if (!still) stop_background_readers();
+  parts_.group.input().set_paused(still);
+  parts_.output.set_suspended(still || process::job_is_in_background());
   parts_.group.signal({still ? SIGSTOP : SIGCONT}, stopped_readers_);
   for (Participant* one : parts_.participants) one->set_paused(still);
   parts_.job.rendezvous->set_paused(still);
@@ -130,6 +144,8 @@ void JobSignals::signal_stopped_readers(int number) const {
 
 void JobSignals::stop_background_readers() {
   if (terminal_ == 0 || suspended_) return;
+  // The shell may have changed the terminal's settings.
+  if (parts_.group.input().feeds_terminal()) return parts_.group.input().set_paused(false);
   if (!process::job_is_in_background()) {
     signal_stopped_readers(SIGCONT);
     stopped_readers_.clear();

@@ -46,12 +46,13 @@ class JobSignals : public Participant {
 
  private:
   void on_signal(const process::SignalMessage& message);
-  void pass_on(int signal);
+  void pass_on(const process::SignalMessage& message);
   void end_job(const process::SignalMessage& message);
   void on_late_signal(const std::string& what, bool at_once);
   void on_parent_lost(const char* process, pid_t pid);
   void set_suspended(bool still);
-  /// While the job is in the background, stops processes that read from the terminal, as SIGTTIN would.
+  /// While the job is in the background, stops processes that read from the terminal, as SIGTTIN would. (One that reads
+  /// from a pseudo-terminal waits.)
   void stop_background_readers();
   void signal_stopped_readers(int number) const;
 

@@ -26,6 +26,17 @@ constexpr std::size_t max_read_bytes = std::size_t{64} << 10U;
 /// Slow ranks are named once the others have waited this long.
 constexpr std::chrono::seconds slow_reader_delay{5};
 
+/// These settings of a terminal, without line editing and echo. Keys for signals and flow control keep their effect.
+termios passing_keys(termios settings) {
+  settings.c_iflag &= ~static_cast<tcflag_t>(ICRNL | INLCR | IGNCR);
+  settings.c_lflag &= ~static_cast<tcflag_t>(ICANON | IEXTEN | ECHO | ECHOE | ECHOK | ECHONL);
+  settings.c_cc[VMIN] = 1;
+  settings.c_cc[VTIME] = 0;
+  return settings;
+}
+
+bool is_in_background() { return ::isatty(STDIN_FILENO) != 0 && process::job_is_in_background(); }
+
 }  // namespace
 
 StdinFeed::StdinFeed(boost::asio::any_io_executor executor)
@@ -48,9 +59,15 @@ Result<UniqueFd> StdinFeed::open(int rank) {
   if (!pipe) return tl::unexpected(pipe.error());
   // Only ddrun's end: the worker expects to block.
   ::fcntl(pipe->write.get(), F_SETFL, O_NONBLOCK);
-  if (const int err = assign_descriptor(readers_.emplace_back(executor_, rank).pipe, std::move(pipe->write)); err != 0)
-    return fail_errno(Errc::unavailable, "cannot watch a worker's standard input", err);
+  if (auto added = add(rank, std::move(pipe->write)); !added) return tl::unexpected(added.error());
   return std::move(pipe->read);
+}
+
+Result<void> StdinFeed::add(int rank, UniqueFd fd) {
+  feeds_terminal_ = ::isatty(fd.get()) != 0;
+  if (const int err = assign_descriptor(readers_.emplace_back(executor_, rank).pipe, std::move(fd)); err != 0)
+    return fail_errno(Errc::unavailable, "cannot watch a worker's standard input", err);
+  return {};
 }
 
 void StdinFeed::start() {
@@ -63,7 +80,27 @@ void StdinFeed::start() {
   wait_for_input();
 }
 
+void StdinFeed::set_paused(bool still) {
+  set_terminal(false);
+  paused_ = still;
+  if (input_) read_more();
+}
+
+/// The agent's session has no terminal: tcsetattr() sends no SIGTTOU.
+void StdinFeed::set_terminal(bool passes_keys) {
+  termios now{};
+  if (!feeds_terminal_ || std::exchange(passes_keys_, passes_keys) == passes_keys) return;
+  if (::tcgetattr(STDIN_FILENO, &now) != 0) return;
+  if (passes_keys) terminal_before_ = now;
+  const termios set = passing_keys(terminal_before_);
+  if (passes_keys) ::tcsetattr(STDIN_FILENO, TCSANOW, &set);
+  else if (now.c_iflag == set.c_iflag && now.c_lflag == set.c_lflag) {
+    ::tcsetattr(STDIN_FILENO, TCSANOW, &terminal_before_);
+  }
+}
+
 void StdinFeed::stop() {
+  set_terminal(false);
   ++generation_;
   readers_.clear();
   backlog_.clear();
@@ -91,22 +128,27 @@ bool StdinFeed::open_input() {
 }
 
 void StdinFeed::wait_for_input() {
-  if (waiting_) return;
-  waiting_ = true;
-  readable_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
-    waiting_ = false;
-    if (ec || readers_.empty()) return;
-    read_input();
-  });
-}
-
-void StdinFeed::read_input() {
-  if (::isatty(input_.get()) != 0 && process::job_is_in_background()) {
+  if (paused_ || readers_.empty()) return;
+  if (is_in_background()) {
     background_timer_.expires_after(background_interval);
     background_timer_.async_wait([this, generation = generation_](const boost::system::error_code& ec) {
       if (!ec && generation == generation_) wait_for_input();
     });
     return;
+  }
+  set_terminal(true);
+  if (std::exchange(waiting_, true)) return;
+  readable_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
+    waiting_ = false;
+    if (ec || paused_ || readers_.empty()) return;
+    read_input();
+  });
+}
+
+void StdinFeed::read_input() {
+  if (is_in_background()) {
+    set_terminal(false);
+    return wait_for_input();
   }
   const std::size_t before = backlog_.size();
   backlog_.resize(before + max_read_bytes);
@@ -172,7 +214,7 @@ void StdinFeed::read_more() {
     backlog_.erase(0, got_by_all);
     begin_ += got_by_all;
   }
-  if (at_end_ || readers_.empty()) return;
+  if (at_end_ || readers_.empty()) return set_terminal(false);
   const bool wanted =
       std::any_of(readers_.begin(), readers_.end(), [this](const Reader& reader) { return reader.at == end(); });
   if (!wanted) return;

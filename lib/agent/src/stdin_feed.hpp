@@ -1,5 +1,7 @@
 #pragma once
 
+#include <termios.h>
+
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -20,15 +22,24 @@ inline constexpr std::chrono::milliseconds background_interval{100};
 /// --stdin=all: copies ddrun's stdin to every worker at its own pace. The fastest may be 16 MiB ahead of the slowest,
 /// then it waits; slow ranks are named. A worker that closes its stdin is dropped. Input is not replayed in the next
 /// attempt.
+///
+/// --stdin=RANK with several workers on a terminal: copies what is typed to the pseudo-terminal that the rank reads
+/// from, which echoes and edits it. In the foreground the terminal itself does neither meanwhile.
 class StdinFeed {
  public:
   explicit StdinFeed(boost::asio::any_io_executor executor);
 
   /// The stdin for the worker with this rank: its own open file description of a regular file, else a pipe.
   Result<UniqueFd> open(int rank);
+  /// Input of the worker with this rank goes to this non-blocking descriptor, such as its pseudo-terminal's master.
+  Result<void> add(int rank, UniqueFd fd);
+  /// Whether that is a pseudo-terminal's.
+  [[nodiscard]] bool feeds_terminal() const { return feeds_terminal_; }
   /// Starts or continues to copy, once all workers of the attempt have their stdin.
   void start();
-  /// Closes the pipes at the end of the attempt.
+  /// While it is paused nothing is read, and the terminal has its settings of before.
+  void set_paused(bool still);
+  /// Closes the pipes at the end of the attempt, and restores the terminal's settings.
   void stop();
 
  private:
@@ -41,6 +52,9 @@ class StdinFeed {
   };
   bool open_input();
   void wait_for_input();
+  /// With a pseudo-terminal: sets the terminal to pass keys unchanged, or restores its settings if they are still
+  /// these.
+  void set_terminal(bool passes_keys);
   void read_input();
   void on_input_end();
   /// Writes pending input without blocking; may erase the reader.
@@ -58,6 +72,10 @@ class StdinFeed {
   bool seekable_ = false;
   bool at_end_ = false;
   bool waiting_ = false;
+  bool paused_ = false;
+  bool feeds_terminal_ = false;
+  bool passes_keys_ = false;   ///< by set_terminal()
+  termios terminal_before_{};  ///< its settings before that
   std::list<Reader> readers_;
   std::string backlog_;      ///< input that not all readers have got
   std::uint64_t begin_ = 0;  ///< its offset

@@ -62,8 +62,12 @@ Result<void> WorkerGroup::check_descriptors() {
   return {};
 }
 
-Result<UniqueFd> WorkerGroup::open_stdin(const Worker& worker, bool& inherit) {
+Result<UniqueFd> WorkerGroup::open_stdin(const Worker& worker, logs::ChildStreams& streams, bool& inherit) {
   inherit = false;
+  if (streams.in) {
+    auto fed = stdin_feed_.add(worker.end.rank, std::move(streams.in_master));
+    return std::move(fed).map([&] { return std::move(streams.in); });
+  }
   switch (spec_.stdin_.kind) {
     case StdinSpec::Kind::all: return stdin_feed_.open(worker.end.rank);
     case StdinSpec::Kind::rank: inherit = worker.end.rank == spec_.stdin_.rank; break;
@@ -77,7 +81,7 @@ Result<void> WorkerGroup::begin(int slot_index, Worker& worker, const RankAssign
   auto streams = output_.open_streams(worker.local_rank);
   if (!streams) return tl::unexpected(streams.error());
   bool inherit_stdin = false;
-  auto input = open_stdin(worker, inherit_stdin);
+  auto input = open_stdin(worker, *streams, inherit_stdin);
   if (!input) return tl::unexpected(input.error());
 
   Slot& slot = slots_[static_cast<std::size_t>(slot_index)];
@@ -237,6 +241,7 @@ Worker* WorkerGroup::record_exit(const process::ChildEnd& end) {
     return nullptr;
   }
   worker.ended = true;
+  if (stdin_feed_.feeds_terminal() && worker.end.rank == spec_.stdin_.rank) stdin_feed_.stop();
   // Right after reaping, the pid cannot have been reused.
   worker.group_alive = group_exists(end.pid);
   worker.child.reset();

@@ -86,11 +86,11 @@ class WorkerGroup {
   /// Whether a worker has not been reaped or a descendant is left.
   [[nodiscard]] bool anyone_left() const { return process::has_workers(); }
 
-  /// Closes the workers' stdin pipes, at the end of an attempt.
-  void close_inputs() { stdin_feed_.stop(); }
+  /// Of the workers, to be stopped at the end of an attempt.
+  [[nodiscard]] StdinFeed& input() { return stdin_feed_; }
 
  private:
-  Result<UniqueFd> open_stdin(const Worker& worker, bool& inherit);
+  Result<UniqueFd> open_stdin(const Worker& worker, logs::ChildStreams& streams, bool& inherit);
   /// Memory that the spawner borrows until a start is confirmed.
   struct Slot {
     Worker* worker = nullptr;  ///< null: free
