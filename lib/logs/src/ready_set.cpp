@@ -6,14 +6,16 @@
 
 #include <utility>
 
+#include "ddrun/base/duration.hpp"
 #include "ddrun/base/io_context.hpp"
 
 namespace ddrun::logs {
 
 namespace {
 
-/// Descriptors that are handled in one turn of the event loop.
+/// Descriptors that are handled in one turn of the event loop, and the time after which the others wait for the next.
 constexpr int max_events = 64;
+constexpr Milliseconds max_turn{10};
 
 }  // namespace
 
@@ -84,14 +86,16 @@ void ReadySet::wait() {
 
 void ReadySet::dispatch_events() {
   const auto self = self_;
-  ++turns_;
-  event_count_ = ::epoll_wait(epoll_.native_handle(), events_.get(), max_events, 0);
-  for (next_ = 0; next_ < event_count_;) {
+  if (next_ >= event_count_) {
+    ++turns_;
+    event_count_ = ::epoll_wait(epoll_.native_handle(), events_.get(), max_events, 0);
+    next_ = 0;
+  }
+  for (const Deadline end = Clock::now() + max_turn; next_ < event_count_ && Clock::now() < end;) {
     void* tag = events_[next_++].data.ptr;
     if (tag != nullptr) on_ready_(tag);
     if (*self == nullptr) return;
   }
-  event_count_ = 0;
 }
 
 }  // namespace ddrun::logs

@@ -49,7 +49,7 @@ class ReadySet {
   boost::asio::posix::stream_descriptor epoll_;
   std::function<void(void*)> on_ready_;
   std::unique_ptr<epoll_event[]> events_;
-  int event_count_ = 0;  ///< events of the present turn, those before `next_` are done
+  int event_count_ = 0;  ///< events of the last epoll_wait(), those before `next_` are done
   int next_ = 0;
   std::uint64_t turns_ = 1;
   std::shared_ptr<ReadySet*> self_;  ///< null after close(), for a pending handler
