@@ -245,14 +245,15 @@ void RankConsole::show_folded(const std::vector<int>& sources, std::string_view 
     folded_sources_ = sources;
     folded_prefix_ = label_of(sources);
   }
-  const std::size_t columns = console_->is_terminal() ? screen_size(console_->descriptor()).columns : 0;
+  const bool may_break = sources.size() > 1 && console_->is_terminal();
+  const std::size_t columns = may_break ? screen_size(console_->descriptor()).columns : 0;
   while (!lines.empty()) {
     const Piece line{lines.substr(0, lines.find('\n') + 1)};
     lines.remove_prefix(line.text.size());
     ++lines_shown_;
     const std::size_t size = line.text.size() - 1;
     const bool fits = size + folded_prefix_.size() <= columns || size + display_->label_width > columns;
-    if (sources.size() == 1 || fits) {
+    if (!may_break || fits) {
       add_piece(nullptr, stamped(folded_prefix_, at), line);
       continue;
     }

@@ -114,7 +114,8 @@ Result<UniqueFd> WorkerStreams::open_pipe(const WorkerIdentity& worker, StreamId
   RankConsole& console = console_of(consoles_, id);
   stream.pty = plan.pty;
   const bool reads = worker.local_rank < 0 || (id == StreamId::out && reads_terminal(worker, plan));
-  auto pipe = make_ends(console.worker_screen(stream.shown), stream.pty, reads ? &options_.input_settings : nullptr);
+  const ScreenSize screen = plan.pty ? console.worker_screen(stream.shown) : ScreenSize();
+  auto pipe = make_ends(screen, stream.pty, reads ? &options_.input_settings : nullptr);
   if (!pipe) {
     const std::string what = concat("a pipe for local rank ", worker.local_rank);
     return tl::unexpected(files_.explain_descriptors(what, std::move(pipe.error())));

@@ -58,7 +58,7 @@ TEST_CASE("All descriptors of a rank on a terminal have one size, and SIGWINCH c
   size.ws_col = 100;
   on.resize(size);
   Run run(python({"-n", "2", pty},
-                 "import os, signal, time\n"
+                 "import os, signal\n"
                  "changes = 0\n"
                  "def show(*_):\n"
                  "    sizes = [os.get_terminal_size(fd) for fd in (0, 1, 2) if os.isatty(fd)]\n"
@@ -71,7 +71,7 @@ TEST_CASE("All descriptors of a rank on a terminal have one size, and SIGWINCH c
                  "signal.signal(signal.SIGUSR1, lambda *_: print('changes', changes, 'end'))\n"
                  "signal.signal(signal.SIGUSR2, lambda *_: os._exit(0))\n"
                  "show()\n"
-                 "while True: time.sleep(1)\n"),
+                 "while True: signal.pause()\n"),
           on.options);
   std::size_t shown = 0;
   const auto shows = [&](const std::string& one) {

@@ -48,6 +48,28 @@ Result_ run(Launcher& launcher, const std::vector<std::string>& arguments, Spawn
 
 bool no_child_left() { return ::waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD; }
 
+/// Both ends of a new pseudo-terminal.
+struct OpenTerminal {
+  OpenTerminal() {
+    int master = -1;
+    int slave = -1;
+    REQUIRE(::openpty(&master, &slave, nullptr, nullptr, nullptr) == 0);
+    near.reset(master);
+    far.reset(slave);
+  }
+  /// What children have written, once all have closed their end.
+  std::string read_rest() {
+    far.reset();
+    std::string text;
+    char buffer[4096];
+    ssize_t n;
+    while ((n = ::read(near.get(), buffer, sizeof buffer)) > 0) text.append(buffer, static_cast<std::size_t>(n));
+    return text;
+  }
+  UniqueFd near;
+  UniqueFd far;
+};
+
 }  // namespace
 
 TEST_CASE("a child inherits no signal mask, dispositions or descriptors") {
@@ -78,13 +100,9 @@ TEST_CASE("a child inherits no signal mask, dispositions or descriptors") {
 
 TEST_CASE("a child has the terminal as controlling terminal, with an empty foreground group") {
   auto launcher = Launcher::create().value();
-  int master = -1;
-  int slave = -1;
-  REQUIRE(::openpty(&master, &slave, nullptr, nullptr, nullptr) == 0);
-  UniqueFd near(master);
-  UniqueFd far(slave);
+  OpenTerminal terminal;
   SpawnPlan plan;
-  plan.standard_out = far.get();
+  plan.standard_out = terminal.far.get();
   plan.controlling_terminal = 1;
   plan.program = "/bin/sh";
   // Its background child gets no SIGHUP when it exits. (Without a trap SIGHUP would kill that.)
@@ -97,37 +115,25 @@ TEST_CASE("a child has the terminal as controlling terminal, with an empty foreg
   REQUIRE(::waitpid(spawned->pid, &status, 0) == spawned->pid);
   CHECK(exit_status_from_wait(status) == ExitStatus(Exited{0}));
   ::close(::open(dir.file("go").c_str(), O_WRONLY | O_CREAT, 0666));
-  far.reset();
-  std::string text;
-  char buffer[4096];
-  ssize_t n;
-  while ((n = ::read(near.get(), buffer, sizeof buffer)) > 0) text.append(buffer, static_cast<std::size_t>(n));
+  const std::string text = terminal.read_rest();
   CHECK(text == "hello\r\nrefused\r\nstill here\r\n");
   CHECK(no_child_left());
 }
 
 TEST_CASE("a child that reads from its controlling terminal is in the foreground") {
   auto launcher = Launcher::create().value();
-  int master = -1;
-  int slave = -1;
-  REQUIRE(::openpty(&master, &slave, nullptr, nullptr, nullptr) == 0);
-  UniqueFd near(master);
-  UniqueFd far(slave);
+  OpenTerminal terminal;
   SpawnPlan plan;
-  plan.standard_in = plan.standard_out = far.get();
+  plan.standard_in = plan.standard_out = terminal.far.get();
   plan.controlling_terminal = 0;
   plan.program = "/bin/sh";
   auto spawned = test::spawn_worker(launcher, {"-c", "read x </dev/tty && echo got $x"}, plan);
   REQUIRE(spawned);
-  REQUIRE(::write(near.get(), "hello\n", 6) == 6);
+  REQUIRE(::write(terminal.near.get(), "hello\n", 6) == 6);
   int status = 0;
   REQUIRE(::waitpid(spawned->pid, &status, 0) == spawned->pid);
   CHECK(exit_status_from_wait(status) == ExitStatus(Exited{0}));
-  far.reset();
-  std::string text;
-  char buffer[4096];
-  ssize_t n;
-  while ((n = ::read(near.get(), buffer, sizeof buffer)) > 0) text.append(buffer, static_cast<std::size_t>(n));
+  const std::string text = terminal.read_rest();
   CHECK(text == "hello\r\ngot hello\r\n");
   CHECK(no_child_left());
 }

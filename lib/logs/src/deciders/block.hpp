@@ -48,9 +48,9 @@ class Block {
   /// The cursor has come back to the start of its line.
   [[nodiscard]] bool is_rewritten() const { return lines_[line_].rewritten; }
 
-  /// When the cursor moved up last; the number of lines then.
+  /// When the cursor moved up last, and whether lines have been added since.
   [[nodiscard]] Time moved_up_at() const { return moved_up_at_; }
-  [[nodiscard]] std::size_t size_at_move() const { return size_at_move_; }
+  [[nodiscard]] bool has_grown() const { return lines_.size() > size_at_move_; }
   /// When the first line was begun, or the cursor moved up to it or above it.
   [[nodiscard]] Time reached_at() const { return lines_.front().reached; }
 

@@ -147,8 +147,7 @@ std::string_view StreamText::feed_block(std::string_view bytes, Time now, PieceS
 std::optional<StreamText::Time> StreamText::front_finished_at() const {
   if (block_->cursor_line() == 0) return std::nullopt;
   if (mode_ == Mode::rewriting) return settled_at_;
-  const bool goes_on = block_->size() > block_->size_at_move();
-  if (!goes_on && block_->reached_at() >= block_->moved_up_at()) return std::nullopt;
+  if (!block_->has_grown() && block_->reached_at() >= block_->moved_up_at()) return std::nullopt;
   return block_->reached_at() + reach_time;
 }
 
@@ -156,7 +155,7 @@ void StreamText::settle(Time now, PieceSink emit) {
   for (std::string& line : block_->take_scrolled()) emit_line(std::move(line), emit);
   while (front_finished_at().value_or(Time::max()) <= now) {
     // Lines follow, and the cursor does not come back.
-    const bool goes_on = block_->size() > block_->size_at_move() && !block_->hides_cursor();
+    const bool goes_on = block_->has_grown() && !block_->hides_cursor();
     if (mode_ == Mode::moving && goes_on && block_->moved_up_at() + reach_time <= now) {
       mode_ = Mode::rewriting;
       settled_at_ = now;

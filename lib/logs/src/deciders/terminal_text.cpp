@@ -144,7 +144,7 @@ std::string Style::sequence(const Style& from) const {
     } else if (i == 2 || color > 16) {
       codes += concat(i == 2 ? 58 : base + 8, ";5;", color - 1, ';');
     } else {
-      codes += concat((color > 8 ? base + 52 : base - 1) + color - (color > 8 ? 1 : 0), ';');
+      codes += concat(color + (color > 8 ? base + 51 : base - 1), ';');
     }
   }
   codes.back() = 'm';
