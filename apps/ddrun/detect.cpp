@@ -32,8 +32,14 @@ void limit_to_job_end(LaunchSpec& spec, const cluster::Fact<std::int64_t>& end) 
 
 Result<cluster::Completion> complete_launch(cli::Launch& launch, const cluster::Detected& detected) {
   auto completion = cluster::complete(launch.spec, launch.given, detected);
-  if (completion && detected.gpus && launch.spec.nproc.kind != NprocSpec::Kind::count) {
-    topology::limit_gpus(launch.spec.nproc, detected.gpus->value,
+  if (!completion) return completion;
+  const bool is_spread = launch.spec.rendezvous.several_machines() || completion->start_agents;
+  if (launch.spec.has_several_programs() && is_spread) {
+    return fail(Errc::invalid_argument, std::string(cli::one_machine_only));
+  }
+  for (ProgramSpec& program : launch.spec.programs) {
+    if (!detected.gpus || program.nproc.kind == NprocSpec::Kind::count) continue;
+    topology::limit_gpus(program.nproc, detected.gpus->value,
                          topology::find_gpus(topology::GpuVariables::from_environment(), {}));
   }
   return completion;
@@ -50,8 +56,10 @@ Result<cluster::Detected> detect_environment(const cli::Launch& launch, pid_t st
 
 void note_unused_gpus(const cli::Launch& launch, int gpu_limit) {
   const LaunchSpec& spec = launch.spec;
-  const bool one = spec.nproc.kind == NprocSpec::Kind::count && spec.nproc.count == 1;
-  if (!one || launch.given.contains("nproc-per-node") || spec.rendezvous.node_rank.value_or(0) != 0) return;
+  const bool one = spec.first().nproc.kind == NprocSpec::Kind::count && spec.first().nproc.count == 1;
+  if (!one || spec.has_several_programs() || launch.given.contains("nproc-per-node") ||
+      spec.rendezvous.node_rank.value_or(0) != 0)
+    return;
   if (::getenv("DDRUN_ROUND") != nullptr) return;  // started by a worker of another ddrun
   const int gpus = std::min(gpu_limit, topology::count_gpus(topology::GpuVariables::from_environment()));
   if (gpus < 2) return;

@@ -87,8 +87,10 @@ std::vector<Row> job_rows(const JobView& job) {
     if (rendezvous.is_host) rows.push_back({"", *rendezvous.is_host ? "it runs here" : "it runs on another machine"});
     rows.push_back({"id", rendezvous.id});
   }
-  rows.push_back({"workers per node", nproc_text(job.spec.nproc)});
-  if (!job.spec.program.name.empty()) rows.push_back({"program", concat(job.spec.program.name, ", not started")});
+  for (const ProgramSpec& program : job.spec.programs) {
+    rows.push_back({"workers per node", nproc_text(program.nproc)});
+    if (!program.name.empty()) rows.push_back({"program", concat(program.name, ", not started")});
+  }
   return rows;
 }
 
@@ -122,7 +124,7 @@ std::string as_json(const cluster::Detected& detected, const JobView& job) {
   out["coordinators"] = job.is_single_node() ? std::vector<std::string>{} : coordinators_of(rendezvous);
   out["coordinator_is_here"] = rendezvous.is_host ? Json(*rendezvous.is_host) : Json(nullptr);
   out["id"] = rendezvous.id;
-  out["workers_per_node"] = nproc_text(job.spec.nproc);
+  out["workers_per_node"] = nproc_text(job.spec.first().nproc);
   out["agents_through_srun"] = job.completion.start_agents ? Json(job.completion.start_agents->nodes) : Json(nullptr);
   return json.dump(2) + "\n";
 }
@@ -149,7 +151,7 @@ Parsed parse_env(std::span<const std::string> rest, const cli::ParseContext& con
   auto parsed = cli::parse_env_command(rest, context);
   if (const auto* text = std::get_if<cli::PrintAndExit>(&parsed)) return *text;
   auto& launch = std::get<cli::Launch>(parsed);
-  const std::string& program = launch.spec.program.name;
+  const std::string& program = launch.spec.first().name;
   if (program.find('=') != std::string::npos && program.find('/') > program.find('=')) {
     return cli::usage_error(concat("'ddrun env' starts nothing; for env(1) with ", program,
                                    " write its options first: ddrun [options] -- env ", program, " ..."));

@@ -86,7 +86,7 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   auto random = rendezvous::new_secret_text();
   if (!secret || !random) return tl::unexpected((secret ? random : secret).error());
   std::array<char, PATH_MAX> directory{};
-  options.job.directory_needed = !spec.chdir || !spec.chdir->starts_with('/');
+  options.job.directory_needed = !spec.first().chdir || !spec.first().chdir->starts_with('/');
   const bool directory_known = ::getcwd(directory.data(), directory.size()) != nullptr;
   if (!directory_known && options.job.directory_needed) {
     return fail_errno(Errc::unavailable, "the current directory cannot be read (was it removed?)", errno);
@@ -104,9 +104,9 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   options.last_call = spec.rendezvous.last_call;
   options.job.max_nodes = nodes_given ? std::min(spec.rendezvous.max_nodes, count) : count;
 
-  if (launch.given.contains("nproc-per-node") && spec.nproc.kind == NprocSpec::Kind::count) {
+  if (launch.given.contains("nproc-per-node") && spec.first().nproc.kind == NprocSpec::Kind::count) {
     const std::span first(hosts->data(), static_cast<std::size_t>(options.job.max_nodes));
-    if (const std::string differs = cluster::compare_count(first, spec.nproc.count); !differs.empty())
+    if (const std::string differs = cluster::compare_count(first, spec.first().nproc.count); !differs.empty())
       say(Level::warning, differs);
   }
   for (const cluster::Host& host : *hosts) {
@@ -212,7 +212,8 @@ Result<cli::Launch> launch_of(const remote::Bootstrap& part, const remote::HeadC
     return fail(Errc::protocol, concat("cannot read its part of the job: ", text != nullptr ? text->text : ""));
   }
   LaunchSpec& spec = launch->spec;
-  if (!launch->given.contains("nproc-per-node") && part.slots > 0) spec.nproc = {NprocSpec::Kind::count, part.slots};
+  if (!launch->given.contains("nproc-per-node") && part.slots > 0)
+    spec.first().nproc = {NprocSpec::Kind::count, part.slots};
   if (!part.reads_input) spec.stdin_.kind = StdinSpec::Kind::none;
   spec.started_as = part.started_as;
   RendezvousSpec& rendezvous = spec.rendezvous;

@@ -65,7 +65,9 @@ void hint_misplaced_option(const cli::Launch& launch, const agent::JobResult& re
   const bool failed = result.verdict == agent::Verdict::worker_failed && !result.attempts.empty();
   if (!failed || !result.attempts.back().first_failure || launch.has_separator) return;
   const agent::WorkerEnd& worker = result.attempts.back().workers[*result.attempts.back().first_failure];
-  const ProgramSpec& program = launch.spec.program;
+  std::size_t index = 0;
+  for (int slot = worker.slot; slot >= result.programs[index].workers; ++index) slot -= result.programs[index].workers;
+  const ProgramSpec& program = launch.spec.programs[index];
   const bool is_usage = worker.status == ExitStatus(Exited{exit_codes::usage});
   const bool is_silent = worker.stderr_tail.empty();
   if (worker.ran > soon || (is_silent && (!is_usage || program.kind == ProgramKind::executable))) return;
@@ -83,7 +85,7 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
     spec.stdin_.kind = StdinSpec::Kind::none;
   }
   const agent::CiService ci = agent::detect_ci(launch.ci, Environment(environ));
-  hooks.fold = agent::ci_fold(ci, spec.program.name);
+  hooks.fold = agent::ci_fold(ci, spec.first().name);
   hooks.reports = {ci, launch.messages.color, part != nullptr, part == nullptr || part->runs_coordinator,
                    spec.report_file};
   const agent::JobResult result = agent::run_job(spec, context, environ, build_info().version, std::move(hooks));

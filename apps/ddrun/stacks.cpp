@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <filesystem>
 #include <memory>
@@ -34,7 +35,9 @@ constexpr int max_reply_depth = 16;
 constexpr int not_running = 1;
 
 constexpr argv::Option stacks_options[] = {
-    {"rank", "", "RANKS", "Only these ranks: 0-3,7 (default: all)"}, {"json", "", "", "Print JSON"}, help_option};
+    {"rank", "", "RANKS", "Only these ranks: 0-3,7, or of a program trainer:0-3,router (default: all)"},
+    {"json", "", "", "Print JSON"},
+    help_option};
 
 std::string stacks_help() {
   return concat(R"(Usage: ddrun stacks [JOB] [--rank=RANKS] [--json]
@@ -212,6 +215,23 @@ std::string plain_text(const std::string& text) {
   return plain;
 }
 
+/// Ranks of any program, or of one: "0-3,7", "trainer:0-3,router". As the job takes them.
+Result<std::string> parse_ranks(const std::string& text) {
+  std::set<int> of_any;
+  std::vector<std::string> parts;
+  for (const std::string& part : split(text, ',')) {
+    const std::size_t colon = part.find(':');
+    const bool is_role = colon == std::string::npos && !part.empty() && std::isalpha(part[0]) != 0;
+    if (is_role || colon != std::string::npos) parts.push_back(part);
+    if (is_role) continue;
+    auto numbers = cli::parse_number_set(part.substr(colon + 1), INT32_MAX, "a rank");
+    if (!numbers) return tl::unexpected(numbers.error());
+    if (colon == std::string::npos) of_any.merge(*numbers);
+  }
+  if (!of_any.empty()) parts.insert(parts.begin(), fold_ranks({of_any.begin(), of_any.end()}));
+  return join(parts, ",");
+}
+
 }  // namespace
 
 Parsed parse_stacks(std::span<const std::string> rest, const cli::ParseContext& /*context*/) {
@@ -225,11 +245,8 @@ Parsed parse_stacks(std::span<const std::string> rest, const cli::ParseContext& 
   StacksRequest request;
   if (!typed->positionals.empty()) request.job = typed->positionals.front();
   request.json = typed->has("json");
-  std::set<int> ranks;
-  const auto read =
-      typed->read("rank", ranks, [](const auto& text) { return cli::parse_number_set(text, INT32_MAX, "a rank"); });
+  const auto read = typed->read("rank", request.ranks, parse_ranks);
   if (!read) return wrong_usage("stacks", read.error().message);
-  request.ranks = fold_ranks({ranks.begin(), ranks.end()});
   return request;
 }
 

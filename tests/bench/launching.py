@@ -23,6 +23,13 @@ def launch_noop_8(bench, note):
     }, note)
     rows = compare("launch-noop-8", "1 worker", single, trouble, {"bare vfork and exec": (None, None),
                                                                   "ddrun --version": (None, None)}, scale=1e3, unit="ms")
+    parts = [*bench.ddrun_command(2, worker), ":", "-n4", worker]
+    parted, trouble = in_turn({
+        "ddrun": (many, lambda: bench.run(parts)["seconds"]),
+        "ddrun, one program": (many, side(bench.ddrun_command, 6)),
+    }, note)
+    rows += compare("launch-noop-8", "2 + 4 workers of two programs", parted, trouble,
+                    {"ddrun, one program": (1 / 1.1, 1 / 1.2)}, scale=1e3, unit="ms")
     samples, trouble = in_turn({
         "ddrun": (many, side(bench.ddrun_command)),
         "hydra": (many, side(bench.hydra_command)),

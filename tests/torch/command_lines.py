@@ -241,6 +241,8 @@ LINES = [
 
     # What only one of them takes; more of these stand above
     Line("-n 2 probe.py", accepted="short-nproc"),
+    Line("probe.py : -n 2", refused="colon"),
+    Line("probe.py : -m x : -r 3 : -t 3"),
     Line("--shutdown-timeout=1m30s probe.py", accepted="units"),
     Line("--local-ranks-filter=0-1 --nproc-per-node=2 probe.py", accepted="filter-ranges"),
     Line("-r 0:1,12:1 --log-dir=DIR/logs probe.py", accepted="long-local-ranks"),

@@ -39,6 +39,16 @@ def mpi_program(folder, compiler=VENV / "bin/mpicc"):
     return str(folder / "hello")
 
 
+# What several programs print that run mpi_parts.py as `parts`.
+MPI_PARTS = [f"{rank} of 5, program {int(rank > 1)} {'ocean' if rank < 2 else 'air'}" for rank in range(5)]
+
+
+def mpi_parts(*options):
+    """ddrun's line for two programs of 2 and 3 ranks."""
+    part = [*options, script("mpi_parts.py")]
+    return ["--label=none", "-n2", "--role=ocean", *part, ":", "-n3", "--role=air", *part]
+
+
 def run_ddrun(args, **options):
     # torchrun lies beside the venv's Python and uses it; ddrun takes the first python3 in PATH, which is the same.
     return run([DDRUN, *args], **options)

@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 
-from harness import DDRUN, PYTHON, VENV, Running, TorchTest, main, mpi_program, run_ddrun, script, wait_until
+from harness import DDRUN, MPI_PARTS, PYTHON, VENV, Running, TorchTest, main, mpi_parts, mpi_program, run_ddrun, script, wait_until
 from documents import DOCS
 
 
@@ -37,6 +37,24 @@ class Mpi(TorchTest):
         self.assertEqual(result.out.splitlines(), ["size 3 sum 3"] * 3, result.err)
         alone = run_ddrun(["-n2", "--mpi=none", "--label=none", program])
         self.assertEqual(alone.out.splitlines(), ["size 1 sum 1"] * 2, alone.err)
+
+    def test_several_programs_are_one_world(self):
+        result = run_ddrun(mpi_parts("--mpi"))
+        self.assertEqual(sorted(result.out.splitlines()), MPI_PARTS, result.err)
+        self.assertEqual((result.code, result.err), (0, ""))
+        program = mpi_program(self.tmp)
+        linked = run_ddrun(["--label=none", "-n2", program, ":", "-n1", "echo", "no MPI", ":", "-n1", program])
+        self.assertEqual(sorted(linked.out.splitlines()), ["no MPI"] + ["size 3 sum 3"] * 3, linked.err)
+        ranks = script("mpi_ranks.py")
+        abort = run_ddrun(["--mpi", ":", "-n1", "--role=a", ranks, ":", "-n2", "--role=b", ranks, "abort7"])
+        self.assertEqual(abort.code, 7, abort.err)
+        self.assertIn("b rank 1 called MPI_Abort(7) after ", abort.err)
+        two = run_ddrun(["--world=a", "-n2", program, ":", "--world=b", "-n2", program])
+        self.assertEqual(two.code, 2)
+        self.assertIn("two worlds of MPI in one job", two.err)
+        none = run_ddrun(["--world=a", "-n2", program, ":", "--world=a", "--mpi=none", "-n2", program])
+        self.assertEqual(none.code, 2)
+        self.assertIn("hello-2 has --mpi=none, and its world a is one of MPI", none.err)
 
     def test_abort_is_the_cause(self):
         for number, status in (("37", 37), ("0", 1), ("256", 1)):

@@ -5,7 +5,7 @@ import pathlib
 import re
 import signal
 
-from harness import DDRUN, VENV, Running, TorchTest, main, mpi_program, run, run_ddrun, script, wait_until
+from harness import DDRUN, MPI_PARTS, VENV, Running, TorchTest, main, mpi_parts, mpi_program, run, run_ddrun, script, wait_until
 
 FOLDER = VENV.parent / "mpi"
 FIVE, FOUR = FOLDER / "openmpi-5.0.11", FOLDER / "openmpi-4.1.8"
@@ -43,6 +43,20 @@ class OpenMpi(TorchTest):
                     line = f"size {count} sum {count * (count + 1) // 2} local {count} machines 1 attempt 0"
                     self.assertEqual(result.out.splitlines(), [line] * count, result.err)
                     self.assertEqual((result.code, result.err), (0, ""))
+
+    def test_several_programs_are_one_world(self):
+        for venv in (FIVE, FOUR) if SYSTEM else (FIVE,):
+            with self.subTest(venv=venv):
+                result = run_ddrun(mpi_parts("--mpi"), env=self.environment(venv))
+                self.assertEqual(sorted(result.out.splitlines()), MPI_PARTS, result.err)
+                self.assertEqual((result.code, result.err), (0, ""))
+        # Two MPIs cannot meet.
+        (self.tmp / "a").mkdir()
+        (self.tmp / "b").mkdir()
+        ours, other = mpi_program(self.tmp / "a", FIVE / "bin/mpicc"), mpi_program(self.tmp / "b")
+        mixed = run_ddrun(["-n2", ours, ":", "-n2", other], env=self.environment())
+        self.assertEqual(mixed.code, 2)
+        self.assertIn("would have programs of MPICH and of Open MPI", mixed.err)
 
     def test_sessions(self):
         code = ("import mpi4py; mpi4py.rc.initialize = False\n"

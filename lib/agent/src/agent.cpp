@@ -53,8 +53,15 @@ namespace asio = boost::asio;
 
 GroupMachine::Rules machine_rules(const Job& job) {
   const LaunchSpec& spec = job.spec;
-  return {spec.restart, spec.stop, spec.exit_skew, spec.timeout.value_or(Milliseconds{0}),
-          [&job] { return job.rendezvous->runs_coordinator(); }};
+  GroupMachine::Rules rules{spec.restart, spec.stop, spec.exit_skew, spec.timeout.value_or(Milliseconds{0})};
+  rules.runs_coordinator = [&job] { return job.rendezvous->runs_coordinator(); };
+  if (!spec.has_several_programs()) return rules;
+  rules.name_workers = [&job](const std::set<int>& slots) {
+    std::vector<RankName> names;
+    for (const int slot : slots) names.push_back(job.rank_name(slot));
+    return name_workers(names);
+  };
+  return rules;
 }
 
 bool is_terminal(int fd, dev_t terminal) {
@@ -68,10 +75,10 @@ logs::OutputOptions output_options(const Job& job, std::function<void()> on_firs
   options.log = job.spec.log;
   const bool several = job.spec.rendezvous.several_machines();
   if (several && options.log.label == Label::automatic) options.log.label = Label::host;
-  options.role = job.spec.role;
+  options.programs = job.spec.programs;
+  options.places = job.prepared.places;
   options.run_id = job.rendezvous->run_id();
   options.hostname = job.prepared.hostname;
-  options.local_world_size = job.prepared.local_world_size;
   if (const dev_t terminal = input_terminal(job.spec); terminal != 0 && is_terminal(STDOUT_FILENO, terminal)) {
     options.input_rank = job.spec.stdin_.rank;
     ::tcgetattr(STDIN_FILENO, &options.input_settings);
@@ -80,6 +87,28 @@ logs::OutputOptions output_options(const Job& job, std::function<void()> on_firs
     return shared->set_private_directory(path);
   };
   return options;
+}
+
+/// Of the workers of the present round, by program.
+Result<std::vector<worker_env::WorkerEnvironment>> make_environments(const Job& job, const logs::Output& output,
+                                                                     const worker_env::WorkerFacts& facts) {
+  std::vector<worker_env::WorkerEnvironment> environments;
+  for (std::size_t index = 0; index < job.spec.programs.size(); ++index) {
+    const PreparedProgram& program = job.prepared.programs[index];
+    worker_env::WorkerFacts of_program = facts;
+    const int to_slot = program.first_slot - program.first_local_rank;
+    of_program.error_file = [&output, to_slot](int local_rank) { return output.error_file(to_slot + local_rank); };
+    if (job.spec.has_several_programs()) of_program.seed_offset = to_slot;
+    if (program.world != job.prepared.mpi_world) {
+      of_program.pmi.reset();
+      of_program.pmix.reset();
+    }
+    auto environment = worker_env::WorkerEnvironment::prepare(job.spec, program.command, job.world_ranks[index],
+                                                              job.prepared.parent, of_program);
+    if (!environment) return tl::unexpected(environment.error());
+    environments.push_back(std::move(*environment));
+  }
+  return environments;
 }
 
 /// Returns memory that a burst of output or a reading has used, later each time, so that regular output wakes this
@@ -123,7 +152,7 @@ class Agent : private Participant {
   void on_time_limit();
   void on_child_exit(const process::ChildEnd& end);
   /// By a rank's own word, or by how it left the MPI world.
-  void on_rank_failure(int local_rank, int code, std::string what);
+  void on_rank_failure(int slot, int code, std::string what);
   void set_paused(bool still) override {
     for (Alarm* alarm : {&time_limit_, &skew_}) alarm->set_paused(still);
   }
@@ -216,16 +245,17 @@ Agent::Agent(Job& job)
             takedown_.on_child_exit();
             commands_.check_gone();
           }),
-      preload_(spec_.preload.empty() ? nullptr : std::make_unique<JobPreload>(job, output_, job_cgroup_)),
-      group_(job.io.get_executor(), spec_, job.prepared, preload_ ? preload_->spawner() : job.launcher, watcher_,
-             output_),
-      machine_(machine_rules(job), job.prepared.local_world_size),
+      preload_(job.prepared.preloading() == nullptr ? nullptr
+                                                    : std::make_unique<JobPreload>(job, output_, job_cgroup_)),
+      group_(job.io.get_executor(), spec_, job.prepared, job.launcher, preload_ ? &preload_->spawner() : nullptr,
+             watcher_, output_),
+      machine_(machine_rules(job), job.prepared.workers()),
       takedown_(job.io.get_executor(), group_, watcher_, machine_, job_cgroup_, *job.context.shared,
                 [this](const Event& event) { dispatch(event); }),
       commands_(job, output_, watcher_, job_cgroup_),
       trim_(job.io.get_executor(), output_),
       stacks_(job, group_, output_, [this] { trim_.trim_later(); }),
-      event_log_(spec_.event_log_handler, spec_.role, job.prepared.hostname,
+      event_log_(spec_.event_log_handler, job.prepared,
                  spec_.rendezvous.standalone ? "c10d" : spec_.rendezvous.backend),
       participants_{this, &takedown_, &commands_, &trim_, &stacks_, &signals_},
       signals_({job, output_, watcher_, group_, commands_, machine_, participants_},
@@ -262,7 +292,9 @@ Result<void> Agent::open() {
   if (job_.prepared.mpi.is_on()) {
     participants_.push_back(&mpi_.emplace(
         job_,
-        [this](int local_rank, int code, std::string what) { on_rank_failure(local_rank, code, std::move(what)); },
+        [this](int local_rank, int code, std::string what) {
+          on_rank_failure(job_.prepared.slot_of(job_.prepared.mpi_world, local_rank), code, std::move(what));
+        },
         [this](std::string why) { dispatch(event::SpawnFailed{std::move(why)}); }));
     if (auto opened = mpi_->open(); !opened) return opened;
     if (StartStep* const step = mpi_->start_step()) steps_.add(*step);
@@ -293,24 +325,26 @@ void Agent::on_child_exit(const process::ChildEnd& end) {
     commands_.on_child_exit(end);
     return takedown_.on_child_exit();  // of a start that was given up
   }
-  output_.drain(worker->local_rank);
+  output_.drain(worker->end.slot);
   WorkerEnd& ended = worker->end;
   ended.success = is_success(ended.status, spec_.restart);
-  if (mpi_) mpi_->on_worker_exit(worker->local_rank, ended.success);
+  const bool is_mpi = mpi_ && job_.prepared.of(ended.slot).world == job_.prepared.mpi_world;
+  if (is_mpi) mpi_->on_worker_exit(ended.local_rank, ended.success);
   ended.success = ended.success && !ended.declared;
   ended.stopped_by_ddrun = !ended.declared && takedown_.has_caused(ended.status);
-  say(Level::info, concat("rank ", ended.rank, " (pid ", ended.pid, ") ", describe(ended.status), " after ",
-                          format_duration(ended.ran)));
+  say(Level::info,
+      concat(ended.name(), " (pid ", ended.pid, ") ", describe(ended.status), " after ", format_duration(ended.ran)));
   if (!ended.success && !ended.stopped_by_ddrun) {
-    ended.shm = describe_shm(ended.status, output_.stderr_tail(worker->local_rank, 50));
+    ended.shm = describe_shm(ended.status, output_.stderr_tail(ended.slot, 50));
   }
   event_log_.worker_ended(ended);
   if (machine_.verdict() == Verdict::launcher_failed) record_.correct_late_exit(ended);
-  event::WorkerEnded event{worker->local_rank, ended.status};
+  event::WorkerEnded event{ended.slot, ended.status};
   const GroupState state = machine_.state();
   if (!ended.success && !machine_.first_failure() && (state == GroupState::starting || state == GroupState::running)) {
     record_.explain_kill(ended, job_.prepared);
-    event.rank = ended.rank;
+    event.name = ended.rank_name();
+    event.local_rank = ended.local_rank;
     event.pid = ended.pid;
     event.why = ended.why;
     if (state == GroupState::running && group_.alive_count() > 0) {
@@ -321,17 +355,18 @@ void Agent::on_child_exit(const process::ChildEnd& end) {
   takedown_.on_child_exit();
 }
 
-void Agent::on_rank_failure(int local_rank, int code, std::string what) {
-  WorkerEnd& rank = group_.workers()[static_cast<std::size_t>(local_rank)].end;
+void Agent::on_rank_failure(int slot, int code, std::string what) {
+  WorkerEnd& rank = group_.workers()[static_cast<std::size_t>(slot)].end;
   if (rank.declared) return;
   rank.declared = DeclaredFailure{code, what, std::chrono::system_clock::now()};
-  say(Level::info, concat("rank ", rank.rank, " (pid ", rank.pid, ") ", what));
-  dispatch(event::RankFailed{local_rank, rank.rank, rank.pid, code, std::move(what)});
+  say(Level::info, concat(rank.name(), " (pid ", rank.pid, ") ", what));
+  dispatch(event::RankFailed{slot, rank.rank_name(), rank.local_rank, rank.pid, code, std::move(what)});
 }
 
 void Agent::on_told(const rendezvous::RoundBegins& begins) {
   announce_restart();
   job_.ranks = begins.ranks;
+  job_.world_ranks = ranks_by_program(job_.prepared, begins.ranks, job_.rendezvous->store_ports());
   record_.begin_round(begins.round, begins.ranks);
   if (job_.hooks.on_round) job_.hooks.on_round();
   dispatch(begins);
@@ -388,7 +423,7 @@ void Agent::carry_out(const action::Prepare&) {
     if (!why.empty()) say(Level::notice, concat("starting again after ", why));
   }
   for (Participant* one : participants_) one->begin_attempt();
-  record_.begin_attempt(job_.prepared.local_world_size);
+  record_.begin_attempt(job_.prepared.workers());
   // On a tmpfs they would use up memory.
   if (!record_.result().attempts.empty()) output_.remove_error_files();
   group_.clear_workers();
@@ -412,14 +447,13 @@ void Agent::carry_out(const action::SpawnWorkers& spawn) {
 
 Result<void> Agent::start_workers(int attempt) {
   const RankAssignment& ranks = job_.ranks;
-  std::vector<logs::WorkerIdentity> identities;
-  identities.reserve(static_cast<std::size_t>(ranks.local_world_size));
-  for (int local_rank = 0; local_rank < ranks.local_world_size; ++local_rank) {
-    identities.push_back({ranks.rank_of(local_rank), local_rank});
+  std::vector<int> ranks_by_slot;
+  for (const WorkerPlace& place : job_.prepared.places) {
+    ranks_by_slot.push_back(job_.world_ranks[static_cast<std::size_t>(place.program)].rank_of(place.local_rank));
   }
-  event_log_.attempt_started(ranks);
+  event_log_.attempt_started(job_.world_ranks);
   output_.set_hostname(ranks.host);
-  if (auto begun = output_.begin_attempt(attempt, identities); !begun) return begun;
+  if (auto begun = output_.begin_attempt(attempt, ranks_by_slot); !begun) return begun;
   if (!std::exchange(announced_logs_, true)) announce_logs();
   worker_env::WorkerFacts facts;
   facts.version = job_.version;
@@ -437,9 +471,8 @@ Result<void> Agent::start_workers(int attempt) {
   if (mpi_) {
     if (auto begun = mpi_->begin_round(facts); !begun) return begun;
   }
-  facts.error_file = [this](int local_rank) { return output_.error_file(local_rank); };
-  auto environment = worker_env::WorkerEnvironment::prepare(job_.spec, ranks, job_.prepared.parent, facts);
-  if (!environment) return tl::unexpected(environment.error());
+  auto environments = make_environments(job_, output_, facts);
+  if (!environments) return tl::unexpected(environments.error());
   job_cgroup_.renew();
   job_.launcher.set_child_cgroup(job_cgroup_.open_directory());
   say(Level::info, concat("starting ", counted(ranks.local_world_size, "worker"), ", attempt ", attempt, ", store at ",
@@ -449,14 +482,15 @@ Result<void> Agent::start_workers(int attempt) {
     takedown_.note_kills();
     return machine_.state() != GroupState::starting;
   };
-  auto spawned = group_.spawn_all(ranks, *environment, should_stop, [this] { return takedown_.were_workers_killed(); });
-  std::vector<std::pair<int, pid_t>> started;
+  auto spawned = group_.spawn_all(job_.world_ranks, *environments, should_stop,
+                                  [this] { return takedown_.were_workers_killed(); });
+  std::vector<std::pair<RankName, pid_t>> started;
   for (const Worker& worker : group_.workers()) {
     if (worker.end.pid == 0) continue;
     event_log_.worker_started(worker.end);
-    started.emplace_back(worker.end.rank, worker.end.pid);
+    started.emplace_back(worker.end.rank_name(), worker.end.pid);
   }
-  log_started(started, job_.prepared.program, job_.prepared.directory);
+  log_started(started, job_.prepared);
   return spawned;
 }
 
@@ -478,7 +512,9 @@ void Agent::announce_logs() {
 void Agent::carry_out(const action::ReadStacks& read) {
   close_evidence();
   stacks_.async_show(read.why, read.limit, [this, finds_cause = read.finds_cause](const inspect::StackPage* page) {
-    if (page != nullptr && finds_cause) record_.find_culprits(*page, group_, output_);
+    if (page != nullptr && finds_cause) {
+      record_.find_culprits(*page, job_.prepared, machine_.first_failure().value_or(0), group_, output_);
+    }
     dispatch(event::StacksRead{});
   });
 }
@@ -498,7 +534,7 @@ void Agent::carry_out(const action::CloseOutput&) {
   bool all_well = !takedown_.has_killed();
   for (const Worker& worker : group_.workers()) {
     all_well = all_well && worker.end.success;
-    if (worker.child) still_running.insert(worker.end.rank);
+    if (worker.child) still_running.insert(worker.end.slot);
   }
   // Settings that input().stop() has restored may be changed for the next attempt before the guard looks at them.
   if (!all_well && !group_.input().feeds_terminal()) job_.context.shared->request_terminal_restore();
@@ -522,7 +558,7 @@ void Agent::carry_out(const action::Finish&) {
     const MpiServing& mpi = job_.prepared.mpi;
     const std::string_view name = mpi.libpmix.empty() ? "PMI" : mpi.pmi ? "PMI or PMIx" : "PMIx";
     say(Level::warning,
-        concat("no worker used ", name, ": ", counted(record_.result().world_size, "separate world"), "?"));
+        concat("no worker used ", name, ": ", counted(job_.mpi_ranks().world_size, "separate world"), "?"));
   }
   const auto flush = [this] { output_.async_flush([this] { on_output_flushed(); }); };
   if (!commands_.start_after(flush)) return flush();
@@ -561,10 +597,7 @@ void Agent::remove_private_directory() {
 
 JobResult Agent::run() {
   if (spec_.report_bindings) {
-    for (const auto& line :
-         topology::describe_bindings(job_.prepared.binding, job_.prepared.local_world_size, job_.prepared.cpus, 0)) {
-      say(Level::notice, line);
-    }
+    for (const auto& line : job_.prepared.bindings()) say(Level::notice, line);
   }
   if (spec_.timeout) time_limit_.set(record_.started_at() + *spec_.timeout, [this] { on_time_limit(); });
   set_message_sink([this](std::string_view line) { output_.console_line(line); });

@@ -27,11 +27,12 @@ namespace ddrun::agent {
 // ---- fields of the report
 
 const Json* failed_worker(const Json& attempt) {
-  Json rank = attempt["first_failed_rank"];
-  if (attempt["cause"].is_object()) rank = attempt["cause"]["rank"];
+  const Json& rank = attempt["first_failed_rank"];
+  RankName first{text_at(attempt, "first_failed_role"), rank.is_null() ? -1 : rank.get<int>()};
+  if (attempt["cause"].is_object()) first = rank_name(attempt["cause"]);
   for (const Json& worker : attempt["workers"]) {
     const bool by_itself = !worker.value("success", false) && !worker.value("stopped_by_ddrun", false);
-    if (rank.is_null() ? by_itself : worker.value("rank", -1) == rank) return &worker;
+    if (first.rank < 0 ? by_itself : rank_name(worker) == first) return &worker;
   }
   return nullptr;
 }
@@ -47,8 +48,10 @@ const Json* cause_of(const Json& report) {
   return report["attempts"].empty() ? nullptr : failed_worker(report["attempts"].back());
 }
 
+RankName rank_name(const Json& worker) { return {text_at(worker, "role"), worker.value("rank", -1)}; }
+
 std::string describe_end(const Json& worker) {
-  const std::string rank = concat("rank ", worker.value("rank", -1));
+  const std::string rank = rank_name(worker).text();
   if (worker.value("stopped_by_ddrun", false)) return rank + " failed first";
   return concat(rank, worker["signal"].is_object() ? " was " : " ", text_at(worker, "ended_how"));
 }
@@ -176,14 +179,14 @@ std::string markdown(std::string_view text, std::size_t columns = 1000) {
 /// "1 exited with code 3; 0,2-3 stopped by ddrun"
 std::string outcomes_of(const Json& attempt) {
   constexpr std::size_t most = 8;
-  std::map<std::string, std::vector<int>> ranks;
+  std::map<std::string, std::vector<RankName>> ranks;
   for (const Json& worker : attempt["workers"]) {
     const bool stopped = worker.value("stopped_by_ddrun", false) && !worker.value("success", false);
-    ranks[stopped ? "stopped by ddrun" : text_at(worker, "ended_how")].push_back(worker.value("rank", -1));
+    ranks[stopped ? "stopped by ddrun" : text_at(worker, "ended_how")].push_back(rank_name(worker));
   }
   std::vector<std::string> parts;
   for (const auto& [outcome, list] : ranks) {
-    if (parts.size() < most) parts.push_back(concat(cut_line(fold_ranks(list), 200), " ", outcome));
+    if (parts.size() < most) parts.push_back(concat(cut_line(fold_workers(list), 200), " ", outcome));
   }
   if (ranks.size() > most) parts.emplace_back("...");
   return join(parts, "; ");

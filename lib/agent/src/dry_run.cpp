@@ -14,7 +14,7 @@ namespace ddrun::agent {
 
 namespace {
 
-std::string command_line(const Preparation& prepared, const std::vector<std::string>& argv) {
+std::string command_line(const PreparedProgram& prepared, const std::vector<std::string>& argv) {
   std::string text = shell_quote(prepared.program);
   for (std::size_t i = 1; i < argv.size(); ++i) text += " " + shell_quote(argv[i]);
   return text;
@@ -27,12 +27,12 @@ struct Differences {
 };
 
 Differences differences(worker_env::WorkerEnvironment& environment, const Preparation& prepared,
-                        const std::set<std::string>& left_out) {
+                        const PreparedProgram& program, const std::set<std::string>& left_out) {
   std::multiset<std::string_view> inherited;
   for (const char* entry : prepared.parent.entries()) inherited.insert(entry);
   std::vector<std::vector<std::string>> lists;
-  for (int local_rank = 0; local_rank < prepared.local_world_size; ++local_rank) {
-    lists.push_back(environment.list(local_rank));
+  for (int i = 0; i < program.workers; ++i) {
+    lists.push_back(environment.list(program.first_local_rank + i));
   }
   Differences result;
   result.own.resize(lists.size());
@@ -86,7 +86,7 @@ Result<RendezvousPlan> plan_several(const LaunchSpec& spec, RendezvousPlan plan)
 
 Result<RendezvousPlan> plan_rendezvous(const LaunchSpec& spec, int local_world_size) {
   RendezvousPlan plan;
-  plan.ranks = rendezvous::assign_ranks({{local_world_size, spec.role}}).front();
+  plan.ranks = rendezvous::assign_ranks({{local_world_size, spec.first().role}}).front();
   plan.ranks.max_restarts = spec.restart.max_restarts;
   plan.ranks.round = 1;
   if (spec.rendezvous.several_machines()) return plan_several(spec, std::move(plan));
@@ -99,26 +99,57 @@ Result<RendezvousPlan> plan_rendezvous(const LaunchSpec& spec, int local_world_s
   return plan;
 }
 
+/// Appends a program's workers.
+Result<void> describe_program(std::string& text, const LaunchSpec& spec, const Preparation& prepared,
+                              const PreparedProgram& program, const RankAssignment& ranks,
+                              const worker_env::WorkerFacts& facts, const std::set<std::string>& unknown_variables) {
+  auto variables = worker_env::WorkerEnvironment::prepare(spec, program.command, ranks, prepared.parent, facts);
+  if (!variables) return tl::unexpected(variables.error());
+  const Differences differ = differences(*variables, prepared, program, unknown_variables);
+  if (!differ.common.empty()) text += "\nall workers:\n";
+  for (const auto& entry : differ.common) text += concat("  ", quote_entry(entry), "\n");
+  const auto bindings = program.command.bind == BindMode::none ? std::vector<std::string>() : prepared.bindings();
+  const bool several = !unknown_variables.empty();  // machines
+  for (int i = 0; i < program.workers; ++i) {
+    const int local_rank = program.first_local_rank + i;
+    const int rank = ranks.rank_of(local_rank);
+    const auto slot = static_cast<std::size_t>(program.first_slot + i);
+    const std::string name =
+        several ? concat("local rank ", local_rank) : RankName{prepared.role_of(static_cast<int>(slot)), rank}.text();
+    text +=
+        concat("\n", name, ":\n  ",
+               command_line(program, worker_env::worker_argv(program.command, rank, local_rank, program.python)), "\n");
+    for (const auto& entry : differ.own[static_cast<std::size_t>(i)]) text += concat("  ", quote_entry(entry), "\n");
+    if (slot < bindings.size()) text += concat("  ", bindings[slot], "\n");
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::string> describe_job(const LaunchSpec& spec, const char* const* environment, const std::string& version) {
   auto prepared = prepare(spec, environment);
   if (!prepared) return tl::unexpected(prepared.error());
-  auto plan = plan_rendezvous(spec, prepared->local_world_size);
+  auto plan = plan_rendezvous(spec, prepared->workers());
   if (!plan) return tl::unexpected(plan.error());
-  const RankAssignment& ranks = plan->ranks;
   worker_env::WorkerFacts facts;
   facts.version = version;
-  facts.job_tag = ranks.run_id;
-  auto prepared_environment = worker_env::WorkerEnvironment::prepare(spec, ranks, prepared->parent, facts);
-  if (!prepared_environment) return tl::unexpected(prepared_environment.error());
-  const Differences differ = differences(*prepared_environment, *prepared, plan->unknown_variables);
+  facts.job_tag = plan->ranks.run_id;
 
-  std::string text = concat("would start ", counted(prepared->local_world_size, "worker"), " on ", prepared->hostname,
-                            " in ", shell_quote(prepared->directory), "\n");
-  if (!prepared->python_reason.empty()) text += concat("by ", prepared->python, ": ", prepared->python_reason, "\n");
-  if (!spec.preload.empty())
-    text += concat("workers as forks of a process that has imported ", join(spec.preload, ", "), "\n");
+  const bool several = spec.has_several_programs();
+  std::string text = concat("would start ", counted(prepared->workers(), "worker"), " on ", prepared->hostname);
+  if (!several) text += concat(" in ", shell_quote(prepared->first().directory));
+  text += "\n";
+  const auto add_program = [&](const PreparedProgram& program) {
+    if (several) {
+      text += concat("\n", program.command.role, ": ", counted(program.workers, "worker"), " in ",
+                     shell_quote(program.directory), "\n");
+    }
+    if (!program.python_reason.empty()) text += concat("by ", program.python, ": ", program.python_reason, "\n");
+    if (program.command.preload.empty()) return;
+    text += concat("workers as forks of a process that has imported ", join(program.command.preload, ", "), "\n");
+  };
+  if (!several) add_program(prepared->first());
   const auto add_command = [&](std::string_view what, const std::string& command) {
     if (!command.empty()) text += concat(what, ": sh -c ", shell_quote(command), "\n");
   };
@@ -126,21 +157,14 @@ Result<std::string> describe_job(const LaunchSpec& spec, const char* const* envi
               spec.commands.before);
   add_command("after the workers", spec.commands.after);
   text += plan->note;
-  if (!differ.common.empty()) text += "\nall workers:\n";
-  for (const auto& entry : differ.common) text += concat("  ", quote_entry(entry), "\n");
-  const auto bindings =
-      spec.bind == BindMode::none
-          ? std::vector<std::string>()
-          : topology::describe_bindings(prepared->binding, prepared->local_world_size, prepared->cpus, 0);
-  const bool several = !plan->unknown_variables.empty();
-  for (int local_rank = 0; local_rank < prepared->local_world_size; ++local_rank) {
-    const auto index = static_cast<std::size_t>(local_rank);
-    text += concat(several ? "\nlocal rank " : "\nrank ", several ? local_rank : ranks.rank_of(local_rank), ":\n  ",
-                   command_line(*prepared, worker_env::worker_argv(prepared->command, ranks.rank_of(local_rank),
-                                                                   local_rank, prepared->python)),
-                   "\n");
-    for (const auto& entry : differ.own[index]) text += concat("  ", quote_entry(entry), "\n");
-    if (index < bindings.size()) text += concat("  ", bindings[index], "\n");
+  std::vector<int> ports(static_cast<std::size_t>(prepared->worlds));
+  ports.front() = plan->ranks.master_port;
+  const std::vector<RankAssignment> ranks = ranks_by_program(*prepared, plan->ranks, ports);
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const PreparedProgram& program = prepared->programs[i];
+    if (several) add_program(program);
+    auto added = describe_program(text, spec, *prepared, program, ranks[i], facts, plan->unknown_variables);
+    if (!added) return tl::unexpected(added.error());
   }
   return text;
 }

@@ -11,13 +11,10 @@ namespace ddrun::agent {
 
 using nlohmann::ordered_json;
 
-EventLog::EventLog(const std::string& handler, std::string role, std::string hostname, std::string backend)
-    : enabled_(handler == "console"),
-      role_(std::move(role)),
-      hostname_(std::move(hostname)),
-      backend_(std::move(backend)) {}
+EventLog::EventLog(const std::string& handler, const Preparation& prepared, std::string backend)
+    : enabled_(handler == "console"), prepared_(prepared), backend_(std::move(backend)) {}
 
-void EventLog::attempt_started(const RankAssignment& ranks) { ranks_ = ranks; }
+void EventLog::attempt_started(const std::vector<RankAssignment>& ranks) { ranks_ = ranks; }
 
 void EventLog::worker_started(const WorkerEnd& worker) const {
   if (enabled_) write("START", "WORKER", &worker, 0, "");
@@ -39,25 +36,27 @@ void EventLog::job_ended(const JobResult& result) const {
 
 void EventLog::write(const std::string& state, const std::string& source, const WorkerEnd* worker, double seconds,
                      const std::string& error) const {
+  const int program = worker != nullptr ? prepared_.places[static_cast<std::size_t>(worker->slot)].program : 0;
+  const RankAssignment& ranks = ranks_[static_cast<std::size_t>(program)];
   const ordered_json details = {
-      {"group_world_size", ranks_.node_count},
+      {"group_world_size", ranks.node_count},
       {"entry_point", nullptr},
       {"local_rank", ordered_json::array({worker != nullptr ? worker->local_rank : -1})},
-      {"role_rank", ordered_json::array({worker != nullptr ? ranks_.role_base_rank + worker->local_rank : -1})},
-      {"role_world_size", ordered_json::array({ranks_.role_world_size})}};
+      {"role_rank", ordered_json::array({worker != nullptr ? ranks.role_rank_of(worker->local_rank) : -1})},
+      {"role_world_size", ordered_json::array({ranks.role_world_size})}};
   ordered_json metadata = {
-      {"run_id", ranks_.run_id},
+      {"run_id", ranks.run_id},
       {"global_rank", worker != nullptr ? ordered_json(worker->rank) : ordered_json(nullptr)},
-      {"group_rank", ranks_.node_rank},
+      {"group_rank", ranks.node_rank},
       {"worker_id", worker != nullptr ? ordered_json(std::to_string(worker->pid)) : ordered_json(nullptr)},
-      {"role", role_},
-      {"hostname", hostname_},
+      {"role", prepared_.programs[static_cast<std::size_t>(program)].command.role},
+      {"hostname", prepared_.hostname},
       {"state", state},
       {"total_run_time", std::llround(seconds)},
       {"rdzv_backend", backend_},
       {"raw_error", error.empty() ? ordered_json(nullptr) : ordered_json(error)},
       {"metadata", details.dump()},
-      {"agent_restarts", ranks_.restart_count},
+      {"agent_restarts", ranks.restart_count},
       {"duration_ms", nullptr}};
   const ordered_json line = {{"name", "torchelastic.worker.status." + state},
                              {"source", source},

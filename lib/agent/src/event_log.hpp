@@ -1,9 +1,11 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/spec/launch_spec.hpp"
+#include "preparation.hpp"
 
 namespace ddrun::agent {
 
@@ -12,10 +14,11 @@ namespace ddrun::agent {
 /// ends). As with torchrun, `timestamp` is 0 and `metadata.metadata` is JSON inside a string.
 class EventLog {
  public:
-  /// Writes only if `handler` is "console".
-  EventLog(const std::string& handler, std::string role, std::string hostname, std::string backend);
+  /// Writes only if `handler` is "console". `prepared` is borrowed.
+  EventLog(const std::string& handler, const Preparation& prepared, std::string backend);
 
-  void attempt_started(const RankAssignment& ranks);
+  /// `ranks`: by program.
+  void attempt_started(const std::vector<RankAssignment>& ranks);
   void worker_started(const WorkerEnd& worker) const;
   void worker_ended(const WorkerEnd& worker) const;
   void job_ended(const JobResult& result) const;
@@ -25,10 +28,9 @@ class EventLog {
              const std::string& error) const;
 
   bool enabled_;
-  std::string role_;
-  std::string hostname_;
+  const Preparation& prepared_;
   std::string backend_;
-  RankAssignment ranks_;
+  std::vector<RankAssignment> ranks_{1};
 };
 
 }  // namespace ddrun::agent

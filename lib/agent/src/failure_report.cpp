@@ -70,13 +70,13 @@ class Lines {
 
 // ---- the parts of a report ----
 
-std::string ranks_text(const std::vector<int>& ranks) {
-  std::string folded = fold_ranks(ranks);
-  if (folded.size() > 60) {
-    folded.resize(folded.rfind(',', 50));
-    folded += concat(",... (", ranks.size(), " ranks)");
+std::string ranks_text(const std::vector<RankName>& ranks) {
+  std::string named = name_workers(ranks);
+  if (named.size() > 66) {
+    named.resize(std::min(named.rfind(',', 56), std::size_t{56}));
+    named += concat(",... (", ranks.size(), " ranks)");
   }
-  return concat(ranks.size() == 1 ? "rank " : "ranks ", folded);
+  return named;
 }
 
 bool was_killed(const WorkerEnd& worker) {
@@ -86,8 +86,8 @@ bool was_killed(const WorkerEnd& worker) {
 
 /// "ranks 0-2,4-7 stopped by ddrun; rank 5 had finished": every worker of the attempt but `except`.
 std::string other_outcomes(const AttemptResult& attempt, std::optional<std::size_t> except) {
-  std::vector<std::pair<std::string, std::vector<int>>> groups;  // in order of the report
-  const auto add = [&](const std::string& outcome, int rank) {
+  std::vector<std::pair<std::string, std::vector<RankName>>> groups;  // in order of the report
+  const auto add = [&](const std::string& outcome, const RankName& rank) {
     const auto found = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == outcome; });
     if (found == groups.end()) groups.push_back({outcome, {rank}});
     else found->second.push_back(rank);
@@ -104,7 +104,7 @@ std::string other_outcomes(const AttemptResult& attempt, std::optional<std::size
     for (std::size_t i = 0; i < attempt.workers.size(); ++i) {
       if (except == i) continue;
       const auto [worker_order, outcome] = outcome_of_worker(attempt.workers[i]);
-      if (worker_order == order) add(outcome, attempt.workers[i].rank);
+      if (worker_order == order) add(outcome, attempt.workers[i].rank_name());
     }
   }
   std::vector<std::string> parts;
@@ -114,9 +114,9 @@ std::string other_outcomes(const AttemptResult& attempt, std::optional<std::size
 
 /// "rank 3 called MPI_Abort(1)", "rank 3 exited with code 1", "rank 3 was killed by SIGSEGV (…), core dumped,"
 std::string ending(const WorkerEnd& worker) {
-  if (worker.declared) return concat("rank ", worker.rank, " ", worker.declared->what);
+  if (worker.declared) return concat(worker.name(), " ", worker.declared->what);
   const auto* signaled = std::get_if<Signaled>(&worker.status);
-  return concat("rank ", worker.rank, signaled != nullptr ? " was " : " ", describe(worker.status),
+  return concat(worker.name(), signaled != nullptr ? " was " : " ", describe(worker.status),
                 signaled != nullptr && signaled->core_dumped ? "," : "");
 }
 
@@ -231,12 +231,12 @@ void add_failed_before(Lines& lines, const std::string& host, const WorkerEnd& c
   const bool held_up = evidence.kind == EvidenceKind::stack;
   const std::string what =
       held_up ? cause.why : concat("failed first, after ", format_duration(time_until(cause, evidence)));
-  lines.error(concat("rank ", cause.rank, " ", what, " (", place(host, cause), ")"));
+  lines.error(concat(cause.name(), " ", what, " (", place(host, cause), ")"));
   if (in_full && !held_up) add_cause(lines, cause);
   else if (!cause.stderr_log.empty()) lines.block("log", {concat(host, ":", cause.stderr_log)});
   const std::string reason = short_reason(first);
   lines.block("status", {concat(ending(first), " after ", format_duration(first.ran),
-                                held_up ? std::string() : concat(", before rank ", cause.rank, " did"),
+                                held_up ? std::string() : concat(", before ", cause.name(), " did"),
                                 reason.empty() ? "" : ": ", reason)});
 }
 
@@ -263,7 +263,7 @@ void add_earlier(Lines& lines, const JobResult& result) {
       log = cause.stderr_log;
       const bool held_up = attempt.cause_evidence.kind == EvidenceKind::stack;
       if (attempt.cause != attempt.first_failure) {
-        reason = concat("rank ", cause.rank, held_up ? " " : " failed first: ", reason);
+        reason = concat(cause.name(), held_up ? " " : " failed first: ", reason);
       }
     }
     const auto ran = known ? attempt.workers.at(*attempt.first_failure).ran : attempt.ran;
@@ -324,9 +324,9 @@ void add_unended_failure(Lines& lines, const JobResult& result) {
   if (result.attempts.empty() || !result.attempts.back().cause || result.attempts.back().first_failure) return;
   const AttemptResult& last = result.attempts.back();
   const WorkerEnd& worker = last.workers.at(*last.cause);
-  lines.block("failed", {concat("rank ", worker.rank, " had failed after ",
-                                format_duration(time_until(worker, last.cause_evidence)), " (",
-                                place(result.host, worker), ")")});
+  lines.block("failed",
+              {concat(worker.name(), " had failed after ", format_duration(time_until(worker, last.cause_evidence)),
+                      " (", place(result.host, worker), ")")});
   add_cause(lines, worker);
 }
 

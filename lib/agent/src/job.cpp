@@ -46,33 +46,46 @@ void connect_to_sweeper(rendezvous::RendezvousOptions& options, process::SharedS
   };
 }
 
+rendezvous::RendezvousOptions rendezvous_options(const LaunchSpec& spec, const Preparation& prepared,
+                                                 const std::string& version) {
+  rendezvous::RendezvousOptions options;
+  options.spec = &spec;
+  options.local_world_size = prepared.workers();
+  options.mpi = prepared.mpi.setting();
+  options.host = prepared.hostname;
+  options.full_host = prepared.full_host;
+  options.version = version;
+  options.with_store.clear();
+  for (const PreparedProgram& program : prepared.programs) {
+    if (program.first_local_rank > 0) continue;  // the program of a world's rank 0 decides
+    options.with_store.push_back(worker_env::uses_agent_store(spec, program.command, prepared.parent));
+  }
+  return options;
+}
+
 }  // namespace
 
 Result<Job*> Job::create(const LaunchSpec& spec, process::AgentContext& context, const char* const* environment,
                          const std::string& version, JobHooks& hooks, JobRecord& record) {
   auto prepared = prepare(spec, environment);
   if (!prepared) return tl::unexpected(prepared.error());
-  record.result().world_size = prepared->local_world_size;
+  record.result().world_size = prepared->workers();
   record.result().host = prepared->hostname;
+  for (const PreparedProgram& program : prepared->programs) {
+    const ProgramSpec& command = program.command;
+    record.result().programs.push_back({command.role, command.name, program.workers, program.world});
+  }
 
   auto launcher = process::Launcher::create();
   if (!launcher) return tl::unexpected(launcher.error());
   launcher->set_child_descriptor_limit(process::raise_descriptor_limit());
-  process::reserve_descriptors(own_descriptors +
-                               descriptors_per_worker * static_cast<std::size_t>(prepared->local_world_size));
+  process::reserve_descriptors(own_descriptors + descriptors_per_worker * prepared->places.size());
   EventsFile events_file;
   if (spec.events_file) {
     if (auto opened = events_file.open(*spec.events_file); !opened) return tl::unexpected(opened.error());
   }
 
-  rendezvous::RendezvousOptions options;
-  options.spec = &spec;
-  options.local_world_size = prepared->local_world_size;
-  options.mpi = prepared->mpi.setting();
-  options.host = prepared->hostname;
-  options.full_host = prepared->full_host;
-  options.version = version;
-  options.with_store = worker_env::uses_agent_store(spec, prepared->parent);
+  rendezvous::RendezvousOptions options = rendezvous_options(spec, *prepared, version);
   options.on_listening = hooks.on_listening;
   connect_to_sweeper(options, context.shared);
   bool weak_secret = false;
@@ -113,14 +126,16 @@ std::string Job::label(std::string_view name) const {
   return concat("[", with_host ? ranks.host + ":" : "", name, "] ");
 }
 
-Result<std::vector<std::string>> Job::environment_without(const std::set<std::string_view>& names) const {
+Result<std::vector<std::string>> Job::environment_without(const std::set<std::string_view>& names,
+                                                          const ProgramSpec& program) const {
   LaunchSpec of_no_rank = spec;
-  of_no_rank.virtual_local_rank = false;
   of_no_rank.seed.reset();
+  ProgramSpec without_device = program;
+  without_device.virtual_local_rank = false;
   worker_env::WorkerFacts facts;
   facts.version = version;
   facts.job_tag = rendezvous->run_id();
-  auto environment = worker_env::worker_environment(of_no_rank, ranks, 0, prepared.parent, facts);
+  auto environment = worker_env::worker_environment(of_no_rank, without_device, ranks, 0, prepared.parent, facts);
   if (environment) {
     std::erase_if(*environment, [&](const std::string& entry) { return names.count(entry_name(entry)) != 0; });
   }

@@ -30,8 +30,18 @@ struct Job {
 
   /// For the lines of a program that is no worker: "[host:NAME] ", or nothing.
   [[nodiscard]] std::string label(std::string_view name) const;
-  /// Its environment: a worker's without these variables.
-  [[nodiscard]] Result<std::vector<std::string>> environment_without(const std::set<std::string_view>& names) const;
+  /// Its environment: that of a worker of `program` without these variables.
+  [[nodiscard]] Result<std::vector<std::string>> environment_without(const std::set<std::string_view>& names,
+                                                                     const ProgramSpec& program) const;
+  [[nodiscard]] RankName rank_name(int slot) const {
+    const WorkerPlace& place = prepared.places[static_cast<std::size_t>(slot)];
+    return {prepared.role_of(slot), world_ranks[static_cast<std::size_t>(place.program)].rank_of(place.local_rank)};
+  }
+  /// Of the programs that are served MPI.
+  [[nodiscard]] const RankAssignment& mpi_ranks() const {
+    return world_ranks[static_cast<std::size_t>(
+        prepared.places[static_cast<std::size_t>(prepared.slot_of(prepared.mpi_world, 0))].program)];
+  }
 
   const LaunchSpec& spec;
   process::AgentContext& context;
@@ -43,8 +53,9 @@ struct Job {
   EventsFile events_file;
   boost::asio::io_context& io;
   std::shared_ptr<rendezvous::Rendezvous> rendezvous{};
-  rendezvous::RendezvousListener on_told{};  ///< to be set before rendezvous->join()
-  RankAssignment ranks{};                    ///< of the present round, or the last one
+  rendezvous::RendezvousListener on_told{};   ///< to be set before rendezvous->join()
+  RankAssignment ranks{};                     ///< of the present round, or the last one: of all workers
+  std::vector<RankAssignment> world_ranks{};  ///< the same by program, in its world
 };
 
 }  // namespace ddrun::agent

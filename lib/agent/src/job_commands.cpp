@@ -110,14 +110,19 @@ Result<void> JobCommands::start(std::string_view name, const std::string& comman
                                 HostCommand::OnEnd on_end) {
   std::set<std::string_view> left_out{"RANK", "LOCAL_RANK", "ROLE_RANK", "TORCHELASTIC_ERROR_FILE"};
   for (const auto& variable : variables) left_out.insert(variable.first);
-  auto environment = job_.environment_without(left_out);
+  const bool several = job_.spec.has_several_programs();
+  if (several) {
+    left_out.insert({"WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_WORLD_SIZE",
+                     "MASTER_ADDR", "MASTER_PORT"});
+  }
+  auto environment = job_.environment_without(left_out, several ? ProgramSpec() : job_.spec.first());
   if (!environment) return tl::unexpected(environment.error());
   for (const auto& [variable, value] : variables) environment->push_back(concat(variable, "=", value));
   cgroup_.renew();
   job_.launcher.set_child_cgroup(cgroup_.open_directory());
   say(Level::info, concat("running --", name));
   // As workers: a directory that was removed while ddrun is in it can still be inherited.
-  const char* const directory = job_.spec.chdir ? job_.prepared.directory.c_str() : nullptr;
+  const char* const directory = !several && job_.spec.first().chdir ? job_.prepared.first().directory.c_str() : nullptr;
   auto started = command_.start(job_.label(name), command, directory, std::move(*environment), std::move(on_end));
   if (started && paused_) command_.set_paused(true);
   return started;

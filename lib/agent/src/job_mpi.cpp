@@ -24,11 +24,17 @@ JobMpi::JobMpi(Job& job, OnFailure on_failure, std::function<void(std::string wh
   if (!job.prepared.mpi.libpmix.empty()) pmix_.emplace(job, on_failure_, std::move(on_lost));
 }
 
-Result<pmi::World> make_world(const RankAssignment& ranks) {
+Result<pmi::World> make_world(const Job& job) {
+  const RankAssignment& ranks = job.mpi_ranks();
   pmi::World world;
   world.size = ranks.world_size;
   world.ranks.resize(static_cast<std::size_t>(ranks.local_world_size));
   std::iota(world.ranks.begin(), world.ranks.end(), ranks.base_rank);
+  int appnum = 0;
+  for (const PreparedProgram& program : job.prepared.programs) {
+    if (program.world != job.prepared.mpi_world) continue;
+    world.appnums.insert(world.appnums.end(), static_cast<std::size_t>(program.workers), appnum++);
+  }
   world.nodes = ranks.node_count;
   if (ranks.node_rank == 0) {
     std::array<std::byte, 16> random{};
@@ -41,7 +47,7 @@ Result<pmi::World> make_world(const RankAssignment& ranks) {
 Result<void> JobMpi::begin_round(worker_env::WorkerFacts& facts) {
   if (pmix_) facts.pmix = pmix_->facts();
   if (!job_.prepared.mpi.pmi) return {};
-  auto world = make_world(job_.ranks);
+  auto world = make_world(job_);
   if (!world) return tl::unexpected(world.error());
   if (auto begun = listener_.begin_round(world->ranks, world->size); !begun) return begun;
   server_.emplace(std::move(*world));

@@ -16,7 +16,7 @@
 namespace ddrun::agent {
 
 /// The ranks of this machine in the present round's MPI world. Fails with `unavailable` without random numbers.
-Result<pmi::World> make_world(const RankAssignment& ranks);
+Result<pmi::World> make_world(const Job& job);
 
 /// Serves PMI-1, PMIx or both to the workers of this machine (--mpi): a new world for each round. All is borrowed.
 class JobMpi : public Participant {

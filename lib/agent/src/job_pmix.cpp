@@ -48,7 +48,7 @@ JobPmix::JobPmix(Job& job, OnFailure on_failure, std::function<void(std::string 
 
 void JobPmix::begin(Done done) {
   done_ = std::move(done);
-  auto world = make_world(job_.ranks);
+  auto world = make_world(job_);
   Result<void> ready = world ? Result<void>() : tl::unexpected(world.error());
   if (ready && directory_.empty()) ready = start_helper();
   if (ready) {
@@ -57,7 +57,7 @@ void JobPmix::begin(Done done) {
   }
   if (!ready) return finish(event::SpawnFailed{ready.error().message, exit_code(ready.error().code)});
   step(pmi::pmix_event::Begin{std::move(*world), job_.ranks.node_rank, round_directory_,
-                              is_oversubscribed(job_.ranks.local_world_size)});
+                              is_oversubscribed(job_.prepared.workers())});
 }
 
 Result<void> JobPmix::start_helper() {
@@ -65,7 +65,8 @@ Result<void> JobPmix::start_helper() {
   job_.context.shared->set_mpi_directory(name);
   directory_ = concat("/dev/shm/", name);
   if (auto made = make_directory(directory_); !made) return made;
-  auto environment = job_.environment_without({});
+  auto environment =
+      job_.environment_without({}, job_.prepared.of(job_.prepared.slot_of(job_.prepared.mpi_world, 0)).command);
   if (!environment) return tl::unexpected(environment.error());
   return helper_.start(job_.prepared.mpi.libpmix, directory_, label_, std::move(*environment)).map([this] {
     await_answer();
@@ -91,7 +92,7 @@ void JobPmix::finish(std::optional<event::SpawnFailed> failure) {
 }
 
 worker_env::PmixFacts JobPmix::facts() const {
-  return {variables_, round_directory_, is_oversubscribed(job_.ranks.local_world_size)};
+  return {variables_, round_directory_, is_oversubscribed(job_.prepared.workers())};
 }
 
 void JobPmix::on_worker_exit(int local_rank, bool success) {

@@ -60,30 +60,31 @@ void JobPreload::begin(Done done) {
 }
 
 Result<void> JobPreload::start_server(std::function<void(const Result<void>&)> on_ready) {
-  const LaunchSpec& spec = job_.spec;
+  const PreparedProgram& program = *job_.prepared.preloading();
+  const std::vector<std::string>& modules = program.command.preload;
   auto streams = output_.open_extra_streams(job_.label("preload"), true);
   if (!streams) return tl::unexpected(streams.error());
   std::vector<std::string> names(worker_variables.begin(), worker_variables.end());
-  if (spec.virtual_local_rank) names.insert(names.end(), {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"});
-  auto environment = job_.environment_without({names.begin(), names.end()});
+  if (program.command.virtual_local_rank) names.insert(names.end(), {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"});
+  auto environment = job_.environment_without({names.begin(), names.end()}, program.command);
   if (!environment) return tl::unexpected(environment.error());
   std::vector<char*> entries;
   for (std::string& entry : *environment) entries.push_back(entry.data());
   entries.push_back(nullptr);
-  auto words = worker_env::worker_argv(job_.prepared.command, 0, 0, job_.prepared.python);
+  auto words = worker_env::worker_argv(program.command, 0, 0, program.python);
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
 
   process::SpawnPlan plan;
-  plan.program = job_.prepared.program.c_str();
+  plan.program = program.program.c_str();
   plan.argv = argv.data();
   plan.environment = entries.data();
-  plan.directory = spec.chdir ? job_.prepared.directory.c_str() : nullptr;
+  plan.directory = program.command.chdir ? program.directory.c_str() : nullptr;
   plan.standard_out = streams->out.get();
   plan.standard_err = streams->err.get();
-  say(Level::info, concat("importing ", join(spec.preload, ", "), " (--preload)"));
-  return spawner_.start_server(plan, spec.preload, names, cgroup_.path(),
+  say(Level::info, concat("importing ", join(modules, ", "), " (--preload)"));
+  return spawner_.start_server(plan, modules, names, cgroup_.path(),
                                [this, on_ready = std::move(on_ready)](const Result<void>& imported) {
                                  if (imported) record_import();
                                  output_.async_end_attempt([this, on_ready, imported] {
@@ -96,16 +97,17 @@ Result<void> JobPreload::start_server(std::function<void(const Result<void>&)> o
 void JobPreload::record_import() {
   JobResult& result = job_.record.result();
   const int before = result.preload ? result.preload->imports : 0;
-  result.preload = {job_.spec.preload, spawner_.import_time(), spawner_.import_memory(), before + 1};
-  say(Level::info, concat("imported ", join(job_.spec.preload, ", "), " in ", format_duration(spawner_.import_time()),
-                          ", ", format_size(static_cast<std::uint64_t>(spawner_.import_memory()) * 1024)));
+  const std::vector<std::string>& modules = job_.prepared.preloading()->command.preload;
+  result.preload = {modules, spawner_.import_time(), spawner_.import_memory(), before + 1};
+  say(Level::info, concat("imported ", join(modules, ", "), " in ", format_duration(spawner_.import_time()), ", ",
+                          format_size(static_cast<std::uint64_t>(spawner_.import_memory()) * 1024)));
   Json event = {{"event", "preloaded"}, {"round", job_.ranks.round}, {"host", result.host}};
   event.update(preload_json(*result.preload));
   job_.events_file.write_line(one_line(event));
 }
 
 void JobPreload::fork(std::function<void(const Result<void>&)> on_ready) {
-  spawner_.fork_workers(job_.prepared.local_world_size, !may_restart(), std::move(on_ready));
+  spawner_.fork_workers(job_.prepared.preloading()->workers, !may_restart(), std::move(on_ready));
 }
 
 void JobPreload::on_workers_started() {

@@ -32,7 +32,7 @@ constexpr std::size_t searched_lines = 5000;
 
 JobRecord::JobRecord(const LaunchSpec& spec) : spec_(spec) {
   result_.started = std::chrono::system_clock::now();
-  result_.program = spec_.program.name;
+  result_.program = spec_.first().name;
   result_.max_restarts = spec_.restart.max_restarts;
   result_.timeout = spec_.timeout.value_or(Milliseconds{0});
   result_.is_whole_job = !spec_.rendezvous.several_machines();
@@ -58,7 +58,8 @@ std::string JobRecord::explain_exit(const WorkerEnd& end, const Preparation& pre
       return timer->second.what;
     }
   }
-  return death_reasons_.explain({end.pid, end.status, prepared.directory, end.started, end.use.max_rss_kib});
+  return death_reasons_.explain(
+      {end.pid, end.status, prepared.of(end.slot).directory, end.started, end.use.max_rss_kib});
 }
 
 void JobRecord::explain_kill(WorkerEnd& end, const Preparation& prepared) {
@@ -74,17 +75,17 @@ void JobRecord::read_evidence(Worker& worker, const logs::Output& output) {
   WorkerEnd& end = worker.end;
   if (end.success) return;
   // A stopped worker may have failed before, and be the cause.
-  const std::string error_file = output.error_file(worker.local_rank);
+  const std::string error_file = output.error_file(worker.end.slot);
   if (!error_file.empty()) end.error = read_error_file(error_file);
-  if (end.error) end.error->file_stays = writes_logs();
-  const auto tail = output.stderr_tail(worker.local_rank, searched_lines);
+  if (end.error) end.error->file_stays = !output.run_dir().empty();
+  const auto tail = output.stderr_tail(worker.end.slot, searched_lines);
   const Time stop = stop_begun_at_.value_or(Time::max());
   auto evidence = tail;
   if (end.stopped_by_ddrun) std::erase_if(evidence, [&](const logs::TailLine& line) { return line.at > stop; });
   end.last_words = find_last_words(evidence);
   if (end.last_words || end.error) {
     const Time last_stderr = evidence.empty() ? Time() : evidence.back().at;
-    drop_survived(end, last_stderr, output.last_stdout(worker.local_rank), stop);
+    drop_survived(end, last_stderr, output.last_stdout(end.slot), stop);
   }
   end.lines_since = end.last_words ? output.lines_shown() - end.last_words->shown : 0;
   const std::size_t kept = std::min(tail.size(), stderr_tail_lines);
@@ -95,9 +96,9 @@ void JobRecord::read_evidence(Worker& worker, const logs::Output& output) {
 
 WorkerEnd JobRecord::present_end(const Worker& worker, const logs::Output& output) {
   WorkerEnd end = worker.end;
-  const std::string error_file = output.error_file(worker.local_rank);
+  const std::string error_file = output.error_file(worker.end.slot);
   if (!error_file.empty()) end.error = read_error_file(error_file);
-  const auto tail = output.stderr_tail(worker.local_rank, searched_lines);
+  const auto tail = output.stderr_tail(worker.end.slot, searched_lines);
   end.last_words = find_last_words(tail);
   if (!tail.empty()) end.stderr_tail = {tail.back().text};
   return end;
@@ -107,38 +108,45 @@ std::string JobRecord::describe_hang(const Worker& worker, WorkerGroup& group, l
   output.drain_all();
   output.read_file_tails();
   const WorkerEnd end = present_end(worker, output);
-  if (says_timeout(end)) return concat("rank ", end.rank, " timed out");
+  if (says_timeout(end)) return end.name() + " timed out";
   if (end.last_words && end.last_words->blames_peer) {
     for (const Worker& other : group.workers()) {
-      if (says_timeout(present_end(other, output))) return concat("rank ", other.end.rank, " timed out");
+      if (says_timeout(present_end(other, output))) return other.end.name() + " timed out";
     }
   }
   const auto* const signaled = std::get_if<Signaled>(&end.status);
   const bool aborted = signaled != nullptr && signaled->signal == SIGABRT && !end.error && !end.last_words;
-  return aborted ? concat("rank ", end.rank, " aborted") : std::string();
+  return aborted ? end.name() + " aborted" : std::string();
 }
 
-void JobRecord::find_culprits(inspect::StackPage page, WorkerGroup& group, logs::Output& output) {
+void JobRecord::find_culprits(inspect::StackPage page, const Preparation& prepared, int first_failure,
+                              WorkerGroup& group, logs::Output& output) {
   output.drain_all();
+  std::size_t world = 0;
   for (const Worker& worker : group.workers()) {
-    if (!says_timeout(present_end(worker, output))) continue;
-    std::erase_if(page.ranks, [&](const inspect::RankStacks& rank) { return rank.rank == worker.end.rank; });
+    const bool is_in = prepared.of(worker.end.slot).world == prepared.of(first_failure).world;
+    world += is_in ? 1 : 0;
+    if (is_in && !says_timeout(present_end(worker, output))) continue;
+    std::erase_if(page.ranks, [&](const inspect::RankStacks& rank) {
+      return RankName{rank.role, rank.rank} == worker.end.rank_name();
+    });
   }
   // With several machines it may be a rank of another one.
-  if (!spec_.rendezvous.several_machines()) culprits_ = inspect::find_culprits(page, group.workers().size());
+  if (!spec_.rendezvous.several_machines()) culprits_ = inspect::find_culprits(page, world);
 }
 
 void JobRecord::apply_culprits(AttemptResult& attempt) const {
   if (culprits_.ranks.empty() || !attempt.first_failure) return;
-  const auto culprit = std::find_if(attempt.workers.begin(), attempt.workers.end(),
-                                    [&](const WorkerEnd& worker) { return worker.rank == culprits_.ranks.front(); });
+  const auto culprit = std::find_if(attempt.workers.begin(), attempt.workers.end(), [&](const WorkerEnd& worker) {
+    return worker.rank_name() == culprits_.ranks.front();
+  });
   if (culprit == attempt.workers.end() || !culprit->stopped_by_ddrun) return;
   culprit->why = culprits_.why;
   attempt.cause = static_cast<std::size_t>(culprit - attempt.workers.begin());
   attempt.cause_evidence = {EvidenceKind::stack, *stop_begun_at_};
 }
 
-std::string JobRecord::describe_python(const WorkerEnd& end, const Preparation& prepared) const {
+std::string JobRecord::describe_python(const WorkerEnd& end, const PreparedProgram& prepared) {
   const auto misses_module = [](const std::string& text) { return text.find("No module named ") != std::string::npos; };
   const bool shown = std::any_of(end.stderr_tail.begin(), end.stderr_tail.end(), misses_module) ||
                      (end.error && misses_module(end.error->message));
@@ -148,8 +156,8 @@ std::string JobRecord::describe_python(const WorkerEnd& end, const Preparation& 
                                  ? std::string()
                                  : worker_env::script_runner(prepared.command.name, prepared.directory);
   if (runner.empty()) return text;
-  return concat(text, "; try: ddrun ", count_option(spec_.nproc), runner, " ", shell_quote(prepared.command.name),
-                prepared.command.args.empty() ? "" : " ...");
+  return concat(text, "; try: ddrun ", count_option(prepared.command.nproc), runner, " ",
+                shell_quote(prepared.command.name), prepared.command.args.empty() ? "" : " ...");
 }
 
 void JobRecord::add_attempt(const GroupMachine& machine, WorkerGroup& group, const logs::Output& output,
@@ -169,12 +177,12 @@ void JobRecord::add_attempt(const GroupMachine& machine, WorkerGroup& group, con
       worker.end.ended = std::chrono::system_clock::now();
       worker.end.ran = Clock::now() - worker.started_at;
     }
-    const bool is_first = first && *first == worker.local_rank;
+    const bool is_first = first && *first == worker.end.slot;
     read_evidence(worker, output);
-    worker.end.python = describe_python(worker.end, prepared);
-    worker.end.stderr_was_shown = output.console_shows_stderr(worker.local_rank);
-    worker.end.stdout_log = output.stdout_log(worker.local_rank);
-    worker.end.stderr_log = output.stderr_log(worker.local_rank);
+    worker.end.python = describe_python(worker.end, prepared.of(worker.end.slot));
+    worker.end.stderr_was_shown = output.console_shows_stderr(worker.end.slot);
+    worker.end.stdout_log = output.stdout_log(worker.end.slot);
+    worker.end.stderr_log = output.stderr_log(worker.end.slot);
     if (is_first) attempt.first_failure = attempt.workers.size();
     attempt.workers.push_back(worker.end);
   }
@@ -229,14 +237,13 @@ std::string JobRecord::describe_last_failure() const {
   std::string reason = short_reason(cause);
   if (&cause != &first) {
     const bool held_up = attempt.cause_evidence.kind == EvidenceKind::stack;
-    reason = concat(" (rank ", cause.rank, held_up ? " " : " failed first", held_up || reason.empty() ? "" : ": ",
-                    reason, ")");
+    reason =
+        concat(" (", cause.name(), held_up ? " " : " failed first", held_up || reason.empty() ? "" : ": ", reason, ")");
   } else if (!reason.empty()) {
     reason = ": " + reason;
   }
-  return concat("rank ", first.rank, " (pid ", first.pid, ") ",
-                first.declared ? first.declared->what : describe(first.status), " after ", format_duration(first.ran),
-                reason);
+  return concat(first.name(), " (pid ", first.pid, ") ", first.declared ? first.declared->what : describe(first.status),
+                " after ", format_duration(first.ran), reason);
 }
 
 void JobRecord::announce_restart() {
@@ -261,12 +268,6 @@ void JobRecord::forward_first_error(const Preparation& prepared) const {
   if (auto copied = forward_error_file(cause.error->file, cause.status, std::string(*outer)); !copied) {
     say(Level::warning, copied.error().message);
   }
-}
-
-bool JobRecord::writes_logs() const {
-  const LogSpec& log = spec_.log;
-  return log.dir || log.tee.any() || log.redirects.any() || !log.duplicate_stdout_filters.empty() ||
-         !log.duplicate_stderr_filters.empty();
 }
 
 void JobRecord::set_verdict(const GroupMachine& machine) {
@@ -433,7 +434,7 @@ rendezvous::Stopped JobRecord::stopped_message(bool whole) const {
 }
 
 void JobRecord::update_totals(const logs::Output& output) {
-  if (writes_logs()) result_.log_dir = output.root();
+  if (!output.run_dir().empty()) result_.log_dir = output.root();
   const logs::LossReport losses = output.losses();
   result_.log_bytes_lost = losses.file_bytes;
   if (losses.file_bytes > 0) result_.log_error = losses.first_error;

@@ -46,8 +46,9 @@ class JobRecord {
   /// error files.
   [[nodiscard]] std::string describe_hang(const Worker& worker, WorkerGroup& group, logs::Output& output) const;
   /// `page`: where the others were then. Of those that have not timed out as well, the one that is elsewhere is the
-  /// cause of the attempt.
-  void find_culprits(inspect::StackPage page, WorkerGroup& group, logs::Output& output);
+  /// cause of the attempt. Only ranks of the world of the first failure, by slot.
+  void find_culprits(inspect::StackPage page, const Preparation& prepared, int first_failure, WorkerGroup& group,
+                     logs::Output& output);
 
   /// Corrects the entry of a worker that ended after its attempt was recorded.
   void correct_late_exit(const WorkerEnd& end);
@@ -93,13 +94,12 @@ class JobRecord {
   /// Makes the culprit the cause, if ddrun has stopped it.
   void apply_culprits(AttemptResult& attempt) const;
   void read_evidence(Worker& worker, const logs::Output& output);
-  [[nodiscard]] std::string describe_python(const WorkerEnd& end, const Preparation& prepared) const;
+  [[nodiscard]] static std::string describe_python(const WorkerEnd& end, const PreparedProgram& prepared);
   [[nodiscard]] std::string explain_exit(const WorkerEnd& end, const Preparation& prepared);
   [[nodiscard]] std::string describe_last_failure() const;
   void trim_attempts();
   void forward_first_error(const Preparation& prepared) const;
   [[nodiscard]] JobCause read_cause(const rendezvous::VerdictMessage& verdict, bool runs_coordinator) const;
-  [[nodiscard]] bool writes_logs() const;
 
   const LaunchSpec& spec_;
   JobResult result_;

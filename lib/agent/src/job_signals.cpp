@@ -69,7 +69,7 @@ void JobSignals::pass_on(const process::SignalMessage& message) {
     parts_.output.screen_resized();
     const bool any = message.sender == 0 && parts_.group.input().feeds_terminal();
     for (const Worker& worker : parts_.group.workers()) {
-      if (any && worker.end.rank == parts_.job.spec.stdin_.rank) signaled.insert(worker.end.pid);
+      if (any && parts_.group.reads_stdin(worker)) signaled.insert(worker.end.pid);
     }
   }
   const bool to_all = parts_.job.spec.rendezvous.signals_to_all && (signal == SIGUSR1 || signal == SIGUSR2);
@@ -161,7 +161,7 @@ void JobSignals::stop_background_readers() {
   }
   if (runs) signal_stopped_readers(SIGSTOP);
   if (!stopped_readers_.empty() && !had_stopped) {
-    say(Level::notice, concat("rank ", parts_.job.spec.stdin_.rank,
+    say(Level::notice, concat(RankName{parts_.job.prepared.role_of(0), parts_.job.spec.stdin_.rank}.text(),
                               " is stopped: it reads from the terminal, which another job of the shell has; in the ",
                               "foreground ('fg') it goes on"));
   }

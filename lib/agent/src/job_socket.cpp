@@ -49,18 +49,27 @@ std::optional<sockaddr_un> socket_address(const std::string& path) {
   return address;
 }
 
-/// "0-3,7"
-Result<std::vector<std::pair<int, int>>> parse_ranks(std::string_view text) {
+/// "0-3,trainer:7,router"
+Result<std::vector<JobRequest::Ranks>> parse_ranks(std::string_view text) {
   constexpr int highest = std::numeric_limits<int>::max();
-  std::vector<std::pair<int, int>> ranges;
+  std::vector<JobRequest::Ranks> all;
   for (const std::string& part : split(text, ',')) {
-    const std::size_t dash = part.find('-');
-    const auto first = parse_integer(part.substr(0, dash), 0, highest);
-    const auto last = dash == std::string::npos ? first : parse_integer(part.substr(dash + 1), 0, highest);
-    if (!first || !last || *first > *last) return fail(Errc::invalid_argument, "\"ranks\" is no list such as 0-3,7");
-    ranges.emplace_back(static_cast<int>(*first), static_cast<int>(*last));
+    const std::size_t colon = part.find(':');
+    const bool is_role = colon == std::string::npos && part.find_first_not_of("0123456789-") != std::string::npos;
+    JobRequest::Ranks& ranks = all.emplace_back();
+    if (is_role || colon != std::string::npos) ranks.role = part.substr(0, colon);
+    if (is_role) continue;
+    const std::string range = part.substr(colon == std::string::npos ? 0 : colon + 1);
+    const std::size_t dash = range.find('-');
+    const auto first = parse_integer(range.substr(0, dash), 0, highest);
+    const auto last = dash == std::string::npos ? first : parse_integer(range.substr(dash + 1), 0, highest);
+    if (!first || !last || *first > *last) {
+      return fail(Errc::invalid_argument, "\"ranks\" is no list such as 0-3,trainer:7,router");
+    }
+    ranks.first = static_cast<int>(*first);
+    ranks.last = static_cast<int>(*last);
   }
-  return ranges;
+  return all;
 }
 
 bool is_trusted(int connection) {
@@ -150,9 +159,10 @@ Result<JobRequest> JobRequest::parse(std::string_view line) {
   return request;
 }
 
-bool JobRequest::includes(int rank) const {
-  return ranks.empty() || std::any_of(ranks.begin(), ranks.end(),
-                                      [&](const auto& range) { return range.first <= rank && rank <= range.second; });
+bool JobRequest::includes(const RankName& rank) const {
+  return ranks.empty() || std::ranges::any_of(ranks, [&](const Ranks& some) {
+           return (some.role.empty() || some.role == rank.role) && some.first <= rank.rank && rank.rank <= some.last;
+         });
 }
 
 std::string reply_line(const json& reply) { return reply.dump(-1, ' ', false, json::error_handler_t::replace); }

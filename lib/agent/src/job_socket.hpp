@@ -5,6 +5,7 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <cstddef>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <set>
@@ -16,20 +17,26 @@
 #include "ddrun/base/alarm.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
+#include "ddrun/base/text.hpp"
 
 namespace ddrun::agent {
 
 /// A request to a running job, one JSON object in a line, the only one of its connection: {"question":"job"}, or
-/// {"question":"stacks","ranks":"0-3,7","format":"json"}, where "ranks" and "format" may be absent.
+/// {"question":"stacks","ranks":"0-3,trainer:7,router","format":"json"}, where "ranks" and "format" may be absent.
 struct JobRequest {
   enum class Question { job, stacks };
   Question question = Question::job;
-  std::vector<std::pair<int, int>> ranks;  ///< first and last of each range; empty: all
+  struct Ranks {
+    std::string role;  ///< empty: any
+    int first = 0;
+    int last = std::numeric_limits<int>::max();
+  };
+  std::vector<Ranks> ranks;  ///< empty: all
   bool as_json = false;
 
   /// Fails with `invalid_argument`.
   [[nodiscard]] static Result<JobRequest> parse(std::string_view line);
-  [[nodiscard]] bool includes(int rank) const;
+  [[nodiscard]] bool includes(const RankName& rank) const;
 };
 
 /// A reply as one line without its newline; invalid UTF-8 is replaced.

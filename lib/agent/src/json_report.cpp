@@ -48,7 +48,8 @@ const char* name(EvidenceKind kind) {
 Json attempt_cause_json(const AttemptResult& attempt) {
   if (!attempt.cause) return nullptr;
   const WorkerEnd& worker = attempt.workers.at(*attempt.cause);
-  return {{"rank", worker.rank},
+  return {{"role", text_or_null(worker.role)},
+          {"rank", worker.rank},
           {"evidence", name(attempt.cause_evidence.kind)},
           {"time", utc(attempt.cause_evidence.at)},
           {"reason", text_or_null(short_reason(worker))}};
@@ -60,8 +61,13 @@ Json attempt_json(const AttemptResult& attempt, const JobResult& result, const O
   Json json;
   json["attempt"] = attempt.attempt;
   json["ran_s"] = seconds(attempt.ran);
+  json["first_failed_role"] = nullptr;
   json["first_failed_rank"] = nullptr;
-  if (attempt.first_failure) json["first_failed_rank"] = attempt.workers.at(*attempt.first_failure).rank;
+  if (attempt.first_failure) {
+    const WorkerEnd& first = attempt.workers.at(*attempt.first_failure);
+    json["first_failed_role"] = text_or_null(first.role);
+    json["first_failed_rank"] = first.rank;
+  }
   json["cause"] = attempt_cause_json(attempt);
   Json workers = Json::array();
   for (const WorkerEnd& worker : attempt.workers) {
@@ -73,8 +79,11 @@ Json attempt_json(const AttemptResult& attempt, const JobResult& result, const O
   for (auto node = begin; node != end; ++node) {
     if (node->second->node_rank != attempt.node_rank) add_other_node(workers, *node->second);
   }
-  const auto rank = [](const Json& worker) { return worker.value("rank", -1); };
-  std::stable_sort(workers.begin(), workers.end(), [&](const Json& a, const Json& b) { return rank(a) < rank(b); });
+  // Program by program, if there are several, which have one machine.
+  if (result.programs.size() < 2) {
+    const auto rank = [](const Json& worker) { return worker.value("rank", -1); };
+    std::stable_sort(workers.begin(), workers.end(), [&](const Json& a, const Json& b) { return rank(a) < rank(b); });
+  }
   json["workers"] = std::move(workers);
   return json;
 }
@@ -124,6 +133,10 @@ std::string json_report(const JobResult& result) {
   json["run_id"] = result.run_id;
   json["host"] = result.host;
   json["program"] = result.program;
+  json["programs"] = Json::array();
+  for (const auto& [role, program, workers, world] : result.programs) {
+    json["programs"].push_back({{"role", role}, {"program", program}, {"workers", workers}, {"world", world}});
+  }
   json["log_dir"] = text_or_null(result.log_dir);
   json["world_size"] = result.world_size;
   json["node_count"] = result.node_count;

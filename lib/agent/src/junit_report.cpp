@@ -61,8 +61,7 @@ std::string failure_text(const Json& worker) {
 
 bool failed_itself(const Json& worker, const Json* cause) {
   if (worker.value("success", false)) return false;
-  return !worker.value("stopped_by_ddrun", false) ||
-         (cause != nullptr && cause->value("rank", -1) == worker.value("rank", -2));
+  return !worker.value("stopped_by_ddrun", false) || (cause != nullptr && rank_name(*cause) == rank_name(worker));
 }
 
 }  // namespace
@@ -81,7 +80,7 @@ std::string junit_report(const std::string& json) {
   std::string cases;
   for (const Json& worker : attempts.empty() ? Json::array() : attempts.back()["workers"]) {
     ++tests;
-    cases += concat(head, attribute("name", concat("rank ", worker.value("rank", -1))), time_of(worker), ">\n");
+    cases += concat(head, attribute("name", rank_name(worker).text()), time_of(worker), ">\n");
     if (failed_itself(worker, cause)) {
       ++failures;
       std::string reason = reason_of(worker);

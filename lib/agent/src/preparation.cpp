@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <tuple>
 
 #include "ddrun/agent/events_file.hpp"
 #include "ddrun/agent/report.hpp"
@@ -34,23 +35,23 @@ std::string full_host_name() {
 }
 
 /// The workers' directory, absolute; paths on the command line are relative to it, as with `env --chdir`.
-Result<std::string> working_directory(const LaunchSpec& spec) {
+Result<std::string> working_directory(const ProgramSpec& program) {
   char current[4096] = "";
-  const bool needed = !spec.chdir || !spec.chdir->starts_with('/');
+  const bool needed = !program.chdir || !program.chdir->starts_with('/');
   if (::getcwd(current, sizeof current) == nullptr && needed) {
     return fail_errno(Errc::unavailable, "the current directory cannot be read (was it removed?)", errno);
   }
-  if (!spec.chdir) return std::string(current);
-  const std::string wanted = spec.chdir->starts_with('/') ? *spec.chdir : concat(current, "/", *spec.chdir);
+  if (!program.chdir) return std::string(current);
+  const std::string wanted = program.chdir->starts_with('/') ? *program.chdir : concat(current, "/", *program.chdir);
   struct stat info {};
   if (::stat(wanted.c_str(), &info) != 0) {
-    return fail_errno(Errc::invalid_argument, concat("--chdir=", *spec.chdir), errno);
+    return fail_errno(Errc::invalid_argument, concat("--chdir=", *program.chdir), errno);
   }
   if (!S_ISDIR(info.st_mode)) {
-    return fail(Errc::invalid_argument, concat("--chdir=", *spec.chdir, ": not a directory"));
+    return fail(Errc::invalid_argument, concat("--chdir=", *program.chdir, ": not a directory"));
   }
   if (::access(wanted.c_str(), X_OK) != 0) {
-    return fail_errno(Errc::invalid_argument, concat("--chdir=", *spec.chdir), errno);
+    return fail_errno(Errc::invalid_argument, concat("--chdir=", *program.chdir), errno);
   }
   char* real = ::realpath(wanted.c_str(), nullptr);
   std::string path = real != nullptr ? real : wanted;
@@ -61,8 +62,8 @@ Result<std::string> working_directory(const LaunchSpec& spec) {
 /// The variables for finding the program, with --env applied, as with env(1).
 class SearchEnvironment {
  public:
-  SearchEnvironment(const LaunchSpec& spec, const Environment& parent) {
-    for (const auto& [name, value] : spec.env) {
+  SearchEnvironment(const ProgramSpec& program, const Environment& parent) {
+    for (const auto& [name, value] : program.env) {
       if (name == "PATH" || name == "VIRTUAL_ENV" || name == "PYTHON_EXEC")
         overrides_.push_back(concat(name, "=", value));
     }
@@ -80,10 +81,10 @@ class SearchEnvironment {
   Environment environment_;
 };
 
-Result<void> resolve_program(const LaunchSpec& spec, Preparation& prepared) {
-  const SearchEnvironment search(spec, prepared.parent);
+Result<void> resolve_program(const LaunchSpec& spec, const Environment& parent, PreparedProgram& prepared) {
+  ProgramSpec& command = prepared.command;
+  const SearchEnvironment search(command, parent);
   const std::string path(search.environment().find("PATH").value_or(worker_env::default_path));
-  ProgramSpec& command = prepared.command = spec.program;
   if (command.kind == ProgramKind::executable) {
     auto found = worker_env::find_program(command.name, path, prepared.directory);
     if (found) {
@@ -109,12 +110,12 @@ Result<void> resolve_program(const LaunchSpec& spec, Preparation& prepared) {
 }
 
 /// With --dry-run a program may be missing: it may exist by the time of the job.
-Result<void> resolve_or_assume_program(const LaunchSpec& spec, Preparation& prepared) {
-  auto found = resolve_program(spec, prepared);
+Result<void> resolve_or_assume_program(const LaunchSpec& spec, const Environment& parent, PreparedProgram& prepared) {
+  auto found = resolve_program(spec, parent, prepared);
   if (found || !spec.dry_run) return found;
   say(Level::warning, found.error().message);
   const bool by_python = prepared.command.kind != ProgramKind::executable;
-  if (prepared.program.empty()) prepared.program = by_python ? "python3" : spec.program.name;
+  if (prepared.program.empty()) prepared.program = by_python ? "python3" : prepared.command.name;
   if (by_python) prepared.python = prepared.program;
   return {};
 }
@@ -131,8 +132,8 @@ void note_small_shm(const LaunchSpec& spec, int workers) {
 }
 
 /// The Python file that the workers run, also as `python train.py` and `-m mpi4py train.py`; else the program's path.
-std::string script_of(const Preparation& prepared) {
-  const auto& [kind, name, args, no_python] = prepared.command;
+std::string script_of(const PreparedProgram& prepared) {
+  const auto& [kind, name, args] = std::tie(prepared.command.kind, prepared.command.name, prepared.command.args);
   const bool by_name = kind == ProgramKind::executable ? name.find("python", name.rfind('/') + 1) != std::string::npos
                                                        : kind == ProgramKind::python_module && name == "mpi4py";
   const auto script = std::find_if(args.begin(), args.end(), [](const auto& word) { return word.ends_with(".py"); });
@@ -142,13 +143,13 @@ std::string script_of(const Preparation& prepared) {
 }
 
 /// The program's Open MPI, and OpenPMIx's library: --mpi-lib, or where that has it.
-Result<worker_env::MpiLibraries> find_open_mpi(const LaunchSpec& spec, const Preparation& prepared,
-                                               const std::string& program) {
+Result<worker_env::MpiLibraries> find_open_mpi(const LaunchSpec& spec, const Environment& parent,
+                                               const PreparedProgram& prepared, const std::string& program) {
   std::vector<std::string> given;
-  for (const auto& [name, value] : spec.env) given.push_back(concat(name, "=", value));
+  for (const auto& [name, value] : prepared.command.env) given.push_back(concat(name, "=", value));
   std::vector<const char*> entries;
   for (const std::string& entry : given) entries.push_back(entry.c_str());
-  for (const char* entry : prepared.parent.entries()) entries.push_back(entry);
+  for (const char* entry : parent.entries()) entries.push_back(entry);
   entries.push_back(nullptr);
   const bool is_python = !prepared.python.empty() || script_of(prepared) != prepared.program;
   const std::string prefix = is_python ? std::filesystem::path(program).parent_path().parent_path() : "";
@@ -159,18 +160,24 @@ Result<worker_env::MpiLibraries> find_open_mpi(const LaunchSpec& spec, const Pre
   return fail_errno(Errc::invalid_argument, concat("--mpi-lib=", *spec.mpi_lib), errno);
 }
 
+int workers_of(const Preparation& all) {
+  int workers = 0;
+  for (const PreparedProgram& program : all.programs) workers += program.workers;
+  return workers;
+}
+
 /// What is served to MPI programs. Without an MPI launcher each worker of such a program is rank 0 of 1: a wrong result
 /// without an error.
-Result<MpiServing> choose_mpi(const LaunchSpec& spec, const Preparation& prepared) {
-  const bool asked = spec.mpi != Mpi::automatic && spec.mpi != Mpi::none;
+Result<MpiServing> choose_mpi(const LaunchSpec& spec, const Preparation& all, const PreparedProgram& prepared) {
+  const Mpi mpi = prepared.command.mpi;
+  const bool asked = mpi != Mpi::automatic && mpi != Mpi::none;
   if (asked && spec.keep_scheduler_env) {
     return fail(Errc::invalid_argument,
                 "--mpi and --keep-scheduler-env, whose ranks are another launcher's, cannot both be given");
   }
-  const bool several = prepared.local_world_size > 1 || spec.rendezvous.several_machines();
-  if (spec.mpi == Mpi::none || (!asked && !several)) return MpiServing{};
-  if (spec.keep_scheduler_env && (prepared.parent.find("PMI_RANK") || prepared.parent.find("PMIX_RANK")))
-    return MpiServing{};
+  const bool several = workers_of(all) > 1 || spec.rendezvous.several_machines();
+  if (mpi == Mpi::none || (!asked && !several)) return MpiServing{};
+  if (spec.keep_scheduler_env && (all.parent.find("PMI_RANK") || all.parent.find("PMIX_RANK"))) return MpiServing{};
   const std::string program =
       prepared.program.starts_with('/') ? prepared.program : concat(prepared.directory, "/", prepared.program);
   const std::string library = worker_env::linked_mpi(program);
@@ -178,12 +185,12 @@ Result<MpiServing> choose_mpi(const LaunchSpec& spec, const Preparation& prepare
   const bool is_mpich = library.ends_with(".12"), is_open_mpi = library.ends_with(".40");
   const bool is_chosen = !asked && !spec.keep_scheduler_env;
   MpiServing serving;
-  serving.pmi = spec.mpi == Mpi::pmi || (spec.mpi == Mpi::both && !is_open_mpi) || (is_chosen && is_mpich);
-  if (spec.mpi == Mpi::pmix || (spec.mpi == Mpi::both && !is_mpich) || (is_chosen && is_open_mpi)) {
-    auto found = find_open_mpi(spec, prepared, program);
+  serving.pmi = mpi == Mpi::pmi || (mpi == Mpi::both && !is_open_mpi) || (is_chosen && is_mpich);
+  if (mpi == Mpi::pmix || (mpi == Mpi::both && !is_mpich) || (is_chosen && is_open_mpi)) {
+    auto found = find_open_mpi(spec, all.parent, prepared, program);
     if (!found) return tl::unexpected(found.error());
     const bool is_too_old = worker_env::is_before_4_1(found->mpi);
-    if (found->pmix.empty() && (spec.mpi == Mpi::pmix || (is_open_mpi && !is_too_old))) {
+    if (found->pmix.empty() && (mpi == Mpi::pmix || (is_open_mpi && !is_too_old))) {
       return fail(Errc::unavailable,
                   "Open MPI finds its world by libpmix.so.2, and this machine has none: install the package libpmix2 "
                   "(libpmix2t64, pmix), or give --mpi-lib=FILE; with --mpi=none each worker is a separate world");
@@ -194,7 +201,7 @@ Result<MpiServing> choose_mpi(const LaunchSpec& spec, const Preparation& prepare
   const std::string script = script_of(prepared);
   if (!library.empty()) {
     say(Level::warning,
-        concat(spec.program.name, " is an MPI program (it needs ", library,
+        concat(prepared.command.name, " is an MPI program (it needs ", library,
                "), and ddrun does not serve MPI: each worker will be rank 0 of 1; start it with mpirun or srun"));
   } else if (worker_env::imports_mpi4py(script, prepared.directory)) {
     say(Level::warning, concat(script, " imports mpi4py, and MPI is off: each worker will be rank 0 of 1; give --mpi"));
@@ -237,6 +244,97 @@ std::optional<IpAddress> source_address_to(const SocketAddress& peer) {
   return local ? IpAddress::of(local->storage) : std::nullopt;
 }
 
+Result<void> prepare_program(const LaunchSpec& spec, const ProgramSpec& program, Preparation& all) {
+  PreparedProgram& prepared = all.programs.emplace_back();
+  prepared.command = program;
+  auto directory = working_directory(program);
+  if (!directory) return tl::unexpected(directory.error());
+  prepared.directory = std::move(*directory);
+  if (auto found = resolve_or_assume_program(spec, all.parent, prepared); !found) return found;
+  if (program.preload.empty() || prepared.command.kind != ProgramKind::executable) return {};
+  return fail(Errc::invalid_argument,
+              concat("--preload=", join(program.preload, ","), ": ", program.name, " is not a Python program"));
+}
+
+/// Adds what is served to one of the programs. One world of MPI is served.
+Result<void> serve_mpi(const PreparedProgram& program, MpiServing serving, Preparation& all) {
+  MpiServing& served = all.mpi;
+  const bool is_second = served.is_on() && serving.is_on();
+  if (is_second && all.mpi_world != program.world) {
+    return fail(Errc::invalid_argument,
+                concat("two worlds of MPI in one job: that of ", program.command.role,
+                       " and another; give one --world=NAME to all MPI programs, or --mpi=none"));
+  }
+  const auto has_one = [](const MpiServing& one, const MpiServing& other) {
+    return one.pmi && one.libpmix.empty() && !other.pmi;
+  };
+  if (is_second && (has_one(served, serving) || has_one(serving, served))) {
+    return fail(Errc::invalid_argument, concat("the world of ", program.command.role,
+                                               " would have programs of MPICH and of Open MPI, which "
+                                               "cannot meet; give each --world=NAME and all but one --mpi=none"));
+  }
+  if (serving.is_on()) all.mpi_world = program.world;
+  served.pmi = served.pmi || serving.pmi;
+  if (served.libpmix.empty()) served.libpmix = std::move(serving.libpmix);
+  return {};
+}
+
+/// Counts the workers, and puts each program into its world and each worker into its place.
+Result<void> place_workers(const LaunchSpec& spec, Preparation& prepared) {
+  for (PreparedProgram& program : prepared.programs) {
+    auto count = topology::resolve_nproc(program.command.nproc);
+    if (!count) return tl::unexpected(count.error());
+    program.workers = *count;
+  }
+  std::vector<std::string> names;  // of worlds
+  std::vector<int> sizes;
+  for (PreparedProgram& program : prepared.programs) {
+    auto serving = choose_mpi(spec, prepared, program);
+    if (!serving) return tl::unexpected(serving.error());
+    const bool in_mpi = program.command.world.empty() && serving->is_on();
+    const std::string name = in_mpi ? "mpi" : program.command.world;
+    const auto known = name.empty() ? names.end() : std::find(names.begin(), names.end(), name);
+    program.world = static_cast<int>(known - names.begin());
+    if (known == names.end()) {
+      names.push_back(name);
+      sizes.push_back(0);
+    }
+    int& size = sizes[static_cast<std::size_t>(program.world)];
+    program.first_slot = prepared.workers();
+    program.first_local_rank = size;
+    const int index = static_cast<int>(&program - prepared.programs.data());
+    for (int i = 0; i < program.workers; ++i) prepared.places.push_back({index, size++});
+    if (auto served = serve_mpi(program, std::move(*serving), prepared); !served) return served;
+  }
+  prepared.worlds = static_cast<int>(names.size());
+  for (const PreparedProgram& program : prepared.programs) {
+    if (program.world != prepared.mpi_world || program.command.mpi != Mpi::none) continue;
+    return fail(Errc::invalid_argument, concat(program.command.role, " has --mpi=none, and its world ",
+                                               program.command.world, " is one of MPI; give it another --world"));
+  }
+  return {};
+}
+
+/// Divides the CPUs among the workers of all programs that ask for it, cores and NUMA nodes each for themselves.
+Result<void> bind_workers(const LaunchSpec& spec, Preparation& prepared) {
+  const auto asks = [](const ProgramSpec& program) { return program.bind != BindMode::none; };
+  if (!spec.report_bindings && std::ranges::none_of(spec.programs, asks)) return {};
+  auto allowed = topology::allowed_cpus();
+  if (!allowed) return tl::unexpected(allowed.error());
+  prepared.cpus = topology::read_cpu_layout(*allowed);
+  for (const BindMode mode : {BindMode::cores, BindMode::numa}) {
+    std::vector<std::size_t> slots;
+    for (std::size_t slot = 0; slot < prepared.places.size(); ++slot) {
+      if (prepared.of(static_cast<int>(slot)).command.bind == mode) slots.push_back(slot);
+    }
+    const auto plan = topology::plan_bindings(mode, static_cast<int>(slots.size()), prepared.cpus);
+    for (const std::string& warning : plan.warnings) say(Level::warning, warning);
+    if (!plan.cpus.empty()) prepared.binding.cpus.resize(prepared.places.size());
+    for (std::size_t i = 0; i < plan.cpus.size(); ++i) prepared.binding.cpus[slots[i]] = plan.cpus[i];
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environment) {
@@ -244,14 +342,8 @@ Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environme
   prepared.parent = Environment(environment);
   prepared.full_host = full_host_name();
   prepared.hostname = short_host_name(prepared.full_host);
-  auto directory = working_directory(spec);
-  if (!directory) return tl::unexpected(directory.error());
-  prepared.directory = *directory;
-  if (auto found = resolve_or_assume_program(spec, prepared); !found) return tl::unexpected(found.error());
-
-  if (!spec.preload.empty() && prepared.command.kind == ProgramKind::executable) {
-    return fail(Errc::invalid_argument,
-                concat("--preload=", join(spec.preload, ","), ": ", spec.program.name, " is not a Python program"));
+  for (const ProgramSpec& program : spec.programs) {
+    if (auto added = prepare_program(spec, program, prepared); !added) return tl::unexpected(added.error());
   }
   if (const std::string& interface = spec.rendezvous.interface; !interface.empty()) {
     if (auto there = check_interface(interface); !there) return tl::unexpected(there.error());
@@ -262,27 +354,55 @@ Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environme
   if (spec.report_file) {
     if (auto writable = check_report_file(*spec.report_file); !writable) return tl::unexpected(writable.error());
   }
-  auto count = topology::resolve_nproc(spec.nproc);
-  if (!count) return tl::unexpected(count.error());
-  prepared.local_world_size = *count;
-  auto mpi = choose_mpi(spec, prepared);
-  if (!mpi) return tl::unexpected(mpi.error());
-  prepared.mpi = std::move(*mpi);
-  note_small_shm(spec, prepared.local_world_size);
+  if (auto placed = place_workers(spec, prepared); !placed) return tl::unexpected(placed.error());
+  note_small_shm(spec, prepared.workers());
 
-  if (spec.bind != BindMode::none || spec.report_bindings) {
-    auto allowed = topology::allowed_cpus();
-    if (!allowed) return tl::unexpected(allowed.error());
-    prepared.cpus = topology::read_cpu_layout(*allowed);
-    prepared.binding = topology::plan_bindings(spec.bind, prepared.local_world_size, prepared.cpus);
-    for (const auto& warning : prepared.binding.warnings) say(Level::warning, warning);
-  }
-  if (spec.stdin_.kind == StdinSpec::Kind::rank && spec.stdin_.rank >= prepared.local_world_size) {
+  if (auto bound = bind_workers(spec, prepared); !bound) return tl::unexpected(bound.error());
+  if (spec.stdin_.kind == StdinSpec::Kind::rank && spec.stdin_.rank >= prepared.first().workers) {
     return fail(Errc::invalid_argument,
                 concat("--stdin=", spec.stdin_.rank, ": there is no such rank; ranks go from 0 to ",
-                       prepared.local_world_size - 1));
+                       prepared.first().workers - 1));
   }
   return prepared;
+}
+
+int Preparation::slot_of(int world, int local_rank) const {
+  for (const PreparedProgram& program : programs) {
+    const int index = local_rank - program.first_local_rank;
+    if (program.world == world && index >= 0 && index < program.workers) return program.first_slot + index;
+  }
+  return -1;
+}
+
+std::vector<std::string> Preparation::bindings() const {
+  std::vector<std::string> names;
+  for (std::size_t slot = 0; slot < places.size(); ++slot) {
+    names.push_back(RankName{role_of(static_cast<int>(slot)), places[slot].local_rank}.text());
+  }
+  return topology::describe_bindings(binding, names, cpus);
+}
+
+const PreparedProgram* Preparation::preloading() const {
+  const auto found = std::ranges::find_if(programs, [](const auto& one) { return !one.command.preload.empty(); });
+  return found == programs.end() ? nullptr : &*found;
+}
+
+std::vector<RankAssignment> ranks_by_program(const Preparation& prepared, const RankAssignment& node,
+                                             const std::vector<int>& ports) {
+  if (prepared.programs.size() == 1) return {node};
+  std::vector<int> sizes(static_cast<std::size_t>(prepared.worlds));
+  for (const PreparedProgram& program : prepared.programs)
+    sizes[static_cast<std::size_t>(program.world)] += program.workers;
+  std::vector<RankAssignment> all;
+  for (const PreparedProgram& program : prepared.programs) {
+    const auto world = static_cast<std::size_t>(program.world);
+    RankAssignment& ranks = all.emplace_back(node);
+    ranks.world_size = ranks.local_world_size = sizes[world];
+    ranks.role_world_size = program.workers;
+    ranks.role_first_local_rank = program.first_local_rank;
+    ranks.master_port = ports[world];
+  }
+  return all;
 }
 
 std::vector<std::pair<std::string, std::string>> interface_variables(const LaunchSpec& spec,

@@ -24,21 +24,51 @@ struct MpiServing {
   }
 };
 
-/// What is resolved and checked before a process is started.
-struct Preparation {
-  int local_world_size = 1;
-  std::string full_host;      ///< as the kernel has it
-  std::string hostname;       ///< short; the coordinator may know a longer label
-  std::string directory;      ///< of the workers, absolute
+/// One of the job's programs.
+struct PreparedProgram {
   ProgramSpec command;        ///< as given, with the kind of the file found
+  int workers = 1;            ///< of this machine
+  int first_slot = 0;         ///< of these
+  int world = 0;              ///< number of its world; the programs of one share ranks and store
+  int first_local_rank = 0;   ///< in its world
+  std::string directory;      ///< of the workers, absolute
   std::string program;        ///< the executable: the program or a Python
   std::string python;         ///< empty for an executable
   std::string python_reason;  ///< the rule by which it was chosen
+};
+
+/// What is resolved and checked before a process is started.
+struct Preparation {
+  std::vector<PreparedProgram> programs;
+  std::vector<WorkerPlace> places;  ///< by slot
+  std::string full_host;            ///< as the kernel has it
+  std::string hostname;             ///< short; the coordinator may know a longer label
+  int worlds = 1;
   MpiServing mpi;
+  int mpi_world = -1;  ///< whose programs are served, if MPI is on
   Environment parent;
   topology::CpuLayout cpus;       ///< only with --bind or --report-bindings
-  topology::BindingPlan binding;  ///< .cpus is empty without --bind
+  topology::BindingPlan binding;  ///< .cpus, by slot, is empty without --bind
+
+  [[nodiscard]] const PreparedProgram& first() const { return programs.front(); }
+  [[nodiscard]] const PreparedProgram& of(int slot) const {
+    return programs[static_cast<std::size_t>(places[static_cast<std::size_t>(slot)].program)];
+  }
+  [[nodiscard]] int workers() const { return static_cast<int>(places.size()); }
+  /// Part of the worker's name; empty in a job of one program.
+  [[nodiscard]] std::string role_of(int slot) const { return programs.size() > 1 ? of(slot).command.role : ""; }
+  /// The slot of a worker in a world.
+  [[nodiscard]] int slot_of(int world, int local_rank) const;
+  /// --report-bindings: a line for each worker, by slot, with ranks as on the machine of rank 0.
+  [[nodiscard]] std::vector<std::string> bindings() const;
+  /// The program whose workers are forks of a server; null without --preload.
+  [[nodiscard]] const PreparedProgram* preloading() const;
 };
+
+/// The ranks of each program in its world. `node`: those of all workers of this machine; `ports`: of the worlds'
+/// stores.
+[[nodiscard]] std::vector<RankAssignment> ranks_by_program(const Preparation& prepared, const RankAssignment& node,
+                                                           const std::vector<int>& ports);
 
 /// Fails with an error that the user can correct, such as a missing program or directory. Blocks on files only.
 [[nodiscard]] Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environment);

@@ -12,6 +12,8 @@ namespace ddrun::agent {
 [[nodiscard]] const Json* failed_worker(const Json& attempt);
 /// The worker whose failure ended the job; null if there is none.
 [[nodiscard]] const Json* cause_of(const Json& report);
+/// Of a worker: "rank 3", "trainer rank 3".
+[[nodiscard]] RankName rank_name(const Json& worker);
 /// "rank 3 exited with code 1"
 [[nodiscard]] std::string describe_end(const Json& worker);
 /// The end of the job in one sentence.

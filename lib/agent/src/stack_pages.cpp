@@ -34,7 +34,7 @@ StackPages::StackPages(Job& job, WorkerGroup& group, logs::Output& output, std::
 StackPages::Targets StackPages::targets() const {
   Targets targets;
   for (const Worker& worker : group_.workers()) {
-    if (worker.end.pid != 0) targets.push_back({worker.end.rank, worker.child ? worker.end.pid : 0});
+    if (worker.end.pid != 0) targets.push_back({worker.end.rank_name(), worker.child ? worker.end.pid : 0});
   }
   return targets;
 }
@@ -52,7 +52,7 @@ void StackPages::async_show(const std::string& why, Milliseconds limit,
   const bool has_logs = !output_.run_dir().empty();
   const std::string prefix = has_logs ? output_.attempt_dir() + "/stacks-"
                                       : concat(variable("TMPDIR").value_or("/tmp"), "/ddrun-stacks-", tag_, "-");
-  inspect::StackReader::Request request{why, targets(), prefix, Format::text, job_.prepared.directory};
+  inspect::StackReader::Request request{why, targets(), prefix, Format::text, job_.prepared.first().directory};
   reader_.async_read(std::move(request), [this, number = ++number_](const auto& answer) {
     say(Level::notice, concat(answer.text, "  all threads: ", answer.file.empty() ? answer.file_error : answer.file));
     if (!answer.file.empty()) job_.record.result().stack_files.push_back(answer.file);
@@ -75,27 +75,31 @@ void StackPages::open_socket_later() {
 }
 
 void StackPages::answer(const JobRequest& request, const JobSocket::Reply& reply) {
+  std::vector<RankName> names;
   std::vector<int> ranks;
   Targets asked;
   for (const auto& target : targets()) {
-    if (target.pid != 0) ranks.push_back(target.rank);
-    if (request.includes(target.rank)) asked.push_back(target);
+    if (target.pid != 0) {
+      names.push_back(target.name);
+      ranks.push_back(target.name.rank);
+    }
+    if (request.includes(target.name)) asked.push_back(target);
   }
   if (request.question == JobRequest::Question::job) {
     const auto age = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - job_.record.started_at());
     return reply(reply_line({{"tag", tag_},
                              {"pid", job_.context.shared->started_pid.load()},
                              {"run_id", job_.rendezvous->run_id()},
-                             {"program", job_.spec.program.name},
+                             {"program", job_.spec.first().name},
                              {"ranks", ranks},
                              {"started", ::time(nullptr) - age.count()}}));
   }
   if (ranks.empty()) return reply(error_reply("no worker of this job runs on this machine at present; ask again"));
   if (asked.empty()) {
-    return reply(error_reply(concat("no such rank runs on this machine; give some of ", name_ranks(ranks))));
+    return reply(error_reply(concat("no such rank runs on this machine; give some of ", name_workers(names))));
   }
   const auto format = request.as_json ? Format::json : Format::text;
-  reader_.async_read({"", std::move(asked), "", format, job_.prepared.directory},
+  reader_.async_read({"", std::move(asked), "", format, job_.prepared.first().directory},
                      [this, as_json = request.as_json, reply](const auto& read) {
                        on_answer_();
                        reply(as_json ? concat(R"({"stacks":)", read.text, "}") : reply_line({{"text", read.text}}));

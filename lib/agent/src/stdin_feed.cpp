@@ -45,7 +45,7 @@ StdinFeed::StdinFeed(boost::asio::any_io_executor executor)
   seekable_ = ::fstat(STDIN_FILENO, &info) == 0 && S_ISREG(info.st_mode);
 }
 
-Result<UniqueFd> StdinFeed::open(int rank) {
+Result<UniqueFd> StdinFeed::open(const RankName& rank) {
   if (seekable_) {
     const off_t offset = ::lseek(STDIN_FILENO, 0, SEEK_CUR);
     UniqueFd own(::open("/proc/self/fd/0", O_RDONLY | O_CLOEXEC));
@@ -63,7 +63,7 @@ Result<UniqueFd> StdinFeed::open(int rank) {
   return std::move(pipe->read);
 }
 
-Result<void> StdinFeed::add(int rank, UniqueFd fd) {
+Result<void> StdinFeed::add(const RankName& rank, UniqueFd fd) {
   feeds_terminal_ = ::isatty(fd.get()) != 0;
   if (const int err = assign_descriptor(readers_.emplace_back(executor_, rank).pipe, std::move(fd)); err != 0)
     return fail_errno(Errc::unavailable, "cannot watch a worker's standard input", err);
@@ -229,12 +229,12 @@ void StdinFeed::watch_slowest() {
     if (ec || generation != generation_) return;
     slowest_watched_ = false;
     if (slowest() != before || readers_.empty()) return read_more();
-    std::vector<int> ranks;
+    std::vector<RankName> ranks;
     for (const Reader& reader : readers_) {
       if (reader.at == before) ranks.push_back(reader.rank);
     }
     slow_readers_reported_ = true;
-    say(Level::warning, concat(name_ranks(ranks), ranks.size() == 1 ? " does" : " do",
+    say(Level::warning, concat(name_workers(ranks), ranks.size() == 1 ? " does" : " do",
                                " not read standard input, and the others get no more of it until then (--stdin=all)"));
   });
 }

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "ddrun/base/result.hpp"
+#include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 
 namespace ddrun::agent {
@@ -29,10 +30,10 @@ class StdinFeed {
  public:
   explicit StdinFeed(boost::asio::any_io_executor executor);
 
-  /// The stdin for the worker with this rank: its own open file description of a regular file, else a pipe.
-  Result<UniqueFd> open(int rank);
-  /// Input of the worker with this rank goes to this non-blocking descriptor, such as its pseudo-terminal's master.
-  Result<void> add(int rank, UniqueFd fd);
+  /// The stdin for this worker: its own open file description of a regular file, else a pipe.
+  Result<UniqueFd> open(const RankName& rank);
+  /// Input of this worker goes to this non-blocking descriptor, such as its pseudo-terminal's master.
+  Result<void> add(const RankName& rank, UniqueFd fd);
   /// Whether that is a pseudo-terminal's.
   [[nodiscard]] bool feeds_terminal() const { return feeds_terminal_; }
   /// Starts or continues to copy, once all workers of the attempt have their stdin.
@@ -44,9 +45,10 @@ class StdinFeed {
 
  private:
   struct Reader {
-    Reader(boost::asio::any_io_executor executor, int of_rank) : pipe(std::move(executor)), rank(of_rank) {}
+    Reader(boost::asio::any_io_executor executor, RankName of_rank)
+        : pipe(std::move(executor)), rank(std::move(of_rank)) {}
     boost::asio::posix::stream_descriptor pipe;
-    int rank;
+    RankName rank;
     std::uint64_t at = 0;  ///< input written to it so far
     bool waiting = false;  ///< for room in its pipe
   };

@@ -165,7 +165,7 @@ std::string Takedown::describe_survivors() const {
     // A process name may contain control characters.
     std::replace_if(
         name.begin(), name.end(), [](unsigned char c) { return std::iscntrl(c) != 0; }, '?');
-    names += concat(i == 0 ? "" : ", ", worker != workers.end() ? concat("rank ", worker->end.rank, " ") : "", "pid ",
+    names += concat(i == 0 ? "" : ", ", worker != workers.end() ? concat(worker->end.name(), " ") : "", "pid ",
                     left[i].pid, " (", name, ")");
   }
   if (left.size() > max_named) names += concat(" and ", left.size() - max_named, " more");

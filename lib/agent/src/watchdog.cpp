@@ -143,8 +143,10 @@ double seconds_since_epoch() {
 
 std::optional<std::string> timer_file_path(const LaunchSpec& spec, const Environment& parent) {
   std::string enabled(parent.find("TORCHELASTIC_ENABLE_FILE_TIMER").value_or(""));
-  for (const auto& [name, value] : spec.env) {
-    if (name == "TORCHELASTIC_ENABLE_FILE_TIMER") enabled = value;
+  for (const ProgramSpec& program : spec.programs) {
+    for (const auto& [name, value] : program.env) {
+      if (name == "TORCHELASTIC_ENABLE_FILE_TIMER") enabled = value;
+    }
   }
   if (enabled != "1") return std::nullopt;
   const auto named = parent.find("TORCHELASTIC_TIMER_FILE");
@@ -321,7 +323,7 @@ void Watchdog::signal_late_process(const TimerRequest& timer, const process::Pro
   if (its_child) what += concat(" of its process ", timer.pid);
   what += timer.signal > 0 ? concat(" expired: ddrun sent ", signal_name(timer.signal))
                            : " expired; it names no signal, and nothing was sent";
-  if (owner != workers.end()) say(Level::notice, concat("rank ", owner->end.rank, ": ", what));
+  if (owner != workers.end()) say(Level::notice, concat(owner->end.name(), ": ", what));
   else say(Level::notice, what);
   if (timer.signal <= 0) return;
   if (owner != workers.end()) record_.note_timer(owner->end.pid, its_child, std::move(what));

@@ -37,22 +37,30 @@ bool group_exists(pid_t group) { return ::kill(-group, 0) == 0 || errno == EPERM
 }  // namespace
 
 WorkerGroup::WorkerGroup(boost::asio::any_io_executor executor, const LaunchSpec& spec, const Preparation& prepared,
-                         process::Spawner& spawner, process::ChildWatcher& watcher, logs::Output& output)
-    : spec_(spec), prepared_(prepared), spawner_(spawner), watcher_(watcher), output_(output), stdin_feed_(executor) {}
+                         process::Spawner& launcher, process::Spawner* preload, process::ChildWatcher& watcher,
+                         logs::Output& output)
+    : spec_(spec),
+      prepared_(prepared),
+      launcher_(launcher),
+      preload_(preload),
+      spawner_(&launcher),
+      watcher_(watcher),
+      output_(output),
+      stdin_feed_(executor) {}
 
 Result<void> WorkerGroup::check_descriptors() {
   std::size_t needed = 0;
-  for (int local_rank = 0; local_rank < prepared_.local_world_size; ++local_rank) {
-    needed += static_cast<std::size_t>(output_.descriptors_per_worker(local_rank));
+  for (int slot = 0; slot < prepared_.workers(); ++slot) {
+    needed += static_cast<std::size_t>(output_.descriptors_per_worker(slot));
   }
-  const auto count = static_cast<std::size_t>(prepared_.local_world_size);
+  const std::size_t count = prepared_.places.size();
   if (spec_.stdin_.kind == StdinSpec::Kind::all) needed += count;
   const std::size_t available = process::free_descriptors();
   // Each worker may connect to the store, and a standby worker of --preload has a socket. Pidfds are made of the rest:
   // the last workers go without first, as the order of their ends matters least.
-  const std::size_t before_pidfds = needed + spare_descriptors + count * (spec_.preload.empty() ? 1 : 2);
+  const std::size_t before_pidfds = needed + spare_descriptors + count * (preload_ == nullptr ? 1 : 2);
   pidfds_ = 0;
-  if (spawner_.has_pidfd() && before_pidfds < available) pidfds_ = std::min(count, available - before_pidfds);
+  if (launcher_.has_pidfd() && before_pidfds < available) pidfds_ = std::min(count, available - before_pidfds);
   if (needed + spare_descriptors > available) {
     return fail(Errc::unavailable,
                 concat(count, " workers need ", needed, " file descriptors for their output, and only ",
@@ -65,53 +73,61 @@ Result<void> WorkerGroup::check_descriptors() {
 Result<UniqueFd> WorkerGroup::open_stdin(const Worker& worker, logs::ChildStreams& streams, bool& inherit) {
   inherit = false;
   if (streams.in) {
-    auto fed = stdin_feed_.add(worker.end.rank, std::move(streams.in_master));
+    auto fed = stdin_feed_.add(worker.end.rank_name(), std::move(streams.in_master));
     return std::move(fed).map([&] { return std::move(streams.in); });
   }
   switch (spec_.stdin_.kind) {
-    case StdinSpec::Kind::all: return stdin_feed_.open(worker.end.rank);
-    case StdinSpec::Kind::rank: inherit = worker.end.rank == spec_.stdin_.rank; break;
+    case StdinSpec::Kind::all: return stdin_feed_.open(worker.end.rank_name());
+    case StdinSpec::Kind::rank: inherit = reads_stdin(worker); break;
     case StdinSpec::Kind::none: break;
   }
   return UniqueFd();
 }
 
-Result<void> WorkerGroup::begin(int slot_index, Worker& worker, const RankAssignment& ranks,
-                                const worker_env::WorkerEnvironment& environment) {
-  auto streams = output_.open_streams(worker.local_rank);
+bool WorkerGroup::reads_stdin(const Worker& worker) const {
+  const WorkerPlace& place = prepared_.places[static_cast<std::size_t>(worker.end.slot)];
+  return place.program == 0 && worker.end.rank == spec_.stdin_.rank;
+}
+
+Result<void> WorkerGroup::begin(int slot_index, Worker& worker, const worker_env::WorkerEnvironment& environment) {
+  const PreparedProgram& program = prepared_.of(worker.end.slot);
+  auto streams = output_.open_streams(worker.end.slot);
   if (!streams) return tl::unexpected(streams.error());
   bool inherit_stdin = false;
   auto input = open_stdin(worker, *streams, inherit_stdin);
   if (!input) return tl::unexpected(input.error());
 
-  Slot& slot = slots_[static_cast<std::size_t>(slot_index)];
-  if (slot.argv.empty() || worker_env::argv_depends_on_rank(spec_.program)) {
-    slot.args = worker_env::worker_argv(prepared_.command, ranks.rank_of(worker.local_rank), worker.local_rank,
-                                        prepared_.python);
+  SpawnSlot& slot = slots_[static_cast<std::size_t>(slot_index)];
+  if (std::exchange(slot.program, &program) != &program) {
+    slot.argv.clear();
+    slot.environment = {};
+  }
+  if (slot.argv.empty() || worker_env::argv_depends_on_rank(program.command)) {
+    slot.args = worker_env::worker_argv(program.command, worker.end.rank, worker.end.local_rank, program.python);
     slot.argv.clear();
     for (auto& arg : slot.args) slot.argv.push_back(arg.data());
     slot.argv.push_back(nullptr);
   }
 
   process::SpawnPlan plan;
-  plan.program = prepared_.program.c_str();
+  plan.program = program.program.c_str();
   plan.argv = slot.argv.data();
-  plan.environment = environment.block(worker.local_rank, slot.environment);
-  plan.directory = spec_.chdir ? prepared_.directory.c_str() : nullptr;
+  plan.environment = environment.block(worker.end.local_rank, slot.environment);
+  plan.directory = program.command.chdir ? program.directory.c_str() : nullptr;
   plan.standard_in = inherit_stdin ? -1 : *input ? input->get() : null_.get();
   plan.standard_out = streams->out ? streams->out.get() : -1;
   plan.standard_err = streams->err ? streams->err.get() : -1;
   plan.controlling_terminal = streams->terminal;
   if (!prepared_.binding.cpus.empty()) {
-    const auto& cpus = prepared_.binding.cpus[static_cast<std::size_t>(worker.local_rank)];
-    plan.cpu_mask = cpus.data();
+    const auto& cpus = prepared_.binding.cpus[static_cast<std::size_t>(worker.end.slot)];
+    plan.cpu_mask = cpus.empty() ? nullptr : cpus.data();
     plan.cpu_mask_bytes = cpus.size_bytes();
   }
-  plan.want_pidfd = static_cast<std::size_t>(worker.local_rank) < pidfds_;
+  plan.want_pidfd = static_cast<std::size_t>(worker.end.slot) < pidfds_;
 
   worker.end.started = std::chrono::system_clock::now();
   worker.started_at = Clock::now();
-  auto child = spawner_.begin(slot_index, plan);
+  auto child = spawner_->begin(slot_index, plan);
   if (!child) return tl::unexpected(child.error());
   slot.worker = &worker;
   watch(worker, std::move(*child));
@@ -125,11 +141,11 @@ void WorkerGroup::watch(Worker& worker, process::Spawned child) {
 }
 
 Result<bool> WorkerGroup::confirm(int slot_index, Milliseconds limit) {
-  Slot& slot = slots_[static_cast<std::size_t>(slot_index)];
+  SpawnSlot& slot = slots_[static_cast<std::size_t>(slot_index)];
   if (slot.worker == nullptr) return true;
   Worker& worker = *slot.worker;
   process::Spawned other;
-  auto executed = spawner_.confirm(slot_index, limit, other);
+  auto executed = spawner_->confirm(slot_index, limit, other);
   if (other.pid != 0) {
     watcher_.unwatch(worker.child->pid);
     by_pid_.erase(worker.child->pid);
@@ -166,42 +182,48 @@ Result<void> WorkerGroup::await_all(const std::function<bool()>& should_stop) {
 
 void WorkerGroup::abandon_all() {
   for (int index = 0; index < process::Spawner::slots; ++index) {
-    Slot& slot = slots_[static_cast<std::size_t>(index)];
+    SpawnSlot& slot = slots_[static_cast<std::size_t>(index)];
     (void)confirm(index, Milliseconds(0));
     if (slot.worker == nullptr) continue;
     std::exchange(slot.worker, nullptr)->start = Worker::Start::failed;
-    spawner_.abandon(index);
+    spawner_->abandon(index);
   }
 }
 
-Result<void> WorkerGroup::spawn_all(const RankAssignment& ranks, const worker_env::WorkerEnvironment& environment,
+Result<void> WorkerGroup::spawn_all(const std::vector<RankAssignment>& ranks,
+                                    const std::vector<worker_env::WorkerEnvironment>& environments,
                                     const std::function<bool()>& should_stop, const std::function<bool()>& is_overdue) {
   if (!null_) {
     null_ = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     if (!null_) return fail_errno(Errc::unavailable, "cannot open /dev/null", errno);
   }
-  const auto count = static_cast<std::size_t>(prepared_.local_world_size);
+  const std::size_t count = prepared_.places.size();
   clear_workers();
   workers_.resize(count);
   by_pid_.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
-    Worker& worker = workers_[i];
-    worker.local_rank = static_cast<int>(i);
-    worker.end.local_rank = worker.local_rank;
-    worker.end.rank = ranks.rank_of(worker.local_rank);
+    const WorkerPlace& place = prepared_.places[i];
+    WorkerEnd& end = workers_[i].end;
+    end.slot = static_cast<int>(i);
+    end.role = prepared_.role_of(end.slot);
+    end.local_rank = place.local_rank;
+    end.rank = ranks[static_cast<std::size_t>(place.program)].rank_of(place.local_rank);
   }
-  for (auto& slot : slots_) slot.environment = {};
+  for (SpawnSlot& slot : slots_) slot = {};
   start_failure_ = {};
   Result<void> failure;
   bool stopped = false;
   const auto stop = [&] { return stopped = stopped || should_stop(); };
   for (std::size_t i = 0; i < count && failure && !stopped; ++i) {
     const int slot = static_cast<int>(i % process::Spawner::slots);
-    const bool batch_is_full = i > 0 && i % max_spawn_batch == 0;
+    process::Spawner* const spawner = prepared_.of(static_cast<int>(i)).command.preload.empty() ? &launcher_ : preload_;
+    const bool batch_is_full = i > 0 && (spawner != spawner_ || i % max_spawn_batch == 0);
     failure = batch_is_full ? await_all(stop) : await(slot, stop);
     if (batch_is_full && failure) stop();
     const bool may_begin = failure && !(stopped = stopped || is_overdue());
-    if (may_begin) failure = begin(slot, workers_[i], ranks, environment);
+    if (may_begin) spawner_ = spawner;
+    const auto index = static_cast<std::size_t>(prepared_.places[i].program);
+    if (may_begin) failure = begin(slot, workers_[i], environments[index]);
     stopped = stopped || is_overdue();  // it is killed as those that are not confirmed
   }
   if (stopped) should_stop();
@@ -241,7 +263,7 @@ Worker* WorkerGroup::record_exit(const process::ChildEnd& end) {
     return nullptr;
   }
   worker.ended = true;
-  if (stdin_feed_.feeds_terminal() && worker.end.rank == spec_.stdin_.rank) stdin_feed_.stop();
+  if (stdin_feed_.feeds_terminal() && reads_stdin(worker)) stdin_feed_.stop();
   // Right after reaping, the pid cannot have been reused.
   worker.group_alive = group_exists(end.pid);
   worker.child.reset();
@@ -275,7 +297,7 @@ void WorkerGroup::signal(std::initializer_list<int> numbers, const std::set<pid_
 }
 
 void WorkerGroup::kill_all() {
-  spawner_.release_standby();
+  if (preload_ != nullptr) preload_->release_standby();
   for (const Worker& worker : workers_) {
     if (worker.child) ::kill(-worker.child->pid, SIGKILL);
   }
@@ -311,35 +333,40 @@ bool WorkerGroup::any_group_alive() {
   return any;
 }
 
-std::string describe_started(const std::vector<std::pair<int, pid_t>>& workers, std::size_t most) {
+std::string describe_started(const std::vector<std::pair<RankName, pid_t>>& workers, std::size_t most) {
   std::string text;
   std::size_t items = 0;
   for (std::size_t i = 0; i < workers.size(); ++items) {
     if (items == most) return concat(text, ", and ", workers.size() - i, " more");
-    const int rank = workers[i].first;
+    const RankName& name = workers[i].first;
     const pid_t pid = workers[i].second;
     std::size_t next = i + 1;
     const auto goes_on = [&](std::size_t at) {
       const int ahead = static_cast<int>(at - i);
-      return workers[at].first == rank + ahead && workers[at].second == pid + ahead;
+      return workers[at].first == RankName{name.role, name.rank + ahead} && workers[at].second == pid + ahead;
     };
     while (next < workers.size() && goes_on(next)) ++next;
     if (!text.empty()) text += ", ";
     // Two are easier to read one by one.
     if (next - i < 3) next = i + 1;
-    if (next == i + 1) text += concat("rank ", rank, " pid ", pid);
-    else text += concat("ranks ", rank, "-", workers[next - 1].first, " pids ", pid, "-", workers[next - 1].second);
+    const auto& last = workers[next - 1];
+    if (next == i + 1) text += concat(name.text(), " pid ", pid);
+    else
+      text += concat(name.role, name.role.empty() ? "" : " ", "ranks ", name.rank, "-", last.first.rank, " pids ", pid,
+                     "-", last.second);
     i = next;
   }
   return text;
 }
 
-void log_started(const std::vector<std::pair<int, pid_t>>& workers, const std::string& program,
-                 const std::string& directory) {
+void log_started(const std::vector<std::pair<RankName, pid_t>>& workers, const Preparation& prepared) {
   constexpr std::size_t items_of_a_line = 16;
   if (workers.empty()) return;
   say(Level::info, describe_started(workers, items_of_a_line));
-  say(Level::debug, concat("each runs ", shell_quote(program), " in ", shell_quote(directory)));
+  for (const PreparedProgram& program : prepared.programs) {
+    const std::string who = prepared.programs.size() > 1 ? "each of " + program.command.role : "each";
+    say(Level::debug, concat(who, " runs ", shell_quote(program.program), " in ", shell_quote(program.directory)));
+  }
   for (std::size_t at = items_of_a_line; at < workers.size() + items_of_a_line; at += items_of_a_line) {
     const auto from = workers.begin() + static_cast<std::ptrdiff_t>(at - items_of_a_line);
     const auto to = workers.begin() + static_cast<std::ptrdiff_t>(std::min(at, workers.size()));

@@ -35,7 +35,6 @@ struct Worker {
     executed,  ///< it counts as a worker
     failed,    ///< its program could not be executed, or a stop came first; the child may still have to be reaped
   };
-  int local_rank = 0;
   Start start = Start::pending;
   std::optional<process::Spawned> child;  ///< set from its start to its end
   bool ended = false;
@@ -47,18 +46,22 @@ struct Worker {
 /// The processes of one attempt: starts, signals and kills them. All is borrowed.
 class WorkerGroup {
  public:
+  /// `preload` is null without --preload.
   WorkerGroup(boost::asio::any_io_executor executor, const LaunchSpec& spec, const Preparation& prepared,
-              process::Spawner& spawner, process::ChildWatcher& watcher, logs::Output& output);
+              process::Spawner& launcher, process::Spawner* preload, process::ChildWatcher& watcher,
+              logs::Output& output);
 
   /// Checks, before the first attempt, that the descriptors suffice, if need be without pidfds. Fails with
   /// `unavailable`.
   Result<void> check_descriptors();
 
-  /// Starts the workers in order of local rank. `should_stop`, which lets events run, is called between batches and
-  /// while a program is not executed in time (`process::first_exec_wait`); when it returns true, starts in progress are
-  /// killed and the rest is not started. `is_overdue`, asked before and after each start, ends it in the same way and
-  /// has to make `should_stop` true. Ends of workers are reported later, by the watcher.
-  Result<void> spawn_all(const RankAssignment& ranks, const worker_env::WorkerEnvironment& environment,
+  /// Starts the workers in order of slots, with ranks and environments by program. `should_stop`, which lets events
+  /// run, is called between batches and while a program is not executed in time (`process::first_exec_wait`); when it
+  /// returns true, starts in progress are killed and the rest is not started. `is_overdue`, asked before and after each
+  /// start, ends it in the same way and has to make `should_stop` true. Ends of workers are reported later, by the
+  /// watcher.
+  Result<void> spawn_all(const std::vector<RankAssignment>& ranks,
+                         const std::vector<worker_env::WorkerEnvironment>& environments,
                          const std::function<bool()>& should_stop, const std::function<bool()>& is_overdue);
 
   /// Forgets the workers of the attempt before.
@@ -86,20 +89,23 @@ class WorkerGroup {
   /// Whether a worker has not been reaped or a descendant is left.
   [[nodiscard]] bool anyone_left() const { return process::has_workers(); }
 
+  /// --stdin=RANK, of the first program.
+  [[nodiscard]] bool reads_stdin(const Worker& worker) const;
   /// Of the workers, to be stopped at the end of an attempt.
   [[nodiscard]] StdinFeed& input() { return stdin_feed_; }
 
  private:
   Result<UniqueFd> open_stdin(const Worker& worker, logs::ChildStreams& streams, bool& inherit);
-  /// Memory that the spawner borrows until a start is confirmed.
-  struct Slot {
-    Worker* worker = nullptr;  ///< null: free
+  /// Memory that the spawner borrows until a start in one of its slots is confirmed.
+  struct SpawnSlot {
+    Worker* worker = nullptr;                  ///< null: free
+    const PreparedProgram* program = nullptr;  ///< whose the rest is
     std::vector<std::string> args;
     std::vector<char*> argv;
     worker_env::WorkerEnvironment::Block environment;
   };
-  Result<void> begin(int slot, Worker& worker, const RankAssignment& ranks,
-                     const worker_env::WorkerEnvironment& environment);
+  /// The starts in `slot` here and below are those of the spawner.
+  Result<void> begin(int slot, Worker& worker, const worker_env::WorkerEnvironment& environment);
   /// Confirms the start in this slot if it has one. False: it needs more time than `limit`.
   Result<bool> confirm(int slot, Milliseconds limit);
   /// The same, and lets events run meanwhile; returns without it if `should_stop` does.
@@ -114,7 +120,9 @@ class WorkerGroup {
 
   const LaunchSpec& spec_;
   const Preparation& prepared_;
-  process::Spawner& spawner_;
+  process::Spawner& launcher_;
+  process::Spawner* preload_;
+  process::Spawner* spawner_;  ///< of the program that is being started
   process::ChildWatcher& watcher_;
   logs::Output& output_;
   StdinFeed stdin_feed_;
@@ -123,16 +131,15 @@ class WorkerGroup {
   std::vector<Worker> workers_;
   std::unordered_map<pid_t, Worker*> by_pid_;
   int alive_count_ = 0;
-  std::array<Slot, process::Spawner::slots> slots_;
+  std::array<SpawnSlot, process::Spawner::slots> slots_;
   Result<void> start_failure_;  ///< found by record_exit()
 };
 
 /// Ranks and pids for -v: "rank 0 pid 123, ranks 1-64 pids 130-193". Consecutive ones are one item; at most `most`
 /// items, then "and 900 more". Empty for no workers.
-[[nodiscard]] std::string describe_started(const std::vector<std::pair<int, pid_t>>& workers, std::size_t most);
+[[nodiscard]] std::string describe_started(const std::vector<std::pair<RankName, pid_t>>& workers, std::size_t most);
 
-/// Logs it: with -v in one line, with -v -v all of it, the program and its directory.
-void log_started(const std::vector<std::pair<int, pid_t>>& workers, const std::string& program,
-                 const std::string& directory);
+/// Logs it: with -v in one line, with -v -v all of it, the programs and their directories.
+void log_started(const std::vector<std::pair<RankName, pid_t>>& workers, const Preparation& prepared);
 
 }  // namespace ddrun::agent

@@ -30,6 +30,7 @@ Json signal_json(int signal) { return {{"number", signal}, {"name", signal_name(
 
 Json worker_json(const WorkerEnd& worker) {
   Json json;
+  json["role"] = text_or_null(worker.role);
   json["rank"] = worker.rank;
   json["local_rank"] = worker.local_rank;
   json["pid"] = worker.pid;

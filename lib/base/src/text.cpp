@@ -238,4 +238,36 @@ std::string name_ranks(const std::vector<int>& ranks) {
   return concat(ranks.size() == 1 ? "rank " : "ranks ", fold_ranks(ranks));
 }
 
+std::string RankName::text() const { return concat(role, role.empty() ? "" : " ", "rank ", rank); }
+
+namespace {
+
+/// Joins what `describe` makes of each role and its ranks.
+template <class Describe>
+std::string by_role(const std::vector<RankName>& workers, std::string_view between, Describe describe) {
+  std::vector<std::pair<std::string, std::vector<int>>> roles;
+  for (const RankName& worker : workers) {
+    auto known = std::find_if(roles.begin(), roles.end(), [&](const auto& one) { return one.first == worker.role; });
+    if (known == roles.end()) known = roles.insert(known, {worker.role, {}});
+    known->second.push_back(worker.rank);
+  }
+  std::vector<std::string> texts;
+  for (const auto& [role, numbers] : roles) texts.push_back(describe(role, numbers));
+  return join(texts, between);
+}
+
+}  // namespace
+
+std::string fold_workers(const std::vector<RankName>& workers) {
+  return by_role(workers, ",", [](const std::string& role, const std::vector<int>& numbers) {
+    return concat(role, role.empty() ? "" : ":", fold_ranks(numbers));
+  });
+}
+
+std::string name_workers(const std::vector<RankName>& workers) {
+  return by_role(workers, ", ", [](const std::string& role, const std::vector<int>& numbers) {
+    return concat(role, role.empty() ? "" : " ", name_ranks(numbers));
+  });
+}
+
 }  // namespace ddrun

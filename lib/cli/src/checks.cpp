@@ -17,7 +17,7 @@ using Warnings = std::vector<std::string>;
 /// Whether the option was given on the command line: variables and files are shared by many jobs, so they cause no
 /// warnings.
 bool is_typed(const Settings& settings, std::string_view name) {
-  return settings.of(name).source == Source::command_line && settings.is_on(name);
+  return settings.of(name).source >= Source::command_line && settings.is_on(name);
 }
 
 Result<void> check_restart(const ParsedOptions& parsed, const Settings& settings, Warnings& warnings) {
@@ -42,18 +42,18 @@ Result<void> check_restart(const ParsedOptions& parsed, const Settings& settings
 }
 
 Result<void> check_ranks(const ParsedOptions& parsed, const Settings& settings, Warnings& warnings) {
-  if (parsed.spec.nproc.kind != NprocSpec::Kind::count) return {};
-  const int count = parsed.spec.nproc.count;
+  if (parsed.program.nproc.kind != NprocSpec::Kind::count) return {};
+  const int count = parsed.program.nproc.count;
   const auto warn = [&](std::string_view name, int rank) {
     if (rank >= count && is_typed(settings, name)) {
       warnings.push_back(concat("--", name, " names local rank ", rank, ", but there ",
                                 count == 1 ? "is only local rank 0" : concat("are only 0 to ", count - 1)));
     }
   };
-  const LogSpec& log = parsed.spec.log;
-  if (!log.redirects.by_local_rank.empty()) warn("redirects", log.redirects.by_local_rank.rbegin()->first);
-  if (!log.tee.by_local_rank.empty()) warn("tee", log.tee.by_local_rank.rbegin()->first);
-  if (log.local_ranks_filter) warn("local-ranks-filter", *log.local_ranks_filter->rbegin());
+  const StreamChoice& streams = parsed.program.streams;
+  if (!streams.redirects.by_local_rank.empty()) warn("redirects", streams.redirects.by_local_rank.rbegin()->first);
+  if (!streams.tee.by_local_rank.empty()) warn("tee", streams.tee.by_local_rank.rbegin()->first);
+  if (streams.local_ranks_filter) warn("local-ranks-filter", *streams.local_ranks_filter->rbegin());
   const StdinSpec& input = parsed.spec.stdin_;
   if (input.kind == StdinSpec::Kind::rank && input.rank >= count) {
     return fail(Errc::invalid_argument,
@@ -264,7 +264,7 @@ void translate_numa_binding(ParsedOptions& parsed, Settings& settings, Warnings&
   if ((how == "socket" || how == "core-complex") && is_typed(settings, "numa-binding")) {
     warnings.push_back(concat("--numa-binding=", how, " is done as --bind=", bind));
   }
-  parsed.spec.bind = whole_node ? BindMode::numa : BindMode::cores;
+  parsed.program.bind = whole_node ? BindMode::numa : BindMode::cores;
   settings.move("numa-binding", "bind", bind);
 }
 
@@ -279,9 +279,11 @@ void apply_exports(LaunchSpec& spec, const Environment& environment, Warnings& w
       if (!environment.has(name)) warnings.push_back(concat("-x ", name, ": there is no such variable here"));
       continue;
     }
-    const bool already_set =
-        std::any_of(spec.env.begin(), spec.env.end(), [&](const auto& one) { return one.first == name; });
-    if (!already_set) spec.env.emplace_back(name, it->substr(equals + 1));
+    for (ProgramSpec& program : spec.programs) {
+      auto& set = program.env;
+      const bool already_set = std::any_of(set.begin(), set.end(), [&](const auto& one) { return one.first == name; });
+      if (!already_set) set.emplace_back(name, it->substr(equals + 1));
+    }
   }
 }
 
@@ -302,7 +304,7 @@ Result<void> check_start_method(const ParsedOptions& parsed, const Settings& set
   if (!is_typed(settings, "start-method")) return {};
   const std::string& method = parsed.start_method;
   const bool anew = method == "exec" || method == "spawn";
-  if (!parsed.spec.preload.empty()) {
+  if (!parsed.program.preload.empty()) {
     if (method == "forkserver") return {};
     return fail(
         Errc::invalid_argument,
@@ -333,7 +335,7 @@ Result<void> check_combinations(ParsedOptions& parsed, Settings& settings, Warni
 }
 
 void choose_program_kind(ParsedOptions& parsed, const Settings& settings, Warnings& warnings) {
-  ProgramSpec& program = parsed.spec.program;
+  ProgramSpec& program = parsed.program;
   if (parsed.run_path) {
     program.kind = ProgramKind::python_function;
     for (const std::string_view name : {"module", "no-python"}) {
@@ -350,7 +352,7 @@ void choose_program_kind(ParsedOptions& parsed, const Settings& settings, Warnin
 }
 
 void drop_separator(ParsedOptions& parsed) {
-  ProgramSpec& program = parsed.spec.program;
+  ProgramSpec& program = parsed.program;
   const bool as_torchrun = program.kind != ProgramKind::executable || parsed.no_python;
   if (as_torchrun && !program.args.empty() && program.args.front() == "--") program.args.erase(program.args.begin());
 }

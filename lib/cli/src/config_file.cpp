@@ -134,6 +134,29 @@ std::optional<std::vector<std::string>> values_of(Kind kind, const toml::node& n
   return Values{kind == Kind::names ? filters_text(*items) : join(*items, ",")};
 }
 
+std::string toml_string(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (byte < 0x20 || byte == 0x7f) {
+      constexpr char digits[] = "0123456789abcdef";
+      out += concat("\\u00", digits[byte >> 4], digits[byte & 15]);
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+std::string quoted_list(const std::vector<std::string>& items) {
+  std::string out = "[";
+  for (const std::string& item : items) out += concat(out.size() == 1 ? "" : ", ", toml_string(item));
+  return out + "]";
+}
+
 class Reader {
  public:
   explicit Reader(const std::string& path) : path_(path) {}
@@ -144,12 +167,15 @@ class Reader {
     const toml::parse_result parsed = toml::parse(std::string_view(*text), std::string_view(path_));
     if (!parsed) {
       const auto& error = parsed.error();
-      return wrong(where(error.source().begin), std::string(error.description()));
+      const std::string at = where(error.source().begin);
+      if (has_both_forms(*text)) return wrong(at, std::string(both_forms));
+      return wrong(at, std::string(error.description()));
     }
     for (const Entry& entry : entries(parsed.table())) {
       if (const auto checked = read_entry(entry); !checked) return tl::unexpected<Error>(checked.error());
     }
     file_.program.insert(file_.program.end(), args_.begin(), args_.end());
+    if (!args_.empty() && !file_.tables.empty()) return wrong(args_where_, std::string(both_forms));
     if (!args_.empty() && file_.program_where.empty()) {
       return wrong(args_where_, "args without program; add program = \"...\"");
     }
@@ -186,20 +212,71 @@ class Reader {
                                                         : type_name(entry.node->type())));
   }
 
+  static constexpr std::string_view both_forms =
+      "programs stand in [[program]] tables, each with its command, or one in program and args above them, not both";
+
+  /// TOML takes them for one name that is defined twice.
+  static bool has_both_forms(std::string_view text) {
+    bool is_value = false;
+    bool is_table = false;
+    for (const std::string& line : split(text, '\n')) {
+      const std::string_view start = trim(line);
+      is_table = is_table || start.starts_with("[[program]]");
+      is_value = is_value || (start.starts_with("program") && trim(start.substr(7)).starts_with('='));
+    }
+    return is_value && is_table;
+  }
+
   Result<void> read_entry(const Entry& entry) {
+    if (entry.key == "program" && entry.node->is_array_of_tables()) return read_tables(*entry.node->as_array());
     const std::string at = where(entry.position);
     if (entry.key == "program" || entry.key == "args") return read_program(entry, at);
+    return read_option(entry, at, file_.values);
+  }
+
+  Result<void> read_tables(const toml::array& tables) {
+    for (const toml::node& node : tables) {
+      ProgramTable& program = file_.tables.emplace_back();
+      program.where = where(node.source().begin);
+      for (const Entry& entry : entries(*node.as_table())) {
+        const std::string at = where(entry.position);
+        auto done = entry.key == "command" ? read_command(entry, at, program) : read_option(entry, at, program.values);
+        if (!done) return done;
+        if (entry.key == "command" || is_of_program(*program.values.back().option)) continue;
+        return wrong(at, concat("'", entry.key, "' is of the whole job: write it above the first [[program]]"));
+      }
+      if (program.command.empty()) return wrong(program.where, "no command; add command = [\"./a\"]");
+    }
+    return {};
+  }
+
+  Result<void> read_command(const Entry& entry, const std::string& at, ProgramTable& program) {
+    auto words = list_of(*entry.node);
+    if (const auto* text = entry.node->as_string()) words.emplace({text->get()});
+    if (!words) return wrong_type(entry, at, "a list of texts");
+    if (words->empty() || words->front().empty()) return wrong(at, "command must not be empty");
+    if (entry.node->is_string() && words->front().find(' ') != std::string::npos) {
+      std::vector<std::string> list = split(words->front(), ' ');
+      std::erase(list, "");
+      return wrong(
+          at, concat("command is one word with blanks; write each word for itself: command = ", quoted_list(list)));
+    }
+    program.command = std::move(*words);
+    return {};
+  }
+
+  Result<void> read_option(const Entry& entry, const std::string& at, std::vector<FileValue>& read) {
     const Option* option = find_option(entry.key);
     if (option == nullptr) return unknown(entry, at);
     if (!option->is_setting()) return wrong(at, concat("'", entry.key, "' is only for the command line"));
-    for (const FileValue& other : file_.values) {
+    for (const FileValue& other : read) {
       if (other.option == option) {
         return wrong(at, concat("'", entry.key, "' is '", other.key, "' again, which ", other.where, " has set"));
       }
     }
     auto values = values_of(option->kind, *entry.node);
     if (!values) return wrong_type(entry, at, accepted_types_of(option->kind).wanted);
-    file_.values.push_back({option, std::move(*values), entry.key, at});
+    read.push_back({option, std::move(*values), entry.key, at});
     return {};
   }
 
@@ -220,7 +297,7 @@ class Reader {
   }
 
   static Result<void> unknown(const Entry& entry, const std::string& at) {
-    std::vector<std::string> names{"program", "args"};
+    std::vector<std::string> names{"program", "args", "command"};
     for (const Option* option : all_options()) {
       if (option->is_setting()) names.emplace_back(option->name);
     }
@@ -262,29 +339,6 @@ Result<ConfigFile> read_config(const std::string& path) { return Reader(path).re
 
 namespace {
 
-std::string toml_string(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (byte < 0x20 || byte == 0x7f) {
-      constexpr char digits[] = "0123456789abcdef";
-      out += concat("\\u00", digits[byte >> 4], digits[byte & 15]);
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
-}
-
-std::string quoted_list(const std::vector<std::string>& items) {
-  std::string out = "[";
-  for (const std::string& item : items) out += concat(out.size() == 1 ? "" : ", ", toml_string(item));
-  return out + "]";
-}
-
 /// Whether it can be written as a bare TOML number.
 bool is_plain_number(std::string_view text) {
   const std::size_t point = text.find('.');
@@ -315,41 +369,69 @@ std::string_view origin_of(const Settings& settings, const Option& option) {
 }
 
 std::vector<std::string> program_argv(const ParsedOptions& parsed) {
-  std::vector<std::string> words{parsed.spec.program.name};
-  words.insert(words.end(), parsed.spec.program.args.begin(), parsed.spec.program.args.end());
+  std::vector<std::string> words{parsed.program.name};
+  words.insert(words.end(), parsed.program.args.begin(), parsed.program.args.end());
   return words;
 }
 
-}  // namespace
-
-std::string config_text(const ParsedOptions& parsed, const Settings& settings, std::string_view program_origin) {
-  std::string text;
+void add_lines(std::string& text, const ParsedProgram& program, Scope scope) {
   for (const Option* option : all_options()) {
-    if (!option->is_setting()) continue;
-    const auto values = option->show(parsed);
-    const std::string_view origin = origin_of(settings, *option);
+    if (!option->is_setting() || !is_in(scope, *option)) continue;
+    const auto values = option->show(program.options);
+    const std::string_view origin = origin_of(program.settings, *option);
     text += values.empty() ? line(concat("# ", option->name, " is not set"), origin)
                            : line(concat(option->name, " = ", toml_value(*option, values)), origin);
   }
-  if (program_origin.empty()) return text + line("# program is not set", "default");
-  return text + line(concat("program = ", quoted_list(program_argv(parsed))), program_origin);
 }
 
-std::string config_json(const ParsedOptions& parsed, const Settings& settings, std::string_view program_origin) {
-  nlohmann::ordered_json json;
+void add_json(nlohmann::ordered_json& json, const ParsedProgram& program, Scope scope) {
   for (const Option* option : all_options()) {
-    if (!option->is_setting()) continue;
+    if (!option->is_setting() || !is_in(scope, *option)) continue;
     auto& out = json[std::string(option->name)];
-    const auto values = option->show(parsed);
+    const auto values = option->show(program.options);
     if (is_repeatable(option->kind)) out["value"] = values;
     else if (values.empty()) out["value"] = nullptr;
     else if (option->kind == Kind::flag) out["value"] = values.front() == "true";
     else out["value"] = values.front();
-    out["from"] = origin_of(settings, *option);
+    out["from"] = origin_of(program.settings, *option);
   }
-  auto& program = json["program"];
-  program["value"] = program_origin.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(program_argv(parsed));
-  program["from"] = program_origin.empty() ? std::string_view("default") : program_origin;
+}
+
+}  // namespace
+
+std::string config_text(const std::vector<ParsedProgram>& programs) {
+  std::string text;
+  const ParsedProgram& first = programs.front();
+  const bool several = programs.size() > 1;
+  add_lines(text, first, several ? Scope::job : Scope::all);
+  if (!several && first.origin.empty()) return text + line("# program is not set", "default");
+  if (!several) return text + line(concat("program = ", quoted_list(program_argv(first.options))), first.origin);
+  for (const ParsedProgram& program : programs) {
+    text += "\n[[program]]\n";
+    add_lines(text, program, Scope::program);
+    text += line(concat("command = ", quoted_list(program_argv(program.options))), program.origin);
+  }
+  return text;
+}
+
+std::string config_json(const std::vector<ParsedProgram>& programs) {
+  nlohmann::ordered_json json;
+  const ParsedProgram& first = programs.front();
+  const bool several = programs.size() > 1;
+  add_json(json, first, several ? Scope::job : Scope::all);
+  const auto add_command = [](nlohmann::ordered_json& to, const ParsedProgram& program) {
+    const bool is_set = !program.origin.empty();
+    to["value"] = is_set ? nlohmann::ordered_json(program_argv(program.options)) : nlohmann::ordered_json();
+    to["from"] = is_set ? std::string_view(program.origin) : std::string_view("default");
+  };
+  if (!several) add_command(json["program"], first);
+  else {
+    for (const ParsedProgram& program : programs) {
+      auto& table = json["programs"].emplace_back();
+      add_json(table, program, Scope::program);
+      add_command(table["command"], program);
+    }
+  }
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 

@@ -11,7 +11,7 @@ namespace ddrun::cli {
 namespace {
 
 constexpr std::string_view opening =
-    R"(Usage: ddrun [options] [--] program [args...]
+    R"(Usage: ddrun [options] [--] program [args...] [: -n N program [args...]]...
        ddrun config show [--json] [options] [--] [program [args...]]
        ddrun store [get|set|add|wait|list|del ...] (see ddrun store --help)
        ddrun rendezvous [options] (see ddrun rendezvous --help)

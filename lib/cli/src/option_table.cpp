@@ -126,7 +126,7 @@ std::string nodes_text(const RendezvousSpec& spec) {
 Result<void> add_variable(ParsedOptions& parsed, std::string_view value) {
   auto pair = parse_assignment(value);
   if (!pair) return tl::unexpected<Error>(std::move(pair.error()));
-  auto& all = parsed.spec.env;
+  auto& all = parsed.program.env;
   const auto same = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.first == pair->first; });
   if (same == all.end()) all.push_back(std::move(*pair));
   else same->second = std::move(pair->second);
@@ -175,7 +175,7 @@ Shown shown(const std::optional<Value>& value) {
 }
 Shown shown_variables(const ParsedOptions& parsed) {
   Shown all;
-  for (const auto& [name, value] : parsed.spec.env) all.push_back(concat(name, "=", value));
+  for (const auto& [name, value] : parsed.program.env) all.push_back(concat(name, "=", value));
   return all;
 }
 
@@ -214,9 +214,14 @@ constexpr Option workers_table[] = {
     {"nproc-per-node", "n", "N", Kind::choice_or_int, pet,
      "Workers on this machine: a number, cpu (one per usable CPU), gpu (one per GPU), or auto (gpu if there is one, "
      "else cpu). -np is the same",
-     SETTING(spec.nproc, parse_nproc(v)), "auto cpu gpu"},
+     SETTING(program.nproc, parse_nproc(v)), "auto cpu gpu"},
     {"role", "", "NAME", Kind::text, pet, "Name of the workers' role, for ROLE_NAME and log prefixes",
-     SET(spec.role, text(v)), [](const ParsedOptions& d) { return Shown{d.spec.role}; }},
+     SET(program.role, text(v)), [](const ParsedOptions& d) { return Shown{d.program.role}; }},
+    {"world", "", "NAME", Kind::text, own,
+     "With several programs: make the workers of all that have this NAME one world, with the ranks of the first "
+     "program "
+     "first",
+     SETTING(program.world, text(v))},
     {"stdin", "", "RANK", Kind::choice_or_int, own,
      "Which worker reads ddrun's standard input: one rank, all or none; the others read end of file",
      SETTING(spec.stdin_, parse_stdin(v)), "all none"},
@@ -225,29 +230,30 @@ constexpr Option workers_table[] = {
     {"env-file", "", "FILE", Kind::files, own,
      "Set the variables of FILE, lines NAME=VALUE, for the workers; --env and -x win over them; may be repeated",
      add_env_file, [](const ParsedOptions& d) { return d.env_files; }},
-    {"chdir", "", "DIR", Kind::directory, own, "Start the workers in DIR", SETTING(spec.chdir, parse_non_empty(v))},
+    {"chdir", "", "DIR", Kind::directory, own, "Start the workers in DIR", SETTING(program.chdir, parse_non_empty(v))},
     {"seed", "", "N", Kind::choice_or_int, own, "Give each worker DDRUN_SEED, a number mixed from N and its rank",
      SETTING(spec.seed, parse_seed(v))},
     {"preload", "", "MODULES", Kind::names, own,
      "Import these Python modules once on each machine and start workers as forks of that process: torch,mypackage",
-     SET(spec.preload, parse_modules(v)), [](const ParsedOptions& d) { return shown(join(d.spec.preload, ",")); }},
+     SET(program.preload, parse_modules(v)),
+     [](const ParsedOptions& d) { return shown(join(d.program.preload, ",")); }},
     {"mpi", "", "", Kind::flag_or_choice, own,
      "Make the workers the ranks of one MPI world: --mpi, or only --mpi=pmi for MPICH and Intel MPI or --mpi=pmix for "
      "Open MPI; --mpi=none; unset or --mpi=auto: if the program is linked with one of these",
-     SET(spec.mpi, parse_mpi(v)),
+     SET(program.mpi, parse_mpi(v)),
      [](const ParsedOptions& d) {
-       return Shown{split("auto true pmi pmix none", ' ')[static_cast<std::size_t>(d.spec.mpi)]};
+       return Shown{split("auto true pmi pmix none", ' ')[static_cast<std::size_t>(d.program.mpi)]};
      }},
     {"mpi-lib", "", "FILE", Kind::file, own,
      "Serve Open MPI by this libpmix.so.2, not by the one beside it or the system's",
      SETTING(spec.mpi_lib, parse_non_empty(v))},
     {"bind", "", "HOW", Kind::choice, own,
      "Bind workers to CPUs: none, cores (an equal share of the cores each) or numa (the CPUs of one NUMA node each)",
-     ENUM(spec.bind, "none cores numa")},
+     ENUM(program.bind, "none cores numa")},
     {"report-bindings", "", "", Kind::flag, own, "Say which CPUs each worker was bound to",
      SETTING(spec.report_bindings, parse_bool(v))},
     {"virtual-local-rank", "", "", Kind::flag, pet, "Every worker sees LOCAL_RANK=0 and only its own GPU",
-     SETTING(spec.virtual_local_rank, parse_bool(v))},
+     SETTING(program.virtual_local_rank, parse_bool(v))},
 };
 
 constexpr Option program_table[] = {
@@ -311,9 +317,9 @@ constexpr Option failure_table[] = {
 constexpr Option output_table[] = {
     {"redirects", "r", "STREAMS", Kind::streams, pet,
      "Send workers' output to files only: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank, as in 0:3,12:1",
-     SETTING(spec.log.redirects, parse_streams(v))},
+     SETTING(program.streams.redirects, parse_streams(v))},
     {"tee", "t", "STREAMS", Kind::streams, pet, "Send workers' output to files and the console; written as for -r",
-     SETTING(spec.log.tee, parse_streams(v))},
+     SETTING(program.streams.tee, parse_streams(v))},
     {"log-dir", "", "DIR", Kind::directory, pet,
      "Where log files go, made if missing; /dev/null for no files. Unset: a new directory, if one is needed",
      SETTING(spec.log.dir, or_unset(v, parse_non_empty))},
@@ -341,7 +347,7 @@ constexpr Option output_table[] = {
      SETTING(spec.log.timestamps, parse_bool(v))},
     {"local-ranks-filter", "", "RANKS", Kind::numbers, pet,
      "Show only these local ranks on the console: 0,8-15. Files are not affected",
-     SETTING(spec.log.local_ranks_filter, or_unset(v, parse_local_ranks))},
+     SETTING(program.streams.local_ranks_filter, or_unset(v, parse_local_ranks))},
     {"duplicate-stdout-filters", "", "TEXTS", Kind::names, pet,
      "Copy lines of stdout that contain one of these texts to filtered_stdout.log; comma list, ',,' is a comma",
      SETTING(spec.log.duplicate_stdout_filters, parse_filters(v))},
@@ -530,6 +536,13 @@ argv::Option as_argument(const Option& option) {
   return {option.name, option.shorts, option.metavar, option.help, option.kind == Kind::action, is_torchruns};
 }
 
+bool is_of_program(const Option& option) {
+  constexpr std::string_view names =
+      "nproc-per-node role world env env-file chdir preload mpi bind numa-binding virtual-local-rank module no-python "
+      "run-path redirects tee local-ranks-filter";
+  return has_word(names, option.name);
+}
+
 std::vector<std::string> variables_of(const Option& option) {
   const auto with_prefix = [&](std::string_view prefix) {
     std::string text = concat(prefix, option.name);
@@ -537,6 +550,8 @@ std::vector<std::string> variables_of(const Option& option) {
     return text;
   };
   std::vector<std::string> names;
+  // One for all programs would have no meaning.
+  if (option.name == "world") return names;
   if (option.is_setting() || option.name == "config") names.push_back(with_prefix("DDRUN_"));
   if (option.pet) names.push_back(with_prefix("PET_"));
   if (!option.other_variable.empty()) names.emplace_back(option.other_variable);

@@ -16,7 +16,8 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 
 /// The result of all options: a LaunchSpec and values that are not part of it.
 struct ParsedOptions {
-  LaunchSpec spec;
+  LaunchSpec spec;      ///< all but its programs
+  ProgramSpec program;  ///< with this command line's options of a program
   bool module = false;
   bool no_python = false;
   bool run_path = false;
@@ -104,6 +105,8 @@ struct OptionGroup {
 using argv::with_dashes;
 /// Whether `word` is one of `words`, which are separated by blanks.
 [[nodiscard]] bool has_word(std::string_view words, std::string_view word);
+/// Whether each program of a job may have its own value.
+[[nodiscard]] bool is_of_program(const Option& option);
 /// The variables of `option`, in order of precedence.
 [[nodiscard]] std::vector<std::string> variables_of(const Option& option);
 

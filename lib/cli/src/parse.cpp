@@ -6,6 +6,7 @@
 
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/cli/values.hpp"
 #include "settings.hpp"
 
 namespace ddrun::cli {
@@ -43,8 +44,8 @@ std::vector<std::string> forwarded_args(const ParsedOptions& parsed, const Setti
     for (const std::string& value : option->show(parsed)) args.push_back(concat("--", option->name, "=", value));
   }
   args.emplace_back("--");
-  args.push_back(parsed.spec.program.name);
-  args.insert(args.end(), parsed.spec.program.args.begin(), parsed.spec.program.args.end());
+  args.push_back(parsed.program.name);
+  args.insert(args.end(), parsed.program.args.begin(), parsed.program.args.end());
   return args;
 }
 
@@ -70,40 +71,49 @@ class LaunchReader {
       : environment_(context.environment), version_(context.version), stderr_is_tty_(context.stderr_is_tty) {}
 
   std::variant<Launch, PrintAndExit> run(std::span<const std::string> arguments, Command command) {
-    auto line = read_command_line(arguments, command != Command::launch);
-    if (!line) {
+    auto parts = read_parts(arguments, command != Command::launch, warnings_);
+    if (!parts) {
       PrintAndExit all{"", true, exit_codes::usage};
-      for (const std::string& one : split(line.error().message, '\n')) all.text += usage_error(one).text;
+      for (const std::string& one : split(parts.error().message, '\n')) all.text += usage_error(one).text;
       return all;
     }
-    if (line->action != nullptr)
-      return stdout_text(line->action->name == "help" ? help(command) : version_text(version_));
-    if (line->has("print-completion")) return completion(line->last("print-completion"));
-    const bool json = line->has("json");
-    if (auto done = apply_all(std::move(*line)); !done) return usage_error(done.error().message);
-    if (command == Command::config) {
-      return stdout_text((json ? config_json : config_text)(parsed_, settings_, program_origin_));
-    }
-    if (program_origin_.empty() && command == Command::launch) {
+    const argv::CommandLine& line = parts->front();
+    if (line.action != nullptr)
+      return stdout_text(line.action->name == "help" ? help(command) : version_text(version_));
+    if (line.has("print-completion")) return completion(line.last("print-completion"));
+    const bool json = line.has("json");
+    const bool has_separator = line.has_separator;
+    if (auto done = read_programs(std::move(*parts)); !done) return usage_error(done.error().message);
+    if (command == Command::config) return stdout_text((json ? config_json : config_text)(programs_));
+    ParsedProgram& first = programs_.front();
+    ParsedOptions& job = first.options;
+    if (first.origin.empty() && command == Command::launch) {
       return usage_error("no program given: ddrun [options] [--] program [args...] (see 'ddrun --help')");
     }
-    merge_env_files();
-    RendezvousSpec& rendezvous = parsed_.spec.rendezvous;
+    job.spec.programs.clear();
+    for (ParsedProgram& program : programs_) {
+      merge_env_files(program.options, job.spec.remote.exported);
+      job.spec.programs.push_back(program.options.program);
+    }
+    RendezvousSpec& rendezvous = job.spec.rendezvous;
     if (rendezvous.is_etcd() && rendezvous.endpoint.empty()) {
       rendezvous.endpoint = environment_.get("ETCDCTL_ENDPOINTS").value_or("");
     }
+    if (job.spec.has_several_programs() && (job.spec.remote.asked_for() || rendezvous.several_machines())) {
+      return usage_error(one_machine_only);
+    }
     Launch launch;
     launch.json = json;
-    if (parsed_.spec.log.color == When::automatic && environment_.get("NO_COLOR")) parsed_.spec.log.color = When::never;
-    launch.messages = message_settings_of(parsed_, environment_, stderr_is_tty_);
-    if (parsed_.spec.remote.asked_for()) launch.forwarded_args = forwarded_args(parsed_, settings_);
-    else apply_exports(parsed_.spec, environment_, warnings_);
+    if (job.spec.log.color == When::automatic && environment_.get("NO_COLOR")) job.spec.log.color = When::never;
+    launch.messages = message_settings_of(job, environment_, stderr_is_tty_);
+    if (job.spec.remote.asked_for()) launch.forwarded_args = forwarded_args(job, first.settings);
+    else apply_exports(job.spec, environment_, warnings_);
     launch.warnings = std::move(warnings_);
-    launch.has_separator = has_separator_;
-    launch.given = settings_.given();
-    launch.env_detect = parsed_.env_detect;
-    launch.ci = parsed_.ci;
-    launch.spec = std::move(parsed_.spec);
+    launch.has_separator = has_separator;
+    launch.given = first.settings.given();
+    launch.env_detect = job.env_detect;
+    launch.ci = job.ci;
+    launch.spec = std::move(job.spec);
     return launch;
   }
 
@@ -111,7 +121,9 @@ class LaunchReader {
     return std::string(command == Command::launch ? help_text() : command == Command::env ? env_help : config_help);
   }
 
-  Result<void> apply_all(argv::CommandLine line) {
+  /// Reads the settings file, and makes programs_ of it and of the parts of the command line.
+  Result<void> read_programs(std::vector<argv::CommandLine> parts) {
+    const argv::CommandLine& line = parts.front();
     std::string path(environment_.get("DDRUN_CONFIG").value_or(""));
     if (line.has("config")) path = line.last("config");
     if (line.has("config") && path.empty()) return fail(Errc::invalid_argument, "--config needs the name of a file");
@@ -121,54 +133,90 @@ class LaunchReader {
       if (!read) return tl::unexpected<Error>(std::move(read.error()));
       file = std::move(*read);
     }
-    settings_.add_file(file);
-    settings_.add_variables(environment_);
     warn_unknown_variables(environment_, warnings_);
-    settings_.add_command_line(line);
-    if (auto done = resolve_exclusions(settings_); !done) return done;
-    if (auto done = settings_.apply_to(parsed_); !done) return done;
-    std::move(parsed_.file_warnings.begin(), parsed_.file_warnings.end(), std::back_inserter(warnings_));
-    if (auto done = check_combinations(parsed_, settings_, warnings_); !done) return done;
-    return set_program(std::move(line.positionals), line.has_separator, std::move(file));
+    if (!file.tables.empty()) {
+      if (auto good = check_beside_tables(parts, file); !good) return good;
+    }
+    const bool is_for_all = parts.size() > 1 && line.positionals.empty();
+    const std::size_t count = std::max<std::size_t>(file.tables.size(), parts.size() - (is_for_all ? 1 : 0));
+    programs_.resize(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      Settings& settings = programs_[i].settings;
+      const Scope scope = i == 0 ? Scope::all : Scope::program;
+      settings.add_file(file.values, scope);
+      if (!file.tables.empty()) settings.add_file(file.tables[i].values, Scope::program, Source::table);
+      // A variable would be for all programs.
+      if (i == 0) settings.add_variables(environment_, count > 1 ? Scope::job : Scope::all);
+      if (i == 0 || is_for_all || !file.tables.empty()) settings.add_command_line(line, scope);
+      const argv::CommandLine& part = file.tables.empty() ? parts[i + (is_for_all ? 1 : 0)] : parts.front();
+      if (&part != &line) settings.add_command_line(part, Scope::program, Source::part);
+      if (auto done = check_program(programs_[i]); !done) return done;
+      const auto& in_file = file.tables.empty() ? file.program : file.tables[i].command;
+      const std::string& where = file.tables.empty() ? file.program_where : file.tables[i].where;
+      if (auto set = set_program(programs_[i], part, in_file, where); !set) return set;
+    }
+    return count > 1 ? name_programs(programs_) : Result<void>();
+  }
+
+  /// The command line gives neither programs nor their options if the file does.
+  static Result<void> check_beside_tables(const std::vector<argv::CommandLine>& parts, const ConfigFile& file) {
+    const std::string& where = file.tables.front().where;
+    if (parts.size() > 1 || !parts.front().positionals.empty()) {
+      const auto& words = parts.front().positionals;
+      return bad(concat("both the command line (", words.empty() ? ":" : words.front(), ") and [[program]] in ", where,
+                        " give programs; leave one of them out"));
+    }
+    for (const auto& [typed, values] : parts.front().options) {
+      const Option* const option = find_option(typed->name);
+      if (option == nullptr || !is_of_program(*option) || option->name == "env") continue;
+      return bad(concat("--", typed->name, " is of one program: write it in a [[program]] table (", where, ")"));
+    }
+    return {};
+  }
+
+  Result<void> check_program(ParsedProgram& program) {
+    if (auto done = resolve_exclusions(program.settings); !done) return done;
+    if (auto done = program.settings.apply_to(program.options); !done) return done;
+    auto& from_files = program.options.file_warnings;
+    std::move(from_files.begin(), from_files.end(), std::back_inserter(warnings_));
+    return check_combinations(program.options, program.settings, warnings_);
   }
 
   /// Adds the variables of --env-file, of which a name's last counts, for names that neither --env nor -x sets.
-  void merge_env_files() {
-    Variables& set = parsed_.spec.env;
-    const auto& exported = parsed_.spec.remote.exported;
+  void merge_env_files(ParsedOptions& parsed, const std::vector<std::string>& exported) const {
+    Variables& set = parsed.program.env;
     const auto is_set = [&](const std::string& name) {
       return std::any_of(set.begin(), set.end(), [&](const auto& one) { return one.first == name; }) ||
              std::any_of(exported.begin(), exported.end(), [&](const std::string& one) {
                return one.starts_with(name + "=") || (one == name && environment_.has(name));
              });
     };
-    for (auto one = parsed_.file_variables.rbegin(); one != parsed_.file_variables.rend(); ++one) {
+    for (auto one = parsed.file_variables.rbegin(); one != parsed.file_variables.rend(); ++one) {
       if (!is_set(one->first)) set.push_back(std::move(*one));
     }
   }
 
-  Result<void> set_program(std::vector<std::string> typed, bool has_separator, ConfigFile file) {
-    const bool from_command_line = !typed.empty();
-    program_origin_ = !typed.empty() ? "command line" : file.program_where.empty() ? "" : "file " + file.program_where;
-    std::vector<std::string> args = typed.empty() ? std::move(file.program) : std::move(typed);
-    if (args.empty()) return {};
-    if (args.front().empty()) return fail(Errc::invalid_argument, "the program's name is empty");
-    parsed_.spec.program.name = std::move(args.front());
-    parsed_.spec.program.args.assign(std::make_move_iterator(args.begin() + 1), std::make_move_iterator(args.end()));
-    choose_program_kind(parsed_, settings_, warnings_);
-    warn_slips(parsed_.spec, warnings_);
-    has_separator_ = has_separator;
-    if (from_command_line && !has_separator) drop_separator(parsed_);
+  /// Of `part`, or without one of the file.
+  Result<void> set_program(ParsedProgram& parsed, const argv::CommandLine& part,
+                           const std::vector<std::string>& in_file, const std::string& where) {
+    const bool from_command_line = !part.positionals.empty();
+    parsed.origin = from_command_line ? "command line" : where.empty() ? "" : "file " + where;
+    const std::vector<std::string>& words = from_command_line ? part.positionals : in_file;
+    if (words.empty()) return {};
+    if (words.front().empty()) return fail(Errc::invalid_argument, "the program's name is empty");
+    ParsedOptions& options = parsed.options;
+    options.program.name = words.front();
+    options.program.args.assign(words.begin() + 1, words.end());
+    choose_program_kind(options, parsed.settings, warnings_);
+    warn_slips(options.program, options.spec, warnings_);
+    if (from_command_line && !part.has_separator) drop_separator(options);
     return {};
   }
 
   const Environment& environment_;
   const VersionInfo& version_;
   bool stderr_is_tty_;
-  Settings settings_;
-  ParsedOptions parsed_;
-  bool has_separator_ = false;
-  std::string program_origin_;  ///< where the program was given; empty: no program
+  std::vector<ParsedProgram> programs_;
   std::vector<std::string> warnings_;
 };
 

@@ -57,18 +57,19 @@ Settings::Entry& Settings::entry(const Option& option) {
 
 void Settings::add(const Option& option, GivenValue given) { entry(option).given.push_back(std::move(given)); }
 
-void Settings::add_file(const ConfigFile& file) {
-  for (const FileValue& value : file.values) {
+void Settings::add_file(const std::vector<FileValue>& values, Scope scope, Source source) {
+  for (const FileValue& value : values) {
+    if (!is_in(scope, *value.option)) continue;
     const std::string shown = value.values.size() == 1 ? concat(" = ", value.values.front()) : std::string();
-    add(*value.option,
-        {Source::file, "file " + value.where, concat(value.where, ": ", value.key, shown), value.values});
+    add(*value.option, {source, "file " + value.where, concat(value.where, ": ", value.key, shown), value.values});
   }
 }
 
-void Settings::add_variables(const Environment& environment) {
+void Settings::add_variables(const Environment& environment, Scope scope) {
   const std::vector<Variable> variables = candidates(environment);
   if (variables.empty()) return;
   for (Entry& entry : entries_) {
+    if (!is_in(scope, *entry.option)) continue;
     for (const std::string& name : variables_of(*entry.option)) {
       const auto found = std::ranges::find(variables, name, &Variable::name);
       if (found == variables.end()) continue;
@@ -83,11 +84,11 @@ void Settings::add_variables(const Environment& environment) {
   }
 }
 
-void Settings::add_command_line(const argv::CommandLine& line) {
+void Settings::add_command_line(const argv::CommandLine& line, Scope scope, Source source) {
   for (const auto& [typed, values] : line.options) {
     const Option* const option = find_option(typed->name);
-    if (option == nullptr || !option->is_setting()) continue;
-    GivenValue given{Source::command_line, "command line", concat("--", option->name), values};
+    if (option == nullptr || !option->is_setting() || !is_in(scope, *option)) continue;
+    GivenValue given{source, "command line", concat("--", option->name), values};
     const bool counted = option->kind == Kind::count && values == std::vector<std::string>(values.size(), "true");
     // A repeated flag is counted; of several values the last one counts, as with argparse.
     if (counted) given.values = {std::to_string(std::min<std::size_t>(values.size(), 9))};
@@ -150,7 +151,7 @@ cluster::GivenOptions Settings::given() const {
     const GivenValue& last = given.back();
     if (option->takes_value() && last.values == std::vector<std::string>{""}) continue;  // --rdzv-id=$UNSET
     std::string where = concat("--", option->name);
-    if (last.source != Source::command_line) where = last.where.substr(last.where.find(' ') + 1);
+    if (last.source < Source::command_line) where = last.where.substr(last.where.find(' ') + 1);
     all.emplace(option->name, std::move(where));
   }
   return all;

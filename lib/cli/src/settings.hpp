@@ -20,15 +20,24 @@ struct FileValue {
   std::string where;                ///< "FILE:LINE:COLUMN"
 };
 
+/// A [[program]].
+struct ProgramTable {
+  std::vector<FileValue> values;
+  std::vector<std::string> command;
+  std::string where;
+};
+
 struct ConfigFile {
   std::vector<FileValue> values;  ///< in file order
   std::vector<std::string> program;
   std::string program_where;
+  std::vector<ProgramTable> tables;
 };
 
 /// Reads a TOML settings file. Keys are long option names; `program` (a string or a list) and `args` (a list) give the
-/// program. Fails with one line, "FILE:LINE:COLUMN: …", on a syntax error, an unknown key or a wrong type; values are
-/// checked later. Blocks on file I/O.
+/// program, or each table [[program]] gives one, with `command` (a list) and options of a program. Fails with one line,
+/// "FILE:LINE:COLUMN: …", on a syntax error, an unknown key or a wrong type; values are checked later. Blocks on file
+/// I/O.
 [[nodiscard]] Result<ConfigFile> read_config(const std::string& path);
 
 /// The content of a file of at most 1 MiB; `what` names its kind in messages. Blocks on file I/O.
@@ -39,7 +48,20 @@ struct ConfigFile {
 [[nodiscard]] Result<Variables> read_env_file(const std::string& path, std::vector<std::string>& warnings);
 
 /// The source of a value; later ones take precedence.
-enum class Source { standard, file, variable, command_line };
+enum class Source {
+  standard,
+  file,
+  table,  ///< a [[program]] of the file
+  variable,
+  command_line,
+  part,  ///< the program's own part of the command line, behind a ':'
+};
+
+/// Which options are taken from a source.
+enum class Scope { all, job, program };
+[[nodiscard]] inline bool is_in(Scope scope, const Option& option) {
+  return scope == Scope::all || is_of_program(option) == (scope == Scope::program);
+}
 
 struct GivenValue {
   Source source = Source::standard;
@@ -54,10 +76,11 @@ class Settings {
  public:
   Settings();
 
-  void add_file(const ConfigFile& file);
+  // In order of precedence, the weakest first.
+  void add_file(const std::vector<FileValue>& values, Scope scope, Source source = Source::file);
   /// Walks the environment once.
-  void add_variables(const Environment& environment);
-  void add_command_line(const argv::CommandLine& line);
+  void add_variables(const Environment& environment, Scope scope);
+  void add_command_line(const argv::CommandLine& line, Scope scope, Source source = Source::command_line);
 
   /// The effective value of `option`; `standard` if it was not given.
   [[nodiscard]] const GivenValue& of(const Option& option) const;
@@ -88,12 +111,17 @@ class Settings {
   std::vector<Entry> entries_;
 };
 
+/// One of the job's programs with all its settings; the first one's have the job's, too.
+struct ParsedProgram {
+  ParsedOptions options{};
+  Settings settings{};
+  std::string origin{};  ///< where the program was given; empty: no program
+};
+
 /// `ddrun config show`: a TOML file with the same settings and the origin of each value as a comment.
-[[nodiscard]] std::string config_text(const ParsedOptions& parsed, const Settings& settings,
-                                      std::string_view program_origin);
+[[nodiscard]] std::string config_text(const std::vector<ParsedProgram>& programs);
 /// `ddrun config show --json`: "value" (null if not set) and "from" for each option.
-[[nodiscard]] std::string config_json(const ParsedOptions& parsed, const Settings& settings,
-                                      std::string_view program_origin);
+[[nodiscard]] std::string config_json(const std::vector<ParsedProgram>& programs);
 
 /// Resolves mutually exclusive options; before values are applied.
 [[nodiscard]] Result<void> resolve_exclusions(Settings& settings);
@@ -113,11 +141,21 @@ void choose_program_kind(ParsedOptions& parsed, const Settings& settings, std::v
 [[nodiscard]] Result<argv::CommandLine> read_command_line(std::span<const std::string> arguments,
                                                           bool has_json = false);
 
+/// Reads the command line of several programs, divided by ':': a part for each, the first perhaps without a program,
+/// which is for all. A ':' begins a program where -n with a number or a long option of a program follows; else it is an
+/// argument, as all words behind a "--" are.
+[[nodiscard]] Result<std::vector<argv::CommandLine>> read_parts(std::span<const std::string> arguments, bool has_json,
+                                                                std::vector<std::string>& warnings);
+
+/// Checks several programs together, and gives each a role: --role, else its name. Fails for one that is given twice or
+/// is no name, and for --preload in two.
+[[nodiscard]] Result<void> name_programs(std::vector<ParsedProgram>& programs);
+
 /// Warns about each DDRUN_* variable that neither an option nor another part of ddrun has, with the nearest name.
 void warn_unknown_variables(const Environment& environment, std::vector<std::string>& warnings);
 
-/// Warns about mpirun's ':' between programs, and about a launcher as the program of several workers.
-void warn_slips(const LaunchSpec& spec, std::vector<std::string>& warnings);
+/// Warns about a launcher as the program of several workers.
+void warn_slips(const ProgramSpec& program, const LaunchSpec& spec, std::vector<std::string>& warnings);
 
 /// Drops a "--" directly after the program, as torchrun's parser does; the caller ensures that there was none before
 /// it. Kept after an executable that torchrun would not accept.

@@ -37,12 +37,6 @@ std::string launcher_name(const ProgramSpec& program) {
   return runs_module && has_word(launcher_modules, args[1]) ? concat("python -m ", args[1]) : std::string();
 }
 
-/// Whether mpirun's next program begins here: "-n 3", "-np 3", "-n3".
-bool gives_worker_count(std::span<const std::string> words) {
-  const auto line = read_command_line(words.first(std::min<std::size_t>(words.size(), 2)));
-  return line && line->has("nproc-per-node") && parse_nproc(line->last("nproc-per-node"));
-}
-
 }  // namespace
 
 void warn_unknown_variables(const Environment& environment, std::vector<std::string>& warnings) {
@@ -70,19 +64,11 @@ void warn_unknown_variables(const Environment& environment, std::vector<std::str
   }
 }
 
-void warn_slips(const LaunchSpec& spec, std::vector<std::string>& warnings) {
-  const auto& args = spec.program.args;
-  const std::span<const std::string> words = args;
-  for (std::size_t at = 0; at < args.size(); ++at) {
-    if (args[at] != ":" || !gives_worker_count(words.subspan(at + 1))) continue;
-    warnings.emplace_back(
-        "':' and what follows it go to the program, as ddrun starts the same one for all ranks; write: sh -c 'case "
-        "$RANK in 0) exec ./a;; *) exec ./b;; esac'");
-    break;
-  }
-  const std::string count = count_option(spec.nproc);
+void warn_slips(const ProgramSpec& program, const LaunchSpec& spec, std::vector<std::string>& warnings) {
+  const auto& args = program.args;
+  const std::string count = count_option(program.nproc);
   if (count.empty() && !spec.rendezvous.several_machines() && !spec.remote.asked_for()) return;
-  const std::string launcher = launcher_name(spec.program);
+  const std::string launcher = launcher_name(program);
   if (launcher.empty()) return;
   const auto script = std::find_if(args.begin(), args.end(), [](const auto& word) { return word.ends_with(".py"); });
   warnings.push_back(concat(launcher, " is a launcher too, and each worker starts a job of its own; write: ddrun ",

@@ -84,13 +84,17 @@ class Completer {
 
   void fill_gpus() {
     if (!detected_.gpus) return;
-    const bool wants_gpus = spec_.nproc.kind == NprocSpec::Kind::gpu || spec_.nproc.kind == NprocSpec::Kind::automatic;
+    if (spec_.has_several_programs()) {
+      return override_evidence("GPUs", "each program's own -n: a count would be for all of them");
+    }
+    const NprocSpec::Kind kind = spec_.first().nproc.kind;
+    const bool wants_gpus = kind == NprocSpec::Kind::gpu || kind == NprocSpec::Kind::automatic;
     if (has("nproc-per-node") && !wants_gpus) {
       override_by_option("GPUs", "nproc-per-node");
     } else if (spec_.rendezvous.max_nodes == 1 && !wants_gpus) {
       override_evidence("GPUs", "one worker, as without a scheduler; --nproc-per-node=gpu for one on each");
     } else if (!wants_gpus) {
-      spec_.nproc = {NprocSpec::Kind::count, detected_.gpus->value};
+      spec_.first().nproc = {NprocSpec::Kind::count, detected_.gpus->value};
       result_.remarks.push_back(
           concat(detected_.gpus->value, " workers on this machine, one for each GPU (", detected_.gpus->variable, ")"));
     }

@@ -211,6 +211,8 @@ std::vector<int> numbers_of(const std::vector<const RankStacks*>& ranks) {
   return numbers;
 }
 
+Json role_json(const RankStacks& rank) { return rank.role.empty() ? Json(nullptr) : Json(rank.role); }
+
 /// The main thread of the first rank, with those numbers that all ranks have.
 ThreadStack common_stack(const StackGroup& group) {
   ThreadStack common = group.ranks.front()->threads.front();
@@ -249,7 +251,7 @@ std::string describe_awaited(const RankStacks& process) {
 
 void add_group(Text& text, const StackGroup& group, std::size_t limit, const std::string& directory) {
   const RankStacks& first = *group.ranks.front();
-  std::string who = name_ranks(numbers_of(group.ranks));
+  std::string who = concat(first.role, first.role.empty() ? "" : " ", name_ranks(numbers_of(group.ranks)));
   if (group.ranks.size() == 1 && first.pid != 0) {
     who +=
         concat(" (pid ", first.pid, first.child != 0 ? concat(", child ", first.child, " ", first.program) : "", ")");
@@ -267,7 +269,7 @@ void add_group(Text& text, const StackGroup& group, std::size_t limit, const std
   std::size_t children = 0;
   for (const RankStacks* rank : group.ranks) {
     for (const RankStacks& process : rank->awaited) {
-      const std::string whose = group.ranks.size() > 1 ? concat("rank ", rank->rank, ": ") : "";
+      const std::string whose = group.ranks.size() > 1 ? concat(RankName{rank->role, rank->rank}.text(), ": ") : "";
       if (children++ < max_shown_children) text.line(4, whose + describe_awaited(process));
     }
   }
@@ -313,7 +315,8 @@ Json rank_json(const RankStacks& rank) {
   }
   Json awaited = Json::array();
   for (const RankStacks& process : rank.awaited) awaited.push_back(rank_json(process));
-  return {{"rank", rank.rank},
+  return {{"role", role_json(rank)},
+          {"rank", rank.rank},
           {"pid", rank.pid},
           {"child", rank.child != 0 ? Json(rank.child) : Json(nullptr)},
           {"program", rank.program},
@@ -329,10 +332,10 @@ Json rank_json(const RankStacks& rank) {
 std::vector<StackGroup> group_ranks(const StackPage& page) {
   const bool library_used =
       std::ranges::any_of(page.ranks, [](const RankStacks& rank) { return stance_of(rank, false) == Stance::waits; });
-  std::map<std::pair<Stance, Place>, StackGroup> by_place;
+  std::map<std::tuple<Stance, std::string, Place>, StackGroup> by_place;
   for (const RankStacks& rank : page.ranks) {
     const Stance stance = stance_of(rank, !library_used);
-    StackGroup& group = by_place[{stance, place_of(rank)}];
+    StackGroup& group = by_place[{stance, rank.role, place_of(rank)}];
     group.stance = stance;
     group.ranks.push_back(&rank);
   }
@@ -353,8 +356,10 @@ HeldUp find_culprits(const StackPage& page, std::size_t world) {
   const bool smallest = groups.size() > 1 && first.stance == Stance::waits && groups[1].stance == Stance::waits &&
                         first.ranks.size() < groups[1].ranks.size();
   if (!smallest && (elsewhere == 0 || 2 * elsewhere > world)) return {};
-  return {numbers_of(first.ranks), plain_line(concat(smallest ? "is elsewhere: " : "held up the others: ",
-                                                     summary(*first.ranks.front(), first.stance)))};
+  std::vector<RankName> names;
+  for (const RankStacks* rank : first.ranks) names.push_back({rank->role, rank->rank});
+  return {std::move(names), plain_line(concat(smallest ? "is elsewhere: " : "held up the others: ",
+                                              summary(*first.ranks.front(), first.stance)))};
 }
 
 std::string short_text(const StackPage& page, const std::string& directory) {
@@ -373,8 +378,8 @@ std::string full_text(const StackPage& page) {
   for (const StackGroup& group : group_ranks(page)) add_group(text, group, no_limit, {});
   const auto add_process = [&](const RankStacks& rank, std::string_view whose) {
     text.line(0, "");
-    text.line(0, concat(whose, "rank ", rank.rank, " (pid ", rank.read_pid(), " ", rank.program, "), ",
-                        counted(static_cast<long long>(rank.threads.size()), "thread"),
+    text.line(0, concat(whose, RankName{rank.role, rank.rank}.text(), " (pid ", rank.read_pid(), " ", rank.program,
+                        "), ", counted(static_cast<long long>(rank.threads.size()), "thread"),
                         rank.threads_left_out > 0 ? concat(" and ", rank.threads_left_out, " more") : "",
                         rank.note.empty() ? "" : ": " + rank.note));
     for (const ThreadStack& thread : rank.threads) {
@@ -397,8 +402,9 @@ std::string json_text(const StackPage& page) {
   Json json{{"schema_version", 1}, {"why", page.why}, {"groups", Json::array()}};
   json["time_us"] = std::chrono::duration_cast<std::chrono::microseconds>(page.at.time_since_epoch()).count();
   for (const StackGroup& group : group_ranks(page)) {
-    json["groups"].push_back(
-        {{"ranks", numbers_of(group.ranks)}, {"stance", stances[static_cast<std::size_t>(group.stance)]}});
+    json["groups"].push_back({{"role", role_json(*group.ranks.front())},
+                              {"ranks", numbers_of(group.ranks)},
+                              {"stance", stances[static_cast<std::size_t>(group.stance)]}});
   }
   // Rank by rank, as the values of a page need many times the memory of its text.
   const auto dump = [](const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); };

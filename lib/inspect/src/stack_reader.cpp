@@ -179,13 +179,13 @@ void StackReader::State::read(Request request, std::function<void(Answer)> done)
   Reading& reading = *readings.emplace(id, std::make_unique<Reading>(executor)).first->second;
   reading.done = std::move(done);
   reading.missing = request.targets.size();
-  std::ranges::sort(request.targets, {}, &Target::rank);
   StackPage& page = reading.work->page;
   page.why = request.why;
   page.at = std::chrono::system_clock::now();
   for (const Target& target : request.targets) {
     RankStacks& rank = page.ranks.emplace_back();
-    rank.rank = target.rank;
+    rank.rank = target.name.rank;
+    rank.role = target.name.role;
     rank.pid = target.pid;
     rank.note = concat("no stack: not read within ", format_duration(read_time));
   }
@@ -210,7 +210,8 @@ void StackReader::State::start_reading_threads(std::uint64_t id, const Work& wor
       TcpPeers peers;
       // Facts of all first: to read these never blocks.
       for (std::size_t i = first; i < targets.size(); i += count) {
-        ranks.emplace_back(i, read_facts(targets[i].rank, targets[i].pid, peers));
+        ranks.emplace_back(i, read_facts(targets[i].name.rank, targets[i].pid, peers));
+        ranks.back().second.role = targets[i].name.role;
         post([i, facts = ranks.back().second](State&, Reading* to) mutable {
           if (to == nullptr || to->stage != Reading::Stage::reading) return;
           facts.note = std::move(to->work->page.ranks[i].note);

@@ -28,9 +28,9 @@ std::chrono::system_clock::time_point written_at(const struct stat& info) {
 
 }  // namespace
 
-Result<void> AttemptFiles::begin_attempt(int attempt, const std::vector<int>& local_ranks) {
+Result<void> AttemptFiles::begin_attempt(int attempt) {
   const bool first = attempts_begun_++ == 0;
-  if (auto made = layout_.begin_attempt(attempt, local_ranks); !made) {
+  if (auto made = layout_.begin_attempt(attempt); !made) {
     // A running job does not fail because of its logs. On a full disk they will have a gap.
     if (first) return made;
     if (disk_is_full(made.error().cause.value())) {
@@ -47,8 +47,8 @@ Result<void> AttemptFiles::begin_attempt(int attempt, const std::vector<int>& lo
         filtered_logs_.try_emplace(id, layout_.filtered_log(id), options_.log.rotate_bytes, &layout_).first->second;
     if (!log.open() && !may_continue_without_file(errno)) return fail(Errc::unavailable, log.first_error());
   }
-  for (const int local_rank : local_ranks) {
-    if (plan_of(StreamId::err, local_rank).kind == StreamPlan::Kind::direct_file) tails_.try_emplace(local_rank);
+  for (int slot = 0; slot < options_.workers(); ++slot) {
+    if (plan_of(StreamId::err, slot).kind == StreamPlan::Kind::direct_file) tails_.try_emplace(slot);
   }
   return {};
 }
@@ -64,30 +64,30 @@ const std::vector<std::string>& AttemptFiles::filters_of(StreamId id) const {
 
 // ---- plans
 
-StreamPlan AttemptFiles::plan_of(StreamId id, int local_rank) const {
+StreamPlan AttemptFiles::plan_of(StreamId id, int slot) const {
   const StreamTargets targets{.files = layout_.files_allowed() && !layout_.files_unavailable(),
                               .unavailable = layout_.files_unavailable(),
                               .terminal = console_of(consoles_, id).console().is_terminal()};
-  return plan_stream(options_.log, id, local_rank, options_.local_world_size, targets);
+  return plan_stream(options_, id, slot, targets);
 }
 
-std::string AttemptFiles::log_of(StreamId id, int local_rank) const {
-  return plan_of(id, local_rank).file ? layout_.stream_log(id, local_rank) : "";
+std::string AttemptFiles::log_of(StreamId id, int slot) const {
+  return plan_of(id, slot).file ? layout_.stream_log(id, slot) : "";
 }
 
-bool AttemptFiles::shares_stream(int local_rank) const {
+bool AttemptFiles::shares_stream(int slot) const {
   const auto shown_alone = [&](StreamId id) {
-    const StreamPlan plan = plan_of(id, local_rank);
+    const StreamPlan plan = plan_of(id, slot);
     return plan.kind == StreamPlan::Kind::piped && plan.console && !plan.file && !plan.duplicate;
   };
   return consoles_.size() == 1 && shown_alone(StreamId::out) && shown_alone(StreamId::err);
 }
 
-int AttemptFiles::descriptors_of(int local_rank) const {
-  if (shares_stream(local_rank)) return 1;
+int AttemptFiles::descriptors_of(int slot) const {
+  if (shares_stream(slot)) return 1;
   int count = 0;
   for (const StreamId id : {StreamId::out, StreamId::err}) {
-    const StreamPlan plan = plan_of(id, local_rank);
+    const StreamPlan plan = plan_of(id, slot);
     if (plan.kind == StreamPlan::Kind::piped) count += plan.file ? 2 : 1;
   }
   return count;
@@ -98,7 +98,7 @@ Error AttemptFiles::explain_descriptors(const std::string& what, Error error) co
   struct rlimit limit {};
   ::getrlimit(RLIMIT_NOFILE, &limit);
   rlim_t needed = base_descriptors;
-  for (int i = 0; i < options_.local_world_size; ++i) needed += static_cast<rlim_t>(descriptors_of(i));
+  for (int i = 0; i < options_.workers(); ++i) needed += static_cast<rlim_t>(descriptors_of(i));
   const auto raise_to = [](rlim_t files) { return concat("raise the limit with `ulimit -n ", files, "`"); };
   error.message = concat(
       "cannot open ", what, ": ",
@@ -106,15 +106,15 @@ Error AttemptFiles::explain_descriptors(const std::string& what, Error error) co
           ? concat("the system's limit of open files is reached; this job needs about ", needed)
       : needed < limit.rlim_cur
           ? concat("all ", limit.rlim_cur, " open files that are allowed are in use; ", raise_to(2 * limit.rlim_cur))
-          : concat("output of ", options_.local_world_size, " workers needs about ", needed, " open files, and only ",
+          : concat("output of ", options_.workers(), " workers needs about ", needed, " open files, and only ",
                    limit.rlim_cur, " are allowed; ", raise_to(needed)));
   return error;
 }
 
 // ---- files that ddrun writes
 
-Result<std::unique_ptr<LogFile>> AttemptFiles::open_log(StreamId id, int local_rank) {
-  auto file = std::make_unique<LogFile>(layout_.stream_log(id, local_rank), options_.log.rotate_bytes, &layout_);
+Result<std::unique_ptr<LogFile>> AttemptFiles::open_log(StreamId id, int slot) {
+  auto file = std::make_unique<LogFile>(layout_.stream_log(id, slot), options_.log.rotate_bytes, &layout_);
   if (file->open()) return file;
   const std::error_code cause(errno, std::generic_category());
   if (is_out_of_descriptors(cause.value()) || !may_continue_without_file(cause.value())) {
@@ -178,21 +178,21 @@ void AttemptFiles::read_tail(FileTail& file, const std::string& path) {
 }
 
 void AttemptFiles::read_tails() {
-  for (auto& [local_rank, file] : tails_) {
+  for (auto& [slot, file] : tails_) {
     const auto now = std::chrono::system_clock::now();
-    read_tail(file, layout_.stream_log(StreamId::err, local_rank));
+    read_tail(file, layout_.stream_log(StreamId::err, slot));
     file.read_at = now;
   }
 }
 
-std::vector<TailLine> AttemptFiles::tail(int local_rank, std::size_t lines) const {
-  const auto file = tails_.find(local_rank);
+std::vector<TailLine> AttemptFiles::tail(int slot, std::size_t lines) const {
+  const auto file = tails_.find(slot);
   return file != tails_.end() ? file->second.tail.lines(lines) : std::vector<TailLine>();
 }
 
-LastWrite AttemptFiles::last_write(StreamId id, int local_rank) const {
+LastWrite AttemptFiles::last_write(StreamId id, int slot) const {
   struct stat info {};
-  const std::string path = log_of(id, local_rank);
+  const std::string path = log_of(id, slot);
   return !path.empty() && ::stat(path.c_str(), &info) == 0 ? LastWrite{written_at(info)} : LastWrite{};
 }
 

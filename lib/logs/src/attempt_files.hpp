@@ -46,29 +46,29 @@ class AttemptFiles {
  public:
   /// Both are borrowed.
   AttemptFiles(const OutputOptions& options, const Consoles& consoles)
-      : options_(options), consoles_(consoles), layout_(options.log, options.run_id) {}
+      : options_(options), consoles_(consoles), layout_(options) {}
 
   [[nodiscard]] LogLayout& layout() { return layout_; }
 
   /// As Output::begin_attempt(); opens the filtered logs.
-  [[nodiscard]] Result<void> begin_attempt(int attempt, const std::vector<int>& local_ranks);
+  [[nodiscard]] Result<void> begin_attempt(int attempt);
   /// Closes the filtered logs and drops the tails. No Duplicate may be left.
   void end_attempt();
 
-  [[nodiscard]] StreamPlan plan_of(StreamId id, int local_rank) const;
+  [[nodiscard]] StreamPlan plan_of(StreamId id, int slot) const;
   /// Empty: the stream has none.
-  [[nodiscard]] std::string log_of(StreamId id, int local_rank) const;
+  [[nodiscard]] std::string log_of(StreamId id, int slot) const;
   /// Whether stdout and stderr of this worker share one pipe, so that lines keep their order. Not where a file or a
   /// filter needs them separately.
-  [[nodiscard]] bool shares_stream(int local_rank) const;
-  [[nodiscard]] int descriptors_of(int local_rank) const;
+  [[nodiscard]] bool shares_stream(int slot) const;
+  [[nodiscard]] int descriptors_of(int slot) const;
   /// If `error` is for want of descriptors: how many are needed. `what` could not be opened.
   [[nodiscard]] Error explain_descriptors(const std::string& what, Error error) const;
 
   /// Without its log files a job is refused at its start, but not later, and not for a full disk.
   [[nodiscard]] bool may_continue_without_file(int err) const { return disk_is_full(err) || attempts_begun_ > 1; }
   /// A log file that ddrun writes. Fails with `unavailable` if the job may not continue without it.
-  [[nodiscard]] Result<std::unique_ptr<LogFile>> open_log(StreamId id, int local_rank);
+  [[nodiscard]] Result<std::unique_ptr<LogFile>> open_log(StreamId id, int slot);
   /// Empty if there is no filtered log.
   [[nodiscard]] std::unique_ptr<Duplicate> open_duplicate(StreamId id, const std::string& prefix);
   void write(LogFile& file, std::string_view chunk);
@@ -77,9 +77,9 @@ class AttemptFiles {
 
   /// Reads the ends of the stderr files that workers write themselves.
   void read_tails();
-  [[nodiscard]] std::vector<TailLine> tail(int local_rank, std::size_t lines) const;
+  [[nodiscard]] std::vector<TailLine> tail(int slot, std::size_t lines) const;
   /// The file's time.
-  [[nodiscard]] LastWrite last_write(StreamId id, int local_rank) const;
+  [[nodiscard]] LastWrite last_write(StreamId id, int slot) const;
 
   [[nodiscard]] std::uint64_t lost_bytes() const { return lost_bytes_; }
   [[nodiscard]] const std::string& first_error() const { return first_error_; }
@@ -101,7 +101,7 @@ class AttemptFiles {
   LogLayout layout_;
   int attempts_begun_ = 0;
   std::map<StreamId, LogFile> filtered_logs_;
-  std::map<int, FileTail> tails_;  ///< by local rank
+  std::map<int, FileTail> tails_;  ///< by slot
   std::string matching_lines_;     ///< scratch
   std::uint64_t lost_bytes_ = 0;
   std::string first_error_;

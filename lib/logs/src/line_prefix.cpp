@@ -75,25 +75,26 @@ Result<void> check_template(std::string_view text) {
 
 std::string line_prefix(const LogSpec& log, const PrefixFacts& facts) {
   if (!log.line_prefix_template.empty()) return expand(log.line_prefix_template, facts).value_or("");
+  const std::string role = facts.with_role ? concat(facts.role, ':') : "";
   switch (log.label) {
     case Label::none: return "";
-    case Label::rank: return concat('[', facts.rank, "] ");
-    case Label::local: return concat("[local ", facts.local_rank, "] ");
-    case Label::host: return concat('[', facts.hostname, ':', facts.rank, "] ");
+    case Label::rank: return concat('[', role, facts.rank, "] ");
+    case Label::local: return concat('[', role, "local ", facts.local_rank, "] ");
+    case Label::host: return concat('[', facts.hostname, ':', role, facts.rank, "] ");
     case Label::torchrun: return concat('[', facts.role, facts.local_rank, "]:");
     case Label::automatic: break;
   }
-  return facts.local_world_size > 1 ? concat('[', facts.rank, "] ") : "";
+  return facts.workers > 1 ? concat('[', role, facts.rank, "] ") : "";
 }
 
-std::string folded_label(const std::vector<int>& ranks, const std::string& host) {
-  return concat('[', host, host.empty() ? "" : ":", fold_ranks(ranks), "] ");
+std::string folded_label(const std::vector<int>& ranks, const std::string& scope) {
+  return concat('[', scope, scope.empty() ? "" : ":", fold_ranks(ranks), "] ");
 }
 
-std::string colored_label(int rank, const std::string& label) {
+std::string colored_label(int position, const std::string& label) {
   // Cyan, yellow, green, magenta, blue, and the bright ones: red is for errors, and neighbours differ.
   static constexpr std::array<int, 10> colors{36, 33, 32, 35, 34, 96, 93, 92, 95, 94};
-  return concat("\033[", colors[static_cast<std::size_t>(rank) % colors.size()], 'm', label, "\033[m");
+  return concat("\033[", colors[static_cast<std::size_t>(position) % colors.size()], 'm', label, "\033[m");
 }
 
 std::size_t screen_width(std::string_view prefix) {

@@ -16,7 +16,8 @@ struct PrefixFacts {
   std::string_view hostname;
   int rank = 0;
   int local_rank = 0;
-  int local_world_size = 1;
+  int workers = 1;  ///< of this machine
+  bool with_role = false;
 };
 
 /// Fails with `invalid_argument` if the template has an unknown name.
@@ -26,10 +27,10 @@ struct PrefixFacts {
 /// there are several workers.
 [[nodiscard]] std::string line_prefix(const LogSpec& log, const PrefixFacts& facts);
 
-/// The prefix of lines that several ranks have written: "[0-3] ", or "[host:0-3] " with the host of all.
-[[nodiscard]] std::string folded_label(const std::vector<int>& ranks, const std::string& host);
-/// A label in the colour of its rank, with the blank behind it.
-[[nodiscard]] std::string colored_label(int rank, const std::string& label);
+/// The prefix of lines that several ranks have written: "[0-3] ", or "[host:0-3] " with the scope of all.
+[[nodiscard]] std::string folded_label(const std::vector<int>& ranks, const std::string& scope);
+/// A label in the colour of its position, with the blank behind it.
+[[nodiscard]] std::string colored_label(int position, const std::string& label);
 
 /// Columns of a terminal that a prefix takes: one for each UTF-8 character, none for colours. (Wide characters are
 /// counted as one.)

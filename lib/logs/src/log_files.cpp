@@ -151,23 +151,26 @@ void LogFile::count_lost(std::string_view bytes) {
   lost_whole_lines_ = bytes.back() == '\n';
 }
 
-StreamPlan plan_stream(const LogSpec& log, StreamId stream, int local_rank, int local_world_size,
-                       StreamTargets targets) {
+StreamPlan plan_stream(const OutputOptions& options, StreamId stream, int slot, StreamTargets targets) {
+  const LogSpec& log = options.log;
+  const WorkerPlace& place = options.places[static_cast<std::size_t>(slot)];
+  const StreamChoice& choice = options.program_of(place).streams;
+  const bool several = options.workers() > 1;
   const auto has = [&](const StreamSelection& selection) {
-    const Streams streams = selection.of(local_rank);
+    const Streams streams = selection.of(place.local_rank);
     return stream == StreamId::out ? has_out(streams) : has_err(streams);
   };
   const auto& filters = stream == StreamId::out ? log.duplicate_stdout_filters : log.duplicate_stderr_filters;
-  const bool listed = !log.local_ranks_filter || log.local_ranks_filter->contains(local_rank);
-  const bool redirected = has(log.redirects) && !targets.unavailable;
+  const bool listed = !choice.local_ranks_filter || choice.local_ranks_filter->contains(place.local_rank);
+  const bool redirected = has(choice.redirects) && !targets.unavailable;
 
   StreamPlan plan;
-  const bool teed = has(log.tee);
+  const bool teed = has(choice.tee);
   plan.file = targets.files && (redirected || teed);
   plan.console = listed && (teed || !redirected);
   plan.duplicate = targets.files && !filters.empty();
 
-  const bool decorated = local_world_size > 1 || log.timestamps || !log.line_prefix_template.empty() ||
+  const bool decorated = several || log.timestamps || !log.line_prefix_template.empty() ||
                          (log.label != Label::automatic && log.label != Label::none);
   const bool piped =
       (plan.console && (decorated || plan.file)) || (plan.file && log.rotate_bytes > 0) || plan.duplicate;
@@ -180,7 +183,7 @@ StreamPlan plan_stream(const LogSpec& log, StreamId stream, int local_rank, int 
   switch (log.pty) {
     case PtyUse::never: break;
     case PtyUse::automatic:
-      plan.pty = piped && plan.console && targets.terminal && local_world_size <= max_workers_with_ptys;
+      plan.pty = piped && plan.console && targets.terminal && options.workers() <= max_workers_with_ptys;
       break;
     case PtyUse::always:
       // A single worker inherits ddrun's terminal.
@@ -256,13 +259,16 @@ const char* name_of(StreamId stream) { return stream == StreamId::out ? "stdout.
 
 }  // namespace
 
-LogLayout::LogLayout(const LogSpec& log, std::string_view run_id) : run_id_(run_id) {
+LogLayout::LogLayout(const OutputOptions& options) : options_(options), run_id_(options.run_id) {
+  const LogSpec& log = options.log;
   files_allowed_ = log.dir != "/dev/null";
   if (!files_allowed_) return;
   if (log.dir) requested_root_ = *log.dir;
   while (requested_root_.size() > 1 && requested_root_.back() == '/') requested_root_.pop_back();
-  wanted_ = log.dir.has_value() || log.redirects.any() || log.tee.any() || !log.duplicate_stdout_filters.empty() ||
-            !log.duplicate_stderr_filters.empty();
+  wanted_ = log.dir.has_value() || !log.duplicate_stdout_filters.empty() || !log.duplicate_stderr_filters.empty() ||
+            std::ranges::any_of(options.programs, [](const ProgramSpec& program) {
+              return program.streams.redirects.any() || program.streams.tee.any();
+            });
   for (char& c : run_id_) {
     if (c == '/') c = '_';
   }
@@ -341,44 +347,60 @@ Result<void> LogLayout::restore() const {
   return made && wanted_ ? make_own_dir(run_dir_) : made;
 }
 
-Result<void> LogLayout::begin_attempt(int attempt, const std::vector<int>& local_ranks) {
+Result<void> LogLayout::begin_attempt(int attempt) {
   attempt_ = attempt;
-  Result<void> made = wanted_ ? make_attempt(local_ranks) : Result<void>{};
+  Result<void> made = wanted_ ? make_attempt() : Result<void>{};
   const bool missing = !made && made.error().cause.value() == ENOENT;
   if (std::exchange(has_begun_, true) && !root_.empty() && (missing || !wanted_)) {
     made = restore();
-    if (made && wanted_) made = make_attempt(local_ranks);
+    if (made && wanted_) made = make_attempt();
   }
   unavailable_ = !made && !disk_is_full(made.error().cause.value());
   if (unavailable_) attempt_dir_.clear();
   return made;
 }
 
-Result<void> LogLayout::make_attempt(const std::vector<int>& local_ranks) {
+Result<void> LogLayout::make_attempt() {
   const std::string plain = concat(run_dir_, "/attempt_", attempt_);
   attempt_dir_ = plain;
   for (int number = 2; ::mkdir(attempt_dir_.c_str(), 0777) != 0; ++number) {
     if (errno != EEXIST) return fail_errno(code_for(errno), concat("cannot make ", attempt_dir_), errno);
     attempt_dir_ = concat(plain, '.', number);
   }
-  for (const int local_rank : local_ranks) {
-    const std::string dir = concat(attempt_dir_, '/', local_rank);
-    if (::mkdir(dir.c_str(), 0777) != 0) return fail_errno(code_for(errno), concat("cannot make ", dir), errno);
+  const auto make = [](const std::string& dir) -> Result<void> {
+    if (::mkdir(dir.c_str(), 0777) == 0) return {};
+    return fail_errno(code_for(errno), concat("cannot make ", dir), errno);
+  };
+  for (const ProgramSpec& program : options_.programs) {
+    if (!options_.has_several_programs()) continue;
+    if (auto made = make(concat(attempt_dir_, '/', program.role)); !made) return made;
+  }
+  for (std::size_t slot = 0; slot < options_.places.size(); ++slot) {
+    if (auto made = make(concat(attempt_dir_, '/', folder_of(slot))); !made) return made;
   }
   return {};
 }
 
-std::string LogLayout::stream_log(StreamId stream, int local_rank) const {
-  return attempt_dir_.empty() ? "" : concat(attempt_dir_, '/', local_rank, '/', name_of(stream));
+std::string LogLayout::folder_of(std::size_t slot) const {
+  const WorkerPlace& place = options_.places[slot];
+  if (!options_.has_several_programs()) return std::to_string(place.local_rank);
+  return concat(options_.program_of(place).role, '/', place.local_rank);
+}
+
+std::string LogLayout::stream_log(StreamId stream, int slot) const {
+  if (attempt_dir_.empty()) return {};
+  return concat(attempt_dir_, '/', folder_of(static_cast<std::size_t>(slot)), '/', name_of(stream));
 }
 
 std::string LogLayout::filtered_log(StreamId stream) const {
   return attempt_dir_.empty() ? "" : concat(attempt_dir_, "/filtered_", name_of(stream));
 }
 
-std::string LogLayout::error_file(int local_rank) const {
-  if (!attempt_dir_.empty()) return concat(attempt_dir_, '/', local_rank, "/error.json");
-  return root_.empty() || unavailable_ ? "" : concat(root_, "/error_", attempt_, '_', local_rank, ".json");
+std::string LogLayout::error_file(int slot) const {
+  if (!attempt_dir_.empty()) {
+    return concat(attempt_dir_, '/', folder_of(static_cast<std::size_t>(slot)), "/error.json");
+  }
+  return root_.empty() || unavailable_ ? "" : concat(root_, "/error_", attempt_, '_', slot, ".json");
 }
 
 void LogLayout::remove_error_files() const {

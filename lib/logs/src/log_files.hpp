@@ -10,6 +10,7 @@
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/base/unique_fd.hpp"
+#include "ddrun/logs/output.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::logs {
@@ -87,20 +88,20 @@ struct StreamTargets {
 /// to make, the system has 4,096 (kernel.pty.max), and progress bars of hundreds of workers are of no use.
 constexpr int max_workers_with_ptys = 64;
 
-[[nodiscard]] StreamPlan plan_stream(const LogSpec& log, StreamId stream, int local_rank, int local_world_size,
-                                     StreamTargets targets);
+[[nodiscard]] StreamPlan plan_stream(const OutputOptions& options, StreamId stream, int slot, StreamTargets targets);
 
 /// Paths of log files, in torchrun's layout, and creation of their directories.
 ///
-///     <root>/<run id>_<8 random>/attempt_<N>/<local rank>/{stdout.log,stderr.log,error.json}
+///     <root>/<run id>_<8 random>/attempt_<N>/[<role>/]<local rank>/{stdout.log,stderr.log,error.json}
 ///                                           /filtered_{stdout,stderr}.log
 ///     <root>/latest -> <run id>_<8 random>    (link_latest())
 ///
 /// Without --log-dir and without log files there is only a private directory for error files:
-/// <root>/error_<N>_<local rank>.json. Calls block on the file system.
+/// <root>/error_<N>_<slot>.json. Calls block on the file system.
 class LogLayout {
  public:
-  LogLayout(const LogSpec& log, std::string_view run_id);
+  /// `options` is borrowed.
+  explicit LogLayout(const OutputOptions& options);
 
   /// Whether log files can be written: false for --log-dir=/dev/null.
   [[nodiscard]] bool files_allowed() const { return files_allowed_; }
@@ -116,7 +117,7 @@ class LogLayout {
   /// Makes attempt_<N> and the workers' directories; `attempt_<N>.2` and so on if there is one already. Removed
   /// directories above are made again. After a failure the job can go on: without files in this attempt, or on a full
   /// disk with files that are retried.
-  [[nodiscard]] Result<void> begin_attempt(int attempt, const std::vector<int>& local_ranks);
+  [[nodiscard]] Result<void> begin_attempt(int attempt);
 
   /// Makes <root>/latest a relative link to this run's directory, only with --log-dir. Replaced by rename(2), so that
   /// it is there at all times. Fails with `invalid_argument` if what has the name stays (no link, or that of another
@@ -131,9 +132,9 @@ class LogLayout {
   /// Empty without log files.
   [[nodiscard]] const std::string& run_dir() const { return run_dir_; }
   [[nodiscard]] const std::string& attempt_dir() const { return attempt_dir_; }
-  [[nodiscard]] std::string stream_log(StreamId stream, int local_rank) const;
+  [[nodiscard]] std::string stream_log(StreamId stream, int slot) const;
   [[nodiscard]] std::string filtered_log(StreamId stream) const;
-  [[nodiscard]] std::string error_file(int local_rank) const;
+  [[nodiscard]] std::string error_file(int slot) const;
 
   /// Removes error files, or anything else of their names, from the private directory.
   void remove_error_files() const;
@@ -142,8 +143,12 @@ class LogLayout {
 
  private:
   [[nodiscard]] Result<void> make_root(const Announce& announce);
-  [[nodiscard]] Result<void> make_attempt(const std::vector<int>& local_ranks);
+  [[nodiscard]] Result<void> make_attempt();
 
+  /// The worker's directory in that of an attempt: "0"; of several programs "trainer/0".
+  [[nodiscard]] std::string folder_of(std::size_t slot) const;
+
+  const OutputOptions& options_;
   std::string requested_root_;  ///< --log-dir
   std::string run_id_;
   bool files_allowed_ = true;

@@ -17,10 +17,9 @@ namespace ddrun::logs {
 Output::Output(boost::asio::any_io_executor executor, OutputOptions options) : options_(std::move(options)) {
   const auto open_console = [&](int fd) {
     RankConsoleOptions of_console(options_.log, ::isatty(fd) == 1);
-    of_console.fold = of_console.fold && options_.local_world_size > 1;
+    of_console.fold = of_console.fold && options_.workers() > 1;
     of_console.queue_high = options_.queue_high;
     of_console.idle_flush_delay = options_.idle_flush_delay;
-    of_console.input_rank = options_.input_rank;
     consoles_.push_back(std::make_unique<RankConsole>(executor, fd, std::move(of_console)));
     consoles_.back()->console().on_drained([this] { on_console_drained(); });
   };
@@ -34,7 +33,7 @@ Output::Output(boost::asio::any_io_executor executor, OutputOptions options) : o
 Output::~Output() { close(); }
 
 Result<void> Output::prepare() {
-  if (options_.log.fold == When::always && options_.local_world_size == 1) {
+  if (options_.log.fold == When::always && options_.workers() == 1) {
     say(Level::warning, "--fold=always has no effect with one worker");
   }
   if (options_.log.progress == Progress::rows && !consoles_.front()->console().can_erase()) {
@@ -53,29 +52,23 @@ Result<void> Output::prepare() {
 
 // ---- attempts
 
-Result<void> Output::begin_attempt(int attempt, const std::vector<WorkerIdentity>& workers) {
+Result<void> Output::begin_attempt(int attempt, const std::vector<int>& ranks) {
   reset_attempt();
-  std::vector<int> local_ranks;
-  for (const WorkerIdentity& worker : workers) {
-    workers_[worker.local_rank] = worker;
-    local_ranks.push_back(worker.local_rank);
-  }
-  return files_->begin_attempt(attempt, local_ranks);
+  ranks_ = ranks;
+  return files_->begin_attempt(attempt);
 }
 
 void Output::reset_attempt() {
   streams_->reset();
   files_->end_attempt();
-  workers_.clear();
+  ranks_.clear();
 }
 
-Result<ChildStreams> Output::open_streams(int local_rank) {
-  const auto worker = workers_.find(local_rank);
-  if (worker == workers_.end()) {
-    return fail(Errc::invalid_argument, concat("local rank ", local_rank, " is not in this attempt"));
-  }
-  return streams_->open(worker->second, files_->plan_of(StreamId::out, local_rank),
-                        files_->plan_of(StreamId::err, local_rank), files_->shares_stream(local_rank));
+Result<ChildStreams> Output::open_streams(int slot) {
+  const auto index = static_cast<std::size_t>(slot);
+  if (index >= ranks_.size()) return fail(Errc::invalid_argument, concat("slot ", slot, " is not in this attempt"));
+  return streams_->open({ranks_[index], slot}, files_->plan_of(StreamId::out, slot),
+                        files_->plan_of(StreamId::err, slot), files_->shares_stream(slot));
 }
 
 Result<ChildStreams> Output::open_extra_streams(std::string prefix, bool as_worker) {
@@ -93,8 +86,8 @@ Result<ChildStreams> Output::open_extra_streams(std::string prefix, bool as_work
   return streams;
 }
 
-int Output::descriptors_per_worker(int local_rank) const { return files_->descriptors_of(local_rank); }
-void Output::drain(int local_rank) { streams_->drain(local_rank); }
+int Output::descriptors_per_worker(int slot) const { return files_->descriptors_of(slot); }
+void Output::drain(int slot) { streams_->drain(slot); }
 void Output::drain_all() { streams_->drain_all(); }
 void Output::screen_resized() {
   streams_->resize_screens();
@@ -150,26 +143,26 @@ LossReport Output::losses() const {
 
 void Output::read_file_tails() { files_->read_tails(); }
 
-std::vector<TailLine> Output::stderr_tail(int local_rank, std::size_t lines) const {
+std::vector<TailLine> Output::stderr_tail(int slot, std::size_t lines) const {
   for (const StreamId id : {StreamId::out, StreamId::err}) {
-    const WorkerStream* stream = streams_->find(local_rank, id);
+    const WorkerStream* stream = streams_->find(slot, id);
     if (stream != nullptr && stream->tail) return stream->tail->lines(lines);
   }
-  return files_->tail(local_rank, lines);
+  return files_->tail(slot, lines);
 }
 
-LastWrite Output::last_stdout(int local_rank) const {
-  const WorkerStream* stream = streams_->find(local_rank, StreamId::out);
-  if (!workers_.contains(local_rank)) return {};
-  if (stream == nullptr) return files_->last_write(StreamId::out, local_rank);
-  return files_->shares_stream(local_rank) ? LastWrite{} : stream->last;
+LastWrite Output::last_stdout(int slot) const {
+  const WorkerStream* stream = streams_->find(slot, StreamId::out);
+  if (static_cast<std::size_t>(slot) >= ranks_.size()) return {};
+  if (stream == nullptr) return files_->last_write(StreamId::out, slot);
+  return files_->shares_stream(slot) ? LastWrite{} : stream->last;
 }
 
 std::uint64_t Output::lines_shown() const { return logs::lines_shown(consoles_); }
-bool Output::console_shows_stderr(int local_rank) const { return files_->plan_of(StreamId::err, local_rank).console; }
-std::string Output::stdout_log(int local_rank) const { return files_->log_of(StreamId::out, local_rank); }
-std::string Output::stderr_log(int local_rank) const { return files_->log_of(StreamId::err, local_rank); }
-std::string Output::error_file(int local_rank) const { return files_->layout().error_file(local_rank); }
+bool Output::console_shows_stderr(int slot) const { return files_->plan_of(StreamId::err, slot).console; }
+std::string Output::stdout_log(int slot) const { return files_->log_of(StreamId::out, slot); }
+std::string Output::stderr_log(int slot) const { return files_->log_of(StreamId::err, slot); }
+std::string Output::error_file(int slot) const { return files_->layout().error_file(slot); }
 std::string Output::attempt_dir() const { return files_->layout().attempt_dir(); }
 std::string Output::run_dir() const { return files_->layout().run_dir(); }
 Result<void> Output::link_latest() const { return files_->layout().link_latest(); }

@@ -62,8 +62,8 @@ struct RankConsole::Display {
   const void* open_line = nullptr;  ///< the writer whose unfinished line the cursor stands in; without rows only
   bool returned = false;            ///< and it ended in '\r'
 
-  /// The rows that `live` should have; those of `input_rank` are the lowest.
-  [[nodiscard]] Screen layout(const ScreenSize& size, std::optional<int> input_rank) const;
+  /// The rows that `live` should have; those of the input rank are the lowest.
+  [[nodiscard]] Screen layout(const ScreenSize& size) const;
 };
 
 RankConsole::RankConsole(const boost::asio::any_io_executor& executor, int fd, RankConsoleOptions options)
@@ -73,12 +73,6 @@ RankConsole::RankConsole(const boost::asio::any_io_executor& executor, int fd, R
       fold_timer_{boost::asio::steady_timer(executor)},
       stream_timer_{boost::asio::steady_timer(executor)},
       rows_timer_{boost::asio::steady_timer(executor)} {
-  if (options_.fold) {
-    fold_ = std::make_unique<Fold>([this](const std::vector<int>& sources, std::string_view lines, Deadline at) {
-      show_folded(sources, lines, at);
-    });
-    if (!options_.knows_ranks) (void)fold_->open();  // writes nothing, so that each line waits for ranks to come
-  }
   if (options_.progress == Progress::rows && !console_->can_erase()) options_.progress = Progress::last;
   display_->text = {options_.progress, console_->is_terminal(), options_.state_interval, options_.idle_flush_delay};
   display_->reflows = terminal_reflows();
@@ -100,12 +94,24 @@ void RankConsole::arm(Timer& timer, std::optional<Deadline> at, void (RankConsol
 
 // ---- streams
 
+Fold& RankConsole::fold_of(const std::string& role) {
+  for (const auto& [known, fold] : folds_) {
+    if (known == role) return *fold;
+  }
+  std::unique_ptr<Fold>& fold = folds_.emplace_back(role, nullptr).second;
+  fold = std::make_unique<Fold>([this, &fold](const std::vector<int>& sources, std::string_view lines, Deadline at) {
+    show_folded(*fold, sources, lines, at);
+  });
+  if (!options_.knows_ranks) (void)fold->open();  // writes nothing, so that each line waits for ranks to come
+  return *fold;
+}
+
 ScreenSize RankConsole::worker_screen(const RankStream& stream) {
   std::size_t width = screen_width(stamped(stream.prefix, {}));
-  if (fold_) {
+  if (options_.fold) {
     // All ranks have the same width, or lines of this width would not be equal.
     const std::string widest =
-        concat('[', stream.host, stream.host.empty() ? "" : ":", stream.highest_rank, '-', stream.highest_rank, "] ");
+        concat('[', stream.scope, stream.scope.empty() ? "" : ":", stream.highest_rank, '-', stream.highest_rank, "] ");
     width = std::max(width, screen_width(stamped(widest, {})));
     display_->label_width = std::max(display_->label_width, width);
   }
@@ -114,24 +120,26 @@ ScreenSize RankConsole::worker_screen(const RankStream& stream) {
 
 void RankConsole::open_stream(RankStream& stream) {
   if (options_.color && stream.labelled && !stream.prefix.empty()) {
-    stream.prefix = colored_label(stream.rank, stream.prefix);
+    stream.prefix = colored_label(stream.position, stream.prefix);
   }
   stream.text = std::make_shared<StreamText>(display_->text);
   const ScreenSize size = worker_screen(stream);
   stream.text->set_size(size.columns, size.rows);
-  if (!fold_ || !stream.labelled) return;
-  stream.source = fold_->open();
+  if (!options_.fold || !stream.labelled) return;
+  stream.fold = &fold_of(stream.role);
+  stream.source = stream.fold->open();
   folded_sources_.clear();  // the number may have been another's
-  sources_[stream.source] = {stream.rank, stream.prefix, stream.host};
+  sources_[{stream.fold, stream.source}] = {stream.rank, stream.prefix, stream.scope};
 }
 
 bool RankConsole::folds(const RankStream& stream, Deadline now) const {
-  return stream.source >= 0 && !fold_->passes(stream.source, now);
+  return stream.fold != nullptr && !stream.fold->passes(stream.source, now);
 }
 
 void RankConsole::feed(RankStream& stream, std::string_view chunk) {
   if (console_->gone()) return console_->count_lost(chunk.size());
-  const bool needs_time = fold_ || options_.timestamps || options_.progress != Progress::all || console_->is_terminal();
+  const bool needs_time =
+      options_.fold || options_.timestamps || options_.progress != Progress::all || console_->is_terminal();
   const Deadline now = needs_time ? Clock::now() : Deadline();
   if (stream.source < 0 && stream.text->passes(chunk)) {
     const std::string_view prefix = stamped(stream.prefix, now);
@@ -152,8 +160,8 @@ void RankConsole::feed(RankStream& stream, std::string_view chunk) {
 void RankConsole::on_change(RankStream& stream, Deadline now) {
   count_unfinished(stream);
   if (folds(stream, now)) {
-    fold_->settle(stream.source, now);
-    arm(fold_timer_, fold_->deadline(), &RankConsole::on_fold_deadline);
+    stream.fold->settle(stream.source, now);
+    arm(fold_timer_, stream.fold->deadline(), &RankConsole::on_fold_deadline);
   }
   const auto deadline = stream.text->deadline();
   const bool is_live = deadline || stream.text->block() != nullptr;
@@ -176,12 +184,12 @@ void RankConsole::take_piece(RankStream& stream, const Piece& piece, Deadline no
   const bool whole = !piece.continues && piece.end != PieceEnd::open && !ends_in_return(piece.text) &&
                      piece.text.size() <= Fold::max_source_bytes && !(piece.end == PieceEnd::cut && piece.text.empty());
   if (!whole || !folds(stream, now)) return show_piece(stream, piece, now);
-  fold_->add(stream.source, piece.text, now);
-  if (piece.end == PieceEnd::cut) fold_->add(stream.source, "\n", now);
+  stream.fold->add(stream.source, piece.text, now);
+  if (piece.end == PieceEnd::cut) stream.fold->add(stream.source, "\n", now);
 }
 
 void RankConsole::show_piece(RankStream& stream, const Piece& piece, Deadline now) {
-  if (stream.source >= 0) fold_->release(stream.source);
+  if (stream.fold != nullptr) stream.fold->release(stream.source);
   if (piece.end == PieceEnd::cut || piece.text.ends_with('\n')) ++lines_shown_;
   add_piece(&stream, stamped(stream.prefix, now), piece);
 }
@@ -212,7 +220,7 @@ void RankConsole::close_stream(RankStream& stream) {
     display_->has_changed = true;
   }
   if (display_->open_line == &stream) display_->open_line = nullptr;
-  if (stream.source >= 0) fold_->close(stream.source, now);
+  if (stream.fold != nullptr) stream.fold->close(stream.source, now);
   stream.source = -1;
   stream.text.reset();
   flush();
@@ -221,29 +229,32 @@ void RankConsole::close_stream(RankStream& stream) {
 // ---- equal lines
 
 void RankConsole::on_fold_deadline() {
-  fold_->expire(Clock::now());
-  arm(fold_timer_, fold_->deadline(), &RankConsole::on_fold_deadline);
+  for (const auto& [role, fold] : folds_) {
+    fold->expire(Clock::now());
+    arm(fold_timer_, fold->deadline(), &RankConsole::on_fold_deadline);
+  }
   flush();
 }
 
-std::string RankConsole::label_of(std::span<const int> sources) const {
-  const Source& first = sources_.at(sources.front());
+std::string RankConsole::label_of(const Fold& fold, std::span<const int> sources) const {
+  const Source& first = sources_.at({&fold, sources.front()});
   if (sources.size() == 1) return first.prefix;
   std::vector<int> ranks;
-  bool one_host = true;
+  bool one_scope = true;
   for (const int source : sources) {
-    const Source& from = sources_.at(source);
+    const Source& from = sources_.at({&fold, source});
     ranks.push_back(from.rank);
-    one_host = one_host && from.host == first.host;
+    one_scope = one_scope && from.scope == first.scope;
   }
-  return folded_label(ranks, one_host ? first.host : std::string());
+  return folded_label(ranks, one_scope ? first.scope : std::string());
 }
 
-void RankConsole::show_folded(const std::vector<int>& sources, std::string_view lines, Deadline at) {
+void RankConsole::show_folded(const Fold& fold, const std::vector<int>& sources, std::string_view lines, Deadline at) {
   if (console_->gone()) return console_->count_lost(lines.size() * sources.size());
-  if (sources != folded_sources_) {
+  if (sources != folded_sources_ || &fold != last_fold_) {
     folded_sources_ = sources;
-    folded_prefix_ = label_of(sources);
+    last_fold_ = &fold;
+    folded_prefix_ = label_of(fold, sources);
   }
   const bool may_break = sources.size() > 1 && console_->is_terminal();
   const std::size_t columns = may_break ? screen_size(console_->descriptor()).columns : 0;
@@ -257,11 +268,12 @@ void RankConsole::show_folded(const std::vector<int>& sources, std::string_view 
       add_piece(nullptr, stamped(folded_prefix_, at), line);
       continue;
     }
+    const auto rank_of = [&](int source) { return sources_.at({&fold, source}).rank; };
     // A label of ranks one after the other is as wide as workers know.
     for (auto first = sources.begin(); first != sources.end();) {
       auto last = std::next(first);
-      while (last != sources.end() && sources_.at(*last).rank == sources_.at(*std::prev(last)).rank + 1) ++last;
-      add_piece(nullptr, stamped(label_of({first, last}), at), line);
+      while (last != sources.end() && rank_of(*last) == rank_of(*std::prev(last)) + 1) ++last;
+      add_piece(nullptr, stamped(label_of(fold, {first, last}), at), line);
       first = last;
     }
   }
@@ -306,7 +318,7 @@ void RankConsole::draw_rows() {
   if (!display.screen.rows.empty() && at > now) return arm(rows_timer_, at, &RankConsole::flush);
   display.drawn_at = now;
   display.has_changed = false;
-  const Screen wanted = display.layout(screen_size(console_->descriptor()), options_.input_rank);
+  const Screen wanted = display.layout(screen_size(console_->descriptor()));
   const std::string bytes = draw(display.screen, wanted, display.reflows);
   if (!bytes.empty() && display.screen.rows.empty() && std::exchange(display.open_line, nullptr) != nullptr) {
     console_->add("\n");
@@ -315,14 +327,14 @@ void RankConsole::draw_rows() {
   display.screen = wanted;
 }
 
-Screen RankConsole::Display::layout(const ScreenSize& size, std::optional<int> input_rank) const {
+Screen RankConsole::Display::layout(const ScreenSize& size) const {
   std::vector<RankStream*> streams;
   for (RankStream* stream : live) {
     if (stream->text->block() != nullptr && stream->text->block()->shown_size() > 0) streams.push_back(stream);
   }
-  const auto is_input = [&](const RankStream* stream) { return stream->rank == input_rank && !stream->is_error; };
+  const auto is_input = [&](const RankStream* stream) { return stream->is_input && !stream->is_error; };
   std::ranges::sort(streams, {}, [&](const RankStream* stream) {
-    return std::tuple(is_input(stream), stream->rank, stream->is_error);
+    return std::tuple(is_input(stream), stream->position, stream->is_error);
   });
   std::vector<Demand> demands;
   for (const RankStream* stream : streams) {
@@ -339,7 +351,7 @@ Screen RankConsole::Display::layout(const ScreenSize& size, std::optional<int> i
     wanted.hides_cursor = wanted.hides_cursor || block.hides_cursor();
     if (left_out > 0 && is_input(&stream)) add_more();
     const std::size_t label = std::min<std::size_t>(screen_width(stream.prefix), size.columns);
-    std::uint64_t key = (static_cast<std::uint64_t>(stream.rank) * 2 + (stream.is_error ? 1 : 0)) << 16U;
+    std::uint64_t key = (static_cast<std::uint64_t>(stream.position) * 2 + (stream.is_error ? 1 : 0)) << 16U;
     for (Block::Shown& line : block.shown(rows[i], size.columns - label)) {
       wanted.rows.push_back({key++, concat(stream.prefix, line.text), label + line.width});
       if (!is_input(&stream) || !line.has_cursor) continue;
@@ -407,7 +419,7 @@ void RankConsole::release() {
   for (RankStream* stream : std::vector<RankStream*>(display_->live)) {
     stream->text->release(now, [&](const Piece& piece) { take_piece(*stream, piece, now); });
   }
-  if (fold_) fold_->release_all();
+  for (const auto& [role, fold] : folds_) fold->release_all();
 }
 
 void RankConsole::close() {

@@ -41,8 +41,8 @@ WorkerStreams::WorkerStreams(boost::asio::any_io_executor executor, const Output
       on_all_closed_(std::move(on_all_closed)),
       pipes_(std::move(executor), [this](void* stream) { on_readable(*static_cast<WorkerStream*>(stream)); }) {}
 
-const WorkerStream* WorkerStreams::find(int local_rank, StreamId id) const {
-  const auto found = streams_.find({local_rank, id});
+const WorkerStream* WorkerStreams::find(int slot, StreamId id) const {
+  const auto found = streams_.find({slot, id});
   return found != streams_.end() ? &found->second : nullptr;
 }
 
@@ -54,12 +54,12 @@ Result<ChildStreams> WorkerStreams::open(const WorkerIdentity& worker, const Str
   auto opened = open_stream(worker, StreamId::out, out);
   if (!opened) return tl::unexpected(opened.error());
   ends.out = std::move(*opened);
-  if (shared) streams_[{worker.local_rank, StreamId::out}].tail = std::make_unique<TailBuffer>();
+  if (shared) streams_[{worker.slot, StreamId::out}].tail = std::make_unique<TailBuffer>();
   opened = shared ? duplicate(ends.out.get()) : open_stream(worker, StreamId::err, err);
   if (!opened) return tl::unexpected(opened.error());
   ends.err = std::move(*opened);
   for (const StreamId id : {StreamId::err, StreamId::out}) {
-    const WorkerStream* stream = find(worker.local_rank, id);
+    const WorkerStream* stream = find(worker.slot, id);
     if (stream != nullptr && stream->pty) ends.terminal = id == StreamId::out ? 1 : 2;
   }
   if (!reads_terminal(worker, out)) return ends;
@@ -67,14 +67,14 @@ Result<ChildStreams> WorkerStreams::open(const WorkerIdentity& worker, const Str
 }
 
 Result<ChildStreams> WorkerStreams::open_input(const WorkerIdentity& worker, ChildStreams ends) {
-  const auto out = streams_.find({worker.local_rank, StreamId::out});
+  const auto out = streams_.find({worker.slot, StreamId::out});
   WorkerStream* const shown = out != streams_.end() && out->second.console != nullptr ? &out->second : nullptr;
   WorkerStream* input = shown;
   auto slave = duplicate(ends.out.get());
   if (shown == nullptr || !shown->pty) {
-    const WorkerIdentity echo{worker.rank, echo_key(worker.local_rank), prefix_of(worker)};
+    const WorkerIdentity echo{worker.rank, echo_key(worker.slot), prefix_of(worker)};
     slave = open_pipe(echo, StreamId::out, {.kind = StreamPlan::Kind::piped, .console = shown == nullptr, .pty = true});
-    input = &streams_[{echo.local_rank, StreamId::out}];
+    input = &streams_[{echo.slot, StreamId::out}];
     input->echo_of = shown;
   }
   if (!slave) return tl::unexpected(slave.error());
@@ -91,7 +91,7 @@ Result<UniqueFd> WorkerStreams::open_stream(const WorkerIdentity& worker, Stream
   if (plan.kind == StreamPlan::Kind::inherit) return UniqueFd();
   if (plan.kind == StreamPlan::Kind::piped) return open_pipe(worker, id, plan);
   const bool file = plan.kind == StreamPlan::Kind::direct_file;
-  const std::string path = file ? files_.layout().stream_log(id, worker.local_rank) : "/dev/null";
+  const std::string path = file ? files_.layout().stream_log(id, worker.slot) : "/dev/null";
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC | (file ? O_APPEND | O_CREAT : 0), 0666));
   if (fd) return fd;
   const int err = errno;
@@ -104,20 +104,21 @@ Result<UniqueFd> WorkerStreams::open_stream(const WorkerIdentity& worker, Stream
 }
 
 Result<UniqueFd> WorkerStreams::open_pipe(const WorkerIdentity& worker, StreamId id, const StreamPlan& plan) {
-  WorkerStream& stream = streams_[{worker.local_rank, id}];
+  WorkerStream& stream = streams_[{worker.slot, id}];
+  stream.slot = std::max(worker.slot, echo_key(worker.slot));
   if (plan.file) {
-    auto log = files_.open_log(id, worker.local_rank);
+    auto log = files_.open_log(id, worker.slot);
     if (!log) return tl::unexpected(log.error());
     stream.file = std::move(*log);
   }
   stream.shown = shown_stream(worker, id);
   RankConsole& console = console_of(consoles_, id);
   stream.pty = plan.pty;
-  const bool reads = worker.local_rank < 0 || (id == StreamId::out && reads_terminal(worker, plan));
+  const bool reads = worker.slot < 0 || (id == StreamId::out && reads_terminal(worker, plan));
   const ScreenSize screen = plan.pty ? console.worker_screen(stream.shown) : ScreenSize();
   auto pipe = make_ends(screen, stream.pty, reads ? &options_.input_settings : nullptr);
   if (!pipe) {
-    const std::string what = concat("a pipe for local rank ", worker.local_rank);
+    const std::string what = concat("a pipe for local rank ", place_of(worker).local_rank);
     return tl::unexpected(files_.explain_descriptors(what, std::move(pipe.error())));
   }
   if (auto watched = pipes_.add(pipe->read.get(), &stream); !watched) return tl::unexpected(watched.error());
@@ -134,22 +135,31 @@ Result<UniqueFd> WorkerStreams::open_pipe(const WorkerIdentity& worker, StreamId
 
 std::string WorkerStreams::prefix_of(const WorkerIdentity& worker) const {
   if (!worker.prefix.empty()) return worker.prefix;
-  return line_prefix(options_.log, {.role = options_.role,
+  const WorkerPlace& place = place_of(worker);
+  return line_prefix(options_.log, {.role = options_.program_of(place).role,
                                     .hostname = options_.hostname,
                                     .rank = worker.rank,
-                                    .local_rank = worker.local_rank,
-                                    .local_world_size = options_.local_world_size});
+                                    .local_rank = place.local_rank,
+                                    .workers = options_.workers(),
+                                    .with_role = options_.has_several_programs()});
 }
 
 RankStream WorkerStreams::shown_stream(const WorkerIdentity& worker, StreamId id) const {
   const LogSpec& log = options_.log;
   RankStream shown;
+  const WorkerPlace& place = place_of(worker);
+  const int slot = static_cast<int>(&place - options_.places.data());
+  const auto behind = std::ranges::upper_bound(options_.places, place.program, {}, &WorkerPlace::program);
+  const bool several = options_.has_several_programs() && worker.prefix.empty();
   shown.rank = worker.rank;
-  shown.highest_rank = worker.rank - worker.local_rank + options_.local_world_size - 1;
+  shown.position = several ? slot : worker.rank;
+  shown.highest_rank = worker.rank - slot + static_cast<int>(behind - options_.places.begin()) - 1;
+  if (several) shown.role = shown.scope = options_.program_of(place).role;
   shown.prefix = prefix_of(worker);
   if (!log.relay_mark.empty()) shown.prefix = concat(log.relay_mark, worker.rank, mark_end, shown.prefix, mark_end);
   shown.labelled = worker.prefix.empty() && log.line_prefix_template.empty();
-  if (log.label == Label::host) shown.host = options_.hostname;
+  if (log.label == Label::host) shown.scope = concat(options_.hostname, several ? ":" : "", shown.scope);
+  shown.is_input = is_input(worker);
   shown.is_error = id == StreamId::err;
   return shown;
 }
@@ -265,9 +275,8 @@ bool WorkerStreams::drain_stream(WorkerStream& stream) {
   }
 }
 
-void WorkerStreams::drain(int local_rank) {
-  for (const Key& key :
-       {Key{local_rank, StreamId::out}, Key{local_rank, StreamId::err}, Key{echo_key(local_rank), StreamId::out}}) {
+void WorkerStreams::drain(int slot) {
+  for (const Key& key : {Key{slot, StreamId::out}, Key{slot, StreamId::err}, Key{echo_key(slot), StreamId::out}}) {
     const auto found = streams_.find(key);
     if (found == streams_.end()) continue;
     on_worker_exit(found->second);
@@ -309,7 +318,8 @@ void WorkerStreams::on_end_of_stream(WorkerStream& stream) {
 void WorkerStreams::close_after_bytes(WorkerStream& stream, std::size_t rest) {
   stream.unread_limit = rest;
   if (rest > 0) return;
-  if (read_once(stream) && !still_running_.contains(stream.shown.rank)) leaked_ranks_.insert(stream.shown.rank);
+  if (read_once(stream) && !still_running_.contains(stream.slot))
+    leaked_.insert({stream.slot, {stream.shown.role, stream.shown.rank}});
   close(stream);
 }
 
@@ -352,11 +362,11 @@ void WorkerStreams::close(WorkerStream& stream) {
 }
 
 void WorkerStreams::warn_leaked_pipes() {
-  if (leaked_ranks_.empty()) return;
-  const std::vector<int> ranks(leaked_ranks_.begin(), leaked_ranks_.end());
-  leaked_ranks_.clear();
+  if (leaked_.empty()) return;
+  std::vector<RankName> ranks;
+  for (auto& [slot, name] : std::exchange(leaked_, {})) ranks.push_back(std::move(name));
   say(Level::notice,
-      concat(name_ranks(ranks), ranks.size() == 1 ? " is" : " are",
+      concat(name_workers(ranks), ranks.size() == 1 ? " is" : " are",
              " gone, but another process holds the output open; what it writes from now on is not shown"));
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "attempt_files.hpp"
+#include "ddrun/base/text.hpp"
 #include "pseudo_terminal.hpp"
 #include "ready_set.hpp"
 
@@ -22,6 +23,7 @@ namespace ddrun::logs {
 struct WorkerStream {
   static constexpr std::size_t unbounded = SIZE_MAX;
 
+  int slot = 0;                    ///< of its worker
   UniqueFd pipe;                   ///< empty once it is at its end
   RankConsole* console = nullptr;  ///< nullptr: not shown
   RankStream shown;
@@ -51,10 +53,10 @@ class WorkerStreams {
   [[nodiscard]] Result<ChildStreams> open(const WorkerIdentity& worker, const StreamPlan& out, const StreamPlan& err,
                                           bool shared);
   /// nullptr: it was not opened. Until reset().
-  [[nodiscard]] const WorkerStream* find(int local_rank, StreamId id) const;
+  [[nodiscard]] const WorkerStream* find(int slot, StreamId id) const;
 
   /// As the functions of Output.
-  void drain(int local_rank);
+  void drain(int slot);
   void drain_all();
   void resize_screens();
   /// Reads what is there now and closes what is at its end. The others are closed after the bytes that they have now.
@@ -71,19 +73,25 @@ class WorkerStreams {
   void trim() { read_buffer_.reset(); }
 
  private:
-  using Key = std::pair<int, StreamId>;  ///< local rank and stream
-  /// Instead of the local rank: a pseudo-terminal for input alone, as stdout.
-  [[nodiscard]] static int echo_key(int local_rank) { return -1 - local_rank; }
+  using Key = std::pair<int, StreamId>;  ///< slot and stream
+  /// Instead of the slot: a pseudo-terminal for input alone, as stdout.
+  [[nodiscard]] static int echo_key(int slot) { return -1 - slot; }
+  [[nodiscard]] const WorkerPlace& place_of(const WorkerIdentity& worker) const {
+    return options_.places[static_cast<std::size_t>(worker.slot < 0 ? echo_key(worker.slot) : worker.slot)];
+  }
 
   // opening
   [[nodiscard]] Result<UniqueFd> open_stream(const WorkerIdentity& worker, StreamId id, const StreamPlan& plan);
   [[nodiscard]] Result<UniqueFd> open_pipe(const WorkerIdentity& worker, StreamId id, const StreamPlan& plan);
   /// A pseudo-terminal, or if `pty` is false or set to false, a pipe.
   [[nodiscard]] Result<Pipe> make_ends(ScreenSize screen, bool& pty, const termios* input);
+  [[nodiscard]] bool is_input(const WorkerIdentity& worker) const {
+    return worker.rank == options_.input_rank && place_of(worker).program == 0;
+  }
   /// Through a pseudo-terminal. A single worker does if ddrun shows its stdout: its echo has to be known.
   [[nodiscard]] bool reads_terminal(const WorkerIdentity& worker, const StreamPlan& out) const {
     const bool shows = out.kind == StreamPlan::Kind::piped && out.console;
-    return worker.rank == options_.input_rank && (shows || options_.local_world_size > 1);
+    return is_input(worker) && (shows || options_.workers() > 1);
   }
   [[nodiscard]] Result<ChildStreams> open_input(const WorkerIdentity& worker, ChildStreams ends);
   [[nodiscard]] std::string prefix_of(const WorkerIdentity& worker) const;
@@ -119,7 +127,7 @@ class WorkerStreams {
   bool is_stopping_ = false;       ///< the attempt's workers are being stopped, and may write because of that
   bool ptys_unavailable_ = false;  ///< the system has none, and a notice was printed
   std::set<int> still_running_;
-  std::set<int> leaked_ranks_;  ///< ranks whose pipes are held open by a process outside of the job
+  std::map<int, RankName> leaked_;  ///< by slot; whose pipes are held open by a process outside of the job
   std::unique_ptr<char[]> read_buffer_;
 };
 

@@ -432,11 +432,11 @@ logs::RankStream& HeadOutput::stream_of(HostLines& host, Stream stream, int rank
     if (known->rank == rank && known->is_error == is_error) return *known;
   }
   auto& added = *host.ranks.emplace_back(std::make_unique<logs::RankStream>());
-  added.rank = rank;
+  added.rank = added.position = rank;
   added.prefix = prefix;
   added.labelled = labelled_;
   if (const std::size_t colon = prefix.rfind(':'); colon != std::string_view::npos)
-    added.host = prefix.substr(1, colon - 1);
+    added.scope = prefix.substr(1, colon - 1);
   added.is_error = is_error;
   (is_error ? err_ : out_)->open_stream(added);
   return added;

@@ -197,14 +197,14 @@ BindingPlan plan_bindings(BindMode mode, int local_world_size, const CpuLayout& 
   return {};
 }
 
-std::vector<std::string> describe_bindings(const BindingPlan& plan, int local_world_size, const CpuLayout& layout,
-                                           int base_rank) {
+std::vector<std::string> describe_bindings(const BindingPlan& plan, const std::vector<std::string>& names,
+                                           const CpuLayout& layout) {
   std::vector<std::string> lines;
-  for (int local_rank = 0; local_rank < local_world_size; ++local_rank) {
-    const bool bound = !plan.cpus.empty();
-    const CpuSet& cpus = bound ? plan.cpus[static_cast<std::size_t>(local_rank)] : layout.allowed;
-    lines.push_back(concat("rank ", base_rank + local_rank, ": ", cpus.count() == 1 ? "cpu " : "cpus ",
-                           cpus.to_string(), " (", nodes_of(cpus, layout.nodes), bound ? ")" : ", not bound)"));
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const bool bound = !plan.cpus.empty() && !plan.cpus[i].empty();
+    const CpuSet& cpus = bound ? plan.cpus[i] : layout.allowed;
+    lines.push_back(concat(names[i], ": ", cpus.count() == 1 ? "cpu " : "cpus ", cpus.to_string(), " (",
+                           nodes_of(cpus, layout.nodes), bound ? ")" : ", not bound)"));
   }
   return lines;
 }

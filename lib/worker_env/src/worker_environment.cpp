@@ -98,8 +98,8 @@ const OwnVariable* own_variable(std::string_view name) {
   return found == own_variables.end() ? nullptr : found;
 }
 
-Result<void> check_env_options(const LaunchSpec& spec, const WorkerFacts& facts) {
-  for (const auto& [name, value] : spec.env) {
+Result<void> check_env_options(const ProgramSpec& program, const WorkerFacts& facts) {
+  for (const auto& [name, value] : program.env) {
     if (name.empty() || name.find('=') != std::string::npos) {
       return fail(Errc::invalid_argument, concat("--env ", name, "=", value, ": give it as NAME=VALUE"));
     }
@@ -115,9 +115,9 @@ Result<void> check_env_options(const LaunchSpec& spec, const WorkerFacts& facts)
 }
 
 /// The value of a variable without ddrun's own ones: of the last --env with that name, else inherited.
-std::optional<std::string_view> value_without_ddrun(const LaunchSpec& spec, const Environment& parent,
+std::optional<std::string_view> value_without_ddrun(const ProgramSpec& program, const Environment& parent,
                                                     std::string_view name) {
-  for (auto it = spec.env.rbegin(); it != spec.env.rend(); ++it) {
+  for (auto it = program.env.rbegin(); it != program.env.rend(); ++it) {
     if (it->first == name) return it->second;
   }
   return parent.find(name);
@@ -143,28 +143,29 @@ bool runs_python(const ProgramSpec& program) {
 }
 
 /// ddrun's variables that are the same for all workers.
-std::vector<std::pair<std::string, std::string>> common_variables(const LaunchSpec& spec, const RankAssignment& ranks,
+std::vector<std::pair<std::string, std::string>> common_variables(const LaunchSpec& spec, const ProgramSpec& program,
+                                                                  const RankAssignment& ranks,
                                                                   const Environment& parent, const WorkerFacts& facts) {
   std::vector<std::pair<std::string, std::string>> common = {
       {"WORLD_SIZE", std::to_string(ranks.world_size)},
       {"LOCAL_WORLD_SIZE", std::to_string(ranks.local_world_size)},
       {"GROUP_RANK", std::to_string(ranks.node_rank)},
       {"GROUP_WORLD_SIZE", std::to_string(ranks.node_count)},
-      {"ROLE_NAME", spec.role},
+      {"ROLE_NAME", program.role},
       {"ROLE_WORLD_SIZE", std::to_string(ranks.role_world_size)},
       {"MASTER_ADDR", ranks.master_addr},
       {"MASTER_PORT", std::to_string(ranks.master_port)},
       {"TORCHELASTIC_RESTART_COUNT", std::to_string(ranks.restart_count)},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(ranks.max_restarts)},
       {"TORCHELASTIC_RUN_ID", ranks.run_id},
-      {"TORCHELASTIC_USE_AGENT_STORE", uses_agent_store(spec, parent) ? "True" : "False"},
+      {"TORCHELASTIC_USE_AGENT_STORE", uses_agent_store(spec, program, parent) ? "True" : "False"},
       {"TORCHELASTIC_SIGNALS_TO_HANDLE", signals_to_handle(spec.stop.ending_signals)},
       {"DDRUN_VERSION", facts.version},
       {"DDRUN_ROUND", std::to_string(ranks.round)},
   };
-  const auto unset = [&](std::string_view name) { return !value_without_ddrun(spec, parent, name).has_value(); };
+  const auto unset = [&](std::string_view name) { return !value_without_ddrun(program, parent, name).has_value(); };
   if (unset("TORCH_NCCL_ASYNC_ERROR_HANDLING")) common.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
-  if (runs_python(spec.program) && unset("PYTHONFAULTHANDLER")) common.emplace_back("PYTHONFAULTHANDLER", "1");
+  if (runs_python(program) && unset("PYTHONFAULTHANDLER")) common.emplace_back("PYTHONFAULTHANDLER", "1");
   if (unset("OMP_NUM_THREADS") && ranks.local_world_size > 1) common.emplace_back("OMP_NUM_THREADS", "1");
   // Python would buffer up to 8 KiB for a pipe, and lose it when the worker is killed.
   if (unset("PYTHONUNBUFFERED")) common.emplace_back("PYTHONUNBUFFERED", "1");
@@ -184,7 +185,7 @@ std::vector<std::pair<std::string, std::string>> common_variables(const LaunchSp
                                  {"OMPI_COMM_WORLD_LOCAL_SIZE", std::to_string(ranks.local_world_size)},
                                  {"JSM_JSRUN_PORT", "ddrun"}});
     for (const char* const name : {"OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_btl_sm_backing_directory"}) {
-      if (std::ranges::find(spec.env, name, [](const auto& e) { return e.first; }) == spec.env.end())
+      if (std::ranges::find(program.env, name, [](const auto& e) { return e.first; }) == program.env.end())
         common.emplace_back(name, facts.pmix->directory);
     }
     if (facts.pmix->oversubscribed && unset("OMPI_MCA_mpi_oversubscribe"))
@@ -197,8 +198,8 @@ std::vector<std::pair<std::string, std::string>> common_variables(const LaunchSp
 }
 
 /// Entries that differ between workers.
-std::size_t count_own(const LaunchSpec& spec, const WorkerFacts& facts, bool hip) {
-  const unsigned devices = (spec.virtual_local_rank ? 1U : 0U) + (hip ? 1U : 0U);
+std::size_t count_own(const LaunchSpec& spec, const ProgramSpec& program, const WorkerFacts& facts, bool hip) {
+  const unsigned devices = (program.virtual_local_rank ? 1U : 0U) + (hip ? 1U : 0U);
   const std::size_t pmix = facts.pmix ? 3U + facts.pmix->variables.front().size() : 0U;
   return 4U + devices + (spec.seed ? 1U : 0U) + (facts.pmi ? 3U : 0U) + pmix;
 }
@@ -229,32 +230,32 @@ Result<void> check_variable(const std::string& name) {
               concat("ddrun sets ", name, " itself", own->instead.empty() ? "" : concat("; use ", own->instead)));
 }
 
-bool uses_agent_store(const LaunchSpec& spec, const Environment& parent) {
+bool uses_agent_store(const LaunchSpec& spec, const ProgramSpec& program, const Environment& parent) {
   const RendezvousSpec& rendezvous = spec.rendezvous;
   // torchrun turns a static rendezvous without an endpoint into a standalone c10d one.
   const bool really_static = rendezvous.backend == "static" && !rendezvous.standalone &&
                              (!rendezvous.endpoint.empty() || rendezvous.master_port || rendezvous.max_nodes > 1);
-  return really_static || value_without_ddrun(spec, parent, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1";
+  return really_static || value_without_ddrun(program, parent, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1";
 }
 
-Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, const RankAssignment& ranks,
-                                                     const Environment& parent, const WorkerFacts& facts) {
-  if (auto ok = check_env_options(spec, facts); !ok) return tl::unexpected(ok.error());
-
+Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, const ProgramSpec& program,
+                                                     const RankAssignment& ranks, const Environment& parent,
+                                                     const WorkerFacts& facts) {
+  if (auto ok = check_env_options(program, facts); !ok) return tl::unexpected(ok.error());
   WorkerEnvironment result;
   result.ranks_ = ranks;
-  result.virtual_local_rank_ = spec.virtual_local_rank;
+  result.virtual_local_rank_ = program.virtual_local_rank;
   result.seed_ = spec.seed;
+  result.seed_offset_ = facts.seed_offset;
   result.error_file_ = facts.error_file;
   result.pmi_id_ = facts.pmi ? facts.pmi->id : nullptr;
   if (facts.pmix) result.pmix_variables_ = facts.pmix->variables;
-
-  if (spec.virtual_local_rank) {
+  if (program.virtual_local_rank) {
     // HIP reads its own variable first, so a worker with one device needs both.
-    const auto hip = value_without_ddrun(spec, parent, hip_devices);
+    const auto hip = value_without_ddrun(program, parent, hip_devices);
     result.hip_ = hip && !hip->empty();
     const std::string_view source = result.hip_ ? hip_devices : cuda_devices;
-    if (const auto visible = value_without_ddrun(spec, parent, source)) {
+    if (const auto visible = value_without_ddrun(program, parent, source)) {
       for (const std::string& device : split(*visible, ',')) result.visible_devices_.emplace_back(trim(device));
       const auto count = static_cast<int>(result.visible_devices_.size());
       if (count < ranks.local_world_size) {
@@ -267,17 +268,16 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
     }
   }
 
-  const auto common = common_variables(spec, ranks, parent, facts);
-
+  const auto common = common_variables(spec, program, ranks, parent, facts);
   // Variables that are not inherited: set below, or of another job (if a worker of another ddrun started this one).
   std::vector<std::string_view> replaced = {
       "RANK", "LOCAL_RANK", "ROLE_RANK", "TORCHELASTIC_ERROR_FILE", "DDRUN_SEED", "DDRUN_ATTEMPT_DIR", "DDRUN_JOB_TAG"};
   replaced.insert(replaced.end(), agent_variables.begin(), agent_variables.end());
   replaced.insert(replaced.end(), job_location_variables.begin(), job_location_variables.end());
-  if (spec.virtual_local_rank) replaced.emplace_back(cuda_devices);
+  if (program.virtual_local_rank) replaced.emplace_back(cuda_devices);
   if (result.hip_) replaced.emplace_back(hip_devices);
   for (const auto& entry : common) replaced.emplace_back(entry.first);
-  for (const auto& entry : spec.env) replaced.emplace_back(entry.first);
+  for (const auto& entry : program.env) replaced.emplace_back(entry.first);
   std::sort(replaced.begin(), replaced.end());
 
   for (const char* entry : parent.entries()) {
@@ -294,16 +294,17 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
     std::memcpy(copy.get(), entry.c_str(), entry.size() + 1);
     result.pointers_.push_back(copy.get());
   };
-  for (auto it = spec.env.begin(); it != spec.env.end(); ++it) {
-    const bool again = std::any_of(std::next(it), spec.env.end(), [&](const auto& e) { return e.first == it->first; });
+  for (auto it = program.env.begin(); it != program.env.end(); ++it) {
+    const bool again =
+        std::any_of(std::next(it), program.env.end(), [&](const auto& e) { return e.first == it->first; });
     const bool chosen =
-        (spec.virtual_local_rank && it->first == cuda_devices) || (result.hip_ && it->first == hip_devices);
+        (program.virtual_local_rank && it->first == cuda_devices) || (result.hip_ && it->first == hip_devices);
     if (again || chosen) continue;  // the last one counts
     add(it->first, it->second);
   }
   for (const auto& [name, value] : common) add(name, value);
   result.first_own_ = result.pointers_.size();
-  result.own_count_ = count_own(spec, facts, result.hip_);
+  result.own_count_ = count_own(spec, program, facts, result.hip_);
   result.pointers_.resize(result.first_own_ + result.own_count_ + 1, nullptr);
   return result;
 }
@@ -319,7 +320,7 @@ char* const* WorkerEnvironment::block(int local_rank, Block& block) const {
   const int rank = ranks_.rank_of(local_rank);
   assign(own[0], "RANK=", rank);
   assign(own[1], "LOCAL_RANK=", virtual_local_rank_ ? 0 : local_rank);
-  assign(own[2], "ROLE_RANK=", ranks_.role_base_rank + local_rank);
+  assign(own[2], "ROLE_RANK=", ranks_.role_rank_of(local_rank));
   own[3].assign("TORCHELASTIC_ERROR_FILE=");
   if (error_file_) own[3].append(error_file_(local_rank));
   std::size_t next = 4;
@@ -329,7 +330,7 @@ char* const* WorkerEnvironment::block(int local_rank, Block& block) const {
     own[next++] = concat(cuda_devices, "=", device);
     if (hip_) own[next++] = concat(hip_devices, "=", device);
   }
-  if (seed_) own[next++].assign("DDRUN_SEED=").append(std::to_string(worker_seed(*seed_, rank)));
+  if (seed_) own[next++].assign("DDRUN_SEED=").append(std::to_string(worker_seed(*seed_, rank + seed_offset_)));
   if (pmi_id_) {
     own[next++].assign("PMI_ID=").append(pmi_id_(local_rank));
     assign(own[next++], "PMI_RANK=", rank);
@@ -351,9 +352,10 @@ std::vector<std::string> WorkerEnvironment::list(int local_rank) {
   return entries;
 }
 
-Result<std::vector<std::string>> worker_environment(const LaunchSpec& spec, const RankAssignment& ranks, int local_rank,
+Result<std::vector<std::string>> worker_environment(const LaunchSpec& spec, const ProgramSpec& program,
+                                                    const RankAssignment& ranks, int local_rank,
                                                     const Environment& parent, const WorkerFacts& facts) {
-  return WorkerEnvironment::prepare(spec, ranks, parent, facts).map([&](WorkerEnvironment environment) {
+  return WorkerEnvironment::prepare(spec, program, ranks, parent, facts).map([&](WorkerEnvironment environment) {
     return environment.list(local_rank);
   });
 }

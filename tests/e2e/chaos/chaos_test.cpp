@@ -91,7 +91,7 @@ class Round {
 
   [[nodiscard]] std::string describe() const {
     return std::string(name(phase_)) + ": " + name(blow_) + " " + name_of(target_) +
-           (without_pidfd_ ? ", no pidfd" : "") + (notes_.empty() ? "" : " (" + notes_ + ")");
+           (without_pidfd_ ? ", no pidfd" : "") + many_ + (notes_.empty() ? "" : " (" + notes_ + ")");
   }
   [[nodiscard]] Phase phase() const { return phase_; }
 
@@ -101,8 +101,7 @@ class Round {
     RunOptions options;
     options.env = {{"TMPDIR", temporary.path()}};
     if (without_pidfd_) options.env.emplace_back("DDRUN_NO_PIDFD", "1");
-    Run job_run(job({"-n", std::to_string(1 + below(4)), "--shutdown-timeout=0.2", "--max-restarts=100000"}, verbs()),
-                options);
+    Run job_run(command_line(), options);
     bring_to_phase(job_run);
     strike(job_run);
     std::string problem = end(job_run);
@@ -119,6 +118,20 @@ class Round {
 
  private:
   std::uint64_t below(std::uint64_t bound) { return random_() % bound; }
+
+  /// Of one program, or in some rounds of up to three.
+  Words command_line() {
+    Words words = command({"--shutdown-timeout=0.2", "--max-restarts=100000"});
+    const std::uint64_t programs = below(3) == 0 ? 2 + below(2) : 1;
+    for (std::uint64_t i = 0; i < programs; ++i) {
+      if (i > 0) words.emplace_back(":");
+      words.insert(words.end(), {"-n", std::to_string(1 + below(programs > 1 ? 2 : 4)), DDRUN_TEST_WORKER});
+      const Words more = verbs();
+      words.insert(words.end(), more.begin(), more.end());
+    }
+    if (programs > 1) many_ = ", " + std::to_string(programs) + " programs";
+    return words;
+  }
 
   /// Workers with everything that is hard to get rid of below them.
   Words verbs() {
@@ -235,6 +248,7 @@ class Round {
   unsigned target_;
   Blow blow_;
   bool without_pidfd_;
+  std::string many_;
   std::string notes_;
 };
 

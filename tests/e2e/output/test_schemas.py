@@ -124,6 +124,7 @@ def one_machine(jobs):
         subprocess.run([DDRUN, f"--events={jobs.folder}/full.events", "-n2", "echo", "lost"], stdout=full, stderr=subprocess.DEVNULL)
     jobs.start("missing", "no-such-program").wait()
     jobs.start("before", "--before=false", "true").wait()
+    jobs.start("programs", "-n2", "false", ":", "-n1", "true").wait()
     stopped = jobs.start("stopped", "sleep", "60")
     jobs.wait_for("stopped", "started")
     stopped.process.send_signal(signal.SIGTERM)
@@ -164,7 +165,7 @@ def a_lease(jobs):
 
 
 def asked(jobs):
-    job = jobs.start("asked", "-n2", "sh", "-c", ASKED)
+    job = jobs.start("asked", "--world=w", ":", "-n1", "sh", "-c", ASKED, ":", "-n1", "sh", "-c", ASKED)
 
     def sleeps():
         answer = subprocess.run([DDRUN, "stacks", str(job.process.pid), "--json"], capture_output=True, text=True).stdout

@@ -168,6 +168,6 @@ TEST_CASE("the FIFO has the requested path") {
                               "TORCHELASTIC_RUN_ID=none", "TMPDIR=/scratch"});
   REQUIRE(nested);
   CHECK(nested->find("/scratch/watchdog_timer_") == 0);
-  spec.env = {{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"}};
+  spec.first().env = {{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"}};
   CHECK(wanted({}));
 }

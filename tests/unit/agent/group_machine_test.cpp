@@ -366,10 +366,10 @@ TEST_CASE("a failure that a rank declares is one at once, whatever counts as suc
   Walk walk(policy);
   walk.run();
   const int code = GENERATE(3, 4);
-  CHECK(walk.on(event::RankFailed{1, 1, 7, code, "called MPI_Abort"}) == stop_with_term);
+  CHECK(walk.on(event::RankFailed{1, {"", 1}, 1, 7, code, "called MPI_Abort"}) == stop_with_term);
   CHECK(walk.machine.first_failure() == 1);
   CHECK(walk.will_restart() == (code == 3));
-  CHECK(walk.on(event::RankFailed{0, 0, 8, 5, "called MPI_Abort(5)"}).empty());
+  CHECK(walk.on(event::RankFailed{0, {"", 0}, 0, 8, 5, "called MPI_Abort(5)"}).empty());
   CHECK(walk.ended(1, Signaled{SIGTERM, false}).empty());
   CHECK(walk.machine.first_failure() == 1);
 }

@@ -105,13 +105,22 @@ TEST_CASE("A request names its question ranks and format") {
   REQUIRE(all);
   CHECK(all->question == JobRequest::Question::stacks);
   CHECK_FALSE(all->as_json);
-  CHECK(all->includes(0));
-  CHECK(all->includes(99'999));
+  CHECK(all->includes({"", 0}));
+  CHECK(all->includes({"trainer", 99'999}));
   const auto some = JobRequest::parse(R"({"question":"stacks","ranks":"0-2,7,100-2147483647","format":"json"})");
   REQUIRE(some);
   CHECK(some->as_json);
-  for (const int rank : {0, 2, 7, 100, 2'000'000'000}) CHECK(some->includes(rank));
-  for (const int rank : {3, 6, 8, 99}) CHECK_FALSE(some->includes(rank));
+  for (const int rank : {0, 2, 7, 100, 2'000'000'000}) CHECK(some->includes({"", rank}));
+  for (const int rank : {3, 6, 8, 99}) CHECK_FALSE(some->includes({"", rank}));
+}
+
+TEST_CASE("A request may name ranks of single programs") {
+  const auto some = JobRequest::parse(R"({"question":"stacks","ranks":"7,trainer:0-2,router"})");
+  REQUIRE(some);
+  for (const RankName& rank : {RankName{"trainer", 0}, RankName{"trainer", 2}, RankName{"router", 9}, RankName{"x", 7}})
+    CHECK(some->includes(rank));
+  for (const RankName& rank : {RankName{"trainer", 3}, RankName{"x", 0}, RankName{"rout", 1}})
+    CHECK_FALSE(some->includes(rank));
 }
 
 TEST_CASE("Every other request is refused") {

@@ -167,8 +167,8 @@ struct Walk {
     if (const auto length = pause()) text += (text.empty() ? "pause " : ", pause ") + std::to_string(length->count());
     return text;
   }
-  std::string ended(int local_rank, const ExitStatus& status) {
-    return on(agent::event::WorkerEnded{local_rank, status});
+  std::string ended(int slot, const ExitStatus& status) {
+    return on(agent::event::WorkerEnded{slot, status, "", {"", slot}, slot});
   }
   /// By default one that forces SIGKILL if it is the second.
   std::string signal(int number, bool at_once = true) {

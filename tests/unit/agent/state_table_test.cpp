@@ -29,9 +29,9 @@ NamedEvents make_events() {
   add("Prepared", event::Prepared{});
   add("Spawned", event::Spawned{});
   add("SpawnFailed", event::SpawnFailed{"no room", 125});
-  add("WorkerEnded well", event::WorkerEnded{1, Exited{0}});
-  add("WorkerEnded badly", event::WorkerEnded{1, Exited{3}});
-  add("RankFailed", event::RankFailed{1, 1, 7, 3, "called MPI_Abort(3)"});
+  add("WorkerEnded well", event::WorkerEnded{1, Exited{0}, "", {"", 1}, 1});
+  add("WorkerEnded badly", event::WorkerEnded{1, Exited{3}, "", {"", 1}, 1});
+  add("RankFailed", event::RankFailed{1, {"", 1}, 1, 7, 3, "called MPI_Abort(3)"});
   add("WorkersKilled", event::WorkersKilled{});
   add("StacksRead", event::StacksRead{});
   add("GroupGone", event::GroupGone{});

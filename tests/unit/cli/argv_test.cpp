@@ -6,18 +6,18 @@ using namespace ddrun::cli::test;
 TEST_CASE("options end at the program and its arguments are unchanged") {
   const Args args{"-n", "2", "./w", "-n", "5", "--help", "--", "-v", "", "a b", "$$", "--nproc=1"};
   const auto launch = launched(args);
-  CHECK(launch.spec.nproc.count == 2);
-  CHECK(launch.spec.program.name == "./w");
-  CHECK(launch.spec.program.args == Args(args.begin() + 3, args.end()));
+  CHECK(launch.spec.first().nproc.count == 2);
+  CHECK(launch.spec.first().name == "./w");
+  CHECK(launch.spec.first().args == Args(args.begin() + 3, args.end()));
 }
 
 TEST_CASE("one leading double dash is dropped and a second one is the program") {
-  CHECK(launched({"--", "store", "x"}).spec.program.name == "store");
-  CHECK(launched({"-v", "--", "--strange"}).spec.program.name == "--strange");
+  CHECK(launched({"--", "store", "x"}).spec.first().name == "store");
+  CHECK(launched({"-v", "--", "--strange"}).spec.first().name == "--strange");
   const auto launch = launched({"--", "--", "x"});
-  CHECK(launch.spec.program.name == "--");
-  CHECK(launch.spec.program.args == Args{"x"});
-  CHECK(launched({"--", "prog", "--"}).spec.program.args == Args{"--"});
+  CHECK(launch.spec.first().name == "--");
+  CHECK(launch.spec.first().args == Args{"x"});
+  CHECK(launched({"--", "prog", "--"}).spec.first().args == Args{"--"});
 }
 
 TEST_CASE("a double dash directly behind a program of torchrun is dropped if none stood before it") {
@@ -27,7 +27,7 @@ TEST_CASE("a double dash directly behind a program of torchrun is dropped if non
     const auto args = [&](const Args& behind) {
       Args args = before;
       args.insert(args.end(), behind.begin(), behind.end());
-      return launched(args).spec.program.args;
+      return launched(args).spec.first().args;
     };
     CHECK(args({"--", "--lr", "0.1"}) == Args{"--lr", "0.1"});
     CHECK(args({"--"}).empty());
@@ -36,15 +36,15 @@ TEST_CASE("a double dash directly behind a program of torchrun is dropped if non
     Args separated = before;
     separated.insert(separated.end() - 1, "--");
     separated.insert(separated.end(), {"--", "a"});
-    CHECK(launched(separated).spec.program.args == Args{"--", "a"});
+    CHECK(launched(separated).spec.first().args == Args{"--", "a"});
   }
-  CHECK(launched({"echo", "--", "a"}, {"PET_NO_PYTHON=1"}).spec.program.args == Args{"a"});
+  CHECK(launched({"echo", "--", "a"}, {"PET_NO_PYTHON=1"}).spec.first().args == Args{"a"});
   // For executables "--" is an argument, as with env, nohup and mpirun.
-  CHECK(launched({"grep", "--", "-x", "file"}).spec.program.args == Args{"--", "-x", "file"});
+  CHECK(launched({"grep", "--", "-x", "file"}).spec.first().args == Args{"--", "-x", "file"});
 }
 
 TEST_CASE("a single dash is a program and not an option") {
-  CHECK(launched({"-n", "2", "-", "x"}).spec.program.name == "-");
+  CHECK(launched({"-n", "2", "-", "x"}).spec.first().name == "-");
 }
 
 TEST_CASE("every way to spell a number of workers gives the same") {
@@ -65,9 +65,9 @@ TEST_CASE("every way to spell a number of workers gives the same") {
     CAPTURE(way);
     way.insert(way.end(), {"./w", "-n", "7"});
     const auto launch = launched(way);
-    CHECK(launch.spec.nproc.count == 3);
-    CHECK(launch.spec.program.name == "./w");
-    CHECK(launch.spec.program.args == Args{"-n", "7"});
+    CHECK(launch.spec.first().nproc.count == 3);
+    CHECK(launch.spec.first().name == "./w");
+    CHECK(launch.spec.first().args == Args{"-n", "7"});
   }
 }
 
@@ -77,10 +77,10 @@ TEST_CASE("short letters of torchrun work alone joined and with an equals sign")
     Args args = way;
     args.emplace_back("w");
     const auto launch = launched(args);
-    CHECK(launch.spec.log.redirects.all_ranks == Streams::both);
-    CHECK(launch.spec.log.tee.all_ranks == Streams::out);
+    CHECK(launch.spec.first().streams.redirects.all_ranks == Streams::both);
+    CHECK(launch.spec.first().streams.tee.all_ranks == Streams::out);
   }
-  CHECK(launched({"-mr3", "pkg.mod"}).spec.program.kind == ProgramKind::python_module);
+  CHECK(launched({"-mr3", "pkg.mod"}).spec.first().kind == ProgramKind::python_module);
 }
 
 TEST_CASE("flags may be repeated and counted") {
@@ -103,15 +103,15 @@ TEST_CASE("values that look odd arrive as they were typed") {
   CHECK(launched({"--log-line-prefix-template=a=b ", "w"}).spec.log.line_prefix_template == "a=b ");
   CHECK(launched({"--log-line-prefix-template=\"q\"", "w"}).spec.log.line_prefix_template == "\"q\"");
   CHECK(launched({"--log-line-prefix-template=", "w"}).spec.log.line_prefix_template.empty());
-  CHECK(launched({"--log-line-prefix-template", "", "w"}).spec.program.name == "w");
-  CHECK(launched({"--chdir", "%PATH%", "w"}).spec.chdir == "%PATH%");
-  const auto env = launched({"--env", "A=[x,y]", "--env=B=", "--env", "C=a=b,c", "w", "--env", "D=1"}).spec.env;
+  CHECK(launched({"--log-line-prefix-template", "", "w"}).spec.first().name == "w");
+  CHECK(launched({"--chdir", "%PATH%", "w"}).spec.first().chdir == "%PATH%");
+  const auto env = launched({"--env", "A=[x,y]", "--env=B=", "--env", "C=a=b,c", "w", "--env", "D=1"}).spec.first().env;
   const std::vector<std::pair<std::string, std::string>> expected{{"A", "[x,y]"}, {"B", ""}, {"C", "a=b,c"}};
   CHECK(env == expected);
 }
 
 TEST_CASE("a later assignment of the same variable replaces the earlier one") {
-  const auto env = launched({"--env=A=1", "--env=B=2", "--env=A=3", "w"}).spec.env;
+  const auto env = launched({"--env=A=1", "--env=B=2", "--env=A=3", "w"}).spec.first().env;
   const std::vector<std::pair<std::string, std::string>> expected{{"A", "3"}, {"B", "2"}};
   CHECK(env == expected);
 }
@@ -120,19 +120,19 @@ TEST_CASE("thousands of arguments and very long ones pass") {
   Args args{"-n2", "w"};
   for (int i = 0; i < 5000; ++i) args.push_back("--flag" + std::to_string(i));
   args.push_back(std::string(200'000, 'x'));
-  CHECK(launched(args).spec.program.args == Args(args.begin() + 2, args.end()));
+  CHECK(launched(args).spec.first().args == Args(args.begin() + 2, args.end()));
 }
 
 TEST_CASE("the kind of program follows from its name and the flags") {
-  CHECK(launched({"train.py"}).spec.program.kind == ProgramKind::python_script);
-  CHECK(launched({"./train"}).spec.program.kind == ProgramKind::executable);
-  CHECK(launched({"./train.pyc"}).spec.program.kind == ProgramKind::executable);
-  CHECK(launched({"--no-python", "train.py"}).spec.program.kind == ProgramKind::executable);
-  CHECK(launched({"-m", "pkg.train"}).spec.program.kind == ProgramKind::python_module);
-  CHECK(launched({"-m", "pkg.py"}).spec.program.kind == ProgramKind::python_module);
-  CHECK(launched({"app.pyz"}).spec.program.kind == ProgramKind::python_script);
-  CHECK_FALSE(launched({"train"}).spec.program.no_python);
-  CHECK(launched({"--no-python", "train"}).spec.program.no_python);
-  CHECK(launched({"--run-path", "train"}).spec.program.kind == ProgramKind::python_function);
-  CHECK(launched({"--module=0", "train"}).spec.program.kind == ProgramKind::executable);
+  CHECK(launched({"train.py"}).spec.first().kind == ProgramKind::python_script);
+  CHECK(launched({"./train"}).spec.first().kind == ProgramKind::executable);
+  CHECK(launched({"./train.pyc"}).spec.first().kind == ProgramKind::executable);
+  CHECK(launched({"--no-python", "train.py"}).spec.first().kind == ProgramKind::executable);
+  CHECK(launched({"-m", "pkg.train"}).spec.first().kind == ProgramKind::python_module);
+  CHECK(launched({"-m", "pkg.py"}).spec.first().kind == ProgramKind::python_module);
+  CHECK(launched({"app.pyz"}).spec.first().kind == ProgramKind::python_script);
+  CHECK_FALSE(launched({"train"}).spec.first().no_python);
+  CHECK(launched({"--no-python", "train"}).spec.first().no_python);
+  CHECK(launched({"--run-path", "train"}).spec.first().kind == ProgramKind::python_function);
+  CHECK(launched({"--module=0", "train"}).spec.first().kind == ProgramKind::executable);
 }

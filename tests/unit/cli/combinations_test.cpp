@@ -16,8 +16,8 @@ TEST_CASE("options that contradict each other are refused") {
 }
 
 TEST_CASE("of two exclusive options the one with higher precedence stays") {
-  CHECK(launched({"-m", "x"}, {"PET_NO_PYTHON=1"}).spec.program.kind == ProgramKind::python_module);
-  CHECK(launched({"--no-python", "x"}, {"PET_MODULE=1"}).spec.program.kind == ProgramKind::executable);
+  CHECK(launched({"-m", "x"}, {"PET_NO_PYTHON=1"}).spec.first().kind == ProgramKind::python_module);
+  CHECK(launched({"--no-python", "x"}, {"PET_MODULE=1"}).spec.first().kind == ProgramKind::executable);
   CHECK(launched({"-q", "x"}, {"DDRUN_VERBOSE=2"}).messages.shown == Level::warning);
   const auto log = launched({"--label=host", "x"}, {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=t"}).spec.log;
   CHECK(log.label == Label::host);
@@ -35,7 +35,7 @@ TEST_CASE("host commands are taken unchanged") {
 }
 
 TEST_CASE("a flag that is switched off excludes nothing") {
-  CHECK(launched({"-m", "--no-python=0", "x"}).spec.program.kind == ProgramKind::python_module);
+  CHECK(launched({"-m", "--no-python=0", "x"}).spec.first().kind == ProgramKind::python_module);
   CHECK(launched({"-v", "--quiet=0", "x"}).messages.shown == Level::info);
 }
 

@@ -49,7 +49,7 @@ rdzv-id = 17
 seed = 9
 label = "host"
 )");
-  CHECK(launch.spec.nproc.kind == NprocSpec::Kind::cpu);
+  CHECK(launch.spec.first().nproc.kind == NprocSpec::Kind::cpu);
   CHECK(launch.spec.restart.max_restarts == 3);
   CHECK(launch.spec.restart.backoff == 500ms);
   CHECK(launch.spec.timeout == 10min);
@@ -58,12 +58,12 @@ label = "host"
   CHECK(launch.spec.restart.no_restart_on == CodeSet{4});
   CHECK(launch.spec.rendezvous.standalone);
   CHECK(launch.messages.shown == Level::debug);
-  CHECK(launch.spec.env == std::vector<std::pair<std::string, std::string>>{{"A", "1"}, {"B", "x,y"}});
+  CHECK(launch.spec.first().env == std::vector<std::pair<std::string, std::string>>{{"A", "1"}, {"B", "x,y"}});
   CHECK(launch.spec.stop.ending_signals == std::set<int>{SIGTERM, SIGUSR1});
   CHECK(launch.spec.log.duplicate_stdout_filters == Args{"a,b", "c"});
-  CHECK(launch.spec.log.tee.of(0) == Streams::both);
+  CHECK(launch.spec.first().streams.tee.of(0) == Streams::both);
   CHECK(launch.spec.log.rotate_bytes == 1024U * 1024);
-  CHECK(launch.spec.log.local_ranks_filter == std::set<int>{0, 2, 3});
+  CHECK(launch.spec.first().streams.local_ranks_filter == std::set<int>{0, 2, 3});
   CHECK(launch.spec.rendezvous.conf == std::map<std::string, std::string>{{"timeout", "60"}, {"is_host", "1"}});
   CHECK(launch.spec.rendezvous.id == "17");
   CHECK(launch.spec.seed == 9U);
@@ -72,21 +72,22 @@ label = "host"
 
 TEST_CASE("a settings file may have tables for streams and variables") {
   const auto launch = launch_with("[redirects]\n0 = 3\n12 = 1\n[env]\nX = 1\nY = \"a b\"\nZ = 0.5\n");
-  CHECK(launch.spec.log.redirects.of(0) == Streams::both);
-  CHECK(launch.spec.log.redirects.of(12) == Streams::out);
-  CHECK(launch.spec.env == std::vector<std::pair<std::string, std::string>>{{"X", "1"}, {"Y", "a b"}, {"Z", "0.5"}});
+  CHECK(launch.spec.first().streams.redirects.of(0) == Streams::both);
+  CHECK(launch.spec.first().streams.redirects.of(12) == Streams::out);
+  CHECK(launch.spec.first().env ==
+        std::vector<std::pair<std::string, std::string>>{{"X", "1"}, {"Y", "a b"}, {"Z", "0.5"}});
 }
 
 TEST_CASE("a settings file may name the program and a typed one replaces it with its arguments") {
   const std::string toml = "program = [\"./a\", \"b\"]\nargs = [\"${rank}\", 3]\n";
-  auto program = launch_with(toml, {}).spec.program;
+  auto program = launch_with(toml, {}).spec.first();
   CHECK(program.name == "./a");
   CHECK(program.args == Args{"b", "${rank}", "3"});
-  program = launch_with(toml, {"c.py", "d"}).spec.program;
+  program = launch_with(toml, {"c.py", "d"}).spec.first();
   CHECK(program.name == "c.py");
   CHECK(program.kind == ProgramKind::python_script);
   CHECK(program.args == Args{"d"});
-  CHECK(launch_with("program = \"./a b\"\n", {}).spec.program.name == "./a b");
+  CHECK(launch_with("program = \"./a b\"\n", {}).spec.first().name == "./a b");
 }
 
 TEST_CASE("errors in a settings file are reported with line and column") {
@@ -135,6 +136,6 @@ TEST_CASE("a settings file that cannot be read says why") {
 }
 
 TEST_CASE("an empty settings file changes nothing") {
-  CHECK(launch_with("").spec.nproc.count == 1);
+  CHECK(launch_with("").spec.first().nproc.count == 1);
   CHECK(launch_with("# only a comment\n\n").warnings.empty());
 }

@@ -80,6 +80,6 @@ TEST_CASE("what config show prints is a settings file with the same meaning") {
       return out;
     };
     CHECK(without_origin(first) == without_origin(second));
-    CHECK(launched({"--config", file}).spec.program.name == "w");
+    CHECK(launched({"--config", file}).spec.first().name == "w");
   }
 }

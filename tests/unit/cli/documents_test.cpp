@@ -134,7 +134,7 @@ TEST_CASE("the example launch files are good") {
     CAPTURE(entry.path().string());
     const auto launch = launched({"--config", entry.path().string()});
     CHECK(launch.warnings.empty());
-    CHECK_FALSE(launch.spec.program.name.empty());
+    CHECK_FALSE(launch.spec.first().name.empty());
   }
   CHECK(count >= 3);
 }

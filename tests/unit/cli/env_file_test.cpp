@@ -12,7 +12,7 @@ using Set = std::vector<std::pair<std::string, std::string>>;
 /// The variables that a file with `text` sets, the last of the file first.
 Set set_by(const std::string& text) {
   const TemporaryDirectory dir;
-  return launched({"--env-file=" + dir.file("a.env", text), "w"}).spec.env;
+  return launched({"--env-file=" + dir.file("a.env", text), "w"}).spec.first().env;
 }
 
 }  // namespace
@@ -100,7 +100,7 @@ TEST_CASE("of environment files the last counts, and --env and -x win over them"
   const std::string one = dir.file("one", "A=1\nB=1\nC=1\nD=1\nA=2\n");
   const std::string two = dir.file("two", "C=2\n");
   const auto values = [](const Args& args, const Args& variables = {}) {
-    const Set all = launched(args, variables).spec.env;
+    const Set all = launched(args, variables).spec.first().env;
     return std::map<std::string, std::string>(all.begin(), all.end());
   };
   using Values = std::map<std::string, std::string>;

@@ -172,11 +172,11 @@ TEST_CASE("the hint for a foreign option depends on its value") {
 
 TEST_CASE("options with the same meaning are accepted in other launchers' spelling") {
   for (const Args& args : {Args{"-np4", "w"}, {"-np", "4", "w"}, {"-np=4", "w"}, {"-n4", "w"}}) {
-    CHECK(launched(args).spec.nproc.count == 4);
+    CHECK(launched(args).spec.first().nproc.count == 4);
   }
   for (const std::string word : {"--use-env", "--use_env", "--logs-specs=default", "--logs_specs=default"}) {
     const auto launch = launched({word, "w"});
-    CHECK(launch.spec.program.name == "w");
+    CHECK(launch.spec.first().name == "w");
     CHECK(launch.warnings.empty());
   }
 }

@@ -23,8 +23,8 @@ TEST_CASE("public command lines of torchrun are read as torchrun reads them") {
     CHECK(settings(typed) == settings(line.substr(2)));
     const Args words = split(line.substr(line.find("-- ") + 3), ' ');
     const auto launch = launched(split(typed, ' '));
-    CHECK(launch.spec.program.name == words.front());
-    CHECK(launch.spec.program.args == Args(words.begin() + 1, words.end()));
+    CHECK(launch.spec.first().name == words.front());
+    CHECK(launch.spec.first().args == Args(words.begin() + 1, words.end()));
   }
   CHECK(lines > 30);
 }

@@ -15,14 +15,14 @@ LaunchSpec spec_of(const std::string& option) { return launched({option, "w"}).s
 TEST_CASE("without options everything is at its default") {
   const auto launch = launched({"w"});
   CHECK(launch.warnings.empty());
-  CHECK(launch.spec.nproc.kind == NprocSpec::Kind::count);
-  CHECK(launch.spec.nproc.count == 1);
+  CHECK(launch.spec.first().nproc.kind == NprocSpec::Kind::count);
+  CHECK(launch.spec.first().nproc.count == 1);
   CHECK(launch.spec.restart.max_restarts == 0);
   CHECK(launch.spec.restart.success_on == CodeSet{0});
   CHECK(launch.spec.stop.grace == 30s);
   CHECK(launch.spec.stop.ending_signals == std::set<int>{SIGTERM, SIGINT, SIGHUP, SIGQUIT});
   CHECK(launch.spec.log.label == Label::automatic);
-  CHECK_FALSE(launch.spec.log.redirects.any());
+  CHECK_FALSE(launch.spec.first().streams.redirects.any());
   CHECK_FALSE(launch.spec.timeout.has_value());
   CHECK_FALSE(launch.spec.dry_run);
   CHECK(launch.spec.rendezvous.backend == "static");
@@ -31,22 +31,22 @@ TEST_CASE("without options everything is at its default") {
 }
 
 TEST_CASE("options about workers") {
-  CHECK(spec_of("--nproc-per-node=auto").nproc.kind == NprocSpec::Kind::automatic);
-  CHECK(spec_of("--nproc-per-node=cpu").nproc.kind == NprocSpec::Kind::cpu);
-  CHECK(spec_of("--nproc-per-node=gpu").nproc.kind == NprocSpec::Kind::gpu);
-  CHECK(spec_of("--nproc-per-node=10000").nproc.count == 10'000);
-  CHECK(spec_of("--role=trainer").role == "trainer");
+  CHECK(spec_of("--nproc-per-node=auto").first().nproc.kind == NprocSpec::Kind::automatic);
+  CHECK(spec_of("--nproc-per-node=cpu").first().nproc.kind == NprocSpec::Kind::cpu);
+  CHECK(spec_of("--nproc-per-node=gpu").first().nproc.kind == NprocSpec::Kind::gpu);
+  CHECK(spec_of("--nproc-per-node=10000").first().nproc.count == 10'000);
+  CHECK(spec_of("--role=trainer").first().role == "trainer");
   CHECK(spec_of("--stdin=all").stdin_.kind == StdinSpec::Kind::all);
   CHECK(spec_of("--stdin=none").stdin_.kind == StdinSpec::Kind::none);
   CHECK(launched({"-n4", "--stdin=3", "w"}).spec.stdin_.rank == 3);
-  CHECK(spec_of("--chdir=/x y").chdir == "/x y");
+  CHECK(spec_of("--chdir=/x y").first().chdir == "/x y");
   CHECK(spec_of("--seed=18446744073709551615").seed == 18446744073709551615ULL);
-  CHECK(spec_of("--bind=cores").bind == BindMode::cores);
-  CHECK(spec_of("--bind=numa").bind == BindMode::numa);
-  CHECK(spec_of("--bind=none").bind == BindMode::none);
+  CHECK(spec_of("--bind=cores").first().bind == BindMode::cores);
+  CHECK(spec_of("--bind=numa").first().bind == BindMode::numa);
+  CHECK(spec_of("--bind=none").first().bind == BindMode::none);
   CHECK(spec_of("--report-bindings").report_bindings);
-  CHECK(spec_of("--virtual-local-rank").virtual_local_rank);
-  CHECK(spec_of("--virtual_local_rank").virtual_local_rank);
+  CHECK(spec_of("--virtual-local-rank").first().virtual_local_rank);
+  CHECK(spec_of("--virtual_local_rank").first().virtual_local_rank);
 }
 
 TEST_CASE("options about failure and the end") {
@@ -65,8 +65,9 @@ TEST_CASE("options about failure and the end") {
 
 TEST_CASE("options about output") {
   const auto log = [](const std::string& option) { return spec_of(option).log; };
-  CHECK(log("--redirects=3").redirects.all_ranks == Streams::both);
-  const auto listed = log("--tee=0:3,12:1,20-22:2").tee;
+  const auto streams = [](const std::string& option) { return spec_of(option).first().streams; };
+  CHECK(streams("--redirects=3").redirects.all_ranks == Streams::both);
+  const auto listed = streams("--tee=0:3,12:1,20-22:2").tee;
   CHECK(listed.of(0) == Streams::both);
   CHECK(listed.of(12) == Streams::out);
   CHECK(listed.of(21) == Streams::err);
@@ -80,8 +81,8 @@ TEST_CASE("options about output") {
   CHECK(log("--label=none").label == Label::none);
   CHECK(log("--log-line-prefix-template=[${rank}]").line_prefix_template == "[${rank}]");
   CHECK(log("--timestamps").timestamps);
-  CHECK(log("--local-ranks-filter=0,10-12").local_ranks_filter == std::set<int>{0, 10, 11, 12});
-  CHECK_FALSE(log("--local-ranks-filter=").local_ranks_filter.has_value());
+  CHECK(streams("--local-ranks-filter=0,10-12").local_ranks_filter == std::set<int>{0, 10, 11, 12});
+  CHECK_FALSE(streams("--local-ranks-filter=").local_ranks_filter.has_value());
   CHECK(log("--duplicate-stdout-filters=loss,a,,b").duplicate_stdout_filters == Args{"loss", "a,b"});
   CHECK(log("--duplicate-stderr-filters=Error").duplicate_stderr_filters == Args{"Error"});
 }
@@ -110,8 +111,8 @@ TEST_CASE("options about rendezvous") {
 TEST_CASE("options that torchrun users bring along") {
   CHECK(spec_of("--event-log-handler=console").event_log_handler == "console");
   CHECK(spec_of("--event-log-handler=dynamic_rendezvous").event_log_handler == "null");
-  CHECK(spec_of("--numa-binding=node").bind == BindMode::numa);
-  CHECK(spec_of("--numa-binding=exclusive").bind == BindMode::cores);
+  CHECK(spec_of("--numa-binding=node").first().bind == BindMode::numa);
+  CHECK(spec_of("--numa-binding=exclusive").first().bind == BindMode::cores);
   CHECK(launched({"--numa-binding=exclusive", "w"}).warnings.empty());
   CHECK(launched({"--numa-binding=core-complex", "w"}).warnings ==
         Args{"--numa-binding=core-complex is done as --bind=cores"});
@@ -124,8 +125,8 @@ TEST_CASE("options that torchrun users bring along") {
 }
 
 TEST_CASE("modules to preload") {
-  CHECK(spec_of("--preload=torch,my_package.data").preload == Args{"torch", "my_package.data"});
-  CHECK(spec_of("-n2").preload.empty());
+  CHECK(spec_of("--preload=torch,my_package.data").first().preload == Args{"torch", "my_package.data"});
+  CHECK(spec_of("-n2").first().preload.empty());
 }
 
 TEST_CASE("colour follows the terminal and NO_COLOR unless given") {
@@ -154,14 +155,14 @@ TEST_CASE("an empty option counts as not given") {
 }
 
 TEST_CASE("role and signals may be empty") {
-  CHECK(launched({"--role=", "w"}).spec.role.empty());
+  CHECK(launched({"--role=", "w"}).spec.first().role.empty());
   CHECK(launched({"--signals-to-handle=", "w"}).spec.stop.ending_signals.empty());
 }
 
 TEST_CASE("whole numbers are parsed as by Python") {
-  CHECK(launched({"--nproc-per-node= 2", "w"}).spec.nproc.count == 2);
-  CHECK(launched({"--nproc-per-node=+2\n", "w"}).spec.nproc.count == 2);
-  CHECK(launched({"--nproc-per-node=1_0", "w"}).spec.nproc.count == 10);
+  CHECK(launched({"--nproc-per-node= 2", "w"}).spec.first().nproc.count == 2);
+  CHECK(launched({"--nproc-per-node=+2\n", "w"}).spec.first().nproc.count == 2);
+  CHECK(launched({"--nproc-per-node=1_0", "w"}).spec.first().nproc.count == 10);
   CHECK(launched({"--max-restarts=+1_000", "w"}).spec.restart.max_restarts == 1000);
   CHECK(launched({"--nnodes= 1 : +1", "w"}).spec.rendezvous.max_nodes == 1);
   CHECK(launched({"--shutdown-timeout= 5", "w"}).spec.stop.grace == Milliseconds(5000));

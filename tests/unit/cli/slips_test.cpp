@@ -60,28 +60,6 @@ TEST_CASE("every variable that the sources of ddrun read is known") {
   CHECK(found > 15);
 }
 
-TEST_CASE("the colon between programs of mpirun is warned about, any other is not") {
-  for (const Args& args : {Args{"a", ":", "-n", "3", "b"},
-                           {"a", ":", "-n3", "b"},
-                           {"a", ":", "-np", "3", "b"},
-                           {"a", "x", ":", "--nproc_per_node=3", "b"},
-                           {"--", "a", ":", "-n", "3", "b"}}) {
-    CAPTURE(args);
-    REQUIRE(warnings(args).size() == 1);
-    CHECK(contains(warnings(args)[0], "write: sh -c 'case $RANK in"));
-  }
-  for (const Args& args : {Args{"sh", "-c", ":"},
-                           {"cut", "-d", ":", "-f", "1"},
-                           {"sort", "-t", ":", "-n"},
-                           {"sort", "-t", ":", "-n", "-k2"},
-                           {"sort", "-t", ":", "-n", "file"},
-                           {"awk", "-F", ":", "-v", "x=1", "p"},
-                           {"echo", ":", "3"}}) {
-    CAPTURE(args);
-    CHECK(warnings(args).empty());
-  }
-}
-
 TEST_CASE("a launcher as the program of several workers is warned about") {
   struct Case {
     Args args;

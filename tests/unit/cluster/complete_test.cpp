@@ -56,7 +56,7 @@ TEST_CASE("inside srun no option is needed") {
   CHECK(meeting.coordinators == candidates("n1", "1.0"));
   CHECK(meeting.is_host == false);
   CHECK(meeting.id == "slurm-1.0");
-  CHECK(spec.nproc.count == 2);
+  CHECK(spec.first().nproc.count == 2);
   CHECK_FALSE(completion.start_agents);
   for (const Evidence& one : completion.evidence) CHECK(one.overridden_by.empty());
 }
@@ -66,7 +66,7 @@ TEST_CASE("the user's options take precedence") {
   mine.rendezvous.node_rank = 1;
   mine.rendezvous.endpoint = "other:1";
   mine.rendezvous.id = "mine";
-  mine.nproc.count = 7;
+  mine.first().nproc.count = 7;
   const auto [spec, completion] = completed(step,
                                             {{"nnodes", "--nnodes"},
                                              {"node-rank", "DDRUN_NODE_RANK"},
@@ -79,7 +79,7 @@ TEST_CASE("the user's options take precedence") {
   CHECK(spec.rendezvous.coordinators.empty());
   CHECK_FALSE(spec.rendezvous.is_host);
   CHECK(spec.rendezvous.id == "mine");
-  CHECK(spec.nproc.count == 7);
+  CHECK(spec.first().nproc.count == 7);
   CHECK(override_of(completion.evidence, "nodes") == "--nnodes");
   CHECK(override_of(completion.evidence, "node rank") == "DDRUN_NODE_RANK");
   CHECK(override_of(completion.evidence, "coordinator") == "job.toml:3:1");
@@ -101,7 +101,7 @@ TEST_CASE("one machine stays as it was") {
     CHECK_FALSE(spec.rendezvous.node_rank);
     CHECK(spec.rendezvous.coordinators.empty());
     CHECK(spec.rendezvous.id == standard.rendezvous.id);
-    CHECK(spec.nproc.count == 1);
+    CHECK(spec.first().nproc.count == 1);
     CHECK_FALSE(completion.start_agents);
   }
   LaunchSpec alone;
@@ -179,13 +179,13 @@ TEST_CASE("variables of torchrun count as the user's and as evidence that is use
 
 TEST_CASE("GPUs of the scheduler are counted where the user asks for GPUs") {
   LaunchSpec spec;
-  spec.nproc.kind = NprocSpec::Kind::gpu;
+  spec.first().nproc.kind = NprocSpec::Kind::gpu;
   const auto done = completed(step, {{"nproc-per-node", "--nproc-per-node"}}, spec);
-  CHECK(done.spec.nproc.kind == NprocSpec::Kind::gpu);
+  CHECK(done.spec.first().nproc.kind == NprocSpec::Kind::gpu);
   CHECK(override_of(done.completion.evidence, "GPUs") == "");
-  spec.nproc.kind = NprocSpec::Kind::automatic;
+  spec.first().nproc.kind = NprocSpec::Kind::automatic;
   const auto automatic = completed(step, {{"nproc-per-node", "--nproc-per-node"}}, spec);
-  CHECK(automatic.spec.nproc.kind == NprocSpec::Kind::automatic);
+  CHECK(automatic.spec.first().nproc.kind == NprocSpec::Kind::automatic);
   CHECK(override_of(automatic.completion.evidence, "GPUs") == "");
 }
 

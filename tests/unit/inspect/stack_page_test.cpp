@@ -63,7 +63,7 @@ TEST_CASE("the page begins with the rank that the others wait for") {
         "    all_reduce                   torch/distributed/distributed_c10d.py:3166\n"
         "    main                         train.py:18\n");
   const HeldUp culprits = find_culprits(page, 4);
-  CHECK(culprits.ranks == std::vector{2});
+  CHECK(culprits.ranks == std::vector{RankName{"", 2}});
   CHECK(culprits.why == "held up the others: load_batch (train.py:7), sleeps");
 }
 
@@ -99,14 +99,14 @@ TEST_CASE("a stopped rank comes first, also if it was stopped in a collective") 
   StackPage page{"", {}, {reducing(0), reducing(1), reducing(2)}};
   page.ranks[1].threads[0].state = 'T';
   CHECK(first_group(page) == std::vector{1});
-  CHECK(find_culprits(page, 3).ranks == std::vector{1});
+  CHECK(find_culprits(page, 3).ranks == std::vector{RankName{"", 1}});
 }
 
 TEST_CASE("of ranks that all wait the smaller group comes first") {
   StackPage page{"", {}, {reducing(0), reducing(1), reducing(2)}};
   page.ranks[2].threads[0].python[0].function = "barrier";
   CHECK(first_group(page) == std::vector{2});
-  CHECK(find_culprits(page, 3).ranks == std::vector{2});
+  CHECK(find_culprits(page, 3).ranks == std::vector{RankName{"", 2}});
   CHECK(find_culprits(page, 3).why == "is elsewhere: main (train.py:18), waits for other ranks");
   page.ranks.pop_back();
   CHECK(find_culprits(page, 3).ranks.empty());
@@ -226,7 +226,7 @@ TEST_CASE("without a communication library who waits on a socket waits") {
 TEST_CASE("ranks that are at work are no culprits of a rank that timed out") {
   const StackPage page{"", {}, {sleeping(1), sleeping(2), sleeping(3)}};
   CHECK(find_culprits(page, 4).ranks.empty());
-  CHECK(find_culprits({"", {}, {sleeping(1)}}, 2).ranks == std::vector{1});
+  CHECK(find_culprits({"", {}, {sleeping(1)}}, 2).ranks == std::vector{RankName{"", 1}});
   CHECK(find_culprits({}, 2).ranks.empty());
 }
 

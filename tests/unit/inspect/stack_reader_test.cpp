@@ -54,7 +54,7 @@ TEST_CASE("stacks of several ranks are read in order of rank, and written to the
     REQUIRE(test::wait_until([&] { return read_small_file(concat("/proc/", pid, "/comm")).value_or("") == "sleep"; }));
   }
   for (const int number : {1, 2}) {
-    const auto answer = read({"for a test", {{1, second.pid()}, {0, first.pid()}}, folder.file("stacks-")});
+    const auto answer = read({"for a test", {{{"", 0}, first.pid()}, {{"", 1}, second.pid()}}, folder.file("stacks-")});
     CHECK(answer.file_error.empty());
     CHECK(answer.file == folder.file(concat("stacks-", number, ".txt")));
     CHECK(test::read_file(answer.file).find("for a test") != std::string::npos);
@@ -75,7 +75,7 @@ TEST_CASE("a process that has ended is said to have, and others are still read")
   siginfo_t info{};
   REQUIRE(::waitid(P_PID, static_cast<id_t>(ended), &info, WEXITED | WNOWAIT) == 0);
   const test::Run living({"sleep", "1000"});
-  auto answer = read({"", {{0, ended}, {1, living.pid()}}, ""});
+  auto answer = read({"", {{{"", 0}, ended}, {{"", 1}, living.pid()}}, ""});
   REQUIRE(answer.page.ranks.size() == 2);
   REQUIRE(answer.page.ranks[0].threads.size() == 1);
   CHECK(answer.page.ranks[0].threads[0].doing == "has ended");
@@ -84,14 +84,14 @@ TEST_CASE("a process that has ended is said to have, and others are still read")
   CHECK(answer.file_error.empty());
 
   ::waitpid(ended, nullptr, 0);
-  answer = read({"", {{0, ended}, {1, living.pid()}}, ""});
+  answer = read({"", {{{"", 0}, ended}, {{"", 1}, living.pid()}}, ""});
   CHECK(answer.page.ranks[0].threads.empty());
   CHECK(answer.page.ranks[1].threads.size() == 1);
 }
 
 TEST_CASE("the answer has the text in the format that is asked for, and of each rank the main thread") {
   const test::Run run({DDRUN_NATIVE_STACKS, "threads"});
-  StackReader::Request request{"", {{0, run.pid()}}, "", StackReader::Request::Format::json};
+  StackReader::Request request{"", {{{"", 0}, run.pid()}}, "", StackReader::Request::Format::json};
   StackReader::Answer answer;
   REQUIRE(test::wait_until([&] {
     answer = read(request);
@@ -106,7 +106,7 @@ TEST_CASE("without a rank to read the page is empty") { CHECK(read({"", {}, ""})
 
 TEST_CASE("a page that cannot be written says why") {
   const test::TemporaryDirectory folder;
-  const auto answer = read({"", {{0, ::getpid()}}, folder.file("missing/stacks-")});
+  const auto answer = read({"", {{{"", 0}, ::getpid()}}, folder.file("missing/stacks-")});
   CHECK(answer.file.empty());
   CHECK(answer.file_error.find("missing/stacks-1.txt: No such file or directory") != std::string::npos);
   CHECK(answer.page.ranks.size() == 1);
@@ -115,7 +115,7 @@ TEST_CASE("a page that cannot be written says why") {
 TEST_CASE("the number of pages in a directory is limited") {
   const test::TemporaryDirectory folder;
   for (int number = 1; number <= 10; ++number) test::write_file(folder.file(concat("stacks-", number, ".txt")), "");
-  const auto answer = read({"", {{0, ::getpid()}}, folder.file("stacks-")});
+  const auto answer = read({"", {{{"", 0}, ::getpid()}}, folder.file("stacks-")});
   CHECK(answer.file.empty());
   CHECK(answer.file_error.find("too many") != std::string::npos);
 }
@@ -129,7 +129,7 @@ TEST_CASE("a reader that is destroyed meanwhile calls nothing") {
   const auto before = threads();
   auto reader = std::make_unique<StackReader>(context.get_executor());
   bool called = false;
-  reader->async_read({"", {{0, ::getpid()}}, ""}, [&](const StackReader::Answer&) { called = true; });
+  reader->async_read({"", {{{"", 0}, ::getpid()}}, ""}, [&](const StackReader::Answer&) { called = true; });
   reader.reset();
   context.run();  // until its timer is cancelled
   // By their number: one that has just begun has no name yet. One of a reading before may have counted.

@@ -11,7 +11,7 @@ using namespace ddrun::logs;
 namespace {
 
 PrefixFacts facts(int workers = 4) {
-  return {.role = "trainer", .hostname = "node7", .rank = 13, .local_rank = 3, .local_world_size = workers};
+  return {.role = "trainer", .hostname = "node7", .rank = 13, .local_rank = 3, .workers = workers};
 }
 
 }  // namespace

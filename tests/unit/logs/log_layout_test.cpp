@@ -27,15 +27,36 @@ struct TemporaryDir : TemporaryDirectory {
   std::string before = std::getenv("TMPDIR") != nullptr ? std::getenv("TMPDIR") : "";
 };
 
+struct LayoutOptions : LogSpec, StreamChoice {};
+
+struct Options {
+  OutputOptions options;
+};
+
+/// Of two workers, with its options.
+struct TestLayout : private Options, public LogLayout {
+  TestLayout(const LayoutOptions& log, std::string run_id)
+      : Options(options_for(log, std::move(run_id))), LogLayout(options) {}
+
+  static Options options_for(const LayoutOptions& log, std::string run_id) {
+    OutputOptions options;
+    options.log = log;
+    options.programs[0].streams = log;
+    options.places = {{0, 0}, {0, 1}};
+    options.run_id = std::move(run_id);
+    return {options};
+  }
+};
+
 }  // namespace
 
 TEST_CASE("the layout is that of torchrun") {
   TemporaryDirectory dir;
-  LogSpec log;
+  LayoutOptions log;
   log.dir = dir.file("deep/logs/");
-  LogLayout layout(log, "my/run");
+  TestLayout layout(log, "my/run");
   REQUIRE(layout.prepare());
-  REQUIRE(layout.begin_attempt(2, {0, 1}));
+  REQUIRE(layout.begin_attempt(2));
   CHECK(layout.root() == dir.file("deep/logs"));
   std::string eight;
   for (int i = 0; i < 8; ++i) eight += "[a-z0-9]";
@@ -50,14 +71,14 @@ TEST_CASE("the layout is that of torchrun") {
 
 TEST_CASE("latest is a relative link to the run that began last") {
   TemporaryDirectory dir;
-  LogSpec log;
+  LayoutOptions log;
   log.dir = dir.path();
   const fs::path link = dir.file("latest");
-  LogLayout first(log, "job");
+  TestLayout first(log, "job");
   REQUIRE(first.prepare());
   REQUIRE(first.link_latest());
   CHECK(fs::read_symlink(link) == fs::path(first.run_dir()).filename());
-  LogLayout second(log, "a/job");
+  TestLayout second(log, "a/job");
   REQUIRE(second.prepare());
   REQUIRE(second.link_latest());
   CHECK(fs::equivalent(link, second.run_dir()));
@@ -70,9 +91,9 @@ TEST_CASE("latest is a relative link to the run that began last") {
 
 TEST_CASE("a file or directory of the user that is called latest stays") {
   TemporaryDirectory dir;
-  LogSpec log;
+  LayoutOptions log;
   log.dir = dir.path();
-  LogLayout layout(log, "job");
+  TestLayout layout(log, "job");
   REQUIRE(layout.prepare());
   const std::string latest = dir.file("latest");
   for (const bool directory : {false, true}) {
@@ -90,9 +111,9 @@ TEST_CASE("a file or directory of the user that is called latest stays") {
 
 TEST_CASE("a link to an earlier run that cannot be replaced is said") {
   TemporaryDirectory dir;
-  LogSpec log;
+  LayoutOptions log;
   log.dir = dir.path();
-  LogLayout first(log, "job"), second(log, "job");
+  TestLayout first(log, "job"), second(log, "job");
   REQUIRE((first.prepare() && first.link_latest() && second.prepare()));
   REQUIRE(::chmod(dir.path().c_str(), 0555) == 0);
   const uid_t self = ::geteuid();
@@ -110,10 +131,10 @@ TEST_CASE("a link to an earlier run that cannot be replaced is said") {
 
 TEST_CASE("latest is there at all times while jobs with one log directory begin") {
   TemporaryDirectory dir;
-  LogSpec log;
+  LayoutOptions log;
   log.dir = dir.path();
   const std::string link = dir.file("latest");
-  LogLayout first(log, "job");
+  TestLayout first(log, "job");
   REQUIRE(first.prepare());
   REQUIRE(first.link_latest());
   std::atomic<bool> over = false;
@@ -125,7 +146,7 @@ TEST_CASE("latest is there at all times while jobs with one log directory begin"
   std::atomic<int> failed = 0;
   for (int i = 0; i < 4; ++i) {
     jobs.emplace_back([&] {
-      LogLayout layout(log, "job");
+      TestLayout layout(log, "job");
       if (!layout.prepare()) ++failed;
       for (int times = 0; times < 200; ++times) failed += layout.link_latest() ? 0 : 1;
     });
@@ -140,22 +161,22 @@ TEST_CASE("latest is there at all times while jobs with one log directory begin"
 
 TEST_CASE("a temporary log directory has no latest, and a link that cannot be made leaves nothing") {
   TemporaryDir temporary;
-  LogSpec log;
+  LayoutOptions log;
   log.redirects.all_ranks = Streams::both;
-  LogLayout layout(log, "job");
+  TestLayout layout(log, "job");
   REQUIRE(layout.prepare());
   REQUIRE(layout.link_latest());
   CHECK(std::distance(fs::directory_iterator(layout.root()), {}) == 1);
   TemporaryDirectory dir;
   log.dir = dir.file("logs");
-  LogLayout removed(log, "job");
+  TestLayout removed(log, "job");
   REQUIRE(removed.prepare());
   fs::remove_all(*log.dir);
   const auto linked = removed.link_latest();
   REQUIRE_FALSE(linked);
   CHECK(linked.error().code == Errc::unavailable);
   log.dir = "/dev/null";
-  LogLayout none(log, "job");
+  TestLayout none(log, "job");
   REQUIRE(none.prepare());
   CHECK(none.link_latest());
   CHECK(none.run_dir().empty());
@@ -163,13 +184,13 @@ TEST_CASE("a temporary log directory has no latest, and a link that cannot be ma
 
 TEST_CASE("an attempt of the same number keeps the logs of the one before") {
   TemporaryDirectory dir;
-  LogSpec log;
+  LayoutOptions log;
   log.dir = dir.path();
-  LogLayout layout(log, "job");
+  TestLayout layout(log, "job");
   REQUIRE(layout.prepare());
-  REQUIRE(layout.begin_attempt(0, {0}));
+  REQUIRE(layout.begin_attempt(0));
   const std::string first = layout.attempt_dir();
-  REQUIRE(layout.begin_attempt(0, {0}));
+  REQUIRE(layout.begin_attempt(0));
   CHECK(layout.attempt_dir() == first + ".2");
   CHECK(fs::exists(first + "/0"));
   CHECK(fs::exists(first + ".2/0"));
@@ -177,9 +198,9 @@ TEST_CASE("an attempt of the same number keeps the logs of the one before") {
 
 TEST_CASE("without logs there is one private directory for error files and it is removed when unused") {
   TemporaryDir dir;
-  LogLayout layout(LogSpec{}, "job");
+  TestLayout layout(LayoutOptions{}, "job");
   REQUIRE(layout.prepare());
-  REQUIRE(layout.begin_attempt(1, {0, 1}));
+  REQUIRE(layout.begin_attempt(1));
   CHECK(layout.attempt_dir().empty());
   CHECK(layout.error_file(1) == layout.root() + "/error_1_1.json");
   struct stat info {};
@@ -209,13 +230,13 @@ TEST_CASE("the private directory is made again with the directory above it") {
   const std::string inner = dir.file("inner");
   fs::create_directory(inner);
   setenv("TMPDIR", inner.c_str(), 1);
-  LogSpec log;
+  LayoutOptions log;
   if (GENERATE(false, true)) log.redirects.all_ranks = Streams::out;
-  LogLayout layout(log, "job");
+  TestLayout layout(log, "job");
   REQUIRE(layout.prepare());
-  REQUIRE(layout.begin_attempt(0, {0}));
+  REQUIRE(layout.begin_attempt(0));
   fs::remove_all(inner);
-  REQUIRE(layout.begin_attempt(1, {0}));
+  REQUIRE(layout.begin_attempt(1));
   CHECK(fs::is_directory(fs::path(layout.error_file(0)).parent_path()));
   CHECK((fs::status(layout.root()).permissions() & fs::perms::mask) == fs::perms::owner_all);
 }
@@ -223,7 +244,7 @@ TEST_CASE("the private directory is made again with the directory above it") {
 TEST_CASE("a private directory that cannot be announced is an error and is not made") {
   TemporaryDir dir;
   const auto too_long = [](const std::string&) -> Result<void> { return fail(Errc::invalid_argument, "too long"); };
-  const auto result = LogLayout(LogSpec{}, "job").prepare(too_long);
+  const auto result = TestLayout(LayoutOptions{}, "job").prepare(too_long);
   REQUIRE_FALSE(result);
   CHECK(result.error().code == Errc::invalid_argument);
   CHECK(result.error().message == "too long; set TMPDIR to a shorter path");
@@ -232,23 +253,23 @@ TEST_CASE("a private directory that cannot be announced is an error and is not m
 
 TEST_CASE("redirecting without a log directory makes one") {
   TemporaryDir dir;
-  LogSpec log;
+  LayoutOptions log;
   log.redirects.all_ranks = Streams::out;
-  LogLayout layout(log, "job");
+  TestLayout layout(log, "job");
   REQUIRE(layout.prepare());
-  REQUIRE(layout.begin_attempt(0, {0}));
+  REQUIRE(layout.begin_attempt(0));
   CHECK(layout.attempt_dir().rfind(layout.root() + "/job_", 0) == 0);
   layout.remove_if_unused();
   CHECK(fs::exists(layout.attempt_dir() + "/0"));
 }
 
 TEST_CASE("the null device as log directory switches files off") {
-  LogSpec log;
+  LayoutOptions log;
   log.dir = "/dev/null";
   log.redirects.all_ranks = Streams::both;
-  LogLayout layout(log, "job");
+  TestLayout layout(log, "job");
   REQUIRE(layout.prepare());
-  REQUIRE(layout.begin_attempt(0, {0}));
+  REQUIRE(layout.begin_attempt(0));
   CHECK_FALSE(layout.files_allowed());
   CHECK(layout.error_file(0).empty());
   CHECK(layout.root().empty());
@@ -257,19 +278,19 @@ TEST_CASE("the null device as log directory switches files off") {
 TEST_CASE("a log directory that cannot be used is refused before anything starts") {
   TemporaryDirectory dir;
   std::ofstream(dir.file("file")) << "x";
-  LogSpec log;
+  LayoutOptions log;
   log.dir = dir.file("file");
-  auto result = LogLayout(log, "job").prepare();
+  auto result = TestLayout(log, "job").prepare();
   REQUIRE_FALSE(result);
   CHECK(result.error().code == Errc::invalid_argument);
   CHECK(result.error().message == "--log-dir: " + dir.file("file") + " is not a directory");
   log.dir = dir.file("file/below");
-  result = LogLayout(log, "job").prepare();
+  result = TestLayout(log, "job").prepare();
   REQUIRE_FALSE(result);
   CHECK(result.error().message.find("Not a directory") != std::string::npos);
   // procfs takes no directories, not even root's.
   log.dir = "/proc/logs";
-  result = LogLayout(log, "job").prepare();
+  result = TestLayout(log, "job").prepare();
   REQUIRE_FALSE(result);
   CHECK(result.error().message.find("/proc/logs") != std::string::npos);
 }

@@ -670,7 +670,7 @@ TEST_CASE("log files have the bytes of programs that redraw, whatever the termin
     options.console_out = options.console_err = terminal.tty.get();
     options.log.pty = PtyUse::never;
     options.log.dir = dir.path();
-    options.log.tee.all_ranks = Streams::both;
+    options.programs[0].streams.tee.all_ranks = Streams::both;
   });
   h.start();
   const Texts programs = draw_programs("mixed", 1);

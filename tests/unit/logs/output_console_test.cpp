@@ -209,8 +209,8 @@ TEST_CASE("stdout and stderr on the same console keep their order") {
   OutputHarness h(3, [&](OutputOptions& options) {
     options.console_err = options.console_out;
     options.log.dir = dir.path();
-    options.log.redirects.by_local_rank[1] = Streams::out;
-    options.log.tee.by_local_rank[2] = Streams::both;
+    options.programs[0].streams.redirects.by_local_rank[1] = Streams::out;
+    options.programs[0].streams.tee.by_local_rank[2] = Streams::both;
   });
   h.start();
   CHECK(h.output->descriptors_per_worker(0) == 1);
@@ -244,7 +244,7 @@ TEST_CASE("the tail still has a traceback when buffered stdout follows on the sa
 }
 
 TEST_CASE("local ranks that are filtered out are not shown") {
-  OutputHarness h(3, [](OutputOptions& options) { options.log.local_ranks_filter = std::set<int>{2}; });
+  OutputHarness h(3, [](OutputOptions& options) { options.programs[0].streams.local_ranks_filter = std::set<int>{2}; });
   h.start();
   struct stat null {};
   struct stat given {};

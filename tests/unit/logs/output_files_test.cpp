@@ -22,7 +22,7 @@ TEST_CASE("a stream that is only redirected is written by the worker itself") {
   TemporaryDirectory dir;
   OutputHarness h(2, [&](OutputOptions& options) {
     options.log.dir = dir.path();
-    options.log.redirects.by_local_rank[1] = Streams::both;
+    options.programs[0].streams.redirects.by_local_rank[1] = Streams::both;
   });
   h.start();
   CHECK(h.output->descriptors_per_worker(1) == 0);
@@ -45,9 +45,9 @@ TEST_CASE("a tee files the exact bytes and shows lines with the label") {
   TemporaryDirectory dir;
   OutputHarness h(1, [&](OutputOptions& options) {
     options.log.dir = dir.path();
-    options.log.tee.all_ranks = Streams::both;
+    options.programs[0].streams.tee.all_ranks = Streams::both;
     options.log.label = Label::torchrun;
-    options.role = "trainer";
+    options.programs[0].role = "trainer";
   });
   h.start();
   CHECK(h.output->descriptors_per_worker(0) == 4);
@@ -67,7 +67,7 @@ TEST_CASE("filters copy whole lines with their prefix to one file for all worker
   TemporaryDirectory dir;
   OutputHarness h(2, [&](OutputOptions& options) {
     options.log.dir = dir.path();
-    options.log.tee.all_ranks = Streams::out;
+    options.programs[0].streams.tee.all_ranks = Streams::out;
     options.log.duplicate_stdout_filters = {"loss", "acc"};
   });
   h.start();
@@ -104,7 +104,7 @@ TEST_CASE("every attempt keeps its logs and the tail is that of the present one"
   TemporaryDirectory dir;
   OutputHarness h(1, [&](OutputOptions& options) {
     options.log.dir = dir.path();
-    options.log.tee.all_ranks = Streams::both;
+    options.programs[0].streams.tee.all_ranks = Streams::both;
   });
   std::vector<std::string> logs;
   for (int attempt = 0; attempt < 3; ++attempt) {
@@ -129,8 +129,8 @@ TEST_CASE("a restart makes log directories again, and without them it shows what
   const std::string logs = dir.file("deep/logs");
   OutputHarness h(2, [&](OutputOptions& options) {
     options.log.dir = logs;
-    options.log.redirects.by_local_rank[0] = Streams::both;
-    options.log.tee.by_local_rank[1] = Streams::out;
+    options.programs[0].streams.redirects.by_local_rank[0] = Streams::both;
+    options.programs[0].streams.tee.by_local_rank[1] = Streams::out;
     options.log.duplicate_stdout_filters = {"loss"};
   });
   h.start();
@@ -172,7 +172,7 @@ TEST_CASE("a log directory that is removed before a rotation is made again") {
   TemporaryDirectory dir;
   OutputHarness h(1, [&](OutputOptions& options) {
     options.log.dir = dir.file("logs");
-    options.log.tee.all_ranks = Streams::out;
+    options.programs[0].streams.tee.all_ranks = Streams::out;
     options.log.rotate_bytes = 1024;
   });
   h.start();
@@ -210,7 +210,7 @@ TEST_CASE("rotation of a redirected stream goes through ddrun and keeps every by
   TemporaryDirectory dir;
   OutputHarness h(1, [&](OutputOptions& options) {
     options.log.dir = dir.path();
-    options.log.redirects.all_ranks = Streams::out;
+    options.programs[0].streams.redirects.all_ranks = Streams::out;
     options.log.rotate_bytes = 10'000;
   });
   h.start();
@@ -260,7 +260,7 @@ TEST_CASE("a process outside of the job that holds a pipe open is not waited for
 TEST_CASE("descriptors that others use are not counted as needed by the output") {
   OutputHarness h(2);
   REQUIRE(h.output->prepare());
-  REQUIRE(h.output->begin_attempt(0, h.identities));
+  REQUIRE(h.output->begin_attempt(0, h.ranks));
   rlimit before{};
   ::getrlimit(RLIMIT_NOFILE, &before);
   const rlimit small{128, before.rlim_max};
@@ -278,7 +278,7 @@ TEST_CASE("descriptors that others use are not counted as needed by the output")
 TEST_CASE("too few descriptors are reported with how many are needed") {
   OutputHarness h(100);
   REQUIRE(h.output->prepare());
-  REQUIRE(h.output->begin_attempt(0, h.identities));
+  REQUIRE(h.output->begin_attempt(0, h.ranks));
   rlimit before{};
   ::getrlimit(RLIMIT_NOFILE, &before);
   const rlimit small{64, before.rlim_max};
@@ -317,7 +317,7 @@ TEST_CASE("a full disk costs the log and not the job") {
   SmallDisk dir;
   OutputHarness h(2, [&](OutputOptions& options) {
     options.log.dir = dir.path();
-    options.log.tee.all_ranks = Streams::out;
+    options.programs[0].streams.tee.all_ranks = Streams::out;
   });
   h.start();
   const std::string line = std::string(99, 'x') + "\n";

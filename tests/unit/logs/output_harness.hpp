@@ -45,11 +45,12 @@ struct OutputHarness {
     err_pipe = make_pipe().value();
     options.hostname = "node7";
     options.run_id = "job";
-    options.local_world_size = workers;
+    options.places.clear();
+    for (int i = 0; i < workers; ++i) options.places.push_back({0, i});
     options.console_out = out_pipe.write.get();
     options.console_err = err_pipe.write.get();
     if (adjust) adjust(options);
-    for (int i = 0; i < workers; ++i) identities.push_back({10 + i, i});  // ranks that are not local ranks
+    for (int i = 0; i < workers; ++i) ranks.push_back(10 + i);  // that are not local ranks
     output = std::make_unique<logs::Output>(io.get_executor(), options);
   }
 
@@ -60,10 +61,10 @@ struct OutputHarness {
   /// prepare, begin_attempt and open_streams, all of which must succeed.
   void start(int attempt = 0) {
     if (attempt == 0) check(output->prepare());
-    check(output->begin_attempt(attempt, identities));
+    check(output->begin_attempt(attempt, ranks));
     workers.clear();
-    for (const auto& identity : identities) {
-      auto streams = output->open_streams(identity.local_rank);
+    for (int slot = 0; slot < options.workers(); ++slot) {
+      auto streams = output->open_streams(slot);
       if (!streams) FAIL(streams.error().message);
       workers.push_back(std::move(*streams));
     }
@@ -94,11 +95,11 @@ struct OutputHarness {
   }
 
   /// The last lines of a worker's stderr.
-  std::vector<std::string> tail(int local_rank, std::size_t lines) const {
+  std::vector<std::string> tail(int slot, std::size_t lines) const {
     output->drain_all();
     output->read_file_tails();
     std::vector<std::string> texts;
-    for (const auto& line : output->stderr_tail(local_rank, lines)) texts.push_back(line.text);
+    for (const auto& line : output->stderr_tail(slot, lines)) texts.push_back(line.text);
     return texts;
   }
 
@@ -117,7 +118,7 @@ struct OutputHarness {
   Pipe out_pipe;
   Pipe err_pipe;
   logs::OutputOptions options;
-  std::vector<logs::WorkerIdentity> identities;
+  std::vector<int> ranks;  ///< by slot
   std::unique_ptr<logs::Output> output;
   std::vector<logs::ChildStreams> workers;
   bool read_consoles = true;

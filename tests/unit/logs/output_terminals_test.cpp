@@ -32,7 +32,7 @@ TEST_CASE("a worker's terminal passes every byte as it is, to the console and to
   OutputHarness h(2, [&](OutputOptions& options) {
     always(options);
     options.log.dir = dir.path();
-    options.log.tee.all_ranks = Streams::both;
+    options.programs[0].streams.tee.all_ranks = Streams::both;
     options.log.label = Label::rank;
   });
   h.start();

@@ -44,6 +44,21 @@ struct ScreenHarness : Terminal, OutputHarness {
 
 }  // namespace
 
+TEST_CASE("rows of several programs have roles, and stand in the programs' order") {
+  ScreenHarness h(3, [](OutputOptions& options) {
+    options.programs.resize(2);
+    options.programs[0].role = "train";
+    options.programs[1].role = "eval";
+    options.places = {{0, 0}, {0, 1}, {1, 0}};
+    options.log.fold = When::always;
+  });
+  put(h.workers[2].out, "\r 10%");
+  put(h.workers[0].out, "\r 20%");
+  CHECK(h.shows({"[train:10]  20%", "[eval:12]  10%"}));
+  for (const auto& worker : h.workers) put(worker.out, "\rsame\n");
+  CHECK(h.shows({"[train:10,11] same", "[eval:12] same"}));
+}
+
 TEST_CASE("each progress bar has a row, and lines stand above") {
   ScreenHarness h(2);
   put(h.workers[0].out, "\r 10%");
@@ -116,7 +131,7 @@ TEST_CASE("log files have every byte of a progress bar and every line") {
   const TemporaryDirectory dir;
   ScreenHarness h(2, [&](OutputOptions& options) {
     options.log.dir = dir.path();
-    options.log.tee.all_ranks = Streams::both;
+    options.programs[0].streams.tee.all_ranks = Streams::both;
     options.log.label = Label::rank;
   });
   for (auto& worker : h.workers) put(worker.out, "\r 10%\r 20%\nsame\n");

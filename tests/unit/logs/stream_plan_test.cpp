@@ -8,14 +8,25 @@ using Kind = StreamPlan::Kind;
 
 namespace {
 
-StreamPlan out_of(const LogSpec& log, int workers, int local_rank = 0, bool files = true) {
-  return plan_stream(log, StreamId::out, local_rank, workers, {.files = files});
+struct Log : LogSpec, StreamChoice {};
+
+StreamPlan plan_of(const Log& log, StreamId id, int local_rank, int workers, StreamTargets targets) {
+  OutputOptions options;
+  options.log = log;
+  options.programs[0].streams = log;
+  options.places.clear();
+  for (int i = 0; i < workers; ++i) options.places.push_back({0, i});
+  return plan_stream(options, id, local_rank, targets);
+}
+
+StreamPlan out_of(const Log& log, int workers, int local_rank = 0, bool files = true) {
+  return plan_of(log, StreamId::out, local_rank, workers, {.files = files});
 }
 
 }  // namespace
 
 TEST_CASE("one worker inherits the terminal unless an option needs a pipe") {
-  LogSpec log;
+  Log log;
   CHECK(out_of(log, 1).kind == Kind::inherit);
   CHECK(out_of(log, 1).console);
   CHECK(out_of(log, 2).kind == Kind::piped);
@@ -33,12 +44,12 @@ TEST_CASE("one worker inherits the terminal unless an option needs a pipe") {
 }
 
 TEST_CASE("redirect and tee are per stream and per local rank") {
-  LogSpec log;
+  Log log;
   log.redirects.by_local_rank[12] = Streams::out;
   CHECK(out_of(log, 16, 12).kind == Kind::direct_file);
   CHECK_FALSE(out_of(log, 16, 12).console);
-  CHECK(plan_stream(log, StreamId::err, 12, 16, {}).kind == Kind::piped);
-  CHECK_FALSE(plan_stream(log, StreamId::err, 12, 16, {}).file);
+  CHECK(plan_of(log, StreamId::err, 12, 16, {}).kind == Kind::piped);
+  CHECK_FALSE(plan_of(log, StreamId::err, 12, 16, {}).file);
   CHECK_FALSE(out_of(log, 16, 1).file);
   log.tee.by_local_rank[12] = Streams::both;
   CHECK(out_of(log, 16, 12).kind == Kind::piped);
@@ -47,7 +58,7 @@ TEST_CASE("redirect and tee are per stream and per local rank") {
 }
 
 TEST_CASE("rotation goes through ddrun") {
-  LogSpec log;
+  Log log;
   log.redirects.all_ranks = Streams::both;
   log.rotate_bytes = 1000;
   CHECK(out_of(log, 1).kind == Kind::piped);
@@ -55,7 +66,7 @@ TEST_CASE("rotation goes through ddrun") {
 }
 
 TEST_CASE("local ranks that are filtered out go to files but are not shown") {
-  LogSpec log;
+  Log log;
   log.local_ranks_filter = std::set<int>{1};
   CHECK(out_of(log, 4, 0).kind == Kind::discard);
   CHECK(out_of(log, 4, 1).kind == Kind::piped);
@@ -65,20 +76,20 @@ TEST_CASE("local ranks that are filtered out go to files but are not shown") {
 }
 
 TEST_CASE("a stderr that is not shown is read all the same") {
-  LogSpec log;
+  Log log;
   log.local_ranks_filter = std::set<int>{1};
-  StreamPlan hidden = plan_stream(log, StreamId::err, 0, 4, {});
+  StreamPlan hidden = plan_of(log, StreamId::err, 0, 4, {});
   CHECK(hidden.kind == Kind::piped);
   CHECK_FALSE((hidden.console || hidden.file || hidden.duplicate));
   log = {};
   log.redirects.all_ranks = Streams::both;
-  hidden = plan_stream(log, StreamId::err, 0, 1, {.files = false});
+  hidden = plan_of(log, StreamId::err, 0, 1, {.files = false});
   CHECK(hidden.kind == Kind::piped);
   CHECK_FALSE((hidden.console || hidden.file || hidden.duplicate));
 }
 
 TEST_CASE("without log files a redirected stream is dropped and a tee is shown") {
-  LogSpec log;
+  Log log;
   log.redirects.all_ranks = Streams::out;
   CHECK(out_of(log, 4, 0, false).kind == Kind::discard);
   log.tee.all_ranks = Streams::out;
@@ -89,10 +100,10 @@ TEST_CASE("without log files a redirected stream is dropped and a tee is shown")
 }
 
 TEST_CASE("a duplicate filter reads the stream whatever its other destinations") {
-  LogSpec log;
+  Log log;
   log.duplicate_stdout_filters = {"loss"};
   CHECK(out_of(log, 1).kind == Kind::piped);
-  CHECK(plan_stream(log, StreamId::err, 0, 1, {}).kind == Kind::inherit);
+  CHECK(plan_of(log, StreamId::err, 0, 1, {}).kind == Kind::inherit);
   log.redirects.all_ranks = Streams::out;
   CHECK(out_of(log, 1).kind == Kind::piped);
   CHECK(out_of(log, 1).duplicate);
@@ -101,10 +112,10 @@ TEST_CASE("a duplicate filter reads the stream whatever its other destinations")
 
 TEST_CASE("workers get pseudo-terminals where their console is a terminal") {
   const StreamTargets on_terminal{.files = true, .terminal = true};
-  const auto plan = [&](const LogSpec& log, int workers, const StreamTargets& targets) {
-    return plan_stream(log, StreamId::out, 0, workers, targets);
+  const auto plan = [&](const Log& log, int workers, const StreamTargets& targets) {
+    return plan_of(log, StreamId::out, 0, workers, targets);
   };
-  LogSpec log;
+  Log log;
   CHECK(plan(log, 2, on_terminal).pty);
   CHECK_FALSE(plan(log, 2, {}).pty);
   CHECK_FALSE(plan(log, 1, on_terminal).pty);  // it inherits the real one
@@ -122,12 +133,12 @@ TEST_CASE("workers get pseudo-terminals where their console is a terminal") {
 }
 
 TEST_CASE("pseudo-terminals can be forced and switched off") {
-  LogSpec log;
+  Log log;
   log.pty = PtyUse::always;
   CHECK(out_of(log, 1).pty);
   CHECK(out_of(log, 1).kind == Kind::piped);
   CHECK(out_of(log, 1000).pty);
-  CHECK(plan_stream(log, StreamId::out, 0, 1, {.files = true, .terminal = true}).kind == Kind::inherit);
+  CHECK(plan_of(log, StreamId::out, 0, 1, {.files = true, .terminal = true}).kind == Kind::inherit);
   log.redirects.all_ranks = Streams::both;
   CHECK(out_of(log, 2).pty);
   CHECK(out_of(log, 2).file);
@@ -136,5 +147,5 @@ TEST_CASE("pseudo-terminals can be forced and switched off") {
   CHECK_FALSE(out_of(log, 2, 0, false).pty);
   log = {};
   log.pty = PtyUse::never;
-  CHECK_FALSE(plan_stream(log, StreamId::out, 0, 2, {.files = true, .terminal = true}).pty);
+  CHECK_FALSE(plan_of(log, StreamId::out, 0, 2, {.files = true, .terminal = true}).pty);
 }

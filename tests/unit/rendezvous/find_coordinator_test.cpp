@@ -242,8 +242,8 @@ TEST_CASE("agents without a name for their job agree on what they run, and with 
                           const std::string& id = "none") {
     LaunchSpec spec;
     spec.rendezvous.id = id;
-    spec.program.name = name;
-    spec.program.args = args;
+    spec.first().name = name;
+    spec.first().args = args;
     return program_of(join_settings(spec));
   };
   const std::string one = program("./train", {"--lr", "0.1"});
@@ -258,12 +258,12 @@ TEST_CASE("agents without a name for their job agree on what they run, and with 
 
   // Other settings of the machine, and its number of workers, do not matter.
   LaunchSpec elsewhere;
-  elsewhere.program.name = "./train";
-  elsewhere.program.args = {"--lr", "0.1"};
-  elsewhere.program.kind = ProgramKind::python_script;
-  elsewhere.nproc.count = 8;
+  elsewhere.first().name = "./train";
+  elsewhere.first().args = {"--lr", "0.1"};
+  elsewhere.first().kind = ProgramKind::python_script;
+  elsewhere.first().nproc.count = 8;
   elsewhere.rendezvous.node_rank = 1;
-  elsewhere.chdir = "/scratch";
+  elsewhere.first().chdir = "/scratch";
   CHECK(program_of(join_settings(elsewhere)) == one);
 }
 

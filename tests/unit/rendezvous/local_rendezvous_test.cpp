@@ -61,7 +61,7 @@ struct Member {
     options.spec = &spec;
     options.local_world_size = workers;
     options.host = options.full_host = "a";
-    options.with_store = with_store;
+    options.with_store = {with_store};
     rendezvous = make_rendezvous(io.get_executor(), std::move(options), [this](const ToAgent& told) {
       if (const auto* begins = std::get_if<RoundBegins>(&told)) round = begins->ranks;
       if (const auto* order = std::get_if<StopOrder>(&told)) stop = *order;

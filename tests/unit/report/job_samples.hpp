@@ -48,6 +48,7 @@ inline agent::JobResult failed_job(int size, int failed, ExitStatus status) {
   result.run_id = "job7";
   result.host = "node7";
   result.program = "train.py";
+  result.programs = {{"default", "train.py", 2, 0}};
   result.world_size = size;
   result.ran = 12400ms;
   result.attempts.push_back(attempt(0, size, failed, status));

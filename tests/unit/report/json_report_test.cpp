@@ -48,7 +48,9 @@ TEST_CASE("the events of --event-log-handler have no control characters") {
   result.message =
       "node\x7F\xC2\x9B"
       "2J\033 was lost";
-  EventLog("console", "default", "h1", "c10d").job_ended(result);
+  Preparation prepared;
+  prepared.programs.resize(1);
+  EventLog("console", prepared, "c10d").job_ended(result);
   set_message_sink({});
   for (const char* const control : {"\033", "\x7F", "\xC2\x9B"}) CHECK(said.find(control) == std::string::npos);
   CHECK(nlohmann::json::parse(said)["metadata"]["raw_error"] == result.message);
@@ -85,6 +87,14 @@ TEST_CASE("the report has every fact of the result under its key") {
   "run_id": "job7",
   "host": "node7",
   "program": "train.py",
+  "programs": [
+    {
+      "role": "default",
+      "program": "train.py",
+      "workers": 2,
+      "world": 0
+    }
+  ],
   "log_dir": "/logs",
   "world_size": 2,
   "node_count": 1,
@@ -107,8 +117,10 @@ TEST_CASE("the report has every fact of the result under its key") {
     {
       "attempt": 0,
       "ran_s": 12.3,
+      "first_failed_role": null,
       "first_failed_rank": 1,
       "cause": {
+        "role": null,
         "rank": 1,
         "evidence": "last_words",
         "time": "2026-11-21T01:11:25.123Z",
@@ -116,6 +128,7 @@ TEST_CASE("the report has every fact of the result under its key") {
       },
       "workers": [
         {
+          "role": null,
           "rank": 1,
           "local_rank": 1,
           "pid": 4701,

@@ -1,5 +1,6 @@
 #include "ddrun/topology/cpus.hpp"
 
+#include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
 
 using namespace ddrun;
@@ -18,7 +19,9 @@ CpuLayout layout() {
 }
 
 Lines lines(BindMode mode, int ranks, int base_rank = 0) {
-  return describe_bindings(plan_bindings(mode, ranks, layout()), ranks, layout(), base_rank);
+  std::vector<std::string> names;
+  for (int rank = 0; rank < ranks; ++rank) names.push_back(concat("rank ", base_rank + rank));
+  return describe_bindings(plan_bindings(mode, ranks, layout()), names, layout());
 }
 
 }  // namespace

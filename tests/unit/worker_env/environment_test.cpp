@@ -42,7 +42,7 @@ struct Case {
     return Environment(entries.data());
   }
   [[nodiscard]] Entries list(int local_rank) const {
-    auto entries = worker_environment(spec, ranks, local_rank, parent_environment(), facts);
+    auto entries = worker_environment(spec, spec.first(), ranks, local_rank, parent_environment(), facts);
     if (!entries) return {"error: " + entries.error().message};
     return *entries;
   }
@@ -57,7 +57,7 @@ struct Case {
     return values;
   }
   [[nodiscard]] std::string error() const {
-    const auto entries = worker_environment(spec, ranks, 0, parent_environment(), facts);
+    const auto entries = worker_environment(spec, spec.first(), ranks, 0, parent_environment(), facts);
     REQUIRE_FALSE(entries);
     CHECK(entries.error().code == Errc::invalid_argument);
     return entries.error().message;
@@ -104,16 +104,16 @@ TEST_CASE("a scheduler's rank variables are not inherited by workers") {
     INFO(entry);
     CHECK(has(entries, entry));
   }
-  test.spec.env = {{"PMI_RANK", "7"}};
+  test.spec.first().env = {{"PMI_RANK", "7"}};
   CHECK(has(test.list(0), "PMI_RANK=7"));
-  test.spec.env.clear();
+  test.spec.first().env.clear();
   test.spec.keep_scheduler_env = true;
   for (const char* entry : misleading) CHECK(has(test.list(0), entry));
 }
 
 TEST_CASE("a worker gets what torchrun would give it and what ddrun adds") {
   Case c;
-  c.spec.role = "trainer";
+  c.spec.first().role = "trainer";
   c.spec.seed = 1234567;
   c.facts.attempt_dir = "/logs/attempt_2";
   c.facts.error_file = [](int local_rank) { return "/logs/attempt_2/" + std::to_string(local_rank) + "/error.json"; };
@@ -175,7 +175,7 @@ TEST_CASE("OMP_NUM_THREADS is 1 only if it is unset and there are several worker
     CHECK(c.values(0).at("OMP_NUM_THREADS").empty());
   }
   SECTION("given with env") {
-    c.spec.env = {{"OMP_NUM_THREADS", "3"}};
+    c.spec.first().env = {{"OMP_NUM_THREADS", "3"}};
     CHECK(c.values(0).at("OMP_NUM_THREADS") == "3");
   }
 }
@@ -184,16 +184,16 @@ TEST_CASE("PYTHONFAULTHANDLER is set for Python workers unless the user has set 
   Case c;
   CHECK(c.values(0).count("PYTHONFAULTHANDLER") == 0);
   for (const char* name : {"python3", "/opt/venv/bin/python3.12"}) {
-    c.spec.program.name = name;
+    c.spec.first().name = name;
     CHECK(c.values(0).at("PYTHONFAULTHANDLER") == "1");
   }
-  c.spec.program.name = "/python/train";
+  c.spec.first().name = "/python/train";
   CHECK(c.values(0).count("PYTHONFAULTHANDLER") == 0);
-  c.spec.program.kind = ProgramKind::python_script;
+  c.spec.first().kind = ProgramKind::python_script;
   CHECK(c.values(0).at("PYTHONFAULTHANDLER") == "1");
   c.parent.push_back("PYTHONFAULTHANDLER=");
   CHECK(c.values(0).at("PYTHONFAULTHANDLER").empty());
-  c.spec.env = {{"PYTHONFAULTHANDLER", "0"}};
+  c.spec.first().env = {{"PYTHONFAULTHANDLER", "0"}};
   CHECK(c.values(0).at("PYTHONFAULTHANDLER") == "0");
 }
 
@@ -255,18 +255,18 @@ TEST_CASE("variables of an outer ddrun are not inherited") {
 TEST_CASE("env options replace what is inherited and the last one counts") {
   Case c;
   c.parent = {"A=1", "B=2", "A=3"};
-  c.spec.env = {{"A", "x"}, {"C", ""}, {"A", "y=z"}};
+  c.spec.first().env = {{"A", "x"}, {"C", ""}, {"A", "y=z"}};
   const Entries entries = c.list(0);
   CHECK(Entries(entries.begin(), entries.begin() + 3) == Entries{"B=2", "C=", "A=y=z"});
 }
 
 TEST_CASE("env options cannot change rank variables") {
   Case c;
-  c.spec.env = {{"RANK", "5"}};
+  c.spec.first().env = {{"RANK", "5"}};
   CHECK(c.error() == "--env RANK: ddrun sets RANK itself");
-  c.spec.env = {{"MASTER_PORT", "1"}};
+  c.spec.first().env = {{"MASTER_PORT", "1"}};
   CHECK(c.error() == "--env MASTER_PORT: ddrun sets MASTER_PORT itself; use --master-port");
-  c.spec.env = {{"", "x"}};
+  c.spec.first().env = {{"", "x"}};
   CHECK(c.error() == "--env =x: give it as NAME=VALUE");
 }
 
@@ -288,15 +288,15 @@ TEST_CASE("with PMIx workers get their helper's variables and those of mpirun, n
   CHECK(values.count("OMPI_MCA_mpi_oversubscribe") == 0);
   c.facts.pmix->oversubscribed = true;
   CHECK(c.values(2).at("OMPI_MCA_mpi_oversubscribe") == "1");
-  c.spec.env = {{"OMPI_MCA_btl_sm_backing_directory", "/fast"}};
+  c.spec.first().env = {{"OMPI_MCA_btl_sm_backing_directory", "/fast"}};
   CHECK(c.values(2).at("OMPI_MCA_btl_sm_backing_directory") == "/fast");
-  c.spec.env = {{"JSM_JSRUN_PORT", "1"}};
+  c.spec.first().env = {{"JSM_JSRUN_PORT", "1"}};
   CHECK(c.error() == "--env JSM_JSRUN_PORT: ddrun sets JSM_JSRUN_PORT itself with --mpi");
 }
 
 TEST_CASE("virtual local rank gives each worker one device of the list") {
   Case c;
-  c.spec.virtual_local_rank = true;
+  c.spec.first().virtual_local_rank = true;
   SECTION("no list: the local rank itself") {
     CHECK(c.values(2).at("CUDA_VISIBLE_DEVICES") == "2");
     CHECK(c.values(2).at("LOCAL_RANK") == "0");
@@ -310,7 +310,7 @@ TEST_CASE("virtual local rank gives each worker one device of the list") {
   }
   SECTION("from an env option") {
     c.parent.push_back("CUDA_VISIBLE_DEVICES=0,1,2,3");
-    c.spec.env = {{"CUDA_VISIBLE_DEVICES", "9,8,7,6"}};
+    c.spec.first().env = {{"CUDA_VISIBLE_DEVICES", "9,8,7,6"}};
     CHECK(c.values(3).at("CUDA_VISIBLE_DEVICES") == "6");
   }
   SECTION("too short a list") {
@@ -320,7 +320,7 @@ TEST_CASE("virtual local rank gives each worker one device of the list") {
           "one; give a longer list or a smaller --nproc-per-node");
   }
   SECTION("switched off: inherited") {
-    c.spec.virtual_local_rank = false;
+    c.spec.first().virtual_local_rank = false;
     c.parent.push_back("CUDA_VISIBLE_DEVICES=0,1");
     CHECK(c.values(3).at("CUDA_VISIBLE_DEVICES") == "0,1");
     CHECK(c.values(3).at("LOCAL_RANK") == "3");
@@ -329,7 +329,7 @@ TEST_CASE("virtual local rank gives each worker one device of the list") {
 
 TEST_CASE("virtual local rank takes the device of HIP where its list is set and sets both") {
   Case c;
-  c.spec.virtual_local_rank = true;
+  c.spec.first().virtual_local_rank = true;
   c.parent.push_back("CUDA_VISIBLE_DEVICES=0,1,2,3");
   SECTION("HIP's list is the one that counts") {
     c.parent.push_back("HIP_VISIBLE_DEVICES=7, 5,6,4");
@@ -339,7 +339,7 @@ TEST_CASE("virtual local rank takes the device of HIP where its list is set and 
   }
   SECTION("from an env option") {
     c.parent.push_back("HIP_VISIBLE_DEVICES=3,2,1,0");
-    c.spec.env = {{"HIP_VISIBLE_DEVICES", "9,8,7,6"}};
+    c.spec.first().env = {{"HIP_VISIBLE_DEVICES", "9,8,7,6"}};
     CHECK(c.values(2).at("HIP_VISIBLE_DEVICES") == "7");
     CHECK(c.values(2).at("CUDA_VISIBLE_DEVICES") == "7");
   }
@@ -353,7 +353,7 @@ TEST_CASE("virtual local rank takes the device of HIP where its list is set and 
     CHECK(c.values(2).at("HIP_VISIBLE_DEVICES").empty());
   }
   SECTION("switched off: inherited") {
-    c.spec.virtual_local_rank = false;
+    c.spec.first().virtual_local_rank = false;
     c.parent.push_back("HIP_VISIBLE_DEVICES=0,1");
     CHECK(c.values(3).at("HIP_VISIBLE_DEVICES") == "0,1");
   }
@@ -367,7 +367,7 @@ TEST_CASE("The secret between agents is not for workers") {
   }
   CHECK(c.values(0).count("DDRUN_SECRET") == 0);
   for (const auto* one : {"DDRUN_ETCD_USER", "ETCDCTL_USER", "ETCDCTL_PASSWORD"}) CHECK(c.values(0).count(one) == 0);
-  c.spec.env = {{"DDRUN_SECRET", "another one that is long"}};
+  c.spec.first().env = {{"DDRUN_SECRET", "another one that is long"}};
   CHECK(c.error() ==
         "--env DDRUN_SECRET: workers do not get it; use --secret-file, or set the variable for ddrun itself");
 }
@@ -392,7 +392,7 @@ TEST_CASE("A ddrun that a worker starts does not join the worker's own job") {
   CHECK(values["DDRUN_STANDALONE"] == "1");
   CHECK(values["DDRUN_HOSTS_FILE"] == "x");
   CHECK(values["PET_NNODES"] == "2");
-  c.spec.env = {{"DDRUN_NNODES", "2"}};
+  c.spec.first().env = {{"DDRUN_NNODES", "2"}};
   values = c.values(0);
   CHECK(values["DDRUN_NNODES"] == "2");
 }

@@ -148,8 +148,7 @@ bool is_success(const ExitStatus& status, const RestartPolicy& policy) {
   return exited != nullptr && policy.success_on.count(exited->code) != 0;
 }
 
-GroupMachine::GroupMachine(Rules rules, int local_world_size)
-    : rules_(std::move(rules)), local_world_size_(local_world_size) {}
+GroupMachine::GroupMachine(Rules rules, int workers) : rules_(std::move(rules)), workers_(workers) {}
 
 std::vector<Action> GroupMachine::step(const Event& event) {
   const auto row = std::find_if(rows::table.begin(), rows::table.end(),
@@ -218,7 +217,7 @@ GroupMachine::Decision GroupMachine::handle(const event::Prepared&) {
 
 GroupMachine::Decision GroupMachine::handle(const event::Spawned&) {
   if (running_.empty()) return all_succeeded();
-  const bool some_ended = static_cast<int>(running_.size()) < local_world_size_;
+  const bool some_ended = static_cast<int>(running_.size()) < workers_;
   return {GroupState::running, some_ended ? start_skew() : Actions{}};
 }
 
@@ -254,14 +253,15 @@ GroupMachine::Decision GroupMachine::handle(const event::SpawnFailed& failed) {
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::WorkerEnded& ended) {
-  running_.erase(ended.local_rank);
+  running_.erase(ended.slot);
   const bool success = is_success(ended.status, rules_.restart);
   if (taking_down()) return running_.empty() ? at_once(stay()) : stay();
   if (success) {
     if (state_ != GroupState::running) return stay();
     return running_.empty() ? all_succeeded() : stay(start_skew());
   }
-  rendezvous::Failed failed{round_, ended.rank, ended.local_rank, ended.pid};
+  rendezvous::Failed failed{round_, ended.name.rank, ended.local_rank, ended.pid};
+  failed.role = ended.name.role;
   failed.why = ended.why;
   if (const auto* signaled = std::get_if<Signaled>(&ended.status)) {
     failed.by_signal = true;
@@ -270,19 +270,20 @@ GroupMachine::Decision GroupMachine::handle(const event::WorkerEnded& ended) {
   } else {
     failed.code = std::get<Exited>(ended.status).code;
   }
-  return fail_attempt(std::move(failed), ended.hang.empty() ? "" : "after " + ended.hang);
+  return fail_attempt(ended.slot, std::move(failed), ended.hang.empty() ? "" : "after " + ended.hang);
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::RankFailed& rank) {
-  rendezvous::Failed failed{round_, rank.rank, rank.local_rank, rank.pid};
+  rendezvous::Failed failed{round_, rank.name.rank, rank.local_rank, rank.pid};
   failed.code = rank.code;
+  failed.role = rank.name.role;
   failed.why = rank.what;
-  return fail_attempt(std::move(failed), "");
+  return fail_attempt(rank.slot, std::move(failed), "");
 }
 
-GroupMachine::Decision GroupMachine::fail_attempt(rendezvous::Failed failed, std::string why) {
+GroupMachine::Decision GroupMachine::fail_attempt(int slot, rendezvous::Failed failed, std::string why) {
   if (first_failure_ || job_is_ending_) return stay();
-  first_failure_ = failed.local_rank;
+  first_failure_ = slot;
   failed.may_restart = failed.by_signal || rules_.restart.no_restart_on.count(failed.code) == 0;
   return after({action::Send{std::move(failed)}}, take_down(SIGTERM, {.why = std::move(why), .finds_cause = true}));
 }
@@ -394,8 +395,10 @@ GroupMachine::Actions GroupMachine::pending_abandon() {
 GroupMachine::Decision GroupMachine::handle(const event::SkewExpired&) {
   if (!skew_running_ || job_is_ending_) return stay();
   // On several machines only the coordinator knows all ranks.
-  message_ = concat(only_node_ ? "rank" : "local rank", running_.size() == 1 ? " " : "s ",
-                    fold_ranks({running_.begin(), running_.end()}), " still ran ", format_duration(*rules_.exit_skew),
+  const std::string names = rules_.name_workers
+                                ? rules_.name_workers(running_)
+                                : concat(only_node_ ? "" : "local ", name_ranks({running_.begin(), running_.end()}));
+  message_ = concat(names, " still ran ", format_duration(*rules_.exit_skew),
                     " after the first worker had ended well (--exit-skew)");
   return after({leave(rendezvous::LeaveKind::skewed, exit_codes::timed_out, message_)},
                end_job(Verdict::timed_out, SIGTERM, {.why = "at the end of --exit-skew"}));
@@ -411,7 +414,7 @@ GroupMachine::Decision GroupMachine::handle(const rendezvous::RoundBegins& begin
   attempt_ = begins.ranks.restart_count;
   only_node_ = begins.ranks.node_count == 1;
   running_.clear();
-  for (int local_rank = 0; local_rank < local_world_size_; ++local_rank) running_.insert(local_rank);
+  for (int slot = 0; slot < workers_; ++slot) running_.insert(slot);
   first_failure_.reset();
   succeeded_ = false;
   next_stop_ = 0;

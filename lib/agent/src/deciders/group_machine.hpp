@@ -16,6 +16,7 @@
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 #include "ddrun/rendezvous/to_agent.hpp"
 #include "ddrun/spec/launch_spec.hpp"
@@ -51,18 +52,20 @@ struct SpawnFailed {  ///< or Prepare has, or the workers cannot go on without w
   int code = exit_codes::launcher_failed;
 };
 struct WorkerEnded {
-  int local_rank = 0;
+  int slot = 0;
   ExitStatus status;
   // For a failure that would be the first of its attempt:
   std::string hang{};  ///< "rank 0 timed out": its last words say that it waited in vain for others; else empty
-  int rank = 0;
+  RankName name{};
+  int local_rank = 0;
   pid_t pid = 0;
   std::string why{};  ///< as in rendezvous::Failed
 };
 /// A rank has declared it (DeclaredFailure); its process may still run.
 struct RankFailed {
+  int slot = 0;
+  RankName name{};
   int local_rank = 0;
-  int rank = 0;
   pid_t pid = 0;
   int code = 1;
   std::string what{};
@@ -169,10 +172,12 @@ class GroupMachine {
     StopPolicy stop;
     std::optional<Milliseconds> exit_skew;
     Milliseconds job_limit{0};  ///< --timeout, for the message
+    /// Workers for messages; null: local ranks are the slots.
+    std::function<std::string(const std::set<int>& slots)> name_workers{};
     /// Whether the coordinator is in this agent, which therefore ends last. May change while the job runs.
     std::function<bool()> runs_coordinator = [] { return false; };
   };
-  GroupMachine(Rules rules, int local_world_size);
+  GroupMachine(Rules rules, int workers);
 
   /// The only way to another state. If the table has no row for the event in this state, or the row does not have what
   /// the machine decided, which is a defect of ddrun, the job ends in order: Leave, whose text names state and event,
@@ -185,7 +190,7 @@ class GroupMachine {
   [[nodiscard]] bool taking_down() const { return state_ >= GroupState::looking && state_ <= GroupState::killing; }
   /// There is no further attempt on this machine.
   [[nodiscard]] bool job_is_ending() const { return job_is_ending_; }
-  /// Local rank of the attempt's first failure.
+  /// Slot of the attempt's first failure.
   [[nodiscard]] std::optional<int> first_failure() const { return first_failure_; }
 
   // Why the job ended here, valid in `finished`; a verdict of the coordinator takes precedence.
@@ -231,7 +236,7 @@ class GroupMachine {
   Decision handle_first_signal(const event::EndingSignal& ending);
   Decision handle_repeated_signal(const event::EndingSignal& ending);
   /// The attempt's first failure, of a worker whose stacks are read first if `why` says so.
-  Decision fail_attempt(rendezvous::Failed failed, std::string why);
+  Decision fail_attempt(int slot, rendezvous::Failed failed, std::string why);
   Actions start_skew();
   Decision all_succeeded();
   [[nodiscard]] static Decision finish();
@@ -253,12 +258,12 @@ class GroupMachine {
   }
 
   Rules rules_;
-  int local_world_size_;
+  int workers_;
 
   GroupState state_ = GroupState::idle;
   rendezvous::Round round_ = 0;
   int attempt_ = 0;
-  std::set<int> running_;  ///< local ranks that have not ended
+  std::set<int> running_;  ///< slots of workers that have not ended
   std::optional<int> first_failure_;
   bool succeeded_ = false;      ///< all workers of this machine have
   bool only_node_ = false;      ///< the round has no other node

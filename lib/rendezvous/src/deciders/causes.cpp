@@ -51,9 +51,11 @@ VerdictMessage worker_failed(const Failed& failure, const Member& member) {
   const ExitStatus status =
       failure.by_signal ? ExitStatus(Signaled{failure.code, failure.core_dumped}) : ExitStatus(Exited{failure.code});
   const std::string what = is_declared(failure) ? truncate_text(failure.why) : describe(status);
-  VerdictMessage verdict = make_verdict(member, VerdictKind::worker_failed, exit_code_or(shell_code(status), 1),
-                                        concat("rank ", failure.rank, " on ", member.host, " ", what));
+  VerdictMessage verdict =
+      make_verdict(member, VerdictKind::worker_failed, exit_code_or(shell_code(status), 1),
+                   concat(RankName{failure.role, failure.rank}.text(), " on ", member.host, " ", what));
   verdict.rank = failure.rank;
+  verdict.role = failure.role;
   if (failure.by_signal) verdict.signal = failure.code;
   return verdict;
 }

@@ -19,6 +19,8 @@ ordered_json node_event(const char* event, Round round, const Node& node) {
           {"node_rank", node.node_rank}};
 }
 
+ordered_json role_json(const std::string& role) { return role.empty() ? ordered_json(nullptr) : ordered_json(role); }
+
 }  // namespace
 
 const char* name(VerdictKind kind) {
@@ -75,6 +77,7 @@ std::string ended(Round number, bool another, const std::string& why) {
 
 std::string failed(const Failed& failure, const Node& node, const std::string& why) {
   ordered_json json = node_event("failed", failure.round, node);
+  json["role"] = role_json(failure.role);
   json["rank"] = failure.rank;
   json["local_rank"] = failure.local_rank;
   json["pid"] = failure.pid;
@@ -126,6 +129,7 @@ std::string verdict(Round number, const VerdictMessage& verdict) {
                {"signal", verdict.signal},
                {"host", verdict.host},
                {"node_rank", verdict.node_rank},
+               {"role", role_json(verdict.role)},
                {"rank", verdict.rank},
                {"restarts", verdict.restarts},
                {"why", verdict.why}});

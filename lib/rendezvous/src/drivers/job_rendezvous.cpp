@@ -225,8 +225,8 @@ Result<void> JobRendezvous::open() {
     location_ = std::move(*location);
   }
   if (!location_.warning.empty()) say(Level::warning, location_.warning);
-  store_ =
-      std::make_unique<RoundStore>(executor_, machine_.addresses, rendezvous.store_max_memory, options_.with_store);
+  store_ = std::make_unique<RoundStore>(executor_, machine_.addresses, rendezvous.store_max_memory,
+                                        options_.with_store.front());
   start_machine(member_options());
   step(member_event::Prepare{});
   // Several agents on one machine: the first one runs it.

@@ -1,6 +1,7 @@
 #include "ddrun/rendezvous/local_rendezvous.hpp"
 
 #include <algorithm>
+#include <list>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -95,11 +96,15 @@ class LocalRendezvous final : public MemberDriver {
  public:
   LocalRendezvous(boost::asio::any_io_executor executor, RendezvousOptions options, RendezvousListener listener)
       : MemberDriver(std::move(executor), std::move(options), std::move(listener)),
-        first_client_(executor_),
         coordinator_(coordinator_options(options_)),
         alarm_(executor_) {}
 
   Result<void> open() override;
+  [[nodiscard]] std::vector<int> store_ports() const override {
+    std::vector<int> ports;
+    for (const WorldStore& store : stores_) ports.push_back(store.port);
+    return ports;
+  }
   /// The coordinator ends the job in order, as it has no other process.
   void abandon(const std::string& why) override {
     send(Leave{LeaveKind::cannot_go_on, exit_codes::launcher_failed, why});
@@ -133,20 +138,26 @@ class LocalRendezvous final : public MemberDriver {
   /// Passes the coordinator's messages on, and arms its timer.
   void take_outputs();
 
+  struct WorldStore {
+    std::unique_ptr<store::TcpServer> server;  ///< null: a worker listens instead
+    boost::asio::posix::stream_descriptor first_client;
+    std::uint16_t port = 0;
+  };
+  /// Listens at the endpoint's port, or for a further world at any.
+  Result<void> open_store(bool with_store);
   /// Until a worker connects, the store has no thread: most programs without PyTorch need none.
-  Result<void> await_first_client();
+  Result<void> await_first_client(WorldStore& store);
   void stop_awaiting() {
     boost::system::error_code ignored;
-    first_client_.close(ignored);
+    for (WorldStore& store : stores_) store.first_client.close(ignored);
   }
   /// Starts with an empty key space and without old connections.
-  Result<void> renew_store();
+  Result<void> renew_stores();
 
   LocalEndpoint endpoint_;
-  std::unique_ptr<store::TcpServer> store_;
-  boost::asio::posix::stream_descriptor first_client_;
-  std::uint16_t port_ = 0;
-  bool store_is_new_ = true;
+  std::list<WorldStore> stores_;  ///< by world
+  std::string address_;           ///< of the first
+  bool stores_are_new_ = true;
   Coordinator coordinator_;
   Alarm alarm_;
   std::optional<Clock::time_point> paused_since_;
@@ -168,40 +179,52 @@ Result<void> LocalRendezvous::open() {
   if (!endpoint) return tl::unexpected(endpoint.error());
   endpoint_ = std::move(*endpoint);
   run_id_ = endpoint_.run_id;
+  for (const bool with_store : options_.with_store) {
+    if (auto opened = open_store(with_store); !opened) return opened;
+  }
+  MemberOptions member;
+  member.may_run_server = true;
+  member.join.address = address_;
+  start_machine(std::move(member));
+  step(member_event::Prepare{});
+  return {};
+}
+
+Result<void> LocalRendezvous::open_store(bool with_store) {
+  const RendezvousSpec& spec = options_.spec->rendezvous;
+  const bool is_first = stores_.empty();
   store::TcpServerOptions options;
   options.addresses = endpoint_.listen_on;
-  options.port = endpoint_.port;
+  options.port = is_first ? endpoint_.port : std::uint16_t{0};
   options.max_memory = spec.store_max_memory;
   options.on_refusal = warn_on(executor_);
   auto server = store::TcpServer::listen(options);
   if (!server) {
     Error error = server.error();
-    if (endpoint_.port != 0) error.message += spec.endpoint.empty() ? " (--master-port)" : " (--rdzv-endpoint)";
+    if (options.port != 0) error.message += spec.endpoint.empty() ? " (--master-port)" : " (--rdzv-endpoint)";
     return tl::unexpected(error);
   }
-  port_ = (*server)->port();
-  MemberOptions member;
-  member.may_run_server = true;
-  member.join.address = reachable_address(endpoint_.advertised, (*server)->addresses());
-  start_machine(std::move(member));
-  step(member_event::Prepare{});
-  if (!options_.with_store) return {};
-  store_ = std::move(*server);
-  return await_first_client();
+  if (is_first) address_ = reachable_address(endpoint_.advertised, (*server)->addresses());
+  WorldStore& store =
+      stores_.emplace_back(WorldStore{nullptr, boost::asio::posix::stream_descriptor(executor_), (*server)->port()});
+  if (!with_store) return {};
+  store.server = std::move(*server);
+  return await_first_client(store);
 }
 
-Result<void> LocalRendezvous::await_first_client() {
-  auto watched = duplicate(store_->descriptor());
+Result<void> LocalRendezvous::await_first_client(WorldStore& store) {
+  auto watched = duplicate(store.server->descriptor());
   if (!watched) return tl::unexpected(watched.error());
-  if (const int err = assign_descriptor(first_client_, std::move(*watched)); err != 0) {
+  if (const int err = assign_descriptor(store.first_client, std::move(*watched)); err != 0) {
     return fail_errno(Errc::unavailable, "cannot watch the store", err);
   }
-  first_client_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                           [this](const boost::system::error_code& cancelled) {
-                             if (cancelled) return;
-                             stop_awaiting();
-                             if (auto served = store_->serve(); !served) abandon(served.error().message);
-                           });
+  store.first_client.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                                [this, &store](const boost::system::error_code& cancelled) {
+                                  if (cancelled) return;
+                                  boost::system::error_code ignored;
+                                  store.first_client.close(ignored);
+                                  if (auto served = store.server->serve(); !served) abandon(served.error().message);
+                                });
   return {};
 }
 
@@ -228,14 +251,18 @@ void LocalRendezvous::take_outputs() {
   });
 }
 
-Result<void> LocalRendezvous::renew_store() {
-  if (std::exchange(store_is_new_, false) || !store_) return {};
-  return store_->new_round();
+Result<void> LocalRendezvous::renew_stores() {
+  if (std::exchange(stores_are_new_, false)) return {};
+  for (WorldStore& store : stores_) {
+    if (!store.server) continue;
+    if (auto renewed = store.server->new_round(); !renewed) return renewed;
+  }
+  return {};
 }
 
 void LocalRendezvous::carry_out(const member_action::OpenStore& open) {
-  auto renewed = renew_store();
-  if (renewed) step(member_event::StoreOpened{open.order.round, port_});
+  auto renewed = renew_stores();
+  if (renewed) step(member_event::StoreOpened{open.order.round, stores_.front().port});
   else step(member_event::StoreOpened{open.order.round, tl::unexpected(renewed.error())});
 }
 

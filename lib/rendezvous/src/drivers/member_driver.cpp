@@ -16,7 +16,7 @@ void MemberDriver::start_machine(MemberOptions options) {
   options.join.job_id = run_id_;
   options.join.host = options_.full_host;
   options.join.local_world_size = static_cast<std::uint32_t>(options_.local_world_size);
-  options.join.role = spec.role;
+  options.join.role = spec.first().role;
   options.join.settings = join_settings(spec, options_.mpi);
   options.on_step = wrong_step_hook("member");
   machine_.emplace(std::move(options));

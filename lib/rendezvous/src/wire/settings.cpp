@@ -155,8 +155,13 @@ constexpr const char* mpi_key = "mpi";
 /// different programs.
 std::string program_fingerprint(const LaunchSpec& spec) {
   if (spec.rendezvous.id != RendezvousSpec().id) return "";
-  std::string argv_text = spec.program.name;
-  for (const std::string& word : spec.program.args) argv_text += concat('\0', word);
+  std::string argv_text;
+  for (const ProgramSpec& program : spec.programs) {
+    // Two NUL characters divide programs.
+    if (!argv_text.empty()) argv_text.append(2, '\0');
+    argv_text += program.name;
+    for (const std::string& word : program.args) argv_text += concat('\0', word);
+  }
   // Half of it tells texts apart without showing them.
   const Digest digest = HmacKey("ddrun program").sign({argv_text});
   return in_hex(std::as_bytes(std::span(digest)).first(digest.size() / 2));

@@ -11,6 +11,7 @@
 
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/result.hpp"
+#include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 
 namespace ddrun::agent {
@@ -54,6 +55,8 @@ struct DeclaredFailure {
 
 /// How one worker of one attempt ended.
 struct WorkerEnd {
+  int slot = 0;
+  std::string role;  ///< empty in a job of one program
   int rank = 0;
   int local_rank = 0;
   pid_t pid = 0;
@@ -76,6 +79,9 @@ struct WorkerEnd {
   std::uint64_t lines_since = 0;         ///< lines of all ranks on the console after its last words
   std::string stdout_log;                ///< paths; empty if there is no file
   std::string stderr_log;
+
+  [[nodiscard]] RankName rank_name() const { return {role, rank}; }
+  [[nodiscard]] std::string name() const { return rank_name().text(); }
 };
 
 /// Source of the evidence that a worker failed.
@@ -143,6 +149,14 @@ struct PreloadResult {
   int imports = 0;              ///< this was the last of them
 };
 
+/// One of the job's programs.
+struct ProgramResult {
+  std::string role;
+  std::string name;  ///< as given by the user
+  int workers = 0;   ///< of this machine
+  int world = 0;     ///< programs with the same number share a world
+};
+
 /// The end of a job, from which report and exit code are made.
 struct JobResult {
   Verdict verdict = Verdict::success;
@@ -153,7 +167,8 @@ struct JobResult {
   int code = 0;                                     ///< ddrun's exit code, once the reports are written
   std::string run_id;
   std::string host;     ///< short host name
-  std::string program;  ///< as given by the user
+  std::string program;  ///< the first, as given by the user
+  std::vector<ProgramResult> programs;
   std::string log_dir;  ///< empty if no log was written
   int world_size = 0;
   int max_restarts = 0;

@@ -93,4 +93,18 @@ template <std::integral Number>
 /// "rank 3", "ranks 0-2,4".
 [[nodiscard]] std::string name_ranks(const std::vector<int>& ranks);
 
+/// What users call a worker. The role is empty in a job of one program.
+struct RankName {
+  std::string role;
+  int rank = 0;
+  /// "rank 3", "trainer rank 3".
+  [[nodiscard]] std::string text() const;
+  bool operator==(const RankName&) const = default;
+};
+// The same for workers, with the roles in the order in which they first come.
+/// "0-2,4", "trainer:0-2,4,router:0".
+[[nodiscard]] std::string fold_workers(const std::vector<RankName>& workers);
+/// "ranks 0-2,4", "trainer ranks 0-2,4, router rank 0".
+[[nodiscard]] std::string name_workers(const std::vector<RankName>& workers);
+
 }  // namespace ddrun

@@ -22,6 +22,10 @@ struct VersionInfo {
   std::vector<std::pair<std::string, std::string>> features;
 };
 
+/// The error for a job of several programs that would have several machines.
+inline constexpr std::string_view one_machine_only =
+    "a job of several programs runs on one machine; leave --hosts, --hostfile and --nnodes out, or give one program";
+
 /// A request to start workers, or with spec.dry_run to show what would be started.
 struct Launch {
   LaunchSpec spec;

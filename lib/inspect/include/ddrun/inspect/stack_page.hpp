@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "ddrun/base/text.hpp"
 #include "ddrun/inspect/stacks.hpp"
 
 // Stacks as text: for each group of ranks with equal stacks its frames, the group that holds up the others first.
@@ -18,7 +19,7 @@ enum class Stance {
   unknown,  ///< has ended, or could not be read
 };
 
-/// Ranks whose main threads have equal stacks.
+/// Ranks of one program whose main threads have equal stacks.
 struct StackGroup {
   Stance stance = Stance::unknown;
   std::vector<const RankStacks*> ranks;  ///< in order of rank; borrowed from the page
@@ -29,7 +30,7 @@ struct StackGroup {
 
 /// The ranks that the others wait for, after one of them has given up waiting.
 struct HeldUp {
-  std::vector<int> ranks;  ///< empty: not known
+  std::vector<RankName> ranks;  ///< empty: not known
   std::string why;  ///< "held up the others: load_batch (train.py:7), sleeps"; "is elsewhere: ", where all ranks wait
 };
 /// The first group, if its ranks are halted or apart and no more than half of `world` ranks are, or if it is smaller

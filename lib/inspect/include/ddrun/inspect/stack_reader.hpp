@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ddrun/base/text.hpp"
 #include "ddrun/inspect/stacks.hpp"
 
 namespace ddrun::inspect {
@@ -21,12 +22,12 @@ namespace ddrun::inspect {
 class StackReader {
  public:
   struct Target {
-    int rank = 0;
+    RankName name;
     pid_t pid = 0;  ///< must not have been reaped when async_read() is called; 0: has ended
   };
   struct Request {
-    std::string why;  ///< StackPage::why
-    std::vector<Target> targets;
+    std::string why;              ///< StackPage::why
+    std::vector<Target> targets;  ///< in the order of the page
     /// "logs/attempt_0/stacks-": the page is written to stacks-1.txt, up to 10; empty: to no file.
     std::string file_prefix;
     enum class Format { text, json };

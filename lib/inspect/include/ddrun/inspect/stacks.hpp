@@ -51,6 +51,7 @@ struct ThreadStack {
 /// One rank of this machine.
 struct RankStacks {
   int rank = 0;
+  std::string role;                       ///< of its program, if there are several
   pid_t pid = 0;                          ///< of its worker; 0: has ended
   pid_t child = 0;                        ///< read instead, as the worker only started this process; 0: none
   std::string program;                    ///< name of the process that was read
@@ -70,7 +71,7 @@ struct RankStacks {
 struct StackPage {
   std::string why;  ///< after "where the ranks are": "after 6.0 s (--timeout)"
   std::chrono::system_clock::time_point at;
-  std::vector<RankStacks> ranks;  ///< in order of rank
+  std::vector<RankStacks> ranks;  ///< in order of rank, program by program
   bool is_named = true;           ///< false: there was no time for names of native functions
 };
 

@@ -31,16 +31,16 @@ class WorkerStreams;
 
 struct WorkerIdentity {
   int rank = 0;
-  int local_rank = 0;
+  int slot = 0;
   std::string prefix{};  ///< of its lines on the console; empty: derived from rank and options
 };
 
 struct OutputOptions {
   LogSpec log;
-  std::string role = "default";
+  std::vector<ProgramSpec> programs{1};  ///< role and streams count
+  std::vector<WorkerPlace> places{1};    ///< by slot; several: lines are labelled
   std::string run_id = "none";
   std::string hostname;                            ///< label
-  int local_world_size = 1;                        ///< more than one: lines are labelled
   int console_out = 1;                             ///< borrowed; workers' stdout goes here
   int console_err = 2;                             ///< borrowed; workers' stderr and ddrun's own messages go here
   std::size_t queue_high = std::size_t{1} << 20U;  ///< queued bytes of a console before pipes are no longer read
@@ -52,6 +52,13 @@ struct OutputOptions {
   std::function<Result<void>(const std::string& path)> announce_private_directory;
   /// Called when a stream is read for the first time since trim(), which frees what that needs.
   std::function<void()> on_first_output{};
+
+  [[nodiscard]] int workers() const { return static_cast<int>(places.size()); }
+  /// Labels and folders have roles.
+  [[nodiscard]] bool has_several_programs() const { return programs.size() > 1; }
+  [[nodiscard]] const ProgramSpec& program_of(const WorkerPlace& place) const {
+    return programs[static_cast<std::size_t>(place.program)];
+  }
 };
 
 /// A child's stdout and stderr, to be closed after the spawn. An empty descriptor: the child inherits ddrun's.
@@ -92,18 +99,18 @@ class Output {
   /// Label of attempts that begin from now on. (Its length depends on the names of the other machines.)
   void set_hostname(std::string hostname) { options_.hostname = std::move(hostname); }
 
-  /// Closes the streams of the attempt before and makes the directories of this one, after the first attempt also
-  /// removed ones above it. If that fails after the first attempt, a warning is printed and streams go to the console
-  /// (on a full disk: to files, with a gap). Logs of an earlier attempt with the same number stay: the new directory is
-  /// then `attempt_0.2`. Fails with `unavailable` or `invalid_argument` in the first attempt.
-  [[nodiscard]] Result<void> begin_attempt(int attempt, const std::vector<WorkerIdentity>& workers);
+  /// `ranks`: by slot. Closes the streams of the attempt before and makes the directories of this one, after the first
+  /// attempt also removed ones above it. If that fails after the first attempt, a warning is printed and streams go to
+  /// the console (on a full disk: to files, with a gap). Logs of an earlier attempt with the same number stay: the new
+  /// directory is then `attempt_0.2`. Fails with `unavailable` or `invalid_argument` in the first attempt.
+  [[nodiscard]] Result<void> begin_attempt(int attempt, const std::vector<int>& ranks);
 
   /// Pipes or pseudo-terminals of this worker, read from now on; one for both streams where both go to the same console
   /// and nowhere else, so that lines keep their order. Pseudo-terminals stay open until drain(), even if the worker
   /// closes them, because it would get SIGHUP. Where the system has none and `--pty` does not demand them: pipes, and
   /// one notice. The input rank reads from the pseudo-terminal of its stdout, else from one more, whose echo goes to
   /// the console only. Fails with `unavailable` when descriptors run out, naming how many are needed.
-  [[nodiscard]] Result<ChildStreams> open_streams(int local_rank);
+  [[nodiscard]] Result<ChildStreams> open_streams(int slot);
 
   /// For another program, while there are no workers; its lines go to the consoles with `prefix`. Pipes, or with
   /// `as_worker` pseudo-terminals where a worker writes to a terminal. async_end_attempt() closes them.
@@ -111,11 +118,11 @@ class Output {
 
   /// Descriptors that stay open in ddrun for this worker, 0 to 4: those of open_streams() for output, and log files
   /// that ddrun writes.
-  [[nodiscard]] int descriptors_per_worker(int local_rank) const;
+  [[nodiscard]] int descriptors_per_worker(int slot) const;
 
   /// To be called when this worker has exited: reads its pipes without blocking. Afterwards its bytes are in its log
   /// and its lines in the console's queue, before later messages of ddrun.
-  void drain(int local_rank);
+  void drain(int slot);
   /// To be called before the workers are stopped: reads the pipes of all. Later output is not reported by
   /// last_stdout().
   void drain_all();
@@ -129,7 +136,7 @@ class Output {
 
   /// To be called when all processes of the attempt are dead: reads what is in the pipes now, emits unfinished lines,
   /// closes the pipes and calls `done` (never from within) once all is written to files and consoles. A process outside
-  /// of the job that still holds a pipe open is not waited for, but named in a notice, except for ranks in
+  /// of the job that still holds a pipe open is not waited for, but named in a notice, except for slots in
   /// `still_running`, whose workers could not be killed.
   void async_end_attempt(std::function<void()> done, std::set<int> still_running = {});
 
@@ -158,19 +165,19 @@ class Output {
   /// stdout and stderr are one stream, lines of stdout are among them. TailLine::shown is lines_shown() at that time; a
   /// line of a pipe with a greater `turn` than another came later. Lines of a file that the worker writes itself have
   /// the time of the last write that read_file_tails() saw. Empty when stderr is inherited.
-  [[nodiscard]] std::vector<TailLine> stderr_tail(int local_rank, std::size_t lines) const;
+  [[nodiscard]] std::vector<TailLine> stderr_tail(int slot, std::size_t lines) const;
   /// From the file's time if the worker writes the file itself. Unknown where stdout and stderr are one stream.
-  [[nodiscard]] LastWrite last_stdout(int local_rank) const;
+  [[nodiscard]] LastWrite last_stdout(int slot) const;
   /// Lines queued for the consoles in this job.
   [[nodiscard]] std::uint64_t lines_shown() const;
   /// Whether this worker's stderr goes to the console.
-  [[nodiscard]] bool console_shows_stderr(int local_rank) const;
+  [[nodiscard]] bool console_shows_stderr(int slot) const;
 
   /// Paths of the present attempt; empty where there is no such file.
-  [[nodiscard]] std::string stdout_log(int local_rank) const;
-  [[nodiscard]] std::string stderr_log(int local_rank) const;
+  [[nodiscard]] std::string stdout_log(int slot) const;
+  [[nodiscard]] std::string stderr_log(int slot) const;
   /// Value of TORCHELASTIC_ERROR_FILE; its directory exists. Empty with --log-dir=/dev/null.
-  [[nodiscard]] std::string error_file(int local_rank) const;
+  [[nodiscard]] std::string error_file(int slot) const;
   [[nodiscard]] std::string attempt_dir() const;
   /// That of all attempts; empty without log files.
   [[nodiscard]] std::string run_dir() const;
@@ -196,7 +203,7 @@ class Output {
   void on_console_drained();
 
   OutputOptions options_;
-  std::map<int, WorkerIdentity> workers_;               ///< of the attempt, by local rank
+  std::vector<int> ranks_;                              ///< of the attempt, by slot
   std::vector<std::unique_ptr<RankConsole>> consoles_;  ///< of stdout and stderr; one if they are the same file
   std::unique_ptr<AttemptFiles> files_;
   std::unique_ptr<WorkerStreams> streams_;

@@ -5,12 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ddrun/base/duration.hpp"
@@ -40,20 +42,23 @@ struct RankConsoleOptions {
   bool timestamps = false;
   Milliseconds state_interval{10'000};  ///< of the last state of a line that is rewritten, without rows
   Milliseconds idle_flush_delay{200};   ///< on a terminal an unfinished line is shown after this silence
-  std::optional<int> input_rank;        ///< what the user types is echoed by this rank: its row is the lowest
 };
 
-/// One stream of a rank. RankConsole sets all but the first six.
+/// One stream of a rank. RankConsole sets all but the first nine.
 struct RankStream {
   int rank = 0;
-  int highest_rank = 0;  ///< of those whose lines may be shown with this one's
-  std::string prefix{};  ///< of its lines
-  std::string host{};    ///< if the prefix names it
-  bool labelled = true;  ///< the prefix is a label of ddrun: it is coloured, and one for several ranks may replace it
+  int position = 0;       ///< of its rows and its colour; another one for each rank
+  int highest_rank = 0;   ///< of those whose lines may be shown with this one's
+  std::string role{};     ///< of its program, if there are several; only equal lines of one are shown once
+  std::string prefix{};   ///< of its lines
+  std::string scope{};    ///< what the prefix has before the rank: "node7", "trainer"; may be empty
+  bool is_input = false;  ///< what the user types is echoed here: its row is the lowest
+  bool labelled = true;   ///< the prefix is a label of ddrun: it is coloured, and one for several ranks may replace it
   bool is_error = false;
 
   std::shared_ptr<StreamText> text{};
-  int source = -1;                   ///< of Fold
+  Fold* fold = nullptr;              ///< null: its lines are shown as they are
+  int source = -1;                   ///< of `fold`
   std::uint64_t changed = 0;         ///< when its row changed last
   bool is_live = false;              ///< it has lines that can change, or waits for a deadline
   std::size_t unfinished_bytes = 0;  ///< as counted in the total
@@ -112,13 +117,15 @@ class RankConsole {
   struct Source {
     int rank;
     std::string prefix;
-    std::string host;
+    std::string scope;
   };
   [[nodiscard]] bool folds(const RankStream& stream, Deadline now) const;
   void take_piece(RankStream& stream, const Piece& piece, Deadline now);
   void show_piece(RankStream& stream, const Piece& piece, Deadline now);
-  [[nodiscard]] std::string label_of(std::span<const int> sources) const;
-  void show_folded(const std::vector<int>& sources, std::string_view lines, Deadline at);
+  /// The one of this role; made on first use.
+  [[nodiscard]] Fold& fold_of(const std::string& role);
+  [[nodiscard]] std::string label_of(const Fold& fold, std::span<const int> sources) const;
+  void show_folded(const Fold& fold, const std::vector<int>& sources, std::string_view lines, Deadline at);
   void add_piece(const void* writer, std::string_view prefix, const Piece& piece);
   void on_change(RankStream& stream, Deadline now);
   void on_stream_deadline();
@@ -131,10 +138,11 @@ class RankConsole {
 
   RankConsoleOptions options_;
   std::shared_ptr<Console> console_;
-  std::unique_ptr<Fold> fold_;
+  std::list<std::pair<std::string, std::unique_ptr<Fold>>> folds_;  ///< with their roles, in order of first use
   std::unique_ptr<Display> display_;
-  std::map<int, Source> sources_;    ///< by their number in fold_
-  std::vector<int> folded_sources_;  ///< that showed a folded line last
+  std::map<std::pair<const Fold*, int>, Source> sources_;  ///< by their number there
+  const Fold* last_fold_ = nullptr;                        ///< that showed a line
+  std::vector<int> folded_sources_;                        ///< that showed a folded line last
   std::string folded_prefix_;
   std::string stamped_prefix_;
   std::size_t unfinished_bytes_ = 0;

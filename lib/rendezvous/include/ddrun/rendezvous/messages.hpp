@@ -74,7 +74,8 @@ struct Failed {
   std::int32_t code = 0;  ///< exit code or signal number
   bool core_dumped = false;
   bool may_restart = true;
-  std::string why = {};  ///< what the kernel or a timer says about it at once; may be empty
+  std::string why = {};   ///< what the kernel or a timer says about it at once; may be empty
+  std::string role = {};  ///< of several programs; not sent, as these have one machine
   bool operator==(const Failed&) const = default;
 };
 struct Succeeded {
@@ -209,6 +210,7 @@ struct VerdictMessage {
   std::string cause = {};       ///< from its Stopped: Failure::full or Failure::brief
   FailedFirst failed_first = {};
   std::int32_t restarts = 0;
+  std::string role = {};  ///< as Failed::role
   bool operator==(const VerdictMessage&) const = default;
 };
 enum class LogKind : std::uint8_t {

@@ -41,8 +41,9 @@ struct RendezvousOptions {
   /// For several machines; none: --insecure.
   std::optional<Secret> secret;
   std::string secret_file;  ///< source of the secret; empty: not from a file
-  /// False (TORCH_DISABLE_SHARE_RDZV_TCP_STORE): a worker listens instead; only a free port is chosen.
-  bool with_store = true;
+  /// For each world of workers; one on several machines. False (TORCH_DISABLE_SHARE_RDZV_TCP_STORE): a worker listens
+  /// instead; only a free port is chosen.
+  std::vector<bool> with_store{true};
   /// Called in open() with the port of a coordinator that runs here and is reachable by others.
   std::function<void(std::uint16_t)> on_listening;
   /// Pid of the lease program, which must outlive this process for a moment if that is killed. On another thread; may
@@ -76,6 +77,9 @@ class Rendezvous {
   [[nodiscard]] virtual bool runs_coordinator() const = 0;
   /// The job's id, the same on all agents.
   [[nodiscard]] virtual const std::string& run_id() const = 0;
+
+  /// One machine, after open(): the port of each world's store; the first is RankAssignment::master_port.
+  [[nodiscard]] virtual std::vector<int> store_ports() const { return {}; }
 
   /// Starts to join, for at most the join timeout. The listener's calls begin here.
   virtual void join() = 0;

@@ -15,19 +15,12 @@ namespace ddrun {
 // The job as configured by the user, as plain data: produced by lib/cli, read by all other modules. The initialisers
 // are the only place for defaults.
 
-/// How the program named on the command line is run.
+/// How a program is run.
 enum class ProgramKind {
   executable,       ///< executed directly, searched in PATH
   python_script,    ///< `$PYTHON -u name args…`
   python_module,    ///< `$PYTHON -u -m name args…`
   python_function,  ///< the script as torchrun's --run-path runs it: `$PYTHON -u -c … name args…`
-};
-
-struct ProgramSpec {
-  ProgramKind kind = ProgramKind::executable;
-  std::string name;
-  std::vector<std::string> args;  ///< unchanged except for ${local_rank} and ${rank}
-  bool no_python = false;         ///< --no-python: do not check whether an executable is a Python program
 };
 
 /// --nproc-per-node
@@ -53,6 +46,14 @@ struct StreamSelection {
   [[nodiscard]] Streams of(int local_rank) const;
   [[nodiscard]] bool any() const;
   bool operator==(const StreamSelection&) const = default;
+};
+
+/// Where a program's output goes.
+struct StreamChoice {
+  StreamSelection redirects;
+  StreamSelection tee;
+  /// Local ranks whose output the console shows; unset: all. Files are not affected.
+  std::optional<std::set<int>> local_ranks_filter;
 };
 
 /// The prefix of a worker's line on the console.
@@ -90,8 +91,6 @@ enum class Progress {
 struct LogSpec {
   /// --log-dir. Unset: a new directory in $TMPDIR or /tmp, created when a file is needed. "/dev/null": no files.
   std::optional<std::string> dir;
-  StreamSelection redirects;
-  StreamSelection tee;
   std::string line_prefix_template;  ///< ${role_name} ${local_rank} ${rank} ${hostname}; empty: see label
   Label label = Label::automatic;
   When fold = When::automatic;  ///< equal lines of several ranks are shown once
@@ -100,8 +99,6 @@ struct LogSpec {
   std::string relay_mark;        ///< stands, with the rank, before each line's prefix, for the ddrun that shows it
   PtyUse pty = PtyUse::automatic;
   bool timestamps = false;  ///< local time with milliseconds before each console line
-  /// Local ranks whose output the console shows; unset: all. Files are not affected.
-  std::optional<std::set<int>> local_ranks_filter;
   std::vector<std::string> duplicate_stdout_filters;
   std::vector<std::string> duplicate_stderr_filters;
   std::uint64_t rotate_bytes = 0;  ///< a log file is rotated when it would grow over this; 0: never
@@ -148,6 +145,30 @@ struct StdinSpec {
 };
 
 enum class BindMode { none, cores, numa };
+
+/// One of the job's programs, and how its workers run.
+struct ProgramSpec {
+  ProgramKind kind = ProgramKind::executable;
+  std::string name;
+  std::vector<std::string> args{};  ///< unchanged except for ${local_rank} and ${rank}
+  bool no_python = false;           ///< --no-python: do not check whether an executable is a Python program
+  std::string role = "default";
+  std::string world{};  ///< --world: of all programs with this name; empty: its own, or that of MPI
+  NprocSpec nproc{};
+  std::optional<std::string> chdir{};
+  std::vector<std::pair<std::string, std::string>> env{};  ///< --env NAME=VALUE, in order
+  std::vector<std::string> preload{};                      ///< Python modules that workers find imported
+  Mpi mpi = Mpi::automatic;
+  BindMode bind = BindMode::none;
+  bool virtual_local_rank = false;
+  StreamChoice streams{};
+};
+
+/// A worker of a machine. Its index among them is its slot: program by program, in order of local rank.
+struct WorkerPlace {
+  int program = 0;  ///< index into LaunchSpec::programs
+  int local_rank = 0;
+};
 
 /// When --before runs on each machine.
 enum class BeforeEach { job, attempt };
@@ -226,20 +247,14 @@ struct RemoteSpec {
 };
 
 struct LaunchSpec {
-  ProgramSpec program;
-  NprocSpec nproc;
+  std::vector<ProgramSpec> programs{1};  ///< one, or several on one machine
   RendezvousSpec rendezvous;
   RemoteSpec remote;
   RestartPolicy restart;
   StopPolicy stop;
   LogSpec log;
   StdinSpec stdin_;
-  BindMode bind = BindMode::none;
   bool report_bindings = false;
-  std::string role = "default";
-  bool virtual_local_rank = false;
-  std::optional<std::string> chdir;
-  std::vector<std::pair<std::string, std::string>> env;  ///< --env NAME=VALUE, in order
   bool keep_scheduler_env = false;        ///< workers inherit the rank variables that srun or mpirun set for ddrun
   std::optional<Milliseconds> timeout;    ///< limit for the whole job
   std::optional<Milliseconds> exit_skew;  ///< from the first worker's success to the last one's
@@ -247,16 +262,18 @@ struct LaunchSpec {
   std::optional<std::string> events_file;  ///< one JSON line per event of the job
   std::optional<std::uint64_t> seed;
   HostCommands commands;
-  std::vector<std::string> preload;  ///< Python modules that workers find imported
-  Mpi mpi = Mpi::automatic;
   std::optional<std::string> mpi_lib;  ///< OpenPMIx's library, to serve PMIx by
   bool end_with_parent = false;
   bool dry_run = false;
   std::string started_as;                  ///< argv[0] of the ddrun that the user started; empty: unknown
   std::string event_log_handler = "null";  ///< "null" or "console"
+
+  [[nodiscard]] const ProgramSpec& first() const { return programs.front(); }
+  [[nodiscard]] ProgramSpec& first() { return programs.front(); }
+  [[nodiscard]] bool has_several_programs() const { return programs.size() > 1; }
 };
 
-/// The result of one rendezvous round for one node. All ranks are dense and start at 0.
+/// The result of one rendezvous round for one node, or for one program of it. All ranks are dense and start at 0.
 struct RankAssignment {
   std::string run_id;       ///< TORCHELASTIC_RUN_ID
   std::uint64_t round = 0;  ///< increases with every restart and every membership change
@@ -269,13 +286,15 @@ struct RankAssignment {
   int world_size = 1;
   int role_base_rank = 0;  ///< rank within the role of this node's local rank 0
   int role_world_size = 1;
-  std::string master_addr;  ///< an address, not a host name, unless the user gave a name
+  int role_first_local_rank = 0;  ///< of the role's first worker on this node, where several roles share a world
+  std::string master_addr;        ///< an address, not a host name, unless the user gave a name
   int master_port = 0;
   std::string host;  ///< this machine's label: its short host name if that is unique in the job
 
   bool operator==(const RankAssignment&) const = default;
 
   [[nodiscard]] int rank_of(int local_rank) const { return base_rank + local_rank; }
+  [[nodiscard]] int role_rank_of(int local_rank) const { return role_base_rank + local_rank - role_first_local_rank; }
 };
 
 }  // namespace ddrun

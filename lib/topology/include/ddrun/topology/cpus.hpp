@@ -67,7 +67,7 @@ struct CpuLayout {
 
 /// The CPUs for each worker of this machine.
 struct BindingPlan {
-  std::vector<CpuSet> cpus;           ///< by local rank; empty: no worker is bound
+  std::vector<CpuSet> cpus;           ///< by worker, an empty set for one that is not bound; empty: none is
   std::vector<std::string> warnings;  ///< for the user, one line each
 };
 
@@ -76,8 +76,8 @@ struct BindingPlan {
 /// numa:  each rank gets all CPUs of one node; ranks go over the nodes in blocks (0-3 on node 0, 4-7 on node 1).
 [[nodiscard]] BindingPlan plan_bindings(BindMode mode, int local_world_size, const CpuLayout& layout);
 
-/// For --report-bindings, a line per worker: "rank 0: cpus 0-3,8-11 (node 0)". `base_rank`: rank of local rank 0.
-[[nodiscard]] std::vector<std::string> describe_bindings(const BindingPlan& plan, int local_world_size,
-                                                         const CpuLayout& layout, int base_rank);
+/// For --report-bindings, a line per worker, with their `names`: "rank 0: cpus 0-3,8-11 (node 0)".
+[[nodiscard]] std::vector<std::string> describe_bindings(const BindingPlan& plan, const std::vector<std::string>& names,
+                                                         const CpuLayout& layout);
 
 }  // namespace ddrun::topology

@@ -36,6 +36,7 @@ struct WorkerFacts {
   std::optional<PmiFacts> pmi;                               ///< with --mpi
   std::optional<PmixFacts> pmix;                             ///< with --mpi
   std::string job_tag;                                       ///< DDRUN_JOB_TAG: the same for every process of this job
+  int seed_offset = 0;                                       ///< from a worker's rank to its number for DDRUN_SEED
 };
 
 /// Fails with `invalid_argument` for a variable that --env and --env-file must not set.
@@ -44,18 +45,19 @@ struct WorkerFacts {
 /// Whether the workers use the agent's store (TORCHELASTIC_USE_AGENT_STORE=True). False only with
 /// TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 and a rendezvous other than static: then rank 0 opens its own store at
 /// MASTER_ADDR:MASTER_PORT, and the agent must not listen there.
-[[nodiscard]] bool uses_agent_store(const LaunchSpec& spec, const Environment& parent);
+[[nodiscard]] bool uses_agent_store(const LaunchSpec& spec, const ProgramSpec& program, const Environment& parent);
 
-/// The environments of all workers of one attempt. Common entries are prepared once and shared: thousands of workers
-/// use the strings of ddrun's own environment.
+/// The environments of all workers of a program in one attempt. Common entries are prepared once and shared: thousands
+/// of workers use the strings of ddrun's own environment.
 ///
 /// Order: inherited entries in their order; --env; ddrun's variables. block(int) and list() are not thread-safe.
 class WorkerEnvironment {
  public:
   /// `parent` must outlive the result. Fails with `invalid_argument` if --env has an invalid name or a variable that
   /// ddrun sets itself, or if the device list is too short for --virtual-local-rank.
-  [[nodiscard]] static Result<WorkerEnvironment> prepare(const LaunchSpec& spec, const RankAssignment& ranks,
-                                                         const Environment& parent, const WorkerFacts& facts);
+  [[nodiscard]] static Result<WorkerEnvironment> prepare(const LaunchSpec& spec, const ProgramSpec& program,
+                                                         const RankAssignment& ranks, const Environment& parent,
+                                                         const WorkerFacts& facts);
 
   /// One worker's own entries and the array for execve(). Reusable; owned by the caller.
   struct Block {
@@ -81,6 +83,7 @@ class WorkerEnvironment {
   bool hip_ = false;                          ///< the list is from HIP_VISIBLE_DEVICES; workers get both variables
   std::vector<std::string> visible_devices_;  ///< the parent's list, for virtual_local_rank_
   std::optional<std::uint64_t> seed_;
+  int seed_offset_ = 0;
   std::function<std::string(int)> error_file_;
   std::function<std::string(int)> pmi_id_;                ///< null without PMI-1
   std::vector<std::vector<std::string>> pmix_variables_;  ///< by local rank; none without PMIx
@@ -93,9 +96,9 @@ class WorkerEnvironment {
 };
 
 /// One worker's environment, "NAME=VALUE" each: prepare() and list() in one.
-[[nodiscard]] Result<std::vector<std::string>> worker_environment(const LaunchSpec& spec, const RankAssignment& ranks,
-                                                                  int local_rank, const Environment& parent,
-                                                                  const WorkerFacts& facts);
+[[nodiscard]] Result<std::vector<std::string>> worker_environment(const LaunchSpec& spec, const ProgramSpec& program,
+                                                                  const RankAssignment& ranks, int local_rank,
+                                                                  const Environment& parent, const WorkerFacts& facts);
 
 /// DDRUN_SEED of `rank` for `--seed n`: output number rank + 1 of the generator SplitMix64 started with n
 /// (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014). Modulo 2^64:
