@@ -557,8 +557,8 @@ void Agent::carry_out(const action::Finish&) {
   if (mpi_ && !mpi_->was_used() && record_.result().verdict == Verdict::success && job_.ranks.node_rank == 0) {
     const MpiServing& mpi = job_.prepared.mpi;
     const std::string_view name = mpi.libpmix.empty() ? "PMI" : mpi.pmi ? "PMI or PMIx" : "PMIx";
-    say(Level::warning,
-        concat("no worker used ", name, ": ", counted(job_.mpi_ranks().world_size, "separate world"), "?"));
+    say(Level::warning, concat("no worker used ", name, ": ",
+                               counted(job_.ranks_of(job_.mpi_program()).world_size, "separate world"), "?"));
   }
   const auto flush = [this] { output_.async_flush([this] { on_output_flushed(); }); };
   if (!commands_.start_after(flush)) return flush();

@@ -127,7 +127,8 @@ std::string Job::label(std::string_view name) const {
 }
 
 Result<std::vector<std::string>> Job::environment_without(const std::set<std::string_view>& names,
-                                                          const ProgramSpec& program) const {
+                                                          const ProgramSpec& program,
+                                                          const RankAssignment& of_round) const {
   LaunchSpec of_no_rank = spec;
   of_no_rank.seed.reset();
   ProgramSpec without_device = program;
@@ -135,7 +136,7 @@ Result<std::vector<std::string>> Job::environment_without(const std::set<std::st
   worker_env::WorkerFacts facts;
   facts.version = version;
   facts.job_tag = rendezvous->run_id();
-  auto environment = worker_env::worker_environment(of_no_rank, without_device, ranks, 0, prepared.parent, facts);
+  auto environment = worker_env::worker_environment(of_no_rank, without_device, of_round, 0, prepared.parent, facts);
   if (environment) {
     std::erase_if(*environment, [&](const std::string& entry) { return names.count(entry_name(entry)) != 0; });
   }

@@ -30,17 +30,20 @@ struct Job {
 
   /// For the lines of a program that is no worker: "[host:NAME] ", or nothing.
   [[nodiscard]] std::string label(std::string_view name) const;
-  /// Its environment: that of a worker of `program` without these variables.
+  /// Its environment: that of a worker of `program`, in a round with these ranks, without these variables.
   [[nodiscard]] Result<std::vector<std::string>> environment_without(const std::set<std::string_view>& names,
-                                                                     const ProgramSpec& program) const;
-  [[nodiscard]] RankName rank_name(int slot) const {
-    const WorkerPlace& place = prepared.places[static_cast<std::size_t>(slot)];
-    return {prepared.role_of(slot), world_ranks[static_cast<std::size_t>(place.program)].rank_of(place.local_rank)};
+                                                                     const ProgramSpec& program,
+                                                                     const RankAssignment& of_round) const;
+  [[nodiscard]] const RankAssignment& ranks_of(const PreparedProgram& program) const {
+    return world_ranks[static_cast<std::size_t>(&program - prepared.programs.data())];
   }
-  /// Of the programs that are served MPI.
-  [[nodiscard]] const RankAssignment& mpi_ranks() const {
-    return world_ranks[static_cast<std::size_t>(
-        prepared.places[static_cast<std::size_t>(prepared.slot_of(prepared.mpi_world, 0))].program)];
+  [[nodiscard]] RankName rank_name(int slot) const {
+    const int local_rank = prepared.places[static_cast<std::size_t>(slot)].local_rank;
+    return {prepared.role_of(slot), ranks_of(prepared.of(slot)).rank_of(local_rank)};
+  }
+  /// The first of the programs that are served MPI.
+  [[nodiscard]] const PreparedProgram& mpi_program() const {
+    return prepared.of(prepared.slot_of(prepared.mpi_world, 0));
   }
 
   const LaunchSpec& spec;

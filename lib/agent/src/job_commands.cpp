@@ -115,7 +115,7 @@ Result<void> JobCommands::start(std::string_view name, const std::string& comman
     left_out.insert({"WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_WORLD_SIZE",
                      "MASTER_ADDR", "MASTER_PORT"});
   }
-  auto environment = job_.environment_without(left_out, several ? ProgramSpec() : job_.spec.first());
+  auto environment = job_.environment_without(left_out, several ? ProgramSpec() : job_.spec.first(), job_.ranks);
   if (!environment) return tl::unexpected(environment.error());
   for (const auto& [variable, value] : variables) environment->push_back(concat(variable, "=", value));
   cgroup_.renew();

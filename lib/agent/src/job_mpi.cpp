@@ -25,7 +25,7 @@ JobMpi::JobMpi(Job& job, OnFailure on_failure, std::function<void(std::string wh
 }
 
 Result<pmi::World> make_world(const Job& job) {
-  const RankAssignment& ranks = job.mpi_ranks();
+  const RankAssignment& ranks = job.ranks_of(job.mpi_program());
   pmi::World world;
   world.size = ranks.world_size;
   world.ranks.resize(static_cast<std::size_t>(ranks.local_world_size));

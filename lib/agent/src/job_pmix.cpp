@@ -65,8 +65,7 @@ Result<void> JobPmix::start_helper() {
   job_.context.shared->set_mpi_directory(name);
   directory_ = concat("/dev/shm/", name);
   if (auto made = make_directory(directory_); !made) return made;
-  auto environment =
-      job_.environment_without({}, job_.prepared.of(job_.prepared.slot_of(job_.prepared.mpi_world, 0)).command);
+  auto environment = job_.environment_without({}, job_.mpi_program().command, job_.ranks);
   if (!environment) return tl::unexpected(environment.error());
   return helper_.start(job_.prepared.mpi.libpmix, directory_, label_, std::move(*environment)).map([this] {
     await_answer();

@@ -66,7 +66,7 @@ Result<void> JobPreload::start_server(std::function<void(const Result<void>&)> o
   if (!streams) return tl::unexpected(streams.error());
   std::vector<std::string> names(worker_variables.begin(), worker_variables.end());
   if (program.command.virtual_local_rank) names.insert(names.end(), {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"});
-  auto environment = job_.environment_without({names.begin(), names.end()}, program.command);
+  auto environment = job_.environment_without({names.begin(), names.end()}, program.command, job_.ranks_of(program));
   if (!environment) return tl::unexpected(environment.error());
   std::vector<char*> entries;
   for (std::string& entry : *environment) entries.push_back(entry.data());

@@ -265,10 +265,8 @@ Result<void> serve_mpi(const PreparedProgram& program, MpiServing serving, Prepa
                 concat("two worlds of MPI in one job: that of ", program.command.role,
                        " and another; give one --world=NAME to all MPI programs, or --mpi=none"));
   }
-  const auto has_one = [](const MpiServing& one, const MpiServing& other) {
-    return one.pmi && one.libpmix.empty() && !other.pmi;
-  };
-  if (is_second && (has_one(served, serving) || has_one(serving, served))) {
+  const bool have_one_in_common = (served.pmi && serving.pmi) || (!served.libpmix.empty() && !serving.libpmix.empty());
+  if (is_second && !have_one_in_common) {
     return fail(Errc::invalid_argument, concat("the world of ", program.command.role,
                                                " would have programs of MPICH and of Open MPI, which "
                                                "cannot meet; give each --world=NAME and all but one --mpi=none"));

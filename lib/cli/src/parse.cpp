@@ -83,7 +83,7 @@ class LaunchReader {
     if (line.has("print-completion")) return completion(line.last("print-completion"));
     const bool json = line.has("json");
     const bool has_separator = line.has_separator;
-    if (auto done = read_programs(std::move(*parts)); !done) return usage_error(done.error().message);
+    if (auto done = read_programs(*parts); !done) return usage_error(done.error().message);
     if (command == Command::config) return stdout_text((json ? config_json : config_text)(programs_));
     ParsedProgram& first = programs_.front();
     ParsedOptions& job = first.options;
@@ -122,7 +122,7 @@ class LaunchReader {
   }
 
   /// Reads the settings file, and makes programs_ of it and of the parts of the command line.
-  Result<void> read_programs(std::vector<argv::CommandLine> parts) {
+  Result<void> read_programs(const std::vector<argv::CommandLine>& parts) {
     const argv::CommandLine& line = parts.front();
     std::string path(environment_.get("DDRUN_CONFIG").value_or(""));
     if (line.has("config")) path = line.last("config");

@@ -94,11 +94,11 @@ void RankConsole::arm(Timer& timer, std::optional<Deadline> at, void (RankConsol
 
 // ---- streams
 
-Fold& RankConsole::fold_of(const std::string& role) {
+Fold& RankConsole::fold_of(std::string_view role) {
   for (const auto& [known, fold] : folds_) {
     if (known == role) return *fold;
   }
-  std::unique_ptr<Fold>& fold = folds_.emplace_back(role, nullptr).second;
+  std::unique_ptr<Fold>& fold = folds_.emplace_back(std::string(role), nullptr).second;
   fold = std::make_unique<Fold>([this, &fold](const std::vector<int>& sources, std::string_view lines, Deadline at) {
     show_folded(*fold, sources, lines, at);
   });

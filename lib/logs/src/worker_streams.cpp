@@ -154,7 +154,8 @@ RankStream WorkerStreams::shown_stream(const WorkerIdentity& worker, StreamId id
   shown.rank = worker.rank;
   shown.position = several ? slot : worker.rank;
   shown.highest_rank = worker.rank - slot + static_cast<int>(behind - options_.places.begin()) - 1;
-  if (several) shown.role = shown.scope = options_.program_of(place).role;
+  if (several) shown.role = options_.program_of(place).role;
+  shown.scope = shown.role;
   shown.prefix = prefix_of(worker);
   if (!log.relay_mark.empty()) shown.prefix = concat(log.relay_mark, worker.rank, mark_end, shown.prefix, mark_end);
   shown.labelled = worker.prefix.empty() && log.line_prefix_template.empty();
@@ -319,7 +320,7 @@ void WorkerStreams::close_after_bytes(WorkerStream& stream, std::size_t rest) {
   stream.unread_limit = rest;
   if (rest > 0) return;
   if (read_once(stream) && !still_running_.contains(stream.slot))
-    leaked_.insert({stream.slot, {stream.shown.role, stream.shown.rank}});
+    leaked_.insert({stream.slot, {std::string(stream.shown.role), stream.shown.rank}});
   close(stream);
 }
 

@@ -55,7 +55,10 @@ TEST_CASE("rows of several programs have roles, and stand in the programs' order
   put(h.workers[2].out, "\r 10%");
   put(h.workers[0].out, "\r 20%");
   CHECK(h.shows({"[train:10]  20%", "[eval:12]  10%"}));
-  for (const auto& worker : h.workers) put(worker.out, "\rsame\n");
+  put(h.workers[0].out, "\rsame\n");
+  put(h.workers[1].out, "same\n");
+  CHECK(h.shows({"[train:10,11] same", "[eval:12]  10%"}));
+  put(h.workers[2].out, "\rsame\n");
   CHECK(h.shows({"[train:10,11] same", "[eval:12] same"}));
 }
 

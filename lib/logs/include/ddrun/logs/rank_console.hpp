@@ -47,13 +47,13 @@ struct RankConsoleOptions {
 /// One stream of a rank. RankConsole sets all but the first nine.
 struct RankStream {
   int rank = 0;
-  int position = 0;       ///< of its rows and its colour; another one for each rank
-  int highest_rank = 0;   ///< of those whose lines may be shown with this one's
-  std::string role{};     ///< of its program, if there are several; only equal lines of one are shown once
-  std::string prefix{};   ///< of its lines
-  std::string scope{};    ///< what the prefix has before the rank: "node7", "trainer"; may be empty
-  bool is_input = false;  ///< what the user types is echoed here: its row is the lowest
-  bool labelled = true;   ///< the prefix is a label of ddrun: it is coloured, and one for several ranks may replace it
+  int position = 0;         ///< of its rows and its colour; another one for each rank
+  int highest_rank = 0;     ///< of those whose lines may be shown with this one's
+  std::string_view role{};  ///< of its program, if there are several (borrowed); equal lines of one are shown once
+  std::string prefix{};     ///< of its lines
+  std::string scope{};      ///< what the prefix has before the rank: "node7", "trainer"; may be empty
+  bool is_input = false;    ///< what the user types is echoed here: its row is the lowest
+  bool labelled = true;  ///< the prefix is a label of ddrun: it is coloured, and one for several ranks may replace it
   bool is_error = false;
 
   std::shared_ptr<StreamText> text{};
@@ -123,7 +123,7 @@ class RankConsole {
   void take_piece(RankStream& stream, const Piece& piece, Deadline now);
   void show_piece(RankStream& stream, const Piece& piece, Deadline now);
   /// The one of this role; made on first use.
-  [[nodiscard]] Fold& fold_of(const std::string& role);
+  [[nodiscard]] Fold& fold_of(std::string_view role);
   [[nodiscard]] std::string label_of(const Fold& fold, std::span<const int> sources) const;
   void show_folded(const Fold& fold, const std::vector<int>& sources, std::string_view lines, Deadline at);
   void add_piece(const void* writer, std::string_view prefix, const Piece& piece);
