@@ -177,6 +177,18 @@ TEST_CASE("variables of torchrun count as the user's and as evidence that is use
   CHECK(done.spec.rendezvous.is_host == false);
 }
 
+TEST_CASE("several programs are given no scheduler's count, and one node is one machine") {
+  LaunchSpec spec;
+  spec.programs.resize(2);
+  const auto done =
+      completed({"SLURM_JOB_ID=1", "SLURM_JOB_NUM_NODES=1", "SLURM_JOB_NODELIST=n1", "SLURM_GPUS_ON_NODE=4"},
+                {{"nnodes", "--nnodes"}}, spec);
+  for (const ProgramSpec& program : done.spec.programs) CHECK(program.nproc.count == 1);
+  CHECK(override_of(done.completion.evidence, "GPUs") == "each program's own -n: a count would be for all of them");
+  CHECK_FALSE(done.spec.rendezvous.several_machines());
+  CHECK_FALSE(done.completion.start_agents);
+}
+
 TEST_CASE("GPUs of the scheduler are counted where the user asks for GPUs") {
   LaunchSpec spec;
   spec.first().nproc.kind = NprocSpec::Kind::gpu;

@@ -1,6 +1,7 @@
 #include "ddrun/rendezvous/find_coordinator.hpp"
 
 #include <map>
+#include <set>
 
 #include "ddrun/test/catch.hpp"
 #include "settings.hpp"
@@ -255,6 +256,27 @@ TEST_CASE("agents without a name for their job agree on what they run, and with 
   CHECK(program("./train", {"--lr 0.1"}) != one);
   CHECK(program("./train", {"--lr"}) != program("./train--lr", {}));
   CHECK(program("./train", {"--lr", "0.1"}, "mine").empty());
+
+  // Each program of several, and where one ends, counts.
+  using Words = std::vector<std::string>;
+  const auto programs = [](const std::vector<Words>& all) {
+    LaunchSpec spec;
+    spec.programs.clear();
+    for (const Words& words : all)
+      spec.programs.push_back({.name = words[0], .args = {words.begin() + 1, words.end()}});
+    return program_of(join_settings(spec));
+  };
+  CHECK(programs({{"./train", "--lr", "0.1"}}) == one);
+  std::set<std::string> different;
+  for (const auto& all : std::vector<std::vector<Words>>{{{"a", "b", "c"}},
+                                                         {{"a"}, {"b", "c"}},
+                                                         {{"a", "b"}, {"c"}},
+                                                         {{"a"}, {"b"}, {"c"}},
+                                                         {{"a", "", "b", "c"}},
+                                                         {{"a", "0", "b", "c"}},
+                                                         {{"a", ""}, {"b", "c"}},
+                                                         {{"b", "c"}, {"a"}}})
+    CHECK(different.insert(programs(all)).second);
 
   // Other settings of the machine, and its number of workers, do not matter.
   LaunchSpec elsewhere;

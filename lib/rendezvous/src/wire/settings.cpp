@@ -157,8 +157,8 @@ std::string program_fingerprint(const LaunchSpec& spec) {
   if (spec.rendezvous.id != RendezvousSpec().id) return "";
   std::string argv_text;
   for (const ProgramSpec& program : spec.programs) {
-    // Two NUL characters divide programs.
-    if (!argv_text.empty()) argv_text.append(2, '\0');
+    // An argument may be any text; no program's name is empty.
+    if (spec.has_several_programs()) argv_text += concat('\0', program.args.size(), '\0');
     argv_text += program.name;
     for (const std::string& word : program.args) argv_text += concat('\0', word);
   }
