@@ -222,7 +222,14 @@ class Kills(Job):
         work.write_text("import threading\ndef work(step):\n  while True: step = (lambda n: n + 1)(step)\n"
                         "threading.Thread(target=work, args=(0,)).start()\nwork(1)\n")
         running = self.start("--max-restarts=100000", "--same-cause=0", f"--report={report}", work, ranks=2)
-        (path,) = wait_until(lambda: list((self.folder / "ddrun").glob("*.sock")), what=running.output)
+
+        def listening():  # its file is there a moment earlier
+            for path in (self.folder / "ddrun").glob("*.sock"):
+                with socket.socket(socket.AF_UNIX) as asker:
+                    if asker.connect_ex(str(path)) == 0:
+                        return path
+            return None
+        path = wait_until(listening, what=running.output)
         killed = answers = 0
         while killed < kills:
             with socket.socket(socket.AF_UNIX) as asker:
