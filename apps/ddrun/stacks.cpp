@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <filesystem>
 #include <memory>
@@ -221,7 +220,7 @@ Result<std::string> parse_ranks(const std::string& text) {
   std::vector<std::string> parts;
   for (const std::string& part : split(text, ',')) {
     const std::size_t colon = part.find(':');
-    const bool is_role = colon == std::string::npos && !part.empty() && std::isalpha(part[0]) != 0;
+    const bool is_role = colon == std::string::npos && part.find_first_not_of("0123456789-") != std::string::npos;
     if (is_role || colon != std::string::npos) parts.push_back(part);
     if (is_role) continue;
     auto numbers = cli::parse_number_set(part.substr(colon + 1), INT32_MAX, "a rank");

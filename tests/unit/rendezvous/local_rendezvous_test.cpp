@@ -10,9 +10,11 @@
 #include <boost/asio/post.hpp>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/rendezvous/local_rendezvous.hpp"
@@ -56,12 +58,12 @@ bool can_bind(int port) {
 
 /// The only member of a job, with workers that fail on demand.
 struct Member {
-  explicit Member(const LaunchSpec& spec, int workers = 1, bool with_store = true) {
+  explicit Member(const LaunchSpec& spec, int workers = 1, std::vector<bool> with_store = {true}) {
     RendezvousOptions options;
     options.spec = &spec;
     options.local_world_size = workers;
     options.host = options.full_host = "a";
-    options.with_store = {with_store};
+    options.with_store = std::move(with_store);
     rendezvous = make_rendezvous(io.get_executor(), std::move(options), [this](const ToAgent& told) {
       if (const auto* begins = std::get_if<RoundBegins>(&told)) round = begins->ranks;
       if (const auto* order = std::get_if<StopOrder>(&told)) stop = *order;
@@ -114,6 +116,16 @@ std::unique_ptr<store::TcpClient> connect_store(Member& member) {
 }
 
 }  // namespace
+
+TEST_CASE("each world has a port of its own, also where a worker listens there") {
+  const LaunchSpec spec;
+  Member member(spec, 300, std::vector<bool>(300, false));
+  REQUIRE(member.rendezvous->open());
+  const std::vector<int> ports = member.rendezvous->store_ports();
+  CHECK(ports.size() == 300);
+  CHECK(std::set<int>(ports.begin(), ports.end()).size() == 300);
+  CHECK(can_bind(ports.back()));
+}
 
 TEST_CASE("every round has an empty store at the same place") {
   LaunchSpec spec;
@@ -214,7 +226,7 @@ TEST_CASE("a port in use is an error that names it") {
 TEST_CASE("without a store the port is left for a worker to listen on") {
   LaunchSpec spec;
   spec.restart.max_restarts = 1;
-  Member member(spec, 1, false);
+  Member member(spec, 1, {false});
   REQUIRE(member.rendezvous->open());
   member.join();
   for (int attempt = 0; attempt < 2; ++attempt) {

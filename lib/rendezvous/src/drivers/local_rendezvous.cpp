@@ -144,7 +144,7 @@ class LocalRendezvous final : public MemberDriver {
     std::uint16_t port = 0;
   };
   /// Listens at the endpoint's port, or for a further world at any.
-  Result<void> open_store(bool with_store);
+  Result<void> open_store();
   /// Until a worker connects, the store has no thread: most programs without PyTorch need none.
   Result<void> await_first_client(WorldStore& store);
   void stop_awaiting() {
@@ -179,8 +179,14 @@ Result<void> LocalRendezvous::open() {
   if (!endpoint) return tl::unexpected(endpoint.error());
   endpoint_ = std::move(*endpoint);
   run_id_ = endpoint_.run_id;
-  for (const bool with_store : options_.with_store) {
-    if (auto opened = open_store(with_store); !opened) return opened;
+  for (std::size_t world = 0; world < options_.with_store.size(); ++world) {
+    if (auto opened = open_store(); !opened) return opened;
+  }
+  // All ports are taken by now, so that they differ.
+  auto with_store = options_.with_store.begin();
+  for (WorldStore& store : stores_) {
+    if (!*with_store++) store.server.reset();
+    else if (auto awaited = await_first_client(store); !awaited) return awaited;
   }
   MemberOptions member;
   member.may_run_server = true;
@@ -190,7 +196,7 @@ Result<void> LocalRendezvous::open() {
   return {};
 }
 
-Result<void> LocalRendezvous::open_store(bool with_store) {
+Result<void> LocalRendezvous::open_store() {
   const RendezvousSpec& spec = options_.spec->rendezvous;
   const bool is_first = stores_.empty();
   store::TcpServerOptions options;
@@ -205,11 +211,9 @@ Result<void> LocalRendezvous::open_store(bool with_store) {
     return tl::unexpected(error);
   }
   if (is_first) address_ = reachable_address(endpoint_.advertised, (*server)->addresses());
-  WorldStore& store =
-      stores_.emplace_back(WorldStore{nullptr, boost::asio::posix::stream_descriptor(executor_), (*server)->port()});
-  if (!with_store) return {};
-  store.server = std::move(*server);
-  return await_first_client(store);
+  const std::uint16_t port = (*server)->port();
+  stores_.push_back({std::move(*server), boost::asio::posix::stream_descriptor(executor_), port});
+  return {};
 }
 
 Result<void> LocalRendezvous::await_first_client(WorldStore& store) {
