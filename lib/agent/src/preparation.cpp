@@ -301,7 +301,7 @@ Result<void> place_workers(const LaunchSpec& spec, Preparation& prepared) {
     program.first_slot = prepared.workers();
     program.first_local_rank = size;
     const int index = static_cast<int>(&program - prepared.programs.data());
-    for (int i = 0; i < program.workers; ++i) prepared.places.push_back({index, size++});
+    for (int i = 0; i < program.workers; ++i) prepared.places.push_back({index, size++, i});
     if (auto served = serve_mpi(program, std::move(*serving), prepared); !served) return served;
   }
   prepared.worlds = static_cast<int>(names.size());

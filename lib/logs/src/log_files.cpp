@@ -157,11 +157,11 @@ StreamPlan plan_stream(const OutputOptions& options, StreamId stream, int slot, 
   const StreamChoice& choice = options.program_of(place).streams;
   const bool several = options.workers() > 1;
   const auto has = [&](const StreamSelection& selection) {
-    const Streams streams = selection.of(place.local_rank);
+    const Streams streams = selection.of(place.number);
     return stream == StreamId::out ? has_out(streams) : has_err(streams);
   };
   const auto& filters = stream == StreamId::out ? log.duplicate_stdout_filters : log.duplicate_stderr_filters;
-  const bool listed = !choice.local_ranks_filter || choice.local_ranks_filter->contains(place.local_rank);
+  const bool listed = !choice.local_ranks_filter || choice.local_ranks_filter->contains(place.number);
   const bool redirected = has(choice.redirects) && !targets.unavailable;
 
   StreamPlan plan;

@@ -69,6 +69,16 @@ TEST_CASE("Programs of one world share ranks and store, those of the first befor
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 0);
   CHECK(lines_of(outcome.out) == Words{"1", "2", "3", "a 0/3 0/3 0/2", "a 1/3 1/3 1/2", "b 2/3 2/3 0/1"});
+  // Streams are chosen by a worker's number in its program, and named by its rank.
+  const TemporaryDirectory dir;
+  Words parts[] = {shell("a", 2, "echo $RANK"), shell("b", 2, "echo $RANK")};
+  for (Words& part : parts) part.insert(part.begin(), {"--local-ranks-filter=1", "-t1:3"});
+  for (Words& part : parts) std::rotate(part.begin(), part.begin() + 2, part.begin() + 4);  // -n begins it
+  const auto teed = finish(programs({"--world=w", "--log-dir=" + dir.path()}, {{}, parts[0], parts[1]}));
+  DDRUN_SHOW(teed);
+  CHECK(lines_of(teed.out) == Words{"[a:1] 1", "[b:3] 3"});
+  CHECK(read_file(dir.file("latest/attempt_0/b/3/stdout.log")) == "3\n");
+  CHECK_FALSE(std::filesystem::exists(dir.file("latest/attempt_0/b/2/stdout.log")));
   // A world need not be of neighbours.
   const std::string short_print = "echo $ROLE_NAME $RANK/$WORLD_SIZE";
   Words first = shell("a", 1, short_print), last = shell("c", 2, short_print);

@@ -40,6 +40,7 @@ TEST_CASE("in each world ranks are dense, in the order of the programs") {
       for (int i = 0; i < program.nproc.count; ++i, ++slot, ++next) {
         const WorkerPlace& place = prepared->places.at(static_cast<std::size_t>(slot));
         CHECK(place.program == static_cast<int>(index));
+        CHECK(place.number == i);
         CHECK(ranks[index].rank_of(place.local_rank) == next);
         CHECK(ranks[index].role_rank_of(place.local_rank) == i);
         CHECK(prepared->slot_of(prepared->programs[index].world, place.local_rank) == slot);

@@ -42,7 +42,7 @@ struct TestLayout : private Options, public LogLayout {
     OutputOptions options;
     options.log = log;
     options.programs[0].streams = log;
-    options.places = {{0, 0}, {0, 1}};
+    options.places = {{0, 0, 0}, {0, 1, 1}};
     options.run_id = std::move(run_id);
     return {options};
   }

@@ -46,7 +46,7 @@ struct OutputHarness {
     options.hostname = "node7";
     options.run_id = "job";
     options.places.clear();
-    for (int i = 0; i < workers; ++i) options.places.push_back({0, i});
+    for (int i = 0; i < workers; ++i) options.places.push_back({0, i, i});
     options.console_out = out_pipe.write.get();
     options.console_err = err_pipe.write.get();
     if (adjust) adjust(options);

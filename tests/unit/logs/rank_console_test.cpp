@@ -49,7 +49,7 @@ TEST_CASE("rows of several programs have roles, and stand in the programs' order
     options.programs.resize(2);
     options.programs[0].role = "train";
     options.programs[1].role = "eval";
-    options.places = {{0, 0}, {0, 1}, {1, 0}};
+    options.places = {{0, 0, 0}, {0, 1, 1}, {1, 0, 0}};
     options.log.fold = When::always;
   });
   put(h.workers[2].out, "\r 10%");

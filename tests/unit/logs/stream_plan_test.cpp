@@ -15,7 +15,7 @@ StreamPlan plan_of(const Log& log, StreamId id, int local_rank, int workers, Str
   options.log = log;
   options.programs[0].streams = log;
   options.places.clear();
-  for (int i = 0; i < workers; ++i) options.places.push_back({0, i});
+  for (int i = 0; i < workers; ++i) options.places.push_back({0, i, i});
   return plan_stream(options, id, local_rank, targets);
 }
 

@@ -48,7 +48,7 @@ struct StreamSelection {
   bool operator==(const StreamSelection&) const = default;
 };
 
-/// Where a program's output goes.
+/// Where a program's output goes, by local rank; those of several programs of one world count from 0 all the same.
 struct StreamChoice {
   StreamSelection redirects;
   StreamSelection tee;
@@ -166,8 +166,9 @@ struct ProgramSpec {
 
 /// A worker of a machine. Its index among them is its slot: program by program, in order of local rank.
 struct WorkerPlace {
-  int program = 0;  ///< index into LaunchSpec::programs
-  int local_rank = 0;
+  int program = 0;     ///< index into LaunchSpec::programs
+  int local_rank = 0;  ///< in its world
+  int number = 0;      ///< among the program's, which --redirects, --tee and --local-ranks-filter count
 };
 
 /// When --before runs on each machine.
