@@ -449,7 +449,7 @@ Result<void> Agent::start_workers(int attempt) {
   const RankAssignment& ranks = job_.ranks;
   std::vector<int> ranks_by_slot;
   for (const WorkerPlace& place : job_.prepared.places) {
-    ranks_by_slot.push_back(job_.world_ranks[static_cast<std::size_t>(place.program)].rank_of(place.local_rank));
+    ranks_by_slot.push_back(job_.ranks_of(job_.prepared.program_of(place)).rank_of(place.local_rank));
   }
   event_log_.attempt_started(job_.world_ranks);
   output_.set_hostname(ranks.host);

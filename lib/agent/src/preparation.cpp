@@ -160,24 +160,18 @@ Result<worker_env::MpiLibraries> find_open_mpi(const LaunchSpec& spec, const Env
   return fail_errno(Errc::invalid_argument, concat("--mpi-lib=", *spec.mpi_lib), errno);
 }
 
-int workers_of(const Preparation& all) {
-  int workers = 0;
-  for (const PreparedProgram& program : all.programs) workers += program.workers;
-  return workers;
-}
-
-/// What is served to MPI programs. Without an MPI launcher each worker of such a program is rank 0 of 1: a wrong result
-/// without an error.
-Result<MpiServing> choose_mpi(const LaunchSpec& spec, const Preparation& all, const PreparedProgram& prepared) {
+/// What is served to an MPI program of a job with several workers or one. Without an MPI launcher each worker of such a
+/// program is rank 0 of 1: a wrong result without an error.
+Result<MpiServing> choose_mpi(const LaunchSpec& spec, const Environment& parent, const PreparedProgram& prepared,
+                              bool several) {
   const Mpi mpi = prepared.command.mpi;
   const bool asked = mpi != Mpi::automatic && mpi != Mpi::none;
   if (asked && spec.keep_scheduler_env) {
     return fail(Errc::invalid_argument,
                 "--mpi and --keep-scheduler-env, whose ranks are another launcher's, cannot both be given");
   }
-  const bool several = workers_of(all) > 1 || spec.rendezvous.several_machines();
   if (mpi == Mpi::none || (!asked && !several)) return MpiServing{};
-  if (spec.keep_scheduler_env && (all.parent.find("PMI_RANK") || all.parent.find("PMIX_RANK"))) return MpiServing{};
+  if (spec.keep_scheduler_env && (parent.find("PMI_RANK") || parent.find("PMIX_RANK"))) return MpiServing{};
   const std::string program =
       prepared.program.starts_with('/') ? prepared.program : concat(prepared.directory, "/", prepared.program);
   const std::string library = worker_env::linked_mpi(program);
@@ -187,7 +181,7 @@ Result<MpiServing> choose_mpi(const LaunchSpec& spec, const Preparation& all, co
   MpiServing serving;
   serving.pmi = mpi == Mpi::pmi || (mpi == Mpi::both && !is_open_mpi) || (is_chosen && is_mpich);
   if (mpi == Mpi::pmix || (mpi == Mpi::both && !is_mpich) || (is_chosen && is_open_mpi)) {
-    auto found = find_open_mpi(spec, all.parent, prepared, program);
+    auto found = find_open_mpi(spec, parent, prepared, program);
     if (!found) return tl::unexpected(found.error());
     const bool is_too_old = worker_env::is_before_4_1(found->mpi);
     if (found->pmix.empty() && (mpi == Mpi::pmix || (is_open_mpi && !is_too_old))) {
@@ -279,15 +273,18 @@ Result<void> serve_mpi(const PreparedProgram& program, MpiServing serving, Prepa
 
 /// Counts the workers, and puts each program into its world and each worker into its place.
 Result<void> place_workers(const LaunchSpec& spec, Preparation& prepared) {
+  int workers = 0;
   for (PreparedProgram& program : prepared.programs) {
     auto count = topology::resolve_nproc(program.command.nproc);
     if (!count) return tl::unexpected(count.error());
     program.workers = *count;
+    workers += *count;
   }
+  const bool several = workers > 1 || spec.rendezvous.several_machines();
   std::vector<std::string> names;  // of worlds
   std::vector<int> sizes;
   for (PreparedProgram& program : prepared.programs) {
-    auto serving = choose_mpi(spec, prepared, program);
+    auto serving = choose_mpi(spec, prepared.parent, program, several);
     if (!serving) return tl::unexpected(serving.error());
     const bool in_mpi = program.command.world.empty() && serving->is_on();
     const std::string name = in_mpi ? "mpi" : program.command.world;

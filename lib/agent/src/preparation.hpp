@@ -51,9 +51,10 @@ struct Preparation {
   topology::BindingPlan binding;  ///< .cpus, by slot, is empty without --bind
 
   [[nodiscard]] const PreparedProgram& first() const { return programs.front(); }
-  [[nodiscard]] const PreparedProgram& of(int slot) const {
-    return programs[static_cast<std::size_t>(places[static_cast<std::size_t>(slot)].program)];
+  [[nodiscard]] const PreparedProgram& program_of(const WorkerPlace& place) const {
+    return programs[static_cast<std::size_t>(place.program)];
   }
+  [[nodiscard]] const PreparedProgram& of(int slot) const { return program_of(places[static_cast<std::size_t>(slot)]); }
   [[nodiscard]] int workers() const { return static_cast<int>(places.size()); }
   /// Part of the worker's name; empty in a job of one program.
   [[nodiscard]] std::string role_of(int slot) const { return programs.size() > 1 ? of(slot).command.role : ""; }

@@ -14,27 +14,11 @@ namespace {
 
 using Words = std::span<const std::string>;
 
-/// The option with which `words` begin, its value included; null if there is none.
-const Option* option_at(Words words) {
-  for (std::size_t count = 1; count <= std::min<std::size_t>(words.size(), 2); ++count) {
-    const auto line = read_command_line(words.first(count));
-    if (line && !line->options.empty()) return find_option(line->options.front().option->name);
-  }
-  return nullptr;
-}
-
-/// Whether it is "-n 3", "-np 3" or "-n3".
-bool gives_worker_count(Words words) {
-  const auto line = read_command_line(words.first(std::min<std::size_t>(words.size(), 2)));
-  return line && line->has("nproc-per-node") && parse_nproc(line->last("nproc-per-node"));
-}
-
 /// Behind a ':'. Not with other short options: torchrun has -m, -r and -t, and passes a ':' to its script.
 bool begins_program(Words words) {
-  if (words.empty()) return false;
-  if (words.front().starts_with("-n")) return gives_worker_count(words);
-  const Option* const option = words.front().starts_with("--") ? option_at(words) : nullptr;
-  return option != nullptr && is_of_program(*option);
+  const auto typed = option_at(words);
+  if (!typed || !is_of_program(*typed->option)) return false;
+  return words.front().starts_with("--") || (words.front().starts_with("-n") && parse_nproc(typed->value));
 }
 
 bool is_colons(const std::string& word) { return word.size() > 1 && word.find_first_not_of(':') == std::string::npos; }
@@ -60,6 +44,16 @@ Result<void> check_part(const argv::CommandLine& part) {
 
 }  // namespace
 
+std::optional<TypedOption> option_at(Words words) {
+  for (std::size_t count = 1; count <= std::min<std::size_t>(words.size(), 2); ++count) {
+    const auto line = read_command_line(words.first(count));
+    if (!line || line->options.empty()) continue;
+    const auto& [typed, values] = line->options.front();
+    return TypedOption{find_option(typed->name), values.front(), count};
+  }
+  return std::nullopt;
+}
+
 Result<std::vector<argv::CommandLine>> read_parts(Words arguments, bool has_json, std::vector<std::string>& warnings) {
   std::vector<argv::CommandLine> parts;
   for (bool ends = false; !ends;) {
@@ -71,9 +65,9 @@ Result<std::vector<argv::CommandLine>> read_parts(Words arguments, bool has_json
       if (words[end] != ":" || line->has_separator) continue;
       const Words rest = Words(words).subspan(end + 1);
       if (begins_program(rest)) break;
-      if (rest.empty() || !rest.front().starts_with("--") || option_at(rest) == nullptr) continue;
+      if (rest.empty() || !rest.front().starts_with("--") || !option_at(rest)) continue;
       warnings.push_back(concat("':' stayed an argument of ", words.front(),
-                                "; a next program begins with -n N or another of its own options: ': -n 1 ./b'"));
+                                "; a next program begins with -n N or a long option of a program: ': -n 1 ./b'"));
     }
     ends = end == words.size() || line->action != nullptr;
     if (!ends) arguments = arguments.last(words.size() - end - 1);

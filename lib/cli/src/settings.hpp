@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -140,6 +141,14 @@ void choose_program_kind(ParsedOptions& parsed, const Settings& settings, std::v
 /// Reads the options of a launch; with `has_json` also --json.
 [[nodiscard]] Result<argv::CommandLine> read_command_line(std::span<const std::string> arguments,
                                                           bool has_json = false);
+
+struct TypedOption {
+  const Option* option;
+  std::string value;  ///< "true" for a flag
+  std::size_t words;  ///< 2: the value is the next one
+};
+/// The option of a launch with which `words` begin, if any.
+[[nodiscard]] std::optional<TypedOption> option_at(std::span<const std::string> words);
 
 /// Reads the command line of several programs, divided by ':': a part for each, the first perhaps without a program,
 /// which is for all. A ':' begins a program where -n with a number or a long option of a program follows; else it is an

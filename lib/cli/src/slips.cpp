@@ -86,21 +86,18 @@ std::string misplaced_option(const ProgramSpec& program, std::span<const std::st
   };
   for (std::size_t at = 0; at < args.size() && args[at] != "--"; ++at) {
     if (!args[at].starts_with('-')) continue;
-    auto line = read_command_line(args.subspan(at, 1));
-    const bool has_value = !line && at + 1 < args.size();
-    if (has_value) line = read_command_line(args.subspan(at, 2));
-    if (!line || line->options.empty()) continue;
-    const auto& [typed, values] = line->options.front();
-    const Option* const option = find_option(typed->name);
+    const auto typed = option_at(args.subspan(at));
+    if (!typed) continue;
+    const Option* const option = typed->option;
     ParsedOptions scratch;
     // Setting --env-file would read the file.
-    if (!option->is_setting() || option->kind == Kind::files || !option->set(scratch, values.front())) continue;
+    if (!option->is_setting() || option->kind == Kind::files || !option->set(scratch, typed->value)) continue;
     const std::string name = args[at].substr(0, args[at].find('='));
     const bool is_rejected =
         messages.empty() ? option->pet : std::any_of(messages.begin(), messages.end(), [&](const std::string& message) {
           return rejects(message, name);
         });
-    if (is_rejected) return has_value ? concat(args[at], ' ', shell_quote(args[at + 1])) : args[at];
+    if (is_rejected) return typed->words == 2 ? concat(args[at], ' ', shell_quote(args[at + 1])) : args[at];
   }
   return {};
 }

@@ -211,6 +211,12 @@ std::vector<int> numbers_of(const std::vector<const RankStacks*>& ranks) {
   return numbers;
 }
 
+std::vector<RankName> names_of(const std::vector<const RankStacks*>& ranks) {
+  std::vector<RankName> names;
+  for (const RankStacks* rank : ranks) names.push_back({rank->role, rank->rank});
+  return names;
+}
+
 Json role_json(const RankStacks& rank) { return rank.role.empty() ? Json(nullptr) : Json(rank.role); }
 
 /// The main thread of the first rank, with those numbers that all ranks have.
@@ -251,7 +257,7 @@ std::string describe_awaited(const RankStacks& process) {
 
 void add_group(Text& text, const StackGroup& group, std::size_t limit, const std::string& directory) {
   const RankStacks& first = *group.ranks.front();
-  std::string who = concat(first.role, first.role.empty() ? "" : " ", name_ranks(numbers_of(group.ranks)));
+  std::string who = name_workers(names_of(group.ranks));
   if (group.ranks.size() == 1 && first.pid != 0) {
     who +=
         concat(" (pid ", first.pid, first.child != 0 ? concat(", child ", first.child, " ", first.program) : "", ")");
@@ -356,10 +362,8 @@ HeldUp find_culprits(const StackPage& page, std::size_t world) {
   const bool smallest = groups.size() > 1 && first.stance == Stance::waits && groups[1].stance == Stance::waits &&
                         first.ranks.size() < groups[1].ranks.size();
   if (!smallest && (elsewhere == 0 || 2 * elsewhere > world)) return {};
-  std::vector<RankName> names;
-  for (const RankStacks* rank : first.ranks) names.push_back({rank->role, rank->rank});
-  return {std::move(names), plain_line(concat(smallest ? "is elsewhere: " : "held up the others: ",
-                                              summary(*first.ranks.front(), first.stance)))};
+  return {names_of(first.ranks), plain_line(concat(smallest ? "is elsewhere: " : "held up the others: ",
+                                                   summary(*first.ranks.front(), first.stance)))};
 }
 
 std::string short_text(const StackPage& page, const std::string& directory) {

@@ -371,9 +371,10 @@ Result<void> LogLayout::make_attempt() {
     if (::mkdir(dir.c_str(), 0777) == 0) return {};
     return fail_errno(code_for(errno), concat("cannot make ", dir), errno);
   };
-  for (const ProgramSpec& program : options_.programs) {
-    if (!options_.has_several_programs()) continue;
-    if (auto made = make(concat(attempt_dir_, '/', program.role)); !made) return made;
+  if (options_.has_several_programs()) {
+    for (const ProgramSpec& program : options_.programs) {
+      if (auto made = make(concat(attempt_dir_, '/', program.role)); !made) return made;
+    }
   }
   for (std::size_t slot = 0; slot < options_.places.size(); ++slot) {
     if (auto made = make(concat(attempt_dir_, '/', folder_of(slot))); !made) return made;

@@ -46,7 +46,7 @@ const std::string store = std::string(DDRUN_TEST_DDRUN) + " store ";
 
 }  // namespace
 
-TEST_CASE("Each program is a world of its own, with torchrun's variables and a store") {
+TEST_CASE("Each program is a separate world, with torchrun's variables and a store") {
   const std::string print =
       "echo $ROLE_NAME $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE "
       "$ROLE_RANK/$ROLE_WORLD_SIZE";

@@ -91,8 +91,8 @@ TEST_CASE("a lone colon begins a program only before -n with a number or a progr
   // An option of the job does not begin a program.
   const Launch hinted = launched({"./a", ":", "--timeout=5", "./b"});
   CHECK(programs_of(hinted) == Programs{{"./a", ":", "--timeout=5", "./b"}});
-  CHECK(hinted.warnings == Args{"':' stayed an argument of ./a; a next program begins with -n N or another of its own "
-                                "options: ': -n 1 ./b'"});
+  CHECK(hinted.warnings == Args{"':' stayed an argument of ./a; a next program begins with -n N or a long option of a "
+                                "program: ': -n 1 ./b'"});
 }
 
 TEST_CASE("each option is of the job or of a program, wherever it stands") {
