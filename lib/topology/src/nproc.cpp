@@ -45,13 +45,15 @@ int amd_devices(const SystemRoots& roots) {
   return count;
 }
 
+bool has_uuid(std::string_view device) { return device.starts_with("GPU-") || device.starts_with("MIG-"); }
+
 /// The number of `count` devices in a list such as "0,1", "GPU-8932f937,1" or "". As in CUDA, the list ends at the
 /// first invalid entry.
 int visible(const std::string& list, int count) {
   int seen = 0;
   for (const std::string& part : split(list, ',')) {
     const std::string_view entry = trim(part);
-    if (entry.starts_with("GPU-") || entry.starts_with("MIG-")) {
+    if (has_uuid(entry)) {
       ++seen;
       continue;
     }
@@ -146,6 +148,77 @@ void limit_gpus(NprocSpec& nproc, int allocated, const Gpus& visible) {
   using Kind = NprocSpec::Kind;
   const bool wants_gpus = nproc.kind == Kind::gpu || nproc.kind == Kind::automatic;
   if (wants_gpus && visible.count > allocated) nproc = {Kind::count, allocated};
+}
+
+namespace {
+
+constexpr int max_devices = 100'000;
+
+/// The devices that an item of a list names: "3", "0-3" or a name; none if there is no such.
+std::vector<std::string> devices_of(std::string_view item, const std::vector<std::string>& visible) {
+  const std::size_t dash = item.find('-');
+  const auto first = parse_integer(item.substr(0, dash), 0, max_devices);
+  const auto last = dash == std::string_view::npos ? first : parse_integer(item.substr(dash + 1), 0, max_devices);
+  if (first && last && *first <= *last && *last < static_cast<int>(visible.size()))
+    return {visible.begin() + *first, visible.begin() + *last + 1};
+  const bool is_name = !first && std::ranges::find(visible, item) != visible.end();
+  return is_name ? std::vector{std::string(item)} : std::vector<std::string>();
+}
+
+}  // namespace
+
+VisibleDevices visible_devices(const Environment& environment) {
+  const auto hip = environment.find("HIP_VISIBLE_DEVICES");
+  VisibleDevices devices;
+  devices.by_hip = hip && !hip->empty();
+  const auto list = devices.by_hip ? hip : environment.find("CUDA_VISIBLE_DEVICES");
+  if (!list) {
+    const Gpus gpus = find_gpus(GpuVariables::from_environment());
+    devices.by_hip = gpus.kind == "AMD";
+    for (int device = 0; device < gpus.count; ++device) devices.names.push_back(std::to_string(device));
+    return devices;
+  }
+  // As in CUDA, the list ends at the first invalid entry.
+  for (const std::string& device : split(*list, ',')) {
+    if (!has_uuid(trim(device)) && !parse_integer(trim(device), 0, max_devices)) break;
+    devices.names.emplace_back(trim(device));
+  }
+  return devices;
+}
+
+Result<std::vector<std::optional<std::vector<std::string>>>> divide_gpus(const std::vector<GpuRequest>& requests,
+                                                                         const std::vector<std::string>& visible) {
+  std::vector<std::optional<std::vector<std::string>>> shares(requests.size());
+  const std::string present =
+      concat("this machine has ", counted(static_cast<long long>(visible.size()), "visible device"),
+             visible.empty() ? "" : concat(" (", join(visible, ","), ")"));
+  std::vector<std::string> asked, left = visible;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const auto& [text, role] = requests[i];
+    if (text.empty()) continue;
+    asked.push_back(concat("--gpus=", text, role.empty() ? "" : " of ", role));
+    shares[i].emplace();
+    if (parse_integer(text, 0, max_devices)) continue;
+    for (const std::string& item : split(text, ',')) {
+      const auto devices = devices_of(trim(item), visible);
+      if (devices.empty())
+        return fail(Errc::invalid_argument, concat(asked.back(), ": '", item, "' is no device; ", present));
+      for (const std::string& device : devices) {
+        if (std::ranges::find(*shares[i], device) == shares[i]->end()) shares[i]->push_back(device);
+        std::erase(left, device);
+      }
+    }
+  }
+  auto next = left.begin();
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const auto count = parse_integer(requests[i].text, 0, max_devices).value_or(0);
+    if (count > left.end() - next) {
+      return fail(Errc::invalid_argument, concat(join(asked, ", "), ": ", present));
+    }
+    if (count > 0) shares[i]->assign(next, next + count);
+    next += count;
+  }
+  return shares;
 }
 
 }  // namespace ddrun::topology

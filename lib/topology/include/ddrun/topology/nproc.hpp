@@ -2,7 +2,9 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "ddrun/base/environment.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 #include "ddrun/topology/cgroup.hpp"
@@ -40,5 +42,25 @@ struct Gpus {
 
 /// Limits `gpu` and `auto` to the `allocated` GPUs of a scheduler, of the machine's `visible` ones.
 void limit_gpus(NprocSpec& nproc, int allocated, const Gpus& visible);
+
+/// The devices that this machine's workers may use, as CUDA_VISIBLE_DEVICES names them.
+struct VisibleDevices {
+  std::vector<std::string> names;
+  bool by_hip = false;  ///< HIP_VISIBLE_DEVICES, which HIP reads first, names them too
+};
+
+/// The list of the environment; without one the numbers of the machine's devices (find_gpus()).
+[[nodiscard]] VisibleDevices visible_devices(const Environment& environment);
+
+/// A program's --gpus.
+struct GpuRequest {
+  std::string text;  ///< "4": the next four; "0-3,6" or names: these; "0": none; empty: not given
+  std::string role;  ///< for messages; empty: the only program
+};
+
+/// The devices of each request, in order; nothing for one that is not given. Numbers of lists count in `visible`; a
+/// count takes the next ones that no list names. Fails with `invalid_argument` if there are not enough.
+[[nodiscard]] Result<std::vector<std::optional<std::vector<std::string>>>> divide_gpus(
+    const std::vector<GpuRequest>& requests, const std::vector<std::string>& visible);
 
 }  // namespace ddrun::topology
