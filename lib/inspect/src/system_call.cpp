@@ -11,10 +11,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdio>
+#include <set>
 #include <vector>
 
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/inspect/port_user.hpp"
 
 namespace ddrun::inspect {
 
@@ -90,6 +93,18 @@ std::string read_address(std::string_view text) {
   return is_v6 ? concat("[", address, "]:", *port) : concat(address, ":", *port);
 }
 
+constexpr std::size_t max_table = std::size_t{4} << 20U;
+
+struct TcpLine {
+  std::string own, peer, inode;
+};
+/// Empty for a socket of no process, as in TIME_WAIT.
+TcpLine read_tcp_line(const std::string& line) {
+  std::vector<std::string> words = split(line, ' ');
+  std::erase(words, "");
+  return words.size() < 10 || words[9] == "0" ? TcpLine{} : TcpLine{words[1], words[2], words[9]};
+}
+
 bool is_socket(std::string_view link) { return link.starts_with("socket:["); }
 
 /// "/mnt/x", "10.0.0.2:4711", "a pipe", "a Unix socket".
@@ -149,24 +164,55 @@ std::optional<SystemCall> parse_system_call(std::string_view line) {
 }
 
 TcpTable parse_tcp_table(std::string_view text) {
-  constexpr std::size_t own_at = 1;
-  constexpr std::size_t peer_at = 2;
-  constexpr std::size_t inode_at = 9;
   TcpTable table;
   for (const std::string& line : split(text, '\n')) {
-    std::vector<std::string> words = split(line, ' ');
-    std::erase(words, "");
-    if (words.size() <= inode_at || words[inode_at] == "0") continue;
-    const std::string own = read_address(words[own_at]);
-    std::string address = read_address(words[peer_at]);
+    const TcpLine socket = read_tcp_line(line);
+    const std::string own = read_address(socket.own);
+    std::string address = read_address(socket.peer);
     if (address.empty() && !own.empty()) address = "*" + own.substr(own.rfind(':'));
-    if (!address.empty()) table.emplace(words[inode_at], std::move(address));
+    if (!address.empty()) table.emplace(socket.inode, std::move(address));
   }
   return table;
 }
 
+std::set<std::string> sockets_at(int port, bool only_listening) {
+  char needle[8];
+  ::snprintf(needle, sizeof needle, ":%04X ", static_cast<unsigned>(port) & 0xffffU);
+  std::set<std::string> inodes;
+  for (const char* table : {"tcp", "tcp6"}) {
+    // Thousands may be in TIME_WAIT: their lines are not split.
+    const std::size_t peer_size = std::string_view(table) == "tcp" ? 14 : 38;
+    const auto waits = [](std::string_view rest) { return rest.starts_with("06 "); };
+    const std::string all = read_small_file(concat("/proc/self/net/", table), max_table).value_or("");
+    const std::string_view text = all;
+    for (std::size_t at = text.find(needle); at != std::string_view::npos; at = text.find(needle, at + 1)) {
+      const std::string_view rest = text.substr(at + 6);
+      if (waits(rest) || (rest.size() > peer_size && waits(rest.substr(peer_size)))) continue;
+      const std::size_t begin = text.rfind('\n', at) + 1;
+      const TcpLine socket = read_tcp_line(std::string(text.substr(begin, text.find('\n', at) - begin)));
+      const bool is_own = read_address(socket.own).ends_with(concat(":", port));
+      if (is_own && (!only_listening || read_address(socket.peer).empty())) inodes.insert(socket.inode);
+    }
+  }
+  return inodes;
+}
+
+pid_t find_holder(const std::set<std::string>& sockets, std::vector<pid_t> processes) {
+  if (sockets.empty()) return 0;
+  const bool all = processes.empty();
+  for (const std::string& name : all ? names_in("/proc") : std::vector<std::string>()) {
+    if (const auto pid = whole_number<pid_t>(name)) processes.push_back(*pid);
+  }
+  for (const pid_t pid : processes) {
+    for (const std::string& fd : names_in(concat("/proc/", pid, "/fd"))) {
+      const std::string link = read_link(concat("/proc/", pid, "/fd/", fd));
+      if (is_socket(link) && sockets.contains(link.substr(8, link.size() - 9))) return pid;
+    }
+  }
+  return 0;
+}
+
 std::string TcpPeers::find(pid_t pid, std::string_view inode) {
-  constexpr std::size_t max_table = std::size_t{4} << 20U;
   const auto [table, is_new] = tables_.try_emplace(read_link(concat("/proc/", pid, "/ns/net")));
   for (const char* name : {"tcp", "tcp6"}) {
     if (!is_new) break;
