@@ -40,6 +40,7 @@
 #include "job_record.hpp"
 #include "job_signals.hpp"
 #include "participant.hpp"
+#include "readiness.hpp"
 #include "stack_pages.hpp"
 #include "takedown.hpp"
 #include "watchdog.hpp"
@@ -135,6 +136,34 @@ class MemoryTrim : public Participant {
   Milliseconds delay_ = process::settle_time;
 };
 
+/// One machine links the latest logs: that of node rank 0, which is the coordinator's unless ranks were given or the
+/// coordinator has no workers.
+void announce_logs(const Job& job, const logs::Output& output) {
+  const RankAssignment& ranks = job.ranks;
+  const std::string dir = output.run_dir();
+  if (dir.empty()) return;
+  const bool first = ranks.node_rank == 0;
+  const std::string where =
+      ranks.node_count > 1 ? concat(" on node rank ", ranks.node_rank, "; each machine has its own") : "";
+  // Only this line tells where a temporary directory is.
+  say(first || !job.spec.log.dir ? Level::notice : Level::info, concat("logs: ", dir, where));
+  if (!first) return;
+  if (auto linked = output.link_latest(); !linked) {
+    say(linked.error().code == Errc::invalid_argument ? Level::warning : Level::info, linked.error().message);
+  }
+}
+
+/// The error files in it were read for the report.
+void remove_private_directory(logs::Output& output) {
+  if (output.remove_if_unused()) return;
+  output.remove_error_files();
+  if (!output.remove_if_unused())
+    say(Level::notice, concat("workers have put files in ", output.root(), " that ddrun does not remove"));
+}
+
+/// From a service's success, in which main programs may end too: a trainer may have stopped its server.
+constexpr Milliseconds service_margin{10'000};
+
 /// Connects the state machine to the process: turns exits, messages and timers into events, and runs the actions.
 class Agent : private Participant {
  public:
@@ -154,7 +183,7 @@ class Agent : private Participant {
   /// By a rank's own word, or by how it left the MPI world.
   void on_rank_failure(int slot, int code, std::string what);
   void set_paused(bool still) override {
-    for (Alarm* alarm : {&time_limit_, &skew_}) alarm->set_paused(still);
+    for (Alarm* alarm : {&time_limit_, &skew_, &service_margin_}) alarm->set_paused(still);
   }
   void on_told(const rendezvous::RoundBegins& begins);
   void on_told(const rendezvous::StopOrder& stop);
@@ -165,8 +194,7 @@ class Agent : private Participant {
   void on_told(const rendezvous::Exchanged& part) {
     if (mpi_) mpi_->on_told(part);
   }
-  void on_told(const rendezvous::Waiting&) { announce_restart(); }
-  void announce_restart() {
+  void on_told(const rendezvous::Waiting&) {
     if (!machine_.job_is_ending()) record_.announce_restart();
   }
 
@@ -175,6 +203,8 @@ class Agent : private Participant {
   void carry_out(const action::Prepare&);
   void carry_out(const action::CancelPrepare& cancel) { steps_.cancel(cancel.signal); }
   void carry_out(const action::SpawnWorkers& spawn);
+  void carry_out(const action::AwaitReady&) { readiness_.begin(); }
+  void carry_out(const action::StartServiceMargin& ended);
   void carry_out(const action::ReadStacks& read);
   void carry_out(const action::GiveUpStacks&) { stacks_.give_up(); }
   void carry_out(const action::SignalGroup& signal) {
@@ -197,15 +227,13 @@ class Agent : private Participant {
   void carry_out(const action::Abandon& abandon) { job_.rendezvous->abandon(abandon.why); }
   void carry_out(const action::Finish&);
 
-  Result<void> start_workers(int attempt);
-  /// One machine links the latest logs: that of node rank 0, which is the coordinator's unless ranks were given or the
-  /// coordinator has no workers.
-  void announce_logs();
+  /// Before the first worker of an attempt: its log files and environments.
+  Result<void> begin_spawn(int attempt);
+  Result<void> spawn(Part part);
   /// Output from now on is a consequence of the stop, and no evidence of a cause.
   void close_evidence();
   void on_output_closed();
   void on_output_flushed();
-  void remove_private_directory();
   /// Completes the result and writes the reports, once.
   void publish_result();
 
@@ -222,6 +250,7 @@ class Agent : private Participant {
   JobCommands commands_;
   MemoryTrim trim_;
   StackPages stacks_;
+  Readiness readiness_;
   EventLog event_log_;
   std::optional<JobMpi> mpi_;         ///< only for MPI programs
   std::optional<Watchdog> watchdog_;  ///< only with TORCHELASTIC_ENABLE_FILE_TIMER
@@ -230,6 +259,8 @@ class Agent : private Participant {
   JobSignals signals_;
   Alarm time_limit_;
   Alarm skew_;
+  Alarm service_margin_;
+  std::vector<worker_env::WorkerEnvironment> environments_;  ///< of the attempt, by program
   std::deque<Action> actions_;
   bool running_actions_ = false;
   bool announced_logs_ = false;
@@ -249,19 +280,21 @@ Agent::Agent(Job& job)
                                                     : std::make_unique<JobPreload>(job, output_, job_cgroup_)),
       group_(job.io.get_executor(), spec_, job.prepared, job.launcher, preload_ ? &preload_->spawner() : nullptr,
              watcher_, output_),
-      machine_(machine_rules(job), job.prepared.workers()),
+      machine_(machine_rules(job), job.prepared.workers(), job.prepared.services()),
       takedown_(job.io.get_executor(), group_, watcher_, machine_, job_cgroup_, *job.context.shared,
                 [this](const Event& event) { dispatch(event); }),
       commands_(job, output_, watcher_, job_cgroup_),
       trim_(job.io.get_executor(), output_),
       stacks_(job, group_, output_, [this] { trim_.trim_later(); }),
+      readiness_(job, group_, [this](const Event& event) { dispatch(event); }),
       event_log_(spec_.event_log_handler, job.prepared,
                  spec_.rendezvous.standalone ? "c10d" : spec_.rendezvous.backend),
-      participants_{this, &takedown_, &commands_, &trim_, &stacks_, &signals_},
+      participants_{this, &takedown_, &commands_, &trim_, &stacks_, &readiness_, &signals_},
       signals_({job, output_, watcher_, group_, commands_, machine_, participants_},
                [this](const Event& event) { dispatch(event); }),
       time_limit_(job.io.get_executor()),
-      skew_(job.io.get_executor()) {
+      skew_(job.io.get_executor()),
+      service_margin_(job.io.get_executor()) {
   steps_.add(commands_);
   if (preload_) {
     steps_.add(*preload_);
@@ -341,13 +374,14 @@ void Agent::on_child_exit(const process::ChildEnd& end) {
   if (machine_.verdict() == Verdict::launcher_failed) record_.correct_late_exit(ended);
   event::WorkerEnded event{ended.slot, ended.status};
   const GroupState state = machine_.state();
-  if (!ended.success && !machine_.first_failure() && (state == GroupState::starting || state == GroupState::running)) {
+  const bool is_before_stop = state >= GroupState::starting && state <= GroupState::running;
+  if (!ended.success && !machine_.first_failure() && is_before_stop) {
     record_.explain_kill(ended, job_.prepared);
     event.name = ended.rank_name();
     event.local_rank = ended.local_rank;
     event.pid = ended.pid;
     event.why = ended.why;
-    if (state == GroupState::running && group_.alive_count() > 0) {
+    if (state == GroupState::running && group_.alive_count() > 0 && job_.prepared.of(ended.slot).world) {
       event.hang = record_.describe_hang(*worker, group_, output_);
     }
   }
@@ -359,12 +393,13 @@ void Agent::on_rank_failure(int slot, int code, std::string what) {
   WorkerEnd& rank = group_.workers()[static_cast<std::size_t>(slot)].end;
   if (rank.declared) return;
   rank.declared = DeclaredFailure{code, what, std::chrono::system_clock::now()};
+  rank.success = false;
   say(Level::info, concat(rank.name(), " (pid ", rank.pid, ") ", what));
   dispatch(event::RankFailed{slot, rank.rank_name(), rank.local_rank, rank.pid, code, std::move(what)});
 }
 
 void Agent::on_told(const rendezvous::RoundBegins& begins) {
-  announce_restart();
+  on_told(rendezvous::Waiting{});
   job_.ranks = begins.ranks;
   job_.world_ranks = ranks_by_program(job_.prepared, begins.ranks, job_.rendezvous->store_ports());
   record_.begin_round(begins.round, begins.ranks);
@@ -433,19 +468,32 @@ void Agent::carry_out(const action::Prepare&) {
   });
 }
 
-void Agent::carry_out(const action::SpawnWorkers& spawn) {
-  record_.begin_spawn();
-  if (auto started = start_workers(spawn.attempt); !started) {
+void Agent::carry_out(const action::SpawnWorkers& workers) {
+  const bool is_first = workers.part == Part::services || job_.prepared.services().empty();
+  if (is_first) record_.begin_spawn();
+  Result<void> started = is_first ? check_ports(job_.prepared) : Result<void>();
+  if (is_first && started) started = begin_spawn(workers.attempt);
+  if (started) started = spawn(workers.part);
+  if (!started) {
     return dispatch(event::SpawnFailed{started.error().message, exit_code(started.error().code)});
   }
   if (signals_.is_suspended()) group_.signal({SIGSTOP});  // workers started since
-  if (preload_) preload_->on_workers_started();
+  if (preload_ && workers.part == Part::mains) preload_->on_workers_started();
   trim_.trim_later();
-  dispatch(event::Spawned{});
+  dispatch(event::Spawned{workers.part});
   if (variable("DDRUN_WRONG_STEP") == "group") dispatch(event::Start{});
 }
 
-Result<void> Agent::start_workers(int attempt) {
+void Agent::carry_out(const action::StartServiceMargin& ended) {
+  service_margin_.set(Clock::now() + service_margin, [this, slot = ended.slot] {
+    group_.workers()[static_cast<std::size_t>(slot)].end.why =
+        concat("a service has to run as long as the main programs, and they had not ended ",
+               format_duration(service_margin), " later; let the last of them end it");
+    on_rank_failure(slot, 1, "is a service and ended");
+  });
+}
+
+Result<void> Agent::begin_spawn(int attempt) {
   const RankAssignment& ranks = job_.ranks;
   std::vector<int> ranks_by_slot;
   for (const WorkerPlace& place : job_.prepared.places) {
@@ -454,11 +502,12 @@ Result<void> Agent::start_workers(int attempt) {
   event_log_.attempt_started(job_.world_ranks);
   output_.set_hostname(ranks.host);
   if (auto begun = output_.begin_attempt(attempt, ranks_by_slot); !begun) return begun;
-  if (!std::exchange(announced_logs_, true)) announce_logs();
+  if (!std::exchange(announced_logs_, true)) announce_logs(job_, output_);
   worker_env::WorkerFacts facts;
   facts.version = job_.version;
   facts.attempt_dir = output_.attempt_dir();
   facts.job_tag = job_.rendezvous->run_id();
+  facts.addresses = job_.prepared.addresses;
   if (watchdog_) {
     if (auto renewed = watchdog_->renew()) facts.timer_file = watchdog_->path();
     else say(Level::warning, concat(renewed.error().message, "; attempt ", attempt, " has no watchdog timers"));
@@ -473,20 +522,26 @@ Result<void> Agent::start_workers(int attempt) {
   }
   auto environments = make_environments(job_, output_, facts);
   if (!environments) return tl::unexpected(environments.error());
+  environments_ = std::move(*environments);
+  group_.begin_attempt(job_.world_ranks);
   job_cgroup_.renew();
   job_.launcher.set_child_cgroup(job_cgroup_.open_directory());
   say(Level::info, concat("starting ", counted(ranks.local_world_size, "worker"), ", attempt ", attempt, ", store at ",
                           ranks.master_addr, ":", ranks.master_port));
+  return {};
+}
+
+Result<void> Agent::spawn(Part part) {
   const auto should_stop = [this] {
     job_.io.poll();
     takedown_.note_kills();
     return machine_.state() != GroupState::starting;
   };
-  auto spawned = group_.spawn_all(job_.world_ranks, *environments, should_stop,
-                                  [this] { return takedown_.were_workers_killed(); });
+  auto spawned = group_.spawn(part, environments_, should_stop, [this] { return takedown_.were_workers_killed(); });
   std::vector<std::pair<RankName, pid_t>> started;
   for (const Worker& worker : group_.workers()) {
-    if (worker.end.pid == 0) continue;
+    const bool is_service = job_.prepared.of(worker.end.slot).command.is_service;
+    if (worker.end.pid == 0 || is_service != (part == Part::services)) continue;
     event_log_.worker_started(worker.end);
     started.emplace_back(worker.end.rank_name(), worker.end.pid);
   }
@@ -494,32 +549,20 @@ Result<void> Agent::start_workers(int attempt) {
   return spawned;
 }
 
-void Agent::announce_logs() {
-  const RankAssignment& ranks = job_.ranks;
-  const std::string dir = output_.run_dir();
-  if (dir.empty()) return;
-  const bool first = ranks.node_rank == 0;
-  const std::string where =
-      ranks.node_count > 1 ? concat(" on node rank ", ranks.node_rank, "; each machine has its own") : "";
-  // Only this line tells where a temporary directory is.
-  say(first || !job_.spec.log.dir ? Level::notice : Level::info, concat("logs: ", dir, where));
-  if (!first) return;
-  if (auto linked = output_.link_latest(); !linked) {
-    say(linked.error().code == Errc::invalid_argument ? Level::warning : Level::info, linked.error().message);
-  }
-}
-
 void Agent::carry_out(const action::ReadStacks& read) {
   close_evidence();
-  stacks_.async_show(read.why, read.limit, [this, finds_cause = read.finds_cause](const inspect::StackPage* page) {
-    if (page != nullptr && finds_cause) {
-      record_.find_culprits(*page, job_.prepared, machine_.first_failure().value_or(0), group_, output_);
-    }
-    dispatch(event::StacksRead{});
-  });
+  stacks_.async_show(
+      read.why, read.limit, read.slots, [this, finds_cause = read.finds_cause](const inspect::StackPage* page) {
+        if (page != nullptr && finds_cause) {
+          record_.find_culprits(*page, job_.prepared, machine_.first_failure().value_or(0), group_, output_);
+        }
+        dispatch(event::StacksRead{});
+      });
 }
 
 void Agent::close_evidence() {
+  service_margin_.cancel();
+  readiness_.cancel();
   if (record_.has_stop_begun()) return;
   output_.drain_all();
   record_.begin_stop();
@@ -587,14 +630,6 @@ void Agent::publish_result() {
   }
 }
 
-/// The error files in it were read for the report.
-void Agent::remove_private_directory() {
-  if (output_.remove_if_unused()) return;
-  output_.remove_error_files();
-  if (!output_.remove_if_unused())
-    say(Level::notice, concat("workers have put files in ", output_.root(), " that ddrun does not remove"));
-}
-
 JobResult Agent::run() {
   if (spec_.report_bindings) {
     for (const auto& line : job_.prepared.bindings()) say(Level::notice, line);
@@ -612,7 +647,7 @@ JobResult Agent::run() {
   for (Participant* one : participants_) one->close();
   publish_result();
   job_.events_file.finish();
-  remove_private_directory();
+  remove_private_directory(output_);
   return std::move(*published_);
 }
 

@@ -118,7 +118,9 @@ Result<void> describe_program(std::string& text, const LaunchSpec& spec, const P
         several ? concat("local rank ", local_rank) : RankName{prepared.role_of(static_cast<int>(slot)), rank}.text();
     text +=
         concat("\n", name, ":\n  ",
-               command_line(program, worker_env::worker_argv(program.command, rank, local_rank, program.python)), "\n");
+               command_line(program, worker_env::worker_argv(program.command, rank, local_rank, program.python,
+                                                             program.command.port == 0 ? 0 : program.command.port + i)),
+               "\n");
     for (const auto& entry : differ.own[static_cast<std::size_t>(i)]) text += concat("  ", quote_entry(entry), "\n");
     if (slot < bindings.size()) text += concat("  ", bindings[slot], "\n");
   }
@@ -135,6 +137,7 @@ Result<std::string> describe_job(const LaunchSpec& spec, const char* const* envi
   worker_env::WorkerFacts facts;
   facts.version = version;
   facts.job_tag = plan->ranks.run_id;
+  facts.addresses = prepared->addresses;
 
   const bool several = spec.has_several_programs();
   std::string text = concat("would start ", counted(prepared->workers(), "worker"), " on ", prepared->hostname);

@@ -57,7 +57,7 @@ rendezvous::RendezvousOptions rendezvous_options(const LaunchSpec& spec, const P
   options.version = version;
   options.with_store.clear();
   for (const PreparedProgram& program : prepared.programs) {
-    if (program.first_local_rank > 0) continue;  // the program of a world's rank 0 decides
+    if (!program.world || program.first_local_rank > 0) continue;  // the program of a world's rank 0 decides
     options.with_store.push_back(worker_env::uses_agent_store(spec, program.command, prepared.parent));
   }
   return options;
@@ -73,7 +73,8 @@ Result<Job*> Job::create(const LaunchSpec& spec, process::AgentContext& context,
   record.result().host = prepared->hostname;
   for (const PreparedProgram& program : prepared->programs) {
     const ProgramSpec& command = program.command;
-    record.result().programs.push_back({command.role, command.name, program.workers, program.world});
+    record.result().programs.push_back(
+        {command.role, command.name, program.workers, program.world, command.is_service});
   }
 
   auto launcher = process::Launcher::create();

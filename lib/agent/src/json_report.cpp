@@ -134,8 +134,12 @@ std::string json_report(const JobResult& result) {
   json["host"] = result.host;
   json["program"] = result.program;
   json["programs"] = Json::array();
-  for (const auto& [role, program, workers, world] : result.programs) {
-    json["programs"].push_back({{"role", role}, {"program", program}, {"workers", workers}, {"world", world}});
+  for (const ProgramResult& one : result.programs) {
+    json["programs"].push_back({{"role", one.role},
+                                {"program", one.name},
+                                {"service", one.is_service},
+                                {"workers", one.workers},
+                                {"world", one.world ? Json(*one.world) : Json(nullptr)}});
   }
   json["log_dir"] = text_or_null(result.log_dir);
   json["world_size"] = result.world_size;

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <tuple>
 
@@ -22,6 +23,7 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/topology/nproc.hpp"
+#include "ddrun/worker_env/addresses.hpp"
 #include "ddrun/worker_env/program_path.hpp"
 
 namespace ddrun::agent {
@@ -265,9 +267,89 @@ Result<void> serve_mpi(const PreparedProgram& program, MpiServing serving, Prepa
                                                " would have programs of MPICH and of Open MPI, which "
                                                "cannot meet; give each --world=NAME and all but one --mpi=none"));
   }
-  if (serving.is_on()) all.mpi_world = program.world;
+  if (serving.is_on()) all.mpi_world = *program.world;
   served.pmi = served.pmi || serving.pmi;
   if (served.libpmix.empty()) served.libpmix = std::move(serving.libpmix);
+  return {};
+}
+
+/// --gpus, as variables. A share for each worker of a service, and with --virtual-local-rank.
+Result<void> set_devices(const topology::VisibleDevices& visible, const std::vector<std::string>& devices,
+                         ProgramSpec& command) {
+  const std::string list = join(devices, ",");
+  for (const auto& [name, value] : command.env) {
+    if (name != "CUDA_VISIBLE_DEVICES" && name != "HIP_VISIBLE_DEVICES") continue;
+    return fail(Errc::invalid_argument, concat("--gpus and --env ", name, " both choose devices; leave one out"));
+  }
+  command.env.emplace_back("CUDA_VISIBLE_DEVICES", list);
+  // HIP takes an empty list for none given.
+  if (visible.by_hip) command.env.emplace_back("HIP_VISIBLE_DEVICES", list.empty() ? "-1" : list);
+  const auto count = static_cast<int>(devices.size());
+  if (command.nproc.kind == NprocSpec::Kind::automatic)
+    command.nproc.kind = count > 0 ? NprocSpec::Kind::gpu : NprocSpec::Kind::cpu;
+  const auto workers = command.nproc.kind == NprocSpec::Kind::gpu
+                           ? topology::resolve_nproc(command.nproc, {}, {count, "", "--gpus=" + command.gpus})
+                           : topology::resolve_nproc(command.nproc);
+  if (!workers) return tl::unexpected(workers.error());
+  command.nproc = {NprocSpec::Kind::count, *workers};
+  const bool is_shared = command.virtual_local_rank || (command.is_service && count > 0);
+  command.virtual_local_rank = is_shared;
+  command.gpus_per_worker = is_shared ? count / *workers : 0;
+  if (!is_shared || (count > 0 && count % *workers == 0)) return {};
+  return fail(Errc::invalid_argument,
+              concat("--gpus=", command.gpus, ": ", counted(count, "device"), " cannot be divided among ",
+                     counted(*workers, "worker"), ", which get a share each; give a multiple"));
+}
+
+Result<void> choose_gpus(Preparation& prepared) {
+  std::vector<topology::GpuRequest> requests;
+  const bool is_only = prepared.programs.size() == 1;
+  for (const PreparedProgram& one : prepared.programs)
+    requests.push_back({one.command.gpus, is_only ? "" : one.command.role});
+  if (std::ranges::all_of(requests, [](const auto& one) { return one.text.empty(); })) return {};
+  const topology::VisibleDevices visible = topology::visible_devices(prepared.parent);
+  auto shares = topology::divide_gpus(requests, visible.names);
+  if (!shares) return tl::unexpected(shares.error());
+  std::vector<std::string> sharing, unlimited;  // roles
+  for (std::size_t i = 0; i < shares->size(); ++i) {
+    ProgramSpec& command = prepared.programs[i].command;
+    const auto& devices = (*shares)[i];
+    if (devices && !devices->empty()) sharing.push_back(command.role);
+    if (!devices && !command.is_service) unlimited.push_back(command.role);
+    if (!devices) continue;
+    if (auto set = set_devices(visible, *devices, command); !set) return set;
+  }
+  if (unlimited.empty() || sharing.empty()) return {};
+  say(Level::warning, concat(join(unlimited, ", "), unlimited.size() == 1 ? " sees all " : " see all ",
+                             counted(static_cast<long long>(visible.names.size()), "device"), ", also those of ",
+                             join(sharing, ", "), "; give --gpus=N too, or --gpus=0"));
+  return {};
+}
+
+/// Where the workers of the programs listen (--port), for the others.
+Result<void> exchange_addresses(Preparation& prepared) {
+  std::map<int, std::string> taken;
+  std::vector<worker_env::ProgramAddresses> all;
+  for (const PreparedProgram& program : prepared.programs) {
+    auto& [role, hosts, endpoints] = all.emplace_back();
+    role = program.command.role;
+    for (int i = 0; i < program.workers; ++i) {
+      hosts.emplace_back("127.0.0.1");
+      if (program.command.port == 0) continue;
+      const int port = program.command.port + i;
+      const auto [other, is_free] = taken.emplace(port, role);
+      endpoints.push_back(concat(hosts.back(), ":", port));
+      if (is_free && port <= 65535) continue;
+      return fail(Errc::invalid_argument,
+                  concat("--port=", program.command.port, ": each of ", counted(program.workers, "worker"),
+                         " has a port, and ", port, " is ", is_free ? "no port" : "that of " + other->second));
+    }
+  }
+  if (prepared.programs.size() == 1) return {};
+  prepared.addresses = worker_env::address_variables(all);
+  for (PreparedProgram& program : prepared.programs) {
+    if (auto done = worker_env::expand_addresses(program.command, all); !done) return done;
+  }
   return {};
 }
 
@@ -284,6 +366,16 @@ Result<void> place_workers(const LaunchSpec& spec, Preparation& prepared) {
   std::vector<std::string> names;  // of worlds
   std::vector<int> sizes;
   for (PreparedProgram& program : prepared.programs) {
+    program.first_slot = prepared.workers();
+    const int index = static_cast<int>(&program - prepared.programs.data());
+    if (!program.command.has_world()) {
+      if (program.command.mpi != Mpi::automatic && program.command.mpi != Mpi::none) {
+        return fail(Errc::invalid_argument,
+                    concat(program.command.role, " has --mpi and no world; give it --world=NAME"));
+      }
+      for (int i = 0; i < program.workers; ++i) prepared.places.push_back({index, i, i});
+      continue;
+    }
     auto serving = choose_mpi(spec, prepared.parent, program, several);
     if (!serving) return tl::unexpected(serving.error());
     const bool in_mpi = program.command.world.empty() && serving->is_on();
@@ -294,14 +386,12 @@ Result<void> place_workers(const LaunchSpec& spec, Preparation& prepared) {
       names.push_back(name);
       sizes.push_back(0);
     }
-    int& size = sizes[static_cast<std::size_t>(program.world)];
-    program.first_slot = prepared.workers();
+    int& size = sizes[static_cast<std::size_t>(*program.world)];
     program.first_local_rank = size;
-    const int index = static_cast<int>(&program - prepared.programs.data());
     for (int i = 0; i < program.workers; ++i) prepared.places.push_back({index, size++, i});
     if (auto served = serve_mpi(program, std::move(*serving), prepared); !served) return served;
   }
-  prepared.worlds = static_cast<int>(names.size());
+  prepared.worlds = std::max(1, static_cast<int>(names.size()));
   for (const PreparedProgram& program : prepared.programs) {
     if (program.world != prepared.mpi_world || program.command.mpi != Mpi::none) continue;
     return fail(Errc::invalid_argument, concat(program.command.role, " has --mpi=none, and its world ",
@@ -337,6 +427,7 @@ Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environme
   prepared.parent = Environment(environment);
   prepared.full_host = full_host_name();
   prepared.hostname = short_host_name(prepared.full_host);
+  prepared.first_main = first_main(spec.programs);
   for (const ProgramSpec& program : spec.programs) {
     if (auto added = prepare_program(spec, program, prepared); !added) return tl::unexpected(added.error());
   }
@@ -349,7 +440,9 @@ Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environme
   if (spec.report_file) {
     if (auto writable = check_report_file(*spec.report_file); !writable) return tl::unexpected(writable.error());
   }
+  if (auto chosen = choose_gpus(prepared); !chosen) return tl::unexpected(chosen.error());
   if (auto placed = place_workers(spec, prepared); !placed) return tl::unexpected(placed.error());
+  if (auto done = exchange_addresses(prepared); !done) return tl::unexpected(done.error());
   note_small_shm(spec, prepared.workers());
 
   if (auto bound = bind_workers(spec, prepared); !bound) return tl::unexpected(bound.error());
@@ -369,6 +462,14 @@ int Preparation::slot_of(int world, int local_rank) const {
   return -1;
 }
 
+std::set<int> Preparation::services() const {
+  std::set<int> slots;
+  for (int slot = 0; slot < workers(); ++slot) {
+    if (of(slot).command.is_service) slots.insert(slot);
+  }
+  return slots;
+}
+
 std::vector<std::string> Preparation::bindings() const {
   std::vector<std::string> names;
   for (std::size_t slot = 0; slot < places.size(); ++slot) {
@@ -386,15 +487,17 @@ std::vector<RankAssignment> ranks_by_program(const Preparation& prepared, const 
                                              const std::vector<int>& ports) {
   if (prepared.programs.size() == 1) return {node};
   std::vector<int> sizes(static_cast<std::size_t>(prepared.worlds));
-  for (const PreparedProgram& program : prepared.programs)
-    sizes[static_cast<std::size_t>(program.world)] += program.workers;
+  for (const PreparedProgram& program : prepared.programs) {
+    if (program.world) sizes[static_cast<std::size_t>(*program.world)] += program.workers;
+  }
   std::vector<RankAssignment> all;
   for (const PreparedProgram& program : prepared.programs) {
-    const auto world = static_cast<std::size_t>(program.world);
     RankAssignment& ranks = all.emplace_back(node);
-    ranks.world_size = ranks.local_world_size = sizes[world];
-    ranks.role_world_size = program.workers;
+    ranks.world_size = ranks.local_world_size = ranks.role_world_size = program.workers;
     ranks.role_first_local_rank = program.first_local_rank;
+    if (!program.world) continue;
+    const auto world = static_cast<std::size_t>(*program.world);
+    ranks.world_size = ranks.local_world_size = sizes[world];
     ranks.master_port = ports[world];
   }
   return all;

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstddef>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,15 +29,15 @@ struct MpiServing {
 
 /// One of the job's programs.
 struct PreparedProgram {
-  ProgramSpec command;        ///< as given, with the kind of the file found
-  int workers = 1;            ///< of this machine
-  int first_slot = 0;         ///< of these
-  int world = 0;              ///< number of its world; the programs of one share ranks and store
-  int first_local_rank = 0;   ///< in its world
-  std::string directory;      ///< of the workers, absolute
-  std::string program;        ///< the executable: the program or a Python
-  std::string python;         ///< empty for an executable
-  std::string python_reason;  ///< the rule by which it was chosen
+  ProgramSpec command;         ///< as given, with the kind of the file found
+  int workers = 1;             ///< of this machine
+  int first_slot = 0;          ///< of these
+  std::optional<int> world{};  ///< number of its world, if it has one; the programs of one share ranks and store
+  int first_local_rank = 0;    ///< in its world
+  std::string directory;       ///< of the workers, absolute
+  std::string program;         ///< the executable: the program or a Python
+  std::string python;          ///< empty for an executable
+  std::string python_reason;   ///< the rule by which it was chosen
 };
 
 /// What is resolved and checked before a process is started.
@@ -50,12 +53,18 @@ struct Preparation {
   topology::CpuLayout cpus;       ///< only with --bind or --report-bindings
   topology::BindingPlan binding;  ///< .cpus, by slot, is empty without --bind
 
-  [[nodiscard]] const PreparedProgram& first() const { return programs.front(); }
+  std::size_t first_main = 0;  ///< its index
+  /// DDRUN_HOSTS_<NAME> and the like; none in a job of one program.
+  std::vector<std::pair<std::string, std::string>> addresses;
+
+  [[nodiscard]] const PreparedProgram& first() const { return programs[first_main]; }
   [[nodiscard]] const PreparedProgram& program_of(const WorkerPlace& place) const {
     return programs[static_cast<std::size_t>(place.program)];
   }
   [[nodiscard]] const PreparedProgram& of(int slot) const { return program_of(places[static_cast<std::size_t>(slot)]); }
   [[nodiscard]] int workers() const { return static_cast<int>(places.size()); }
+  /// Slots of the workers of services.
+  [[nodiscard]] std::set<int> services() const;
   /// Part of the worker's name; empty in a job of one program.
   [[nodiscard]] std::string role_of(int slot) const { return programs.size() > 1 ? of(slot).command.role : ""; }
   /// The slot of a worker in a world.

@@ -31,15 +31,16 @@ StackPages::StackPages(Job& job, WorkerGroup& group, logs::Output& output, std::
       socket_timer_(job.io.get_executor()),
       limit_(job.io.get_executor()) {}
 
-StackPages::Targets StackPages::targets() const {
+StackPages::Targets StackPages::targets(const std::set<int>& slots) const {
   Targets targets;
   for (const Worker& worker : group_.workers()) {
+    if (!slots.empty() && !slots.contains(worker.end.slot)) continue;
     if (worker.end.pid != 0) targets.push_back({worker.end.rank_name(), worker.child ? worker.end.pid : 0});
   }
   return targets;
 }
 
-void StackPages::async_show(const std::string& why, Milliseconds limit,
+void StackPages::async_show(const std::string& why, Milliseconds limit, const std::set<int>& slots,
                             std::function<void(const inspect::StackPage*)> done) {
   done_ = std::move(done);
   if (limit != Milliseconds::max()) {
@@ -52,7 +53,7 @@ void StackPages::async_show(const std::string& why, Milliseconds limit,
   const bool has_logs = !output_.run_dir().empty();
   const std::string prefix = has_logs ? output_.attempt_dir() + "/stacks-"
                                       : concat(variable("TMPDIR").value_or("/tmp"), "/ddrun-stacks-", tag_, "-");
-  inspect::StackReader::Request request{why, targets(), prefix, Format::text, job_.prepared.first().directory};
+  inspect::StackReader::Request request{why, targets(slots), prefix, Format::text, job_.prepared.first().directory};
   reader_.async_read(std::move(request), [this, number = ++number_](const auto& answer) {
     say(Level::notice, concat(answer.text, "  all threads: ", answer.file.empty() ? answer.file_error : answer.file));
     if (!answer.file.empty()) job_.record.result().stack_files.push_back(answer.file);

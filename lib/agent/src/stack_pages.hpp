@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,9 @@ class StackPages : public Participant {
 
   /// Reads, writes all threads to a file, shows the page on the console with the file's path, and calls `done`, unless
   /// give_up() came first; after `limit` without a page, which is shown when it is complete, if the job still runs.
-  /// One at a time.
-  void async_show(const std::string& why, Milliseconds limit, std::function<void(const inspect::StackPage*)> done);
+  /// One at a time. Of the workers in `slots`; none: all.
+  void async_show(const std::string& why, Milliseconds limit, const std::set<int>& slots,
+                  std::function<void(const inspect::StackPage*)> done);
   void give_up();
 
   /// Opens the job's socket a little later: a shorter job does not pay for a new file, some 4 % of its time on ext4.
@@ -35,8 +37,8 @@ class StackPages : public Participant {
 
  private:
   using Targets = std::vector<inspect::StackReader::Target>;
-  /// All workers that were started.
-  [[nodiscard]] Targets targets() const;
+  /// The workers in `slots` that were started; none: all.
+  [[nodiscard]] Targets targets(const std::set<int>& slots = {}) const;
   void answer(const JobRequest& request, const JobSocket::Reply& reply);
 
   Job& job_;

@@ -86,7 +86,7 @@ Result<UniqueFd> WorkerGroup::open_stdin(const Worker& worker, logs::ChildStream
 
 bool WorkerGroup::reads_stdin(const Worker& worker) const {
   const WorkerPlace& place = prepared_.places[static_cast<std::size_t>(worker.end.slot)];
-  return place.program == 0 && worker.end.rank == spec_.stdin_.rank;
+  return place.program == static_cast<int>(prepared_.first_main) && worker.end.rank == spec_.stdin_.rank;
 }
 
 Result<void> WorkerGroup::begin(int slot_index, Worker& worker, const worker_env::WorkerEnvironment& environment) {
@@ -103,7 +103,9 @@ Result<void> WorkerGroup::begin(int slot_index, Worker& worker, const worker_env
     slot.environment = {};
   }
   if (slot.argv.empty() || worker_env::argv_depends_on_rank(program.command)) {
-    slot.args = worker_env::worker_argv(program.command, worker.end.rank, worker.end.local_rank, program.python);
+    const int number = prepared_.places[static_cast<std::size_t>(worker.end.slot)].number;
+    slot.args = worker_env::worker_argv(program.command, worker.end.rank, worker.end.local_rank, program.python,
+                                        program.command.port == 0 ? 0 : program.command.port + number);
     slot.argv.clear();
     for (auto& arg : slot.args) slot.argv.push_back(arg.data());
     slot.argv.push_back(nullptr);
@@ -190,13 +192,7 @@ void WorkerGroup::abandon_all() {
   }
 }
 
-Result<void> WorkerGroup::spawn_all(const std::vector<RankAssignment>& ranks,
-                                    const std::vector<worker_env::WorkerEnvironment>& environments,
-                                    const std::function<bool()>& should_stop, const std::function<bool()>& is_overdue) {
-  if (!null_) {
-    null_ = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-    if (!null_) return fail_errno(Errc::unavailable, "cannot open /dev/null", errno);
-  }
+void WorkerGroup::begin_attempt(const std::vector<RankAssignment>& ranks) {
   const std::size_t count = prepared_.places.size();
   clear_workers();
   workers_.resize(count);
@@ -209,21 +205,35 @@ Result<void> WorkerGroup::spawn_all(const std::vector<RankAssignment>& ranks,
     end.local_rank = place.local_rank;
     end.rank = ranks[static_cast<std::size_t>(place.program)].rank_of(place.local_rank);
   }
+}
+
+Result<void> WorkerGroup::spawn(Part part, const std::vector<worker_env::WorkerEnvironment>& environments,
+                                const std::function<bool()>& should_stop, const std::function<bool()>& is_overdue) {
+  if (!null_) {
+    null_ = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (!null_) return fail_errno(Errc::unavailable, "cannot open /dev/null", errno);
+  }
+  std::vector<std::size_t> slots;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    const bool is_service = prepared_.of(static_cast<int>(i)).command.is_service;
+    if (is_service == (part == Part::services)) slots.push_back(i);
+  }
   for (SpawnSlot& slot : slots_) slot = {};
   start_failure_ = {};
   Result<void> failure;
   bool stopped = false;
   const auto stop = [&] { return stopped = stopped || should_stop(); };
-  for (std::size_t i = 0; i < count && failure && !stopped; ++i) {
+  for (std::size_t i = 0; i < slots.size() && failure && !stopped; ++i) {
+    Worker& worker = workers_[slots[i]];
     const int slot = static_cast<int>(i % process::Spawner::slots);
-    process::Spawner* const spawner = prepared_.of(static_cast<int>(i)).command.preload.empty() ? &launcher_ : preload_;
+    process::Spawner* const spawner = prepared_.of(worker.end.slot).command.preload.empty() ? &launcher_ : preload_;
     const bool batch_is_full = i > 0 && (spawner != spawner_ || i % max_spawn_batch == 0);
     failure = batch_is_full ? await_all(stop) : await(slot, stop);
     if (batch_is_full && failure) stop();
     const bool may_begin = failure && !(stopped = stopped || is_overdue());
     if (may_begin) spawner_ = spawner;
-    const auto index = static_cast<std::size_t>(prepared_.places[i].program);
-    if (may_begin) failure = begin(slot, workers_[i], environments[index]);
+    const auto index = static_cast<std::size_t>(prepared_.places[slots[i]].program);
+    if (may_begin) failure = begin(slot, worker, environments[index]);
     stopped = stopped || is_overdue();  // it is killed as those that are not confirmed
   }
   if (stopped) should_stop();
@@ -231,10 +241,10 @@ Result<void> WorkerGroup::spawn_all(const std::vector<RankAssignment>& ranks,
   abandon_all();
   if (!failure) {
     if (alive_count_ > 0)
-      failure.error().message += concat(" (", alive_count_, " of ", count, " workers had been started)");
+      failure.error().message += concat(" (", alive_count_, " of ", workers_.size(), " workers had been started)");
     return failure;
   }
-  stdin_feed_.start();
+  if (part == Part::mains) stdin_feed_.start();
   return {};
 }
 

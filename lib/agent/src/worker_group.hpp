@@ -23,6 +23,7 @@
 #include "ddrun/process/spawner.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"
+#include "group_machine.hpp"
 #include "preparation.hpp"
 #include "stdin_feed.hpp"
 
@@ -55,14 +56,16 @@ class WorkerGroup {
   /// `unavailable`.
   Result<void> check_descriptors();
 
-  /// Starts the workers in order of slots, with ranks and environments by program. `should_stop`, which lets events
+  /// Forgets the workers of the attempt before. `ranks`: by program.
+  void begin_attempt(const std::vector<RankAssignment>& ranks);
+
+  /// Starts the workers of `part` in order of slots, with environments by program. `should_stop`, which lets events
   /// run, is called between batches and while a program is not executed in time (`process::first_exec_wait`); when it
   /// returns true, starts in progress are killed and the rest is not started. `is_overdue`, asked before and after each
   /// start, ends it in the same way and has to make `should_stop` true. Ends of workers are reported later, by the
   /// watcher.
-  Result<void> spawn_all(const std::vector<RankAssignment>& ranks,
-                         const std::vector<worker_env::WorkerEnvironment>& environments,
-                         const std::function<bool()>& should_stop, const std::function<bool()>& is_overdue);
+  Result<void> spawn(Part part, const std::vector<worker_env::WorkerEnvironment>& environments,
+                     const std::function<bool()>& should_stop, const std::function<bool()>& is_overdue);
 
   /// Forgets the workers of the attempt before.
   void clear_workers();

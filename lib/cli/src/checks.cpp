@@ -55,7 +55,7 @@ Result<void> check_ranks(const ParsedOptions& parsed, const Settings& settings, 
   if (!streams.tee.by_local_rank.empty()) warn("tee", streams.tee.by_local_rank.rbegin()->first);
   if (streams.local_ranks_filter) warn("local-ranks-filter", *streams.local_ranks_filter->rbegin());
   const StdinSpec& input = parsed.spec.stdin_;
-  if (input.kind == StdinSpec::Kind::rank && input.rank >= count) {
+  if (input.kind == StdinSpec::Kind::rank && input.rank >= count && !parsed.program.is_service) {
     return fail(Errc::invalid_argument,
                 concat("--stdin=", input.rank, ": there is no such rank, the highest is ", count - 1));
   }
@@ -82,6 +82,20 @@ Result<void> check_remote(const ParsedOptions& parsed, const Settings& settings,
         "one takes over; for that start ddrun with it on each machine");
   }
   return {};
+}
+
+Result<void> check_service(const ParsedOptions& parsed, const Settings& settings, Warnings& warnings) {
+  const ProgramSpec& program = parsed.program;
+  if (program.ready.empty()) {
+    if (is_typed(settings, "ready-timeout")) warnings.emplace_back("--ready-timeout has no effect without --ready");
+    return {};
+  }
+  if (!program.is_service || program.port == 0) {
+    return bad(concat("--ready=", program.ready, " is of a --service with a --port; add both"));
+  }
+  if (!program.has_world()) return {};
+  return bad(concat("--ready and --world=", program.world,
+                    ": the service would wait for its world, whose other programs wait for it; leave one of them out"));
 }
 
 void check_output(const ParsedOptions& parsed, const Settings& settings, Warnings& warnings) {
@@ -324,6 +338,7 @@ Result<void> check_combinations(ParsedOptions& parsed, Settings& settings, Warni
   if (auto done = check_restart(parsed, settings, warnings); !done) return done;
   if (auto done = check_ranks(parsed, settings, warnings); !done) return done;
   if (auto done = check_remote(parsed, settings, warnings); !done) return done;
+  if (auto done = check_service(parsed, settings, warnings); !done) return done;
   check_output(parsed, settings, warnings);
   if (auto done = check_rendezvous(parsed, settings, warnings); !done) return done;
   translate_numa_binding(parsed, settings, warnings);

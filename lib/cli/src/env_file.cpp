@@ -64,7 +64,7 @@ Result<std::pair<std::string, std::string>> read_line(std::string_view line) {
 
 }  // namespace
 
-Result<Variables> read_env_file(const std::string& path, std::vector<std::string>& warnings) {
+Result<Variables> read_env_file(const std::string& path, bool has_world, std::vector<std::string>& warnings) {
   const auto text = read_text_file(path, "file");
   if (!text) return tl::unexpected(text.error());
   Variables variables;
@@ -77,7 +77,7 @@ Result<Variables> read_env_file(const std::string& path, std::vector<std::string
     auto variable =
         line.find('\0') == std::string_view::npos ? read_line(line) : bad("it is not text; save the file as UTF-8");
     if (!variable) return bad(concat(path, ":", number, ": ", variable.error().message));
-    if (const auto given = worker_env::check_variable(variable->first); !given) {
+    if (const auto given = worker_env::check_variable(variable->first, has_world); !given) {
       return bad(concat(path, ":", number, ": ", given.error().message));
     }
     if (asks_for_expansion(variable->second) && !trim(line.substr(line.find('=') + 1)).starts_with('\'')) {

@@ -50,6 +50,8 @@ constexpr ForeignOption foreign_option_table[] = {
     {"include exclude", deepspeed, "in ddrun: --hosts=HOST:WORKERS,... and --env CUDA_VISIBLE_DEVICES=0,1"},
     {"force-multi", deepspeed, "not needed: what is in --hosts is used, were it one host"},
     {"devices", "fabric", "in ddrun: -n N"},
+    {"multi-prog app configfile", "srun and mpirun",
+     "in ddrun: --world=all : -n 1 ./a : -n 3 ./b, a part for each line of the file"},
 
     // Network and remote start
     {"launcher", "deepspeed and mpiexec", "in ddrun: --ssh=COMMAND, if hosts are not reached by ssh"},
@@ -126,7 +128,7 @@ constexpr ForeignOption foreign_option_table[] = {
     {"elastic-training min-elastic-nodes max-elastic-nodes", deepspeed, "in ddrun: --nnodes=MIN:MAX"},
 
     // Slurm's own
-    {"gpus gpus-per-node gpus-per-task gres G mem mem-per-cpu mem-per-gpu exclusive partition p account A qos "
+    {"gpus-per-node gpus-per-task gres G mem mem-per-cpu mem-per-gpu exclusive partition p account A qos "
      "job-name J constraint C reservation overlap exact jobid",
      slurm, by_scheduler},
     {"container-image container-mounts container-name container-workdir", slurm,

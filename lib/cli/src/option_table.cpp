@@ -102,6 +102,14 @@ Result<Mpi> parse_mpi(std::string_view value) {
   return bad(concat("'", value, "' is not served: give pmi (PMI-1: MPICH, Intel MPI), pmix (Open MPI), auto or none"));
 }
 
+/// How a service is found ready.
+Result<std::string> parse_ready(std::string_view value) {
+  const bool has_path = value.starts_with("http:/") && !value.starts_with("http://");
+  const bool is_plain = std::ranges::all_of(value, [](unsigned char c) { return c > ' ' && c < 0x7f; });
+  if (value.empty() || value == "tcp" || (has_path && is_plain)) return std::string(value);
+  return bad(concat("'", value, "' is neither tcp nor http:/PATH, such as http:/health"));
+}
+
 /// etcd's leases last whole seconds; below two there is no time for a renewal.
 Result<Milliseconds> parse_lease_ttl(std::string_view value) {
   auto time = parse_time(value);
@@ -136,7 +144,7 @@ Result<void> add_variable(ParsedOptions& parsed, std::string_view value) {
 /// Read here, where the command is typed: the hosts of --hosts get the variables, not the file.
 Result<void> add_env_file(ParsedOptions& parsed, std::string_view value) {
   if (value.empty()) return {};
-  auto read = read_env_file(std::string(value), parsed.file_warnings);
+  auto read = read_env_file(std::string(value), parsed.program.has_world(), parsed.file_warnings);
   if (!read) return tl::unexpected<Error>(std::move(read.error()));
   parsed.env_files.emplace_back(value);
   std::move(read->begin(), read->end(), std::back_inserter(parsed.file_variables));
@@ -217,11 +225,30 @@ constexpr Option workers_table[] = {
      SETTING(program.nproc, parse_nproc(v)), "auto cpu gpu"},
     {"role", "", "NAME", Kind::text, pet, "Name of the workers' role, for ROLE_NAME and log prefixes",
      SET(program.role, text(v)), [](const ParsedOptions& d) { return Shown{d.program.role}; }},
+    {"service", "", "", Kind::flag, own,
+     "With several programs: this one serves the others. It starts first, no torchrun variable is set, and it is "
+     "stopped when the others have ended",
+     SETTING(program.is_service, parse_bool(v))},
     {"world", "", "NAME", Kind::text, own,
      "With several programs: make the workers of all that have this NAME one world, with the ranks of the first "
-     "program "
-     "first",
+     "program first; none: no ranks and no store",
      SETTING(program.world, text(v))},
+    {"gpus", "", "N", Kind::choice_or_int, own,
+     "The program's GPUs: the next N of this machine's, or a list such as 0-3; 0: none. A service's workers get a "
+     "share "
+     "each",
+     SETTING(program.gpus, text(trim_typed(v)))},
+    {"port", "", "N", Kind::integer, own,
+     "The port that the program listens on, its next worker on the next one: ${port} in its words, DDRUN_LISTEN_PORT. "
+     "It must be free",
+     [](ParsedOptions& d, std::string_view v) { return assign(d.program.port, parse_int(v, 1, 65535)); },
+     [](const ParsedOptions& d) { return d.program.port == 0 ? Shown{} : shown(d.program.port); }},
+    {"ready", "", "HOW", Kind::text, own,
+     "The other programs start when this --service is ready: tcp, its port is listened on, or http:/PATH, a GET of it "
+     "answers 2xx",
+     SETTING(program.ready, parse_ready(v))},
+    {"ready-timeout", "", "TIME", Kind::duration, own, "End the job when the --service is not ready after TIME",
+     SETTING(program.ready_timeout, parse_positive_time(v))},
     {"stdin", "", "RANK", Kind::choice_or_int, own,
      "Which worker reads ddrun's standard input: one rank, all or none; the others read end of file",
      SETTING(spec.stdin_, parse_stdin(v)), "all none"},
@@ -538,7 +565,8 @@ argv::Option as_argument(const Option& option) {
 
 bool is_of_program(const Option& option) {
   constexpr std::string_view names =
-      "nproc-per-node role world env env-file chdir preload mpi bind numa-binding virtual-local-rank module no-python "
+      "nproc-per-node role service world gpus port ready ready-timeout env env-file chdir preload mpi bind "
+      "numa-binding virtual-local-rank module no-python "
       "run-path redirects tee local-ranks-filter";
   return has_word(names, option.name);
 }
@@ -551,7 +579,7 @@ std::vector<std::string> variables_of(const Option& option) {
   };
   std::vector<std::string> names;
   // One for all programs would have no meaning.
-  if (option.name == "world") return names;
+  if (has_word("service world gpus port ready ready-timeout", option.name)) return names;
   if (option.is_setting() || option.name == "config") names.push_back(with_prefix("DDRUN_"));
   if (option.pet) names.push_back(with_prefix("PET_"));
   if (!option.other_variable.empty()) names.emplace_back(option.other_variable);

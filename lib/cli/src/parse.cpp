@@ -155,6 +155,12 @@ class LaunchReader {
       const std::string& where = file.tables.empty() ? file.program_where : file.tables[i].where;
       if (auto set = set_program(programs_[i], part, in_file, where); !set) return set;
     }
+    const auto is_service = [](const ParsedProgram& program) { return program.options.program.is_service; };
+    if (std::ranges::all_of(programs_, is_service)) {
+      return bad(
+          "every program is a --service: nothing would end the job; leave --service out for one (the router of "
+          "a pure serving job, say)");
+    }
     return count > 1 ? name_programs(programs_) : Result<void>();
   }
 

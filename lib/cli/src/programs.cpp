@@ -91,7 +91,7 @@ Result<void> name_programs(std::vector<ParsedProgram>& programs) {
   const auto is_name_char = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '_'; };
   // In capitals: names of variables are made from it.
   const auto in_capitals = [](std::string name) {
-    for (char& c : name) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+    for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
     return name;
   };
   const auto is_named = [](const ParsedProgram& program) {

@@ -45,8 +45,9 @@ struct ConfigFile {
 [[nodiscard]] Result<std::string> read_text_file(const std::string& path, std::string_view what);
 
 /// Reads the file of --env-file: lines NAME=VALUE, in their order. Fails with one line, "FILE:LINE: …", without the
-/// text of that line. Blocks on file I/O.
-[[nodiscard]] Result<Variables> read_env_file(const std::string& path, std::vector<std::string>& warnings);
+/// text of that line. Blocks on file I/O. `has_world`: for a program with one.
+[[nodiscard]] Result<Variables> read_env_file(const std::string& path, bool has_world,
+                                              std::vector<std::string>& warnings);
 
 /// The source of a value; later ones take precedence.
 enum class Source {

@@ -86,7 +86,8 @@ class WorkerStreams {
   /// A pseudo-terminal, or if `pty` is false or set to false, a pipe.
   [[nodiscard]] Result<Pipe> make_ends(ScreenSize screen, bool& pty, const termios* input);
   [[nodiscard]] bool is_input(const WorkerIdentity& worker) const {
-    return worker.rank == options_.input_rank && place_of(worker).program == 0;
+    return worker.rank == options_.input_rank &&
+           place_of(worker).program == static_cast<int>(first_main(options_.programs));
   }
   /// Through a pseudo-terminal. A single worker does if ddrun shows its stdout: its echo has to be known.
   [[nodiscard]] bool reads_terminal(const WorkerIdentity& worker, const StreamPlan& out) const {

@@ -40,7 +40,7 @@ struct OwnVariable {
   std::string_view name;
   std::string_view instead;  ///< the option to use instead of --env
 };
-constexpr std::array<OwnVariable, 23> own_variables{{
+constexpr std::array<OwnVariable, 24> own_variables{{
     {"RANK", ""},
     {"LOCAL_RANK", ""},
     {"WORLD_SIZE", "--nproc-per-node"},
@@ -64,6 +64,7 @@ constexpr std::array<OwnVariable, 23> own_variables{{
     {"DDRUN_SEED", "--seed"},
     {"DDRUN_ATTEMPT_DIR", "--log-dir"},
     {"DDRUN_JOB_TAG", ""},
+    {"DDRUN_LISTEN_PORT", "--port"},
 }};
 
 /// Variables of ddrun's options for the job's machines and rendezvous. Not inherited: a ddrun started by a worker would
@@ -93,6 +94,30 @@ bool misleads_mpi(std::string_view name) {
 constexpr std::string_view cuda_devices = "CUDA_VISIBLE_DEVICES";
 constexpr std::string_view hip_devices = "HIP_VISIBLE_DEVICES";
 
+/// Of a worker's place, in arguments; the last one also in --env.
+constexpr std::string_view rank_placeholder = "${rank}";
+constexpr std::string_view local_rank_placeholder = "${local_rank}";
+constexpr std::string_view port_placeholder = "${port}";
+
+struct Place {
+  std::string_view placeholder;
+  int number;
+};
+
+std::string substitute(std::string_view text, const std::vector<Place>& places) {
+  std::string result;
+  while (true) {
+    const std::size_t at = text.find("${");
+    if (at == std::string_view::npos) return result.append(text);
+    result.append(text.substr(0, at));
+    text.remove_prefix(at);
+    const auto found =
+        std::ranges::find_if(places, [&](const Place& place) { return text.starts_with(place.placeholder); });
+    result += found == places.end() ? "${" : std::to_string(found->number);
+    text.remove_prefix(found == places.end() ? 2 : found->placeholder.size());
+  }
+}
+
 const OwnVariable* own_variable(std::string_view name) {
   const auto* found = std::ranges::find(own_variables, name, &OwnVariable::name);
   return found == own_variables.end() ? nullptr : found;
@@ -107,7 +132,7 @@ Result<void> check_env_options(const ProgramSpec& program, const WorkerFacts& fa
         (facts.pmix && std::ranges::find(pmix_variables, name) != pmix_variables.end())) {
       return fail(Errc::invalid_argument, concat("--env ", name, ": ddrun sets ", name, " itself with --mpi"));
     }
-    if (const auto given = check_variable(name); !given) {
+    if (const auto given = check_variable(name, program.has_world()); !given) {
       return fail(Errc::invalid_argument, concat("--env ", name, ": ", given.error().message));
     }
   }
@@ -147,28 +172,33 @@ std::vector<std::pair<std::string, std::string>> common_variables(const LaunchSp
                                                                   const RankAssignment& ranks,
                                                                   const Environment& parent, const WorkerFacts& facts) {
   std::vector<std::pair<std::string, std::string>> common = {
-      {"WORLD_SIZE", std::to_string(ranks.world_size)},
-      {"LOCAL_WORLD_SIZE", std::to_string(ranks.local_world_size)},
-      {"GROUP_RANK", std::to_string(ranks.node_rank)},
-      {"GROUP_WORLD_SIZE", std::to_string(ranks.node_count)},
-      {"ROLE_NAME", program.role},
-      {"ROLE_WORLD_SIZE", std::to_string(ranks.role_world_size)},
-      {"MASTER_ADDR", ranks.master_addr},
-      {"MASTER_PORT", std::to_string(ranks.master_port)},
-      {"TORCHELASTIC_RESTART_COUNT", std::to_string(ranks.restart_count)},
-      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(ranks.max_restarts)},
-      {"TORCHELASTIC_RUN_ID", ranks.run_id},
-      {"TORCHELASTIC_USE_AGENT_STORE", uses_agent_store(spec, program, parent) ? "True" : "False"},
-      {"TORCHELASTIC_SIGNALS_TO_HANDLE", signals_to_handle(spec.stop.ending_signals)},
       {"DDRUN_VERSION", facts.version},
       {"DDRUN_ROUND", std::to_string(ranks.round)},
   };
   const auto unset = [&](std::string_view name) { return !value_without_ddrun(program, parent, name).has_value(); };
-  if (unset("TORCH_NCCL_ASYNC_ERROR_HANDLING")) common.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  if (program.has_world()) {
+    common.insert(common.begin(),
+                  {{"WORLD_SIZE", std::to_string(ranks.world_size)},
+                   {"LOCAL_WORLD_SIZE", std::to_string(ranks.local_world_size)},
+                   {"GROUP_RANK", std::to_string(ranks.node_rank)},
+                   {"GROUP_WORLD_SIZE", std::to_string(ranks.node_count)},
+                   {"ROLE_NAME", program.role},
+                   {"ROLE_WORLD_SIZE", std::to_string(ranks.role_world_size)},
+                   {"MASTER_ADDR", ranks.master_addr},
+                   {"MASTER_PORT", std::to_string(ranks.master_port)},
+                   {"TORCHELASTIC_RESTART_COUNT", std::to_string(ranks.restart_count)},
+                   {"TORCHELASTIC_MAX_RESTARTS", std::to_string(ranks.max_restarts)},
+                   {"TORCHELASTIC_RUN_ID", ranks.run_id},
+                   {"TORCHELASTIC_USE_AGENT_STORE", uses_agent_store(spec, program, parent) ? "True" : "False"},
+                   {"TORCHELASTIC_SIGNALS_TO_HANDLE", signals_to_handle(spec.stop.ending_signals)}});
+    if (unset("TORCH_NCCL_ASYNC_ERROR_HANDLING")) common.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+    if (unset("OMP_NUM_THREADS") && ranks.local_world_size > 1) common.emplace_back("OMP_NUM_THREADS", "1");
+    if (!facts.timer_file.empty()) common.emplace_back("TORCHELASTIC_TIMER_FILE", facts.timer_file);
+  }
   if (runs_python(program) && unset("PYTHONFAULTHANDLER")) common.emplace_back("PYTHONFAULTHANDLER", "1");
-  if (unset("OMP_NUM_THREADS") && ranks.local_world_size > 1) common.emplace_back("OMP_NUM_THREADS", "1");
   // Python would buffer up to 8 KiB for a pipe, and lose it when the worker is killed.
   if (unset("PYTHONUNBUFFERED")) common.emplace_back("PYTHONUNBUFFERED", "1");
+  common.insert(common.end(), facts.addresses.begin(), facts.addresses.end());
   for (const auto& [name, value] : facts.network) {
     if (unset(name)) common.emplace_back(name, value);
   }
@@ -192,16 +222,48 @@ std::vector<std::pair<std::string, std::string>> common_variables(const LaunchSp
       common.emplace_back("OMPI_MCA_mpi_oversubscribe", "1");
   }
   if (!facts.attempt_dir.empty()) common.emplace_back("DDRUN_ATTEMPT_DIR", facts.attempt_dir);
-  if (!facts.timer_file.empty()) common.emplace_back("TORCHELASTIC_TIMER_FILE", facts.timer_file);
   if (!facts.job_tag.empty()) common.emplace_back("DDRUN_JOB_TAG", facts.job_tag);
   return common;
+}
+
+/// By local rank, with --virtual-local-rank: one of a list, or with --gpus a share of it for each of this program's.
+Result<std::vector<std::string>> share_devices(const ProgramSpec& program, const RankAssignment& ranks,
+                                               std::string_view name, std::string_view list) {
+  std::vector<std::string> devices;
+  for (const std::string& device : split(list, ',')) devices.emplace_back(trim(device));
+  if (program.gpus_per_worker > 0) {
+    std::vector<std::string> shares(static_cast<std::size_t>(ranks.role_first_local_rank));
+    const auto share = static_cast<std::ptrdiff_t>(program.gpus_per_worker);
+    for (auto it = devices.begin(); it != devices.end(); it += share) shares.push_back(join({it, it + share}, ","));
+    return shares;
+  }
+  const auto count = static_cast<int>(devices.size());
+  if (count >= ranks.local_world_size) return devices;
+  return fail(Errc::invalid_argument,
+              concat(name, "=", list, " names ", counted(count, "device"), ", too few for ", ranks.local_world_size,
+                     " workers with --virtual-local-rank, where each gets one; give a longer list or a smaller "
+                     "--nproc-per-node"));
+}
+
+/// Variables that are set otherwise, or of another job (if a worker of another ddrun started this one).
+std::vector<std::string_view> not_inherited(const ProgramSpec& program) {
+  std::vector<std::string_view> names = {"RANK",       "LOCAL_RANK",        "ROLE_RANK",    "TORCHELASTIC_ERROR_FILE",
+                                         "DDRUN_SEED", "DDRUN_ATTEMPT_DIR", "DDRUN_JOB_TAG"};
+  names.insert(names.end(), agent_variables.begin(), agent_variables.end());
+  names.insert(names.end(), job_location_variables.begin(), job_location_variables.end());
+  if (program.port != 0) names.emplace_back("DDRUN_LISTEN_PORT");
+  if (program.virtual_local_rank) names.emplace_back(cuda_devices);
+  for (const auto& entry : program.env) names.emplace_back(entry.first);
+  if (program.has_world()) return names;
+  for (const OwnVariable& one : own_variables) names.push_back(one.name);
+  return names;
 }
 
 /// Entries that differ between workers.
 std::size_t count_own(const LaunchSpec& spec, const ProgramSpec& program, const WorkerFacts& facts, bool hip) {
   const unsigned devices = (program.virtual_local_rank ? 1U : 0U) + (hip ? 1U : 0U);
   const std::size_t pmix = facts.pmix ? 3U + facts.pmix->variables.front().size() : 0U;
-  return 4U + devices + (spec.seed ? 1U : 0U) + (facts.pmi ? 3U : 0U) + pmix;
+  return (program.has_world() ? 4U : 0U) + devices + (spec.seed ? 1U : 0U) + (facts.pmi ? 3U : 0U) + pmix;
 }
 
 void assign(std::string& entry, std::string_view name, long long number) {
@@ -219,12 +281,15 @@ std::uint64_t worker_seed(std::uint64_t n, int rank) {
   return z ^ (z >> 31U);
 }
 
-Result<void> check_variable(const std::string& name) {
+Result<void> check_variable(const std::string& name, bool has_world) {
+  if (!has_world && !name.starts_with("DDRUN_")) return {};
   if (name == "DDRUN_SECRET") {
     return fail(Errc::invalid_argument,
                 "workers do not get it; use --secret-file, or set the variable for ddrun itself");
   }
   const OwnVariable* own = own_variable(name);
+  const bool is_address = name.starts_with("DDRUN_HOSTS_") || name.starts_with("DDRUN_ENDPOINTS_");
+  if (is_address) return fail(Errc::invalid_argument, concat("ddrun sets ", name, " itself"));
   if (own == nullptr) return {};
   return fail(Errc::invalid_argument,
               concat("ddrun sets ", name, " itself", own->instead.empty() ? "" : concat("; use ", own->instead)));
@@ -244,9 +309,12 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
   if (auto ok = check_env_options(program, facts); !ok) return tl::unexpected(ok.error());
   WorkerEnvironment result;
   result.ranks_ = ranks;
+  result.has_world_ = program.has_world();
   result.virtual_local_rank_ = program.virtual_local_rank;
   result.seed_ = spec.seed;
   result.seed_offset_ = facts.seed_offset;
+  result.first_port_ = program.port;
+  if (program.port != 0) result.with_port_ = {concat("DDRUN_LISTEN_PORT=", port_placeholder)};
   result.error_file_ = facts.error_file;
   result.pmi_id_ = facts.pmi ? facts.pmi->id : nullptr;
   if (facts.pmix) result.pmix_variables_ = facts.pmix->variables;
@@ -256,35 +324,24 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
     result.hip_ = hip && !hip->empty();
     const std::string_view source = result.hip_ ? hip_devices : cuda_devices;
     if (const auto visible = value_without_ddrun(program, parent, source)) {
-      for (const std::string& device : split(*visible, ',')) result.visible_devices_.emplace_back(trim(device));
-      const auto count = static_cast<int>(result.visible_devices_.size());
-      if (count < ranks.local_world_size) {
-        return fail(
-            Errc::invalid_argument,
-            concat(source, "=", *visible, " names ", counted(count, "device"), ", too few for ", ranks.local_world_size,
-                   " workers with --virtual-local-rank, where each gets one; give a longer list or a smaller "
-                   "--nproc-per-node"));
-      }
+      auto shares = share_devices(program, ranks, source, *visible);
+      if (!shares) return tl::unexpected(shares.error());
+      result.devices_ = std::move(*shares);
     }
   }
 
   const auto common = common_variables(spec, program, ranks, parent, facts);
-  // Variables that are not inherited: set below, or of another job (if a worker of another ddrun started this one).
-  std::vector<std::string_view> replaced = {
-      "RANK", "LOCAL_RANK", "ROLE_RANK", "TORCHELASTIC_ERROR_FILE", "DDRUN_SEED", "DDRUN_ATTEMPT_DIR", "DDRUN_JOB_TAG"};
-  replaced.insert(replaced.end(), agent_variables.begin(), agent_variables.end());
-  replaced.insert(replaced.end(), job_location_variables.begin(), job_location_variables.end());
-  if (program.virtual_local_rank) replaced.emplace_back(cuda_devices);
+  std::vector<std::string_view> replaced = not_inherited(program);
   if (result.hip_) replaced.emplace_back(hip_devices);
   for (const auto& entry : common) replaced.emplace_back(entry.first);
-  for (const auto& entry : program.env) replaced.emplace_back(entry.first);
   std::sort(replaced.begin(), replaced.end());
 
   for (const char* entry : parent.entries()) {
     const std::string_view name = entry_name(entry);
     if (!name.empty() && std::binary_search(replaced.begin(), replaced.end(), name)) continue;
-    if ((!spec.keep_scheduler_env && is_scheduler_rank(name)) || ((facts.pmi || facts.pmix) && misleads_mpi(name)))
-      continue;
+    if (!result.has_world_ && name.starts_with("TORCHELASTIC_")) continue;
+    const bool keeps_ranks = spec.keep_scheduler_env && result.has_world_;
+    if ((!keeps_ranks && is_scheduler_rank(name)) || ((facts.pmi || facts.pmix) && misleads_mpi(name))) continue;
     // execve() takes char* but does not modify the strings.
     result.pointers_.push_back(const_cast<char*>(entry));
   }
@@ -300,11 +357,13 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
     const bool chosen =
         (program.virtual_local_rank && it->first == cuda_devices) || (result.hip_ && it->first == hip_devices);
     if (again || chosen) continue;  // the last one counts
-    add(it->first, it->second);
+    const bool has_port = program.port != 0 && it->second.find(port_placeholder) != std::string::npos;
+    if (has_port) result.with_port_.push_back(concat(it->first, "=", it->second));
+    else add(it->first, it->second);
   }
   for (const auto& [name, value] : common) add(name, value);
   result.first_own_ = result.pointers_.size();
-  result.own_count_ = count_own(spec, program, facts, result.hip_);
+  result.own_count_ = count_own(spec, program, facts, result.hip_) + result.with_port_.size();
   result.pointers_.resize(result.first_own_ + result.own_count_ + 1, nullptr);
   return result;
 }
@@ -318,15 +377,19 @@ char* const* WorkerEnvironment::block(int local_rank, Block& block) const {
   }
   auto& own = block.own;
   const int rank = ranks_.rank_of(local_rank);
-  assign(own[0], "RANK=", rank);
-  assign(own[1], "LOCAL_RANK=", virtual_local_rank_ ? 0 : local_rank);
-  assign(own[2], "ROLE_RANK=", ranks_.role_rank_of(local_rank));
-  own[3].assign("TORCHELASTIC_ERROR_FILE=");
-  if (error_file_) own[3].append(error_file_(local_rank));
-  std::size_t next = 4;
+  const int number = local_rank - ranks_.role_first_local_rank;  // among the program's workers
+  std::size_t next = 0;
+  if (has_world_) {
+    assign(own[next++], "RANK=", rank);
+    assign(own[next++], "LOCAL_RANK=", virtual_local_rank_ ? 0 : local_rank);
+    assign(own[next++], "ROLE_RANK=", ranks_.role_rank_of(local_rank));
+    own[next].assign("TORCHELASTIC_ERROR_FILE=");
+    if (error_file_) own[next].append(error_file_(local_rank));
+    ++next;
+  }
   if (virtual_local_rank_) {
     const std::string device =
-        visible_devices_.empty() ? std::to_string(local_rank) : visible_devices_[static_cast<std::size_t>(local_rank)];
+        devices_.empty() ? std::to_string(local_rank) : devices_[static_cast<std::size_t>(local_rank)];
     own[next++] = concat(cuda_devices, "=", device);
     if (hip_) own[next++] = concat(hip_devices, "=", device);
   }
@@ -342,6 +405,8 @@ char* const* WorkerEnvironment::block(int local_rank, Block& block) const {
       assign(own[next++], name, local_rank);
     for (const std::string& variable : pmix_variables_[static_cast<std::size_t>(local_rank)]) own[next++] = variable;
   }
+  for (const std::string& entry : with_port_)
+    own[next++] = substitute(entry, {{port_placeholder, first_port_ + number}});
   for (std::size_t i = 0; i < own.size(); ++i) block.pointers[first_own_ + i] = own[i].data();
   return block.pointers.data();
 }
@@ -418,32 +483,12 @@ except Exception as error:
 wait_for_all()
 )";
 
-constexpr std::string_view rank_placeholder = "${rank}";
-constexpr std::string_view local_rank_placeholder = "${local_rank}";
-
-std::string substitute(std::string_view text, int rank, int local_rank) {
-  std::string result;
-  while (true) {
-    const std::size_t at = text.find("${");
-    if (at == std::string_view::npos) return result.append(text);
-    result.append(text.substr(0, at));
-    text.remove_prefix(at);
-    if (text.starts_with(rank_placeholder)) {
-      result += std::to_string(rank);
-      text.remove_prefix(rank_placeholder.size());
-    } else if (text.starts_with(local_rank_placeholder)) {
-      result += std::to_string(local_rank);
-      text.remove_prefix(local_rank_placeholder.size());
-    } else {
-      result += "${";
-      text.remove_prefix(2);
-    }
-  }
-}
-
 }  // namespace
 
-std::vector<std::string> worker_argv(const ProgramSpec& program, int rank, int local_rank, const std::string& python) {
+std::vector<std::string> worker_argv(const ProgramSpec& program, int rank, int local_rank, const std::string& python,
+                                     int port) {
+  std::vector<Place> places{{rank_placeholder, rank}, {local_rank_placeholder, local_rank}};
+  if (port != 0) places.push_back({port_placeholder, port});
   std::vector<std::string> argv;
   argv.reserve(program.args.size() + 5);
   if (program.kind != ProgramKind::executable) {
@@ -453,13 +498,14 @@ std::vector<std::string> worker_argv(const ProgramSpec& program, int rank, int l
   if (program.kind == ProgramKind::python_module) argv.emplace_back("-m");
   if (program.kind == ProgramKind::python_function) argv.insert(argv.end(), {"-c", std::string(run_path)});
   argv.push_back(program.name);
-  for (const std::string& arg : program.args) argv.push_back(substitute(arg, rank, local_rank));
+  for (const std::string& arg : program.args) argv.push_back(substitute(arg, places));
   return argv;
 }
 
 bool argv_depends_on_rank(const ProgramSpec& program) {
-  return std::any_of(program.args.begin(), program.args.end(), [](const std::string& arg) {
-    return arg.find(rank_placeholder) != std::string::npos || arg.find(local_rank_placeholder) != std::string::npos;
+  return std::any_of(program.args.begin(), program.args.end(), [&](const std::string& arg) {
+    return arg.find(rank_placeholder) != std::string::npos || arg.find(local_rank_placeholder) != std::string::npos ||
+           (program.port != 0 && arg.find(port_placeholder) != std::string::npos);
   });
 }
 

@@ -137,7 +137,7 @@ class Environment(unittest.TestCase):
         return dict(line.split("=", 1) for line in result.out.splitlines() if "=" in line)
 
     def test_every_variable_is_there(self):
-        seen = self.workers_see("--seed=1", "--virtual-local-rank", "--interface=lo", TORCHELASTIC_ENABLE_FILE_TIMER=1,
+        seen = self.workers_see("--seed=1", "--port=8419", "--virtual-local-rank", "--interface=lo", TORCHELASTIC_ENABLE_FILE_TIMER=1,
                                 HIP_VISIBLE_DEVICES="0")
         lists = self.section("As torchrun sets it") + self.section("ddrun's own")
         named = {name for entry in re.findall(r"^\* (`[^:]*):", lists, re.MULTILINE) for name in re.findall(r"`([A-Z_]+)`", entry)}

@@ -16,7 +16,10 @@ namespace {
 
 /// A terminal whose settings are compared.
 struct OnSavedTerminal : OnTerminal {
-  OnSavedTerminal() { REQUIRE(::tcgetattr(tty.get(), &before) == 0); }
+  OnSavedTerminal() {
+    ::memset(&before, 0, sizeof before);  // padding, too
+    REQUIRE(::tcgetattr(tty.get(), &before) == 0);
+  }
 
   [[nodiscard]] termios settings() const {
     termios now;
@@ -35,7 +38,7 @@ struct OnSavedTerminal : OnTerminal {
     return wait_for(part) && wait_until([&] { return passes_keys(); });
   }
 
-  termios before{};
+  termios before;
 };
 
 Words shell(Words options, const std::string& script) {
@@ -167,6 +170,21 @@ TEST_CASE("/dev/tty can be read by the rank that reads the terminal, and by no o
   REQUIRE(on.wait_ready("[0] refused"));
   on.type("hello\n");
   CHECK(on.wait_for("[1] got <hello>"));
+  CHECK(run.wait().code() == 0);
+  CHECK(run.all_gone());
+  CHECK(on.is_unchanged());
+}
+
+TEST_CASE("A main program reads the terminal, and no service before it") {
+  OnSavedTerminal on;
+  const std::string read = "if read line; then echo \"got <$line>\"; else echo refused; fi; ";
+  Words words = shell({"--service", "--role=server"}, read + "sleep 60");
+  words.insert(words.end(), {":", "-n", "2", "--role=main", "/bin/sh", "-c", read});
+  Run run(words, on.options);
+  REQUIRE(on.wait_ready("[server:0] refused"));
+  REQUIRE(on.wait_for("[main:1] refused"));
+  on.type("hello\n");
+  CHECK(on.wait_for("[main:0] got <hello>"));
   CHECK(run.wait().code() == 0);
   CHECK(run.all_gone());
   CHECK(on.is_unchanged());

@@ -125,6 +125,8 @@ def one_machine(jobs):
     jobs.start("missing", "no-such-program").wait()
     jobs.start("before", "--before=false", "true").wait()
     jobs.start("programs", "-n2", "false", ":", "-n1", "true").wait()
+    port = str(free_port())
+    jobs.start("service", "--service", f"--port={port}", "--ready=tcp", "-m", "http.server", port, ":", "-n1", "true").wait()
     stopped = jobs.start("stopped", "sleep", "60")
     jobs.wait_for("stopped", "started")
     stopped.process.send_signal(signal.SIGTERM)
@@ -224,7 +226,7 @@ class Schemas(unittest.TestCase):
         self.assertEqual({event["event"] for event in self.written["events"]}, described)
         code = "".join((ROOT / file).read_text(encoding="utf-8")
                        for file in ("lib/rendezvous/src/deciders/event_text.cpp", "lib/agent/src/job_preload.cpp",
-                                    "lib/agent/src/events_file.cpp"))
+                                    "lib/agent/src/readiness.cpp", "lib/agent/src/events_file.cpp"))
         self.assertEqual(set(re.findall(r'(?:"event", |node_event\()"(\w+)"', code)), described)
 
     def test_each_value_is_seen_and_no_other_is_in_the_code(self):

@@ -203,6 +203,9 @@ TEST_CASE("Input goes to a rank of the first program, and seeds are all differen
     if (const auto at = line.find("seed "); at != std::string::npos) seeds.insert(line.substr(at));
   }
   CHECK(seeds.size() == 4);
+  const auto served = finish(programs({"--service", "--role=s"}, {{"sleep", "60"}, shell("a", 2, read)}), options);
+  DDRUN_SHOW(served);
+  CHECK(has(served.out, "[a:0] typed\n"));
   const auto wrong = finish(programs({"--stdin=2"}, {shell("a", 2, read), shell("b", 4, read)}));
   CHECK(wrong.code() == 2);
   CHECK(has(wrong.err, "--stdin=2: there is no such rank"));

@@ -490,3 +490,91 @@ TEST_CASE("what precedes the workers is cancelled, and ends before the attempt d
     CHECK(walk.machine.message() == "--before failed on a");
   }
 }
+
+namespace {
+
+/// A main and two services, which are spawned and ready.
+Walk with_services(const RestartPolicy& restart = {}) {
+  Walk walk(restart, grace(Milliseconds{30'000}), 3, {0, 2});
+  CHECK(walk.on(event::Start{}) == "spawn services 0");
+  CHECK(walk.on(event::Spawned{Part::services}) == "await ready");
+  CHECK(walk.machine.state() == GroupState::serving);
+  CHECK(walk.on(event::ServicesReady{}) == "spawn 0");
+  CHECK(walk.on(event::Spawned{}).empty());
+  CHECK(walk.machine.state() == GroupState::running);
+  return walk;
+}
+
+}  // namespace
+
+TEST_CASE("the job succeeds when its mains have, however services end then") {
+  for (const ExitStatus& status :
+       {ExitStatus(Exited{0}), ExitStatus(Exited{3}), ExitStatus(Signaled{SIGKILL, false})}) {
+    Walk walk = with_services();
+    CHECK(walk.ended(1, Exited{0}) == stop_with_term);
+    CHECK(walk.ended(0, status).empty());
+    // The end of a service that ignores SIGTERM is not looked at.
+    CHECK(walk.on(event::GraceExpired{}) == "kill, check");
+    walk.ended(2, Signaled{SIGKILL, false});
+    end(walk);
+    CHECK(walk.verdict() == Verdict::success);
+  }
+}
+
+TEST_CASE("Ctrl-C kills the services that are still stopping after a success, and not before") {
+  Walk succeeded = with_services();
+  succeeded.ended(1, Exited{0});
+  CHECK(succeeded.signal(SIGINT) == "kill, check");
+  Walk failed = with_services();
+  failed.ended(1, Exited{3});
+  CHECK(failed.signal(SIGINT) == "signal 2");
+  CHECK(failed.signal(SIGINT) == "kill, check");
+}
+
+TEST_CASE("a service that fails ends the job, and one that succeeds starts the margin once") {
+  Walk walk = with_services(restarts(1));
+  CHECK(walk.ended(0, Exited{0}) == "margin 0");
+  CHECK(walk.ended(2, Exited{0}).empty());
+  CHECK(walk.on(event::RankFailed{0, {"server", 0}, 0, 7, 1, "is a service and exited with code 0"}) == stop_with_term);
+  CHECK(walk.machine.first_failure() == 0);
+  walk.ended(1, Signaled{SIGTERM, false});
+  walk.on(event::GroupGone{});
+  CHECK(walk.on(event::OutputClosed{}) == "spawn services 1");
+  // A new attempt has a new margin.
+  walk.on(event::Spawned{Part::services});
+  CHECK(walk.ended(2, Exited{0}) == "margin 2");
+  walk.on(event::ServicesReady{});
+  walk.on(event::Spawned{});
+  CHECK(walk.ended(0, Exited{3}) == stop_with_term);
+  CHECK(walk.machine.first_failure() == 0);
+}
+
+TEST_CASE("services end the job in each state before the mains run") {
+  for (const bool is_ready : {false, true}) {
+    Walk walk({}, grace(Milliseconds{30'000}), 2, {0});
+    walk.on(event::Start{});
+    CHECK(walk.ended(0, Exited{0}) == "margin 0");  // before it was confirmed as spawned
+    walk.on(event::Spawned{Part::services});
+    if (is_ready) walk.on(event::ServicesReady{});
+    CHECK(walk.on(event::RankFailed{0, {"server", 0}, 0, 7, 1, "is a service and exited with code 0"}) ==
+          stop_with_term);
+    walk.on(event::Spawned{});
+    end(walk);
+    CHECK(walk.verdict() == Verdict::worker_failed);
+  }
+}
+
+TEST_CASE("the exit skew counts mains only") {
+  GroupMachine::Rules rules;
+  rules.exit_skew = Milliseconds{500};
+  Walk walk(rules, 4, {3});
+  walk.on(event::Start{});
+  walk.on(test::round_begins(0, true));
+  walk.on(event::Spawned{Part::services});
+  walk.on(event::ServicesReady{});
+  walk.on(event::Spawned{});
+  CHECK(walk.ended(3, Exited{0}) == "margin 3");
+  CHECK(walk.ended(0, Exited{0}) == "skew 500");
+  walk.on(event::SkewExpired{});
+  CHECK(walk.machine.message() == "ranks 1,2 still ran 0.5 s after the first worker had ended well (--exit-skew)");
+}

@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -26,7 +27,11 @@ inline const std::string then_stop = "give up, " + stop_with_term;
 inline std::string describe(const std::vector<agent::Action>& actions) {
   struct Name {
     std::string operator()(const agent::action::SpawnWorkers& spawn) const {
-      return "spawn " + std::to_string(spawn.attempt);
+      return (spawn.part == agent::Part::services ? "spawn services " : "spawn ") + std::to_string(spawn.attempt);
+    }
+    std::string operator()(const agent::action::AwaitReady&) const { return "await ready"; }
+    std::string operator()(const agent::action::StartServiceMargin& ended) const {
+      return "margin " + std::to_string(ended.slot);
     }
     std::string operator()(const agent::action::Prepare&) const { return "prepare"; }
     std::string operator()(const agent::action::CancelPrepare& cancel) const {
@@ -142,10 +147,13 @@ class OneMachine {
 /// A machine with two workers and a clock set by the test.
 struct Walk {
   /// On one machine: its coordinator answers.
-  explicit Walk(const RestartPolicy& restart = {}, const StopPolicy& stop = {}, int workers = 2)
-      : machine(one_machine_rules(restart, stop), workers), job(std::make_shared<OneMachine>(restart, stop, workers)) {}
+  explicit Walk(const RestartPolicy& restart = {}, const StopPolicy& stop = {}, int workers = 2,
+                std::set<int> services = {})
+      : machine(one_machine_rules(restart, stop), workers, std::move(services)),
+        job(std::make_shared<OneMachine>(restart, stop, workers)) {}
   /// The test makes the coordinator's events.
-  explicit Walk(agent::GroupMachine::Rules rules, int workers = 2) : machine(std::move(rules), workers) {}
+  explicit Walk(agent::GroupMachine::Rules rules, int workers = 2, std::set<int> services = {})
+      : machine(std::move(rules), workers, std::move(services)) {}
 
   /// The actions other than messages to the coordinator.
   std::vector<agent::Action> happens(const agent::Event& event) { return carry_out({event}); }
@@ -192,6 +200,7 @@ struct Walk {
   [[nodiscard]] int restarts_used() const { return job->restarts_used(); }
 
   agent::GroupMachine machine;
+  bool serves = false;    ///< it has services
   bool prepares = false;  ///< Prepare takes time; else Prepared follows at once
   Clock::time_point now{std::chrono::hours(1)};
 

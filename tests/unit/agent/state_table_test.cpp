@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,7 @@ NamedEvents make_events() {
   add("Start", event::Start{});
   add("Prepared", event::Prepared{});
   add("Spawned", event::Spawned{});
+  add("Spawned services", event::Spawned{Part::services});
   add("SpawnFailed", event::SpawnFailed{"no room", 125});
   add("WorkerEnded well", event::WorkerEnded{1, Exited{0}, "", {"", 1}, 1});
   add("WorkerEnded badly", event::WorkerEnded{1, Exited{3}, "", {"", 1}, 1});
@@ -42,6 +44,8 @@ NamedEvents make_events() {
   add("EndingSignal", event::EndingSignal{SIGINT, ""});
   add("ParentLost", event::ParentLost{"the guard was killed"});
   add("SkewExpired", event::SkewExpired{});
+  add("ServicesReady", event::ServicesReady{});
+  add("ReadyExpired", event::ReadyExpired{{1}, "rank 1 was not ready"});
   add("RoundBegins", test::round_begins(0));
   add("StopOrder", test::stop_order(SIGINT));
   add("StopOrder at once", test::stop_order(SIGKILL));
@@ -64,9 +68,11 @@ GroupMachine::Rules rules(bool runs_coordinator, Milliseconds grace) {
   return rules;
 }
 
-/// A machine in `state`. From `looking` on, a worker has failed: it has waited in vain for others.
+/// A machine in `state`; worker 1 is a service only in `serving`. From `looking` on, a worker has failed: it has waited
+/// in vain for others.
 Walk in_state(GroupState state) {
-  Walk walk(rules(true, Milliseconds{30'000}));
+  const bool serves = state == GroupState::serving;
+  Walk walk(rules(true, Milliseconds{30'000}), 2, serves ? std::set<int>{1} : std::set<int>{});
   walk.prepares = true;
   const auto go = [&](GroupState reached, const Event& event) {
     if (walk.machine.state() == state) return;
@@ -76,6 +82,7 @@ Walk in_state(GroupState state) {
   go(GroupState::rendezvous, event::Start{});
   go(GroupState::preparing, test::round_begins(0));
   go(GroupState::starting, event::Prepared{});
+  if (serves) go(GroupState::serving, event::Spawned{Part::services});
   go(GroupState::running, event::Spawned{});
   go(GroupState::looking, event::WorkerEnded{1, Exited{3}, "rank 1 timed out"});
   go(GroupState::stopping, event::StacksRead{});
@@ -128,6 +135,7 @@ constexpr Done table[] = {
     {GroupState::preparing, "CoordinatorLost", GroupState::preparing, "cancel 15"},
 
     {GroupState::starting, "Spawned", GroupState::running, ""},
+    {GroupState::starting, "Spawned services", GroupState::serving, "await ready"},
     {GroupState::starting, "SpawnFailed", GroupState::stopping, "send leave 125, signal 15, grace 30000, check"},
     {GroupState::starting, "WorkerEnded badly", GroupState::stopping, "send failed 1, signal 15, grace 30000, check"},
     {GroupState::starting, "RankFailed", GroupState::stopping, "send failed 1, signal 15, grace 30000, check"},
@@ -140,6 +148,22 @@ constexpr Done table[] = {
     {GroupState::starting, "StopOrder soon", GroupState::stopping, "signal 2, grace 5000, check"},
     {GroupState::starting, "VerdictMessage", GroupState::stopping, stop_with_term},
     {GroupState::starting, "CoordinatorLost", GroupState::stopping, stop_with_term},
+
+    {GroupState::serving, "ServicesReady", GroupState::starting, "spawn 0"},
+    {GroupState::serving, "ReadyExpired", GroupState::looking, "send leave 124, stacks 15000, grace 30000"},
+    {GroupState::serving, "SpawnFailed", GroupState::stopping, "send leave 125, signal 15, grace 30000, check"},
+    {GroupState::serving, "WorkerEnded well", GroupState::serving, "margin 1"},
+    {GroupState::serving, "WorkerEnded badly", GroupState::stopping, "send failed 1, signal 15, grace 30000, check"},
+    {GroupState::serving, "RankFailed", GroupState::stopping, "send failed 1, signal 15, grace 30000, check"},
+    {GroupState::serving, "WorkersKilled", GroupState::killing, "kill, check"},
+    {GroupState::serving, "JobTimeout", GroupState::looking, "send leave 124, stacks 15000, grace 30000"},
+    {GroupState::serving, "EndingSignal", GroupState::stopping, "send leave 2, signal 2, grace 30000, check"},
+    {GroupState::serving, "ParentLost", GroupState::stopping, stop_with_term},
+    {GroupState::serving, "StopOrder", GroupState::stopping, "signal 2, grace 30000, check"},
+    {GroupState::serving, "StopOrder at once", GroupState::killing, "kill, check"},
+    {GroupState::serving, "StopOrder soon", GroupState::stopping, "signal 2, grace 5000, check"},
+    {GroupState::serving, "VerdictMessage", GroupState::stopping, stop_with_term},
+    {GroupState::serving, "CoordinatorLost", GroupState::stopping, stop_with_term},
 
     {GroupState::running, "SpawnFailed", GroupState::stopping, "send leave 125, signal 15, grace 30000, check"},
     {GroupState::running, "WorkerEnded well", GroupState::running, "skew 500"},
@@ -192,9 +216,10 @@ constexpr Done table[] = {
     {GroupState::closing, "ParentLost", GroupState::closing, "abandon"},
 };
 
-constexpr GroupState all_states[] = {
-    GroupState::idle,    GroupState::rendezvous, GroupState::preparing, GroupState::starting, GroupState::running,
-    GroupState::looking, GroupState::stopping,   GroupState::killing,   GroupState::closing,  GroupState::finished};
+constexpr GroupState all_states[] = {GroupState::idle,     GroupState::rendezvous, GroupState::preparing,
+                                     GroupState::starting, GroupState::serving,    GroupState::running,
+                                     GroupState::looking,  GroupState::stopping,   GroupState::killing,
+                                     GroupState::closing,  GroupState::finished};
 
 /// The states in which an event can come; in every other one it is a wrong step.
 const std::set<GroupState>& states_of(const Event& event) {
@@ -204,20 +229,23 @@ const std::set<GroupState>& states_of(const Event& event) {
       {"Start", {idle}},
       {"Prepared", {preparing}},
       {"Spawned", {starting, stopping, killing}},
-      {"SpawnFailed", {preparing, starting, running, looking, stopping, killing}},
-      {"WorkerEnded", {GroupState::rendezvous, starting, running, looking, stopping, killing, closing, finished}},
-      {"RankFailed", {starting, running, looking, stopping, killing}},
+      {"SpawnFailed", {preparing, starting, serving, running, looking, stopping, killing}},
+      {"WorkerEnded",
+       {GroupState::rendezvous, starting, serving, running, looking, stopping, killing, closing, finished}},
+      {"RankFailed", {starting, serving, running, looking, stopping, killing}},
       {"WorkersKilled",
-       {GroupState::rendezvous, preparing, starting, running, looking, stopping, killing, closing, finished}},
+       {GroupState::rendezvous, preparing, starting, serving, running, looking, stopping, killing, closing, finished}},
       {"StacksRead", {looking}},
       {"GroupGone", {looking, stopping, killing, closing}},
       {"GraceExpired", {looking, stopping}},
       {"KillExpired", {killing}},
       {"OutputClosed", {closing}},
-      {"SkewExpired", {running, looking, stopping, killing}},
+      {"SkewExpired", {serving, running, looking, stopping, killing}},
+      {"ServicesReady", {serving}},
+      {"ReadyExpired", {serving}},
       {"RoundBegins", {GroupState::rendezvous, finished}},
       {"StopOrder",
-       {GroupState::rendezvous, preparing, starting, running, looking, stopping, killing, closing, finished}}};
+       {GroupState::rendezvous, preparing, starting, serving, running, looking, stopping, killing, closing, finished}}};
   const auto found = states.find(name(event));
   return found == states.end() ? all : found->second;
 }
@@ -277,9 +305,10 @@ TEST_CASE("no order of events leads to a step that the table does not have") {
   // Five events in a row; of walks that reached the same state by the same last event, one continues.
   for (const bool runs_coordinator : {false, true}) {
     for (const Milliseconds grace : {Milliseconds{0}, Milliseconds{30'000}}) {
-      std::vector<Walk> walks{Walk(rules(runs_coordinator, grace))};
+      std::vector<Walk> walks{Walk(rules(runs_coordinator, grace)), Walk(rules(runs_coordinator, grace), 2, {1})};
+      walks.back().serves = true;
       for (int depth = 0; depth < 5; ++depth) {
-        std::map<std::pair<GroupState, std::string>, Walk> next;
+        std::map<std::tuple<GroupState, std::string, bool>, Walk> next;
         for (const Walk& before : walks) {
           for (const auto& [event_name, event] : all_events()) {
             if (states_of(event).count(before.machine.state()) == 0) continue;
@@ -290,7 +319,7 @@ TEST_CASE("no order of events leads to a step that the table does not have") {
             CHECK(actions.find("wrong step") == std::string::npos);
             if (walk.machine.state() != GroupState::finished) {
               const auto key = ddrun::concat(event_name, " after ", name(walk.machine.state()));
-              next.emplace(std::pair(before.machine.state(), key), walk);
+              next.emplace(std::tuple(before.machine.state(), key, walk.serves), walk);
             }
           }
         }

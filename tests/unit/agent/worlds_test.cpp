@@ -22,6 +22,7 @@ TEST_CASE("in each world ranks are dense, in the order of the programs") {
       program.nproc.count = 1 + up_to(6);
       const int world = up_to(3);
       if (world > 0) program.world = "w" + std::to_string(world);
+      program.is_service = up_to(4) == 0;
     }
     const auto prepared = prepare(spec, environment);
     REQUIRE(prepared);
@@ -36,14 +37,16 @@ TEST_CASE("in each world ranks are dense, in the order of the programs") {
     int slot = 0;
     for (std::size_t index = 0; index < ranks.size(); ++index) {
       const ProgramSpec& program = spec.programs[index];
+      // A service without a world has numbers instead.
       int& next = expected[program.world.empty() ? program.role : program.world];
+      CHECK(prepared->programs[index].world.has_value() == program.has_world());
       for (int i = 0; i < program.nproc.count; ++i, ++slot, ++next) {
         const WorkerPlace& place = prepared->places.at(static_cast<std::size_t>(slot));
         CHECK(place.program == static_cast<int>(index));
         CHECK(place.number == i);
         CHECK(ranks[index].rank_of(place.local_rank) == next);
         CHECK(ranks[index].role_rank_of(place.local_rank) == i);
-        CHECK(prepared->slot_of(prepared->programs[index].world, place.local_rank) == slot);
+        if (program.has_world()) CHECK(prepared->slot_of(*prepared->programs[index].world, place.local_rank) == slot);
       }
       CHECK(ranks[index].role_world_size == program.nproc.count);
     }
@@ -52,6 +55,7 @@ TEST_CASE("in each world ranks are dense, in the order of the programs") {
     std::set<int> used;
     for (std::size_t index = 0; index < ranks.size(); ++index) {
       const ProgramSpec& program = spec.programs[index];
+      if (!program.has_world()) continue;
       const std::string world = program.world.empty() ? program.role : program.world;
       CHECK(ranks[index].world_size == expected[world]);
       CHECK(ranks[index].local_world_size == expected[world]);
@@ -60,6 +64,7 @@ TEST_CASE("in each world ranks are dense, in the order of the programs") {
     }
     for (const auto& [world, of_world] : ports_of) CHECK(of_world.size() == 1);
     CHECK(used.size() == ports_of.size());
+    CHECK(prepared->worlds == std::max(1, static_cast<int>(ports_of.size())));
   }
 }
 

@@ -115,7 +115,7 @@ TEST_CASE("the page of options names every option of the table and no other") {
 }
 
 TEST_CASE("every variable that a document names is read by an option or belongs to workers") {
-  Names known{"DDRUN_ROUND", "DDRUN_SEED", "DDRUN_SECRET", "DDRUN_EXIT_CODE"};
+  Names known{"DDRUN_ROUND", "DDRUN_SEED", "DDRUN_SECRET", "DDRUN_EXIT_CODE", "DDRUN_LISTEN_PORT"};
   for (const cli::Option* option : cli::all_options()) {
     for (const std::string& name : cli::variables_of(*option)) known.insert(name);
   }

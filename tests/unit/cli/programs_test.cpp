@@ -52,6 +52,12 @@ TEST_CASE("a lone colon begins a program only before -n with a number or a progr
       {{"./a", ":", "--chdir=/", "./b"}, {{"./a"}, {"./b"}}},
       {{"./a", ":", "--mpi", "./b"}, {{"./a"}, {"./b"}}},
       {{"./a", ":", "--redirects=3", "./b"}, {{"./a"}, {"./b"}}},
+      {{"./a", ":", "--service", "./b"}, {{"./a"}, {"./b"}}},
+      {{"./a", ":", "--gpus=2", "./b"}, {{"./a"}, {"./b"}}},
+      {{"./a", ":", "--gpus", "0-3", "./b"}, {{"./a"}, {"./b"}}},
+      {{"./a", ":", "--port=8000", "./b"}, {{"./a"}, {"./b"}}},
+      {{"./a", ":", "--ready=tcp", "--service", "--port=1", "--ready-timeout=5", "./b"}, {{"./a"}, {"./b"}}},
+      {{"--service", "./a", ":", "-n", "1", "./b"}, {{"./a"}, {"./b"}}},
       {{"-v", "--timeout=5", "./a", ":", "-n", "1", "./b"}, {{"./a"}, {"./b"}}},
       // A first part without a program.
       {{"--env", "A=1", ":", "-n", "2", "./a", ":", "-n", "3", "./b"}, {{"./a"}, {"./b"}}},
@@ -108,6 +114,7 @@ TEST_CASE("each option is of the job or of a program, wherever it stands") {
       if (name == "env" || name == "export") given[0] += "=1";
       if (name == "env-file") given[0] = "--env-file=/dev/null";
       if (name == "numa-binding") given[0] = "--numa-binding=node";
+      if (name == "ready") given = {"--ready=tcp", "--service", "--port=1"};
     }
     Args later{"./a", ":", "-n", "1"};
     later.insert(later.end(), given.begin(), given.end());
@@ -118,8 +125,9 @@ TEST_CASE("each option is of the job or of a program, wherever it stands") {
     if (!is_key || option->kind == Kind::numbers) continue;
     const std::string value = option->takes_value() ? "\"" + given[0].substr(given[0].find('=') + 1) + "\"" : "true";
     const bool number = option->kind == Kind::integer || option->kind == Kind::number;
+    const std::string beside = name == "ready" ? "\nservice = true\nport = 1" : "";
     const SettingsFile file("[[program]]\n" + name + " = " + (number ? value.substr(1, value.size() - 2) : value) +
-                            "\ncommand = [\"./a\"]\n[[program]]\ncommand = [\"./b\"]\n");
+                            beside + "\ncommand = [\"./a\"]\n[[program]]\ncommand = [\"./b\"]\n");
     if (is_of_program(*option)) CHECK(launched({"--config=" + file.path}).spec.programs.size() == 2);
     else
       CHECK(refused({"--config=" + file.path}) ==
@@ -218,6 +226,9 @@ TEST_CASE("several programs have roles of their own") {
   CHECK(roles({"./.hidden", ":", "-n1", "./w w"}) == Args{"-hidden", "w-w"});
   CHECK(contains(refused({"--role=x", "./a", ":", "--role=X", "./b"}), "--role=X: two programs have this role"));
   CHECK(contains(refused({"--role=x", ":", "-n1", "./a", ":", "-n1", "./b"}), "two programs have this role"));
+  // They are the same in names of variables.
+  CHECK(contains(refused({"--role=a-b", "./a", ":", "--role=A_b", "./b"}), "--role=A_b: two programs have this role"));
+  CHECK(roles({"./a", ":", "--role=A_2", "./b", ":", "-n1", "./a"}) == Args{"a", "A_2", "a-3"});
   CHECK(contains(refused({"./a", ":", "--role=b/c", "./b"}), "a role is of letters, digits, - and _, 32 at most"));
   CHECK(contains(refused({"./a", ":", "--role=" + std::string(33, 'x'), "./b"}), "32 at most"));
 }
@@ -260,4 +271,166 @@ TEST_CASE("config show prints each program as a table that means the same") {
   const std::string json = answered(show);
   CHECK(contains(json, "\"programs\": ["));
   CHECK_FALSE(contains(json, "\"program\":"));
+}
+
+TEST_CASE("a service is one of several programs, and what it is found by belongs to it") {
+  const Launch launch =
+      launched({"--service", "--port=8000", "--ready=http:/health?a=1", "--ready-timeout=90s", "-n2", "--gpus=2",
+                "./serve", ":", "--gpus=0-3,6", "-n", "gpu", "./train", ":", "--service", "--world=w", "./c"});
+  CHECK(launch.warnings.empty());
+  REQUIRE(launch.spec.programs.size() == 3);
+  const ProgramSpec& serve = launch.spec.programs[0];
+  CHECK(serve.is_service);
+  CHECK_FALSE(serve.has_world());
+  CHECK(serve.port == 8000);
+  CHECK(serve.ready == "http:/health?a=1");
+  CHECK(serve.ready_timeout == Milliseconds(90'000));
+  CHECK(serve.gpus == "2");
+  const ProgramSpec& train = launch.spec.programs[1];
+  CHECK(&launch.spec.first() == &train);
+  CHECK_FALSE(train.is_service);
+  CHECK(train.has_world());
+  CHECK(train.gpus == "0-3,6");
+  CHECK(train.port == 0);
+  CHECK(train.ready.empty());
+  CHECK(train.ready_timeout == std::chrono::minutes(30));
+  CHECK(launch.spec.programs[2].has_world());
+  CHECK_FALSE(launched({"./a", ":", "--world=none", "./b"}).spec.programs[1].has_world());
+
+  // In front of a first ':' it is for all.
+  const Launch all = launched({"--service", "--gpus=1", ":", "-n1", "./a", ":", "-n1", "--service=0", "./b"});
+  CHECK(all.spec.programs[0].is_service);
+  CHECK_FALSE(all.spec.programs[1].is_service);
+  CHECK(all.spec.programs[1].gpus == "1");
+  // A program alone has GPUs and a port too.
+  const Launch only = launched({"--gpus=0", "--port=65535", "./a"});
+  CHECK(only.spec.first().gpus == "0");
+  CHECK(only.spec.first().port == 65535);
+  // Standard input is of a main program.
+  CHECK(launched({"--stdin=2", "--service", "./a", ":", "-n3", "./b"}).spec.stdin_.rank == 2);
+}
+
+TEST_CASE("a service that cannot be is refused in words") {
+  const std::string every = "every program is a --service: nothing would end the job; leave --service out for one";
+  CHECK(refused({"--service", "./a"}).starts_with(every));
+  CHECK(refused({":", "--service", "./a"}).starts_with(every));
+  CHECK(refused({"--service", "./a", ":", "--service", "./b"}).starts_with(every));
+  CHECK(refused({"--service", ":", "-n1", "./a", ":", "-n1", "./b"}).starts_with(every));
+
+  const auto of_service = [](const Args& options) {
+    Args line{"./a", ":"};
+    line.insert(line.end(), options.begin(), options.end());
+    line.emplace_back("./b");
+    return refused(line);
+  };
+  CHECK(of_service({"--ready=tcp"}) == "--ready=tcp is of a --service with a --port; add both");
+  CHECK(of_service({"--ready=tcp", "--port=1"}) == "--ready=tcp is of a --service with a --port; add both");
+  CHECK(of_service({"--ready=http:/", "--service"}) == "--ready=http:/ is of a --service with a --port; add both");
+  CHECK(refused({"--ready=tcp", "./a"}) == "--ready=tcp is of a --service with a --port; add both");
+  for (const std::string ready : {"http://x/", "http://", "http:", "http:health", "exec", "TCP", "tcp:", "https:/x",
+                                  "/x", "http:/a b", "http:/a\r\nX: y", "http:/\xc3\xa4"}) {
+    CAPTURE(ready);
+    CHECK(contains(of_service({"--service", "--port=1", "--ready=" + ready}),
+                   "is neither tcp nor http:/PATH, such as http:/health"));
+  }
+  CHECK(of_service({"--service", "--port=1", "--ready=tcp", "--world=w"}) ==
+        "--ready and --world=w: the service would wait for its world, whose other programs wait for it; leave one of "
+        "them out");
+  CHECK(launched({"./a", ":", "--service", "--port=1", "--ready=tcp", "--world=none", "./b"}).warnings.empty());
+  for (const std::string port : {"0", "70000", "65536", "-1", "x", ""}) {
+    CAPTURE(port);
+    CHECK(of_service({"--port=" + port}).starts_with("--port=" + port + ": "));
+  }
+  for (const std::string time : {"0", "-1", "x"}) {
+    CHECK(of_service({"--service", "--ready-timeout=" + time}).starts_with("--ready-timeout=" + time + ": "));
+  }
+  CHECK(launched({"./a", ":", "--service", "--ready-timeout=5", "./b"}).warnings ==
+        Args{"--ready-timeout has no effect without --ready"});
+}
+
+TEST_CASE("no variable makes a service, or has GPUs or a port of programs") {
+  const Args names{"SERVICE", "GPUS", "PORT", "READY", "READY_TIMEOUT", "WORLD"};
+  Args variables;
+  for (const std::string& name : names) {
+    const std::string value = name == "READY" ? "=tcp" : "=1";
+    variables.push_back("DDRUN_" + name + value);
+    variables.push_back("PET_" + name + value);
+  }
+  for (const Args& line : {Args{"./a"}, {"./a", ":", "--service", "--port=2", "./b"}}) {
+    const Launch launch = launched(line, variables);
+    const ProgramSpec& first = launch.spec.first();
+    CHECK_FALSE(first.is_service);
+    CHECK(first.gpus.empty());
+    CHECK(first.port == 0);
+    CHECK(first.ready.empty());
+    CHECK(first.ready_timeout == std::chrono::minutes(30));
+    CHECK(first.world.empty());
+    CHECK(launch.spec.programs.back().port == (line.size() == 1 ? 0 : 2));
+    CHECK(launch.spec.programs.back().ready.empty());
+    REQUIRE(launch.warnings.size() == names.size());
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      CHECK(launch.warnings[i].starts_with("DDRUN_" + names[i] + " is not known to ddrun"));
+    }
+  }
+  // What workers get is not taken for a slip.
+  CHECK(launched({"./a"}, {"DDRUN_LISTEN_PORT=1", "DDRUN_HOSTS_A=h", "DDRUN_ENDPOINTS_A_B=h:1"}).warnings.empty());
+}
+
+TEST_CASE("tables of a file can be services") {
+  const SettingsFile file(
+      "[[program]]\nservice = true\ngpus = 8\nport = 8000\nready = \"http:/health\"\nready-timeout = \"10m\"\n"
+      "command = [\"./vllm\"]\n"
+      "[[program]]\nservice = true\ngpus = \"0-3\"\nport = 9000\nready = \"tcp\"\nready_timeout = 90\n"
+      "command = [\"./judge\"]\n"
+      "[[program]]\nservice = false\ngpus = \"0,1\"\nworld = \"none\"\ncommand = [\"./train\"]\n");
+  const Launch launch = launched({"--config=" + file.path});
+  REQUIRE(launch.spec.programs.size() == 3);
+  const auto& [vllm, judge, train] =
+      std::tie(launch.spec.programs[0], launch.spec.programs[1], launch.spec.programs[2]);
+  CHECK(vllm.is_service);
+  CHECK(vllm.gpus == "8");
+  CHECK(vllm.port == 8000);
+  CHECK(vllm.ready == "http:/health");
+  CHECK(vllm.ready_timeout == std::chrono::minutes(10));
+  CHECK(judge.is_service);
+  CHECK(judge.gpus == "0-3");
+  CHECK(judge.ready == "tcp");
+  CHECK(judge.ready_timeout == std::chrono::seconds(90));
+  CHECK_FALSE(train.is_service);
+  CHECK(train.gpus == "0,1");
+  CHECK(train.port == 0);
+  CHECK_FALSE(train.has_world());
+
+  const auto wrong = [](const std::string& line) {
+    const SettingsFile bad("[[program]]\n" + line + "\ncommand = [\"./a\"]\n[[program]]\ncommand = [\"./b\"]\n");
+    return refused({"--config=" + bad.path}).substr(bad.path.size());
+  };
+  CHECK(wrong("service = \"yes\"") == ":2:1: service must be true or false, not a text");
+  CHECK(wrong("port = \"8000\"") == ":2:1: port must be a whole number, not a text");
+  CHECK(wrong("gpus = true") == ":2:1: gpus must be a whole number or a text, not true or false");
+  // A list of one would be a count.
+  CHECK(wrong("gpus = [3]") == ":2:1: gpus must be a whole number or a text, not this list");
+  CHECK(wrong("ready = true") == ":2:1: ready must be a text, not true or false");
+  CHECK(wrong("port = 0").starts_with(":2:1: port = 0: "));
+  CHECK(wrong("ready = \"exec\"").starts_with(":2:1: ready = exec: 'exec' is neither tcp nor http:/PATH"));
+  CHECK(contains(refused({"--config=" + file.path, "--port=1"}), "--port is of one program"));
+}
+
+TEST_CASE("config show prints services as tables that mean the same") {
+  const Args line{"--service", "--gpus=2", "--port=8000", "--ready=http:/health", "--ready-timeout=90s",
+                  "./a",       ":",        "--gpus=0-3",  "--port=9000",          "./b",
+                  ":",         "-n1",      "./c"};
+  Args show{"config", "show"};
+  show.insert(show.end(), line.begin(), line.end());
+  const SettingsFile file(answered(show));
+  const Launch one = launched(line), again = launched({"--config=" + file.path});
+  CHECK(programs_of(again) == programs_of(one));
+  for (std::size_t i = 0; i < 3; ++i) {
+    const ProgramSpec &before = one.spec.programs.at(i), &after = again.spec.programs.at(i);
+    CHECK(after.is_service == before.is_service);
+    CHECK(after.gpus == before.gpus);
+    CHECK(after.port == before.port);
+    CHECK(after.ready == before.ready);
+    CHECK(after.ready_timeout == before.ready_timeout);
+  }
 }

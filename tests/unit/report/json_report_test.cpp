@@ -91,6 +91,7 @@ TEST_CASE("the report has every fact of the result under its key") {
     {
       "role": "default",
       "program": "train.py",
+      "service": false,
       "workers": 2,
       "world": 0
     }

@@ -36,3 +36,24 @@ TEST_CASE("rank and local rank are replaced in arguments and nothing else is tou
   CHECK(argv_depends_on_rank(program));
   CHECK_FALSE(argv_depends_on_rank({ProgramKind::executable, "${rank}", {"$rank", "${RANK}", "$${x}"}}));
 }
+
+TEST_CASE("with a port it is replaced in arguments too") {
+  ProgramSpec program{ProgramKind::executable,
+                      "dir-${port}/x",
+                      {"--port=${port}", "${port}${port}:${rank}", "$port ${PORT} ${ports} ${port", "$${port}"}};
+  program.port = 8000;
+  CHECK(worker_argv(program, 3, 1, "", 8001) ==
+        Words{"dir-${port}/x", "--port=8001", "80018001:3", "$port ${PORT} ${ports} ${port", "$8001"});
+  CHECK(worker_argv({ProgramKind::python_script, "a.py", {"${port}"}}, 3, 1, "/bin/python", 8001) ==
+        Words{"/bin/python", "-u", "a.py", "8001"});
+  CHECK(argv_depends_on_rank(program));
+  program.args = {"${local_rank}"};
+  CHECK(argv_depends_on_rank(program));
+  program.args = {"$port", "${PORT}"};
+  CHECK_FALSE(argv_depends_on_rank(program));
+
+  program.args = {"--port=${port}"};
+  program.port = 0;
+  CHECK(worker_argv(program, 3, 1, "") == Words{"dir-${port}/x", "--port=${port}"});
+  CHECK_FALSE(argv_depends_on_rank(program));
+}

@@ -19,12 +19,14 @@ namespace {
 /// Time for the stacks before a stop, at least.
 constexpr Milliseconds shortest_reading{1'000};
 
-constexpr std::array<std::string_view, 10> state_names{"idle",    "rendezvous", "preparing", "starting", "running",
-                                                       "looking", "stopping",   "killing",   "closing",  "finished"};
+constexpr std::array<std::string_view, 11> state_names{"idle",    "rendezvous", "preparing", "starting",
+                                                       "serving", "running",    "looking",   "stopping",
+                                                       "killing", "closing",    "finished"};
 constexpr std::array<std::string_view, std::variant_size_v<Event>> event_names{
-    "Start",      "Prepared",    "Spawned",      "SpawnFailed", "WorkerEnded",    "RankFailed",     "WorkersKilled",
-    "StacksRead", "GroupGone",   "GraceExpired", "KillExpired", "OutputClosed",   "JobTimeout",     "EndingSignal",
-    "ParentLost", "SkewExpired", "RoundBegins",  "StopOrder",   "VerdictMessage", "CoordinatorLost"};
+    "Start",         "Prepared",     "Spawned",        "SpawnFailed",    "WorkerEnded",   "RankFailed",
+    "WorkersKilled", "StacksRead",   "GroupGone",      "GraceExpired",   "KillExpired",   "OutputClosed",
+    "JobTimeout",    "EndingSignal", "ParentLost",     "SkewExpired",    "ServicesReady", "ReadyExpired",
+    "RoundBegins",   "StopOrder",    "VerdictMessage", "CoordinatorLost"};
 
 namespace rows {
 
@@ -66,6 +68,7 @@ constexpr auto table = [] {
   constexpr unsigned cancel = actions<CancelPrepare>;
   constexpr unsigned look = actions<ReadStacks, StartGrace>;
   constexpr unsigned close = actions<Abandon, CloseOutput>;
+  constexpr unsigned margin = actions<StartServiceMargin>;
   return std::array{
       on<Start>(idle, {GroupState::rendezvous}, actions<Join>),
       on<JobTimeout, EndingSignal>(idle, {finished}, send | actions<Finish>),
@@ -84,13 +87,21 @@ constexpr auto table = [] {
       on<JobTimeout, EndingSignal>(preparing, {preparing}, cancel | send),
       on<ParentLost, StopOrder, VerdictMessage, CoordinatorLost, WorkersKilled>(preparing, {preparing}, cancel),
 
-      on<Spawned>(starting, {running, stopping, killing}, stop | send | actions<StartSkew>),
+      on<Spawned>(starting, {serving, running, stopping, killing}, stop | send | actions<AwaitReady, StartSkew>),
       on<SpawnFailed>(starting, {stopping, killing}, stop | send),
-      on<WorkerEnded, RankFailed>(starting, {starting, stopping, killing}, stop | send),
+      on<WorkerEnded, RankFailed>(starting, {starting, stopping, killing}, stop | send | margin),
       on<JobTimeout, EndingSignal>(starting, {stopping, killing}, stop | send),
       on<ParentLost, StopOrder, VerdictMessage, CoordinatorLost, WorkersKilled>(starting, {stopping, killing}, stop),
 
-      on<WorkerEnded>(running, {running, looking, stopping, killing}, stop | look | send | actions<StartSkew>),
+      on<ServicesReady>(serving, {starting}, actions<SpawnWorkers>),
+      on<ReadyExpired>(serving, {looking, stopping, killing}, stop | look | send),
+      on<WorkerEnded>(serving, {serving, looking, stopping, killing}, stop | look | send | margin),
+      on<RankFailed, SpawnFailed>(serving, {serving, stopping, killing}, stop | send),
+      on<JobTimeout, EndingSignal>(serving, {looking, stopping, killing}, stop | look | send),
+      on<ParentLost, StopOrder, VerdictMessage, CoordinatorLost, WorkersKilled>(serving, {stopping, killing}, stop),
+      ignore<SkewExpired>(serving),
+
+      on<WorkerEnded>(running, {running, looking, stopping, killing}, stop | look | send | margin | actions<StartSkew>),
       on<RankFailed, SpawnFailed>(running, {running, stopping, killing}, stop | send),
       on<SkewExpired>(running, {running, looking, stopping, killing}, stop | look | send),
       on<JobTimeout, EndingSignal>(running, {looking, stopping, killing}, stop | look | send),
@@ -148,7 +159,12 @@ bool is_success(const ExitStatus& status, const RestartPolicy& policy) {
   return exited != nullptr && policy.success_on.count(exited->code) != 0;
 }
 
-GroupMachine::GroupMachine(Rules rules, int workers) : rules_(std::move(rules)), workers_(workers) {}
+GroupMachine::GroupMachine(Rules rules, int workers, std::set<int> services)
+    : rules_(std::move(rules)), services_(std::move(services)) {
+  for (int slot = 0; slot < workers; ++slot) {
+    if (!services_.contains(slot)) mains_.insert(slot);
+  }
+}
 
 std::vector<Action> GroupMachine::step(const Event& event) {
   const auto row = std::find_if(rows::table.begin(), rows::table.end(),
@@ -184,10 +200,11 @@ GroupMachine::Decision GroupMachine::take_down(int signal, action::ReadStacks st
     next_stop_ = kills ? SIGKILL : signal;
     return stay({action::CancelPrepare{signal == SIGKILL ? SIGKILL : SIGTERM}});
   }
-  const bool workers_run = !running_.empty() && (state_ == GroupState::running || state_ == GroupState::stopping);
+  const bool all_spawned = state_ == GroupState::serving || state_ == GroupState::running;
+  const bool workers_run = !only_leftovers() && (all_spawned || state_ == GroupState::stopping);
   if (stacks.why.empty() || !workers_run) return stop_group(signal);
   next_stop_ = kills ? SIGKILL : signal;
-  answer_due_ = state_ == GroupState::running;
+  answer_due_ = all_spawned;
   if (kills) return {GroupState::looking, {std::move(stacks)}};
   // The grace time counts from here, and half of it is the workers'; a short one follows the reading.
   stacks.limit = std::max(grace() / 2, shortest_reading);
@@ -212,13 +229,25 @@ GroupMachine::Decision GroupMachine::kill() {
 GroupMachine::Decision GroupMachine::handle(const event::Start&) { return {GroupState::rendezvous, {action::Join{}}}; }
 
 GroupMachine::Decision GroupMachine::handle(const event::Prepared&) {
-  return next_stop_ != 0 ? stop_group(next_stop_) : Decision{GroupState::starting, {action::SpawnWorkers{attempt_}}};
+  if (next_stop_ != 0) return stop_group(next_stop_);
+  const Part first = services_.empty() ? Part::mains : Part::services;
+  return {GroupState::starting, {action::SpawnWorkers{attempt_, first}}};
 }
 
-GroupMachine::Decision GroupMachine::handle(const event::Spawned&) {
+GroupMachine::Decision GroupMachine::handle(const event::Spawned& spawned) {
+  if (spawned.part == Part::services) return {GroupState::serving, {action::AwaitReady{}}};
   if (running_.empty()) return all_succeeded();
-  const bool some_ended = static_cast<int>(running_.size()) < workers_;
-  return {GroupState::running, some_ended ? start_skew() : Actions{}};
+  return {GroupState::running, running_.size() < mains_.size() ? start_skew() : Actions{}};
+}
+
+GroupMachine::Decision GroupMachine::handle(const event::ServicesReady&) {
+  return {GroupState::starting, {action::SpawnWorkers{attempt_, Part::mains}}};
+}
+
+GroupMachine::Decision GroupMachine::handle(const event::ReadyExpired& expired) {
+  message_ = expired.message;
+  return after({leave(rendezvous::LeaveKind::skewed, exit_codes::timed_out, message_)},
+               end_job(Verdict::timed_out, SIGTERM, {.why = "at the end of --ready-timeout", .slots = expired.slots}));
 }
 
 GroupMachine::Actions GroupMachine::start_skew() {
@@ -226,7 +255,7 @@ GroupMachine::Actions GroupMachine::start_skew() {
   return {action::StartSkew{*rules_.exit_skew}};
 }
 
-/// Processes that workers left behind are stopped like a running group.
+/// Services, and processes that workers left behind, are stopped like a running group.
 GroupMachine::Decision GroupMachine::all_succeeded() {
   succeeded_ = true;
   return after({action::Send{rendezvous::Succeeded{round_}}}, stop_group(SIGTERM));
@@ -253,9 +282,13 @@ GroupMachine::Decision GroupMachine::handle(const event::SpawnFailed& failed) {
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::WorkerEnded& ended) {
-  running_.erase(ended.slot);
+  const bool is_service = services_.contains(ended.slot);
+  (is_service ? serving_ : running_).erase(ended.slot);
   const bool success = is_success(ended.status, rules_.restart);
-  if (taking_down()) return running_.empty() ? at_once(stay()) : stay();
+  if (taking_down()) return running_.empty() && serving_.empty() ? at_once(stay()) : stay();
+  if (success && is_service) {
+    return std::exchange(margin_running_, true) ? stay() : stay({action::StartServiceMargin{ended.slot}});
+  }
   if (success) {
     if (state_ != GroupState::running) return stay();
     return running_.empty() ? all_succeeded() : stay(start_skew());
@@ -334,8 +367,7 @@ GroupMachine::Decision GroupMachine::end_job(Verdict verdict, int signal_for_wor
   job_is_ending_ = true;
   verdict_ = verdict;
   if (state_ == GroupState::idle || (state_ == GroupState::rendezvous && !awaits_verdict_)) return finish();
-  const bool has_attempt =
-      state_ == GroupState::preparing || state_ == GroupState::starting || state_ == GroupState::running;
+  const bool has_attempt = state_ >= GroupState::preparing && state_ <= GroupState::running;
   return has_attempt ? take_down(signal_for_workers, std::move(stacks)) : stay();
 }
 
@@ -356,7 +388,7 @@ GroupMachine::Decision GroupMachine::handle_first_signal(const event::EndingSign
   signal_sender_ = ending.sender;
   // All workers have ended: Ctrl-C kills what they left behind.
   const bool kills_leftovers =
-      state_ == GroupState::stopping && running_.empty() && (ending.signal == SIGINT || ending.signal == SIGQUIT);
+      state_ == GroupState::stopping && only_leftovers() && (ending.signal == SIGINT || ending.signal == SIGQUIT);
   if (job_succeeded()) return kills_leftovers ? kill() : stay();
   if (verdict_ == Verdict::timed_out || verdict_ == Verdict::launcher_failed) return stay();
   if (!rules_.runs_coordinator()) awaits_verdict_ = false;
@@ -413,13 +445,13 @@ GroupMachine::Decision GroupMachine::handle(const rendezvous::RoundBegins& begin
   if (job_is_ending_) return stay();
   attempt_ = begins.ranks.restart_count;
   only_node_ = begins.ranks.node_count == 1;
-  running_.clear();
-  for (int slot = 0; slot < workers_; ++slot) running_.insert(slot);
+  running_ = mains_;
+  serving_ = services_;
   first_failure_.reset();
   succeeded_ = false;
   next_stop_ = 0;
   max_grace_ = Milliseconds::max();
-  skew_running_ = false;
+  skew_running_ = margin_running_ = false;
   return {GroupState::preparing, {action::Prepare{}}};
 }
 

@@ -31,7 +31,8 @@ enum class GroupState {
   idle,
   rendezvous,  ///< waiting for the coordinator: for a round or for the verdict
   preparing,   ///< what precedes the workers on this machine runs: --before, the import of --preload
-  starting,    ///< workers are being spawned
+  starting,    ///< workers are being spawned: services, or all others
+  serving,     ///< services run, and mains wait for them to be ready
   running,     ///< all were spawned, not all have ended
   looking,     ///< their stacks are being read, before a stop or a kill
   stopping,    ///< they are signalled, and the grace time runs; also for what they left behind
@@ -42,11 +43,16 @@ enum class GroupState {
 
 [[nodiscard]] std::string_view name(GroupState state);
 
+/// The workers of services are spawned first; those of main programs, which end the job, when services are ready.
+enum class Part { services, mains };
+
 // Events.
 namespace event {
 struct Start {};
-struct Prepared {};   ///< also after CancelPrepare
-struct Spawned {};    ///< every worker of the attempt was started, unless the state has changed meanwhile
+struct Prepared {};  ///< also after CancelPrepare
+struct Spawned {     ///< every worker of this part was started, unless the state has changed meanwhile
+  Part part = Part::mains;
+};
 struct SpawnFailed {  ///< or Prepare has, or the workers cannot go on without what this machine had for them
   std::string message;
   int code = exit_codes::launcher_failed;
@@ -92,13 +98,19 @@ struct ParentLost {  ///< guard or sweeper was killed
   std::string message;
 };
 struct SkewExpired {};  ///< --exit-skew after the first worker's success
+struct ServicesReady {};
+struct ReadyExpired {   ///< a --ready-timeout
+  std::set<int> slots;  ///< of those that are not ready
+  std::string message;
+};
 }  // namespace event
 
-using Event = std::variant<event::Start, event::Prepared, event::Spawned, event::SpawnFailed, event::WorkerEnded,
-                           event::RankFailed, event::WorkersKilled, event::StacksRead, event::GroupGone,
-                           event::GraceExpired, event::KillExpired, event::OutputClosed, event::JobTimeout,
-                           event::EndingSignal, event::ParentLost, event::SkewExpired, rendezvous::RoundBegins,
-                           rendezvous::StopOrder, rendezvous::VerdictMessage, rendezvous::CoordinatorLost>;
+using Event =
+    std::variant<event::Start, event::Prepared, event::Spawned, event::SpawnFailed, event::WorkerEnded,
+                 event::RankFailed, event::WorkersKilled, event::StacksRead, event::GroupGone, event::GraceExpired,
+                 event::KillExpired, event::OutputClosed, event::JobTimeout, event::EndingSignal, event::ParentLost,
+                 event::SkewExpired, event::ServicesReady, event::ReadyExpired, rendezvous::RoundBegins,
+                 rendezvous::StopOrder, rendezvous::VerdictMessage, rendezvous::CoordinatorLost>;
 
 [[nodiscard]] std::string_view name(const Event& event);
 
@@ -110,11 +122,17 @@ struct CancelPrepare {
 };
 struct SpawnWorkers {
   int attempt = 0;
+  Part part = Part::mains;
+};
+struct AwaitReady {};        ///< dispatch ServicesReady or ReadyExpired unless a stop begins before
+struct StartServiceMargin {  ///< dispatch RankFailed after a while unless a stop begins before
+  int slot = 0;              ///< of a service that has ended well
 };
 struct ReadStacks {                          ///< show where the ranks are, and dispatch StacksRead
   std::string why;                           ///< "after 6.0 s (--timeout)"
   Milliseconds limit = Milliseconds::max();  ///< StacksRead comes after it at the latest
   bool finds_cause = false;                  ///< a worker timed out: the rank that is elsewhere is the cause
+  std::set<int> slots{};                     ///< only these; empty: all
 };
 struct GiveUpStacks {};  ///< no StacksRead follows
 struct SignalGroup {     ///< to each worker's process group, then SIGCONT for stopped ones
@@ -139,10 +157,10 @@ struct Abandon {  ///< no more messages: for the others this node is lost
 };
 }  // namespace action
 
-using Action =
-    std::variant<action::Prepare, action::CancelPrepare, action::SpawnWorkers, action::ReadStacks, action::GiveUpStacks,
-                 action::SignalGroup, action::StartGrace, action::KillGroup, action::CheckGone, action::CloseOutput,
-                 action::StartSkew, action::Finish, action::Join, action::Send, action::Abandon>;
+using Action = std::variant<action::Prepare, action::CancelPrepare, action::SpawnWorkers, action::AwaitReady,
+                            action::StartServiceMargin, action::ReadStacks, action::GiveUpStacks, action::SignalGroup,
+                            action::StartGrace, action::KillGroup, action::CheckGone, action::CloseOutput,
+                            action::StartSkew, action::Finish, action::Join, action::Send, action::Abandon>;
 
 /// A row of the machine's table: events that can come in a state, the states that may follow, and the actions that may
 /// be taken.
@@ -177,7 +195,8 @@ class GroupMachine {
     /// Whether the coordinator is in this agent, which therefore ends last. May change while the job runs.
     std::function<bool()> runs_coordinator = [] { return false; };
   };
-  GroupMachine(Rules rules, int workers);
+  /// `services`: slots of the workers that end after the others and whose success ends nothing.
+  GroupMachine(Rules rules, int workers, std::set<int> services = {});
 
   /// The only way to another state. If the table has no row for the event in this state, or the row does not have what
   /// the machine decided, which is a defect of ddrun, the job ends in order: Leave, whose text names state and event,
@@ -222,6 +241,8 @@ class GroupMachine {
   Decision handle(const event::EndingSignal&);
   Decision handle(const event::ParentLost&);
   Decision handle(const event::SkewExpired&);
+  Decision handle(const event::ServicesReady&);
+  Decision handle(const event::ReadyExpired&);
   Decision handle(const rendezvous::RoundBegins&);
   Decision handle(const rendezvous::StopOrder&);
   Decision handle(const rendezvous::VerdictMessage&);
@@ -240,6 +261,8 @@ class GroupMachine {
   Actions start_skew();
   Decision all_succeeded();
   [[nodiscard]] static Decision finish();
+  /// No worker is left, or none whose end matters.
+  [[nodiscard]] bool only_leftovers() const { return running_.empty() && (succeeded_ || serving_.empty()); }
   /// The Abandon that was delayed until no worker is left.
   Actions pending_abandon();
   /// With the stacks read first if `stacks` says why and workers run.
@@ -258,14 +281,16 @@ class GroupMachine {
   }
 
   Rules rules_;
-  int workers_;
+  std::set<int> mains_;     ///< slots
+  std::set<int> services_;  ///< slots
 
   GroupState state_ = GroupState::idle;
   rendezvous::Round round_ = 0;
   int attempt_ = 0;
-  std::set<int> running_;  ///< slots of workers that have not ended
+  std::set<int> running_;  ///< slots of mains that have not ended
+  std::set<int> serving_;  ///< the same of services
   std::optional<int> first_failure_;
-  bool succeeded_ = false;      ///< all workers of this machine have
+  bool succeeded_ = false;      ///< all mains of this machine have
   bool only_node_ = false;      ///< the round has no other node
   bool skipped_round_ = false;  ///< it began while the job was ending here: no worker was started
   /// What follows `preparing` and `looking`: a stop by this signal, or a kill by SIGKILL; 0: no stop.
@@ -281,6 +306,7 @@ class GroupMachine {
   bool awaits_verdict_ = true;    ///< false once this agent has left, lost the coordinator or has the verdict
   bool abandon_pending_ = false;  ///< Abandon as soon as no worker is left here
   bool skew_running_ = false;
+  bool margin_running_ = false;
 };
 
 }  // namespace ddrun::agent

@@ -152,9 +152,10 @@ struct PreloadResult {
 /// One of the job's programs.
 struct ProgramResult {
   std::string role;
-  std::string name;  ///< as given by the user
-  int workers = 0;   ///< of this machine
-  int world = 0;     ///< programs with the same number share a world
+  std::string name;            ///< as given by the user
+  int workers = 0;             ///< of this machine
+  std::optional<int> world{};  ///< programs with the same number share a world
+  bool is_service = false;
 };
 
 /// The end of a job, from which report and exit code are made.

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -153,8 +155,14 @@ struct ProgramSpec {
   std::vector<std::string> args{};  ///< unchanged except for ${local_rank} and ${rank}
   bool no_python = false;           ///< --no-python: do not check whether an executable is a Python program
   std::string role = "default";
-  std::string world{};  ///< --world: of all programs with this name; empty: its own, or that of MPI
+  bool is_service = false;  ///< --service: it runs while main programs do, and its success ends nothing
+  std::string world{};      ///< --world: of all programs with this name; empty: its own, or that of MPI
   NprocSpec nproc{};
+  std::string gpus{};       ///< --gpus: as in topology::GpuRequest
+  int gpus_per_worker = 0;  ///< each one's share with `virtual_local_rank`; 0: one, chosen by its local rank
+  int port = 0;             ///< --port: that its first worker listens on, and the next one on the next; 0: not given
+  std::string ready{};      ///< "tcp", or "http:/PATH"; empty: not awaited
+  Milliseconds ready_timeout{1'800'000};
   std::optional<std::string> chdir{};
   std::vector<std::pair<std::string, std::string>> env{};  ///< --env NAME=VALUE, in order
   std::vector<std::string> preload{};                      ///< Python modules that workers find imported
@@ -162,7 +170,16 @@ struct ProgramSpec {
   BindMode bind = BindMode::none;
   bool virtual_local_rank = false;
   StreamChoice streams{};
+
+  /// Its workers are ranks that meet at a store.
+  [[nodiscard]] bool has_world() const { return world != "none" && !(is_service && world.empty()); }
 };
+
+/// Index of the first main program.
+[[nodiscard]] inline std::size_t first_main(const std::vector<ProgramSpec>& programs) {
+  const auto main = std::ranges::find(programs, false, &ProgramSpec::is_service);
+  return main == programs.end() ? 0 : static_cast<std::size_t>(main - programs.begin());
+}
 
 /// A worker of a machine. Its index among them is its slot: program by program, in order of local rank.
 struct WorkerPlace {
@@ -269,8 +286,8 @@ struct LaunchSpec {
   std::string started_as;                  ///< argv[0] of the ddrun that the user started; empty: unknown
   std::string event_log_handler = "null";  ///< "null" or "console"
 
-  [[nodiscard]] const ProgramSpec& first() const { return programs.front(); }
-  [[nodiscard]] ProgramSpec& first() { return programs.front(); }
+  [[nodiscard]] const ProgramSpec& first() const { return programs[first_main(programs)]; }
+  [[nodiscard]] ProgramSpec& first() { return programs[first_main(programs)]; }
   [[nodiscard]] bool has_several_programs() const { return programs.size() > 1; }
 };
 

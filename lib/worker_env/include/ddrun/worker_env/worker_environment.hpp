@@ -31,16 +31,18 @@ struct WorkerFacts {
   /// TORCHELASTIC_ERROR_FILE by local rank; its directory must exist, PyTorch does not create it. Unset: the variable
   /// is empty, as with torchrun without log files.
   std::function<std::string(int local_rank)> error_file;
-  std::string timer_file;                                    ///< TORCHELASTIC_TIMER_FILE; empty: inherited
-  std::vector<std::pair<std::string, std::string>> network;  ///< NAME and VALUE, for variables that are not set
-  std::optional<PmiFacts> pmi;                               ///< with --mpi
-  std::optional<PmixFacts> pmix;                             ///< with --mpi
-  std::string job_tag;                                       ///< DDRUN_JOB_TAG: the same for every process of this job
-  int seed_offset = 0;                                       ///< from a worker's rank to its number for DDRUN_SEED
+  std::string timer_file;                                        ///< TORCHELASTIC_TIMER_FILE; empty: inherited
+  std::vector<std::pair<std::string, std::string>> network;      ///< NAME and VALUE, for variables that are not set
+  std::vector<std::pair<std::string, std::string>> addresses{};  ///< as address_variables()
+  std::optional<PmiFacts> pmi;                                   ///< with --mpi
+  std::optional<PmixFacts> pmix;                                 ///< with --mpi
+  std::string job_tag;  ///< DDRUN_JOB_TAG: the same for every process of this job
+  int seed_offset = 0;  ///< from a worker's rank to its number for DDRUN_SEED
 };
 
-/// Fails with `invalid_argument` for a variable that --env and --env-file must not set.
-[[nodiscard]] Result<void> check_variable(const std::string& name);
+/// Fails with `invalid_argument` for a variable that --env and --env-file must not set for a program with a world, or
+/// without one.
+[[nodiscard]] Result<void> check_variable(const std::string& name, bool has_world);
 
 /// Whether the workers use the agent's store (TORCHELASTIC_USE_AGENT_STORE=True). False only with
 /// TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 and a rendezvous other than static: then rank 0 opens its own store at
@@ -79,9 +81,12 @@ class WorkerEnvironment {
   WorkerEnvironment() = default;
 
   RankAssignment ranks_;
+  bool has_world_ = true;
   bool virtual_local_rank_ = false;
-  bool hip_ = false;                          ///< the list is from HIP_VISIBLE_DEVICES; workers get both variables
-  std::vector<std::string> visible_devices_;  ///< the parent's list, for virtual_local_rank_
+  int first_port_ = 0;                  ///< 0: none
+  std::vector<std::string> with_port_;  ///< entries with ${port}
+  bool hip_ = false;                    ///< the list is from HIP_VISIBLE_DEVICES; workers get both variables
+  std::vector<std::string> devices_;    ///< by local rank, for virtual_local_rank_; none: the local rank
   std::optional<std::uint64_t> seed_;
   int seed_offset_ = 0;
   std::function<std::string(int)> error_file_;
@@ -114,10 +119,10 @@ class WorkerEnvironment {
 
 /// A worker's argv: `python -u [-m] name args…`, or `name args…` for an executable, as the user wrote it; for
 /// --run-path `python -u -c CODE name args…`, where CODE runs the script and waits for the other workers at its end.
-/// `python` is unused for an executable. `${rank}` and `${local_rank}` are replaced in the arguments only; all other
-/// text is unchanged (`$$`, `${x}`, `$rank`).
+/// `python` is unused for an executable. `${rank}`, `${local_rank}` and, with a port, `${port}` are replaced in the
+/// arguments only; all other text is unchanged (`$$`, `${x}`, `$rank`).
 [[nodiscard]] std::vector<std::string> worker_argv(const ProgramSpec& program, int rank, int local_rank,
-                                                   const std::string& python);
+                                                   const std::string& python, int port = 0);
 
 /// False: all workers can share one argv.
 [[nodiscard]] bool argv_depends_on_rank(const ProgramSpec& program);
