@@ -119,17 +119,21 @@ class Round {
  private:
   std::uint64_t below(std::uint64_t bound) { return random_() % bound; }
 
-  /// Of one program, or in some rounds of up to three.
+  /// Of one program, or in some rounds of up to three, of which some are services.
   Words command_line() {
     Words words = command({"--shutdown-timeout=0.2", "--max-restarts=100000"});
     const std::uint64_t programs = below(3) == 0 ? 2 + below(2) : 1;
     for (std::uint64_t i = 0; i < programs; ++i) {
       if (i > 0) words.emplace_back(":");
+      const bool is_service = i + 1 < programs && below(2) == 0;
+      if (is_service) words.emplace_back("--service");
       words.insert(words.end(), {"-n", std::to_string(1 + below(programs > 1 ? 2 : 4)), DDRUN_TEST_WORKER});
       const Words more = verbs();
       words.insert(words.end(), more.begin(), more.end());
     }
     if (programs > 1) many_ = ", " + std::to_string(programs) + " programs";
+    const auto services = std::count(words.begin(), words.end(), "--service");
+    if (services > 0) many_ += ", services: " + std::to_string(services);
     return words;
   }
 
