@@ -145,8 +145,8 @@ Result<std::string> describe_job(const LaunchSpec& spec, const char* const* envi
   text += "\n";
   const auto add_program = [&](const PreparedProgram& program) {
     if (several) {
-      text += concat("\n", program.command.role, ": ", counted(program.workers, "worker"), " in ",
-                     shell_quote(program.directory), "\n");
+      text += concat("\n", program.command.role, program.command.is_service ? ": a service, " : ": ",
+                     counted(program.workers, "worker"), " in ", shell_quote(program.directory), "\n");
     }
     if (!program.python_reason.empty()) text += concat("by ", program.python, ": ", program.python_reason, "\n");
     if (program.command.preload.empty()) return;

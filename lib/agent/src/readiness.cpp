@@ -169,6 +169,7 @@ asio::awaitable<void> Readiness::watch(Probe& probe) {
       probe.limit.set(Clock::now() + answer_timeout, [&] { probe.close(); });
       const auto [refused] = co_await probe.socket.async_connect(server, as_result);
       if (!refused && program.ready != "tcp") {
+        probe.found = concat("port ", probe.port, " does not answer");
         const std::string request =
             concat("GET ", program.ready.substr(program.ready.find('/')),
                    " HTTP/1.1\r\nHost: ", server.address().is_v6() ? concat("[", address, "]") : address, ":",
@@ -182,9 +183,9 @@ asio::awaitable<void> Readiness::watch(Probe& probe) {
       if (program.ready == "tcp" || is_ready_answer(line)) {
         probe.found = foreign_user(probe.port);
         if (probe.found.empty()) co_return on_ready(probe);
-      } else {
-        has_answered = !line.empty();
-        probe.found = concat("port ", probe.port, has_answered ? " answers " + cut_line(line, 60) : " does not answer");
+      } else if (!line.empty()) {
+        has_answered = true;
+        probe.found = concat("port ", probe.port, " answers ", cut_line(line, 60));
       }
       break;
     }

@@ -22,7 +22,7 @@ from cases import main  # noqa: E402
 from running import DDRUN, run  # noqa: E402
 
 # What differs from run to run: time and process id in ddrun's lines, other ids, addresses, names of temporary files.
-CHANGING = re.compile(r"after [\d.]+ m?s|\bpid \d+|\bstarted \d+|/proc/\d+|\b0x[0-9a-f]+|/#\d+ ")
+CHANGING = re.compile(r"after [\d.]+ m?s|\bpid \d+|\bstarted \d+|/proc/\d+|\b0x[0-9a-f]+|/#\d+ |/dev/pts/\d+")
 # The frames below the program's, which faulthandler shows; in C too since Python 3.14.
 BOTTOM = re.compile(r'  File "<(?:ddrun --preload|string)>", line \d+ in .*\n|  Binary file ".*\n')
 PYTHONS = [sys.executable, *filter(None, os.environ.get("DDRUN_PYTHONS", "").split(":"))]

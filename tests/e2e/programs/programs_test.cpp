@@ -302,6 +302,10 @@ TEST_CASE("A dry run shows each program, and the commands of the machine have no
   CHECK(has(dry.out, "\na: 2 workers in "));
   CHECK(has(dry.out, "\na rank 1:\n  /bin/sh -c true\n"));
   CHECK(has(dry.out, "\nb rank 0:\n  /bin/sh -c true\n"));
+  Words service = shell("s", 1, "true");
+  service.emplace(service.begin() + 2, "--service");
+  const auto served = finish(programs({"--dry-run"}, {shell("a", 1, "true"), service}));
+  CHECK(has(served.out, "\ns: a service, 1 worker in "));
   const auto before = finish(programs({"--before=echo before ${WORLD_SIZE-none} ${ROLE_NAME-none} ${A-none}"},
                                       {{"--env=A=1", "true"}, {"-n", "1", "true"}}));
   DDRUN_SHOW(before);
