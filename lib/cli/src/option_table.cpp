@@ -234,9 +234,8 @@ constexpr Option workers_table[] = {
      "program first; none: no ranks and no store",
      SETTING(program.world, text(v))},
     {"gpus", "", "N", Kind::choice_or_int, own,
-     "The program's GPUs: the next N of this machine's, or a list such as 0-3; 0: none. A service's workers get a "
-     "share "
-     "each",
+     "The program's GPUs: the next N of this machine's, or a list such as 0-3; 0: none. A service's workers have a "
+     "share each",
      SETTING(program.gpus, text(trim_typed(v)))},
     {"port", "", "N", Kind::integer, own,
      "The port that the program listens on, its next worker on the next one: ${port} in its words, DDRUN_LISTEN_PORT. "
@@ -566,8 +565,7 @@ argv::Option as_argument(const Option& option) {
 bool is_of_program(const Option& option) {
   constexpr std::string_view names =
       "nproc-per-node role service world gpus port ready ready-timeout env env-file chdir preload mpi bind "
-      "numa-binding virtual-local-rank module no-python "
-      "run-path redirects tee local-ranks-filter";
+      "numa-binding virtual-local-rank module no-python run-path redirects tee local-ranks-filter";
   return has_word(names, option.name);
 }
 

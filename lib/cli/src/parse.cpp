@@ -158,8 +158,8 @@ class LaunchReader {
     const auto is_service = [](const ParsedProgram& program) { return program.options.program.is_service; };
     if (std::ranges::all_of(programs_, is_service)) {
       return bad(
-          "every program is a --service: nothing would end the job; leave --service out for one (the router of "
-          "a pure serving job, say)");
+          "every program is a --service: nothing would end the job; leave --service out for one (the router of a pure "
+          "serving job, say)");
     }
     return count > 1 ? name_programs(programs_) : Result<void>();
   }
