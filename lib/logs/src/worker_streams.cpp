@@ -350,6 +350,9 @@ void WorkerStreams::discard_rest(WorkerStream& stream) {
 
 void WorkerStreams::close(WorkerStream& stream) {
   if (!stream.pipe) return;
+  // The echo of what the worker has read is shown as this stream's.
+  const auto echo = streams_.find({echo_key(stream.slot), StreamId::out});
+  if (echo != streams_.end() && echo->second.echo_of == &stream) drain_stream(echo->second);
   pipes_.remove(stream.pipe.get(), &stream);
   stream.pipe.reset();
   if (stream.paused) std::erase(paused_, &stream);
