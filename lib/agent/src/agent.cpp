@@ -469,7 +469,7 @@ void Agent::carry_out(const action::Prepare&) {
 }
 
 void Agent::carry_out(const action::SpawnWorkers& workers) {
-  const bool is_first = workers.part == Part::services || job_.prepared.services().empty();
+  const bool is_first = group_.workers().empty();  // of the attempt
   if (is_first) record_.begin_spawn();
   Result<void> started = is_first ? check_ports(job_.prepared) : Result<void>();
   if (is_first && started) started = begin_spawn(workers.attempt);
@@ -540,8 +540,8 @@ Result<void> Agent::spawn(Part part) {
   auto spawned = group_.spawn(part, environments_, should_stop, [this] { return takedown_.were_workers_killed(); });
   std::vector<std::pair<RankName, pid_t>> started;
   for (const Worker& worker : group_.workers()) {
-    const bool is_service = job_.prepared.of(worker.end.slot).command.is_service;
-    if (worker.end.pid == 0 || is_service != (part == Part::services)) continue;
+    const bool is_in_part = job_.prepared.is_service(worker.end.slot) == (part == Part::services);
+    if (worker.end.pid == 0 || !is_in_part) continue;
     event_log_.worker_started(worker.end);
     started.emplace_back(worker.end.rank_name(), worker.end.pid);
   }

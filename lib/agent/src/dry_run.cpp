@@ -116,11 +116,10 @@ Result<void> describe_program(std::string& text, const LaunchSpec& spec, const P
     const auto slot = static_cast<std::size_t>(program.first_slot + i);
     const std::string name =
         several ? concat("local rank ", local_rank) : RankName{prepared.role_of(static_cast<int>(slot)), rank}.text();
-    text +=
-        concat("\n", name, ":\n  ",
-               command_line(program, worker_env::worker_argv(program.command, rank, local_rank, program.python,
-                                                             program.command.port == 0 ? 0 : program.command.port + i)),
-               "\n");
+    text += concat("\n", name, ":\n  ",
+                   command_line(program, worker_env::worker_argv(program.command, rank, local_rank, program.python,
+                                                                 program.command.port_of(i))),
+                   "\n");
     for (const auto& entry : differ.own[static_cast<std::size_t>(i)]) text += concat("  ", quote_entry(entry), "\n");
     if (slot < bindings.size()) text += concat("  ", bindings[slot], "\n");
   }

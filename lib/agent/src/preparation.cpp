@@ -328,6 +328,8 @@ Result<void> choose_gpus(Preparation& prepared) {
 
 /// Where the workers of the programs listen (--port), for the others.
 Result<void> exchange_addresses(Preparation& prepared) {
+  const bool is_only = prepared.programs.size() == 1;
+  if (is_only && prepared.first().command.port == 0) return {};
   std::map<int, std::string> taken;
   std::vector<worker_env::ProgramAddresses> all;
   for (const PreparedProgram& program : prepared.programs) {
@@ -336,7 +338,7 @@ Result<void> exchange_addresses(Preparation& prepared) {
     for (int i = 0; i < program.workers; ++i) {
       hosts.emplace_back("127.0.0.1");
       if (program.command.port == 0) continue;
-      const int port = program.command.port + i;
+      const int port = program.command.port_of(i);
       const auto [other, is_free] = taken.emplace(port, role);
       endpoints.push_back(concat(hosts.back(), ":", port));
       if (is_free && port <= 65535) continue;
@@ -345,7 +347,7 @@ Result<void> exchange_addresses(Preparation& prepared) {
                          " has a port, and ", port, " is ", is_free ? "no port" : "that of " + other->second));
     }
   }
-  if (prepared.programs.size() == 1) return {};
+  if (is_only) return {};
   prepared.addresses = worker_env::address_variables(all);
   for (PreparedProgram& program : prepared.programs) {
     if (auto done = worker_env::expand_addresses(program.command, all); !done) return done;
@@ -465,7 +467,7 @@ int Preparation::slot_of(int world, int local_rank) const {
 std::set<int> Preparation::services() const {
   std::set<int> slots;
   for (int slot = 0; slot < workers(); ++slot) {
-    if (of(slot).command.is_service) slots.insert(slot);
+    if (is_service(slot)) slots.insert(slot);
   }
   return slots;
 }

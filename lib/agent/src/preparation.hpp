@@ -63,6 +63,7 @@ struct Preparation {
   }
   [[nodiscard]] const PreparedProgram& of(int slot) const { return program_of(places[static_cast<std::size_t>(slot)]); }
   [[nodiscard]] int workers() const { return static_cast<int>(places.size()); }
+  [[nodiscard]] bool is_service(int slot) const { return of(slot).command.is_service; }
   /// Slots of the workers of services.
   [[nodiscard]] std::set<int> services() const;
   /// Part of the worker's name; empty in a job of one program.

@@ -46,7 +46,7 @@ std::vector<std::string> addresses_of_this_machine() {
   return all;
 }
 
-/// Of a socket without a peer:  by a socket without SO_REUSEADDR.
+/// False where the port has a listener, or another socket without SO_REUSEADDR.
 bool can_bind(const char* any, int port) {
   const auto address = SocketAddress::parse(any, static_cast<std::uint16_t>(port));
   const UniqueFd fd(::socket(address->family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -73,8 +73,8 @@ std::string foreign_user(int port) {
 Result<void> check_ports(const Preparation& prepared) {
   for (const WorkerPlace& place : prepared.places) {
     const ProgramSpec& program = prepared.program_of(place).command;
-    const int port = program.port + place.number;
-    if (program.port == 0 || (can_bind("0.0.0.0", port) && can_bind("::", port))) continue;
+    const int port = program.port_of(place.number);
+    if (port == 0 || (can_bind("0.0.0.0", port) && can_bind("::", port))) continue;
     const auto sockets = inspect::sockets_at(port, false);
     if (sockets.empty()) continue;
     const pid_t user = inspect::find_holder(sockets);
@@ -101,7 +101,7 @@ struct Readiness::Probe {
   Probe(asio::io_context& io, const Worker& of, const PreparedProgram& prepared, int number)
       : worker(of),
         program(prepared.command),
-        port(program.port + number),
+        port(program.port_of(number)),
         socket(io),
         limit(io.get_executor()),
         pause(io),
@@ -160,9 +160,10 @@ void Readiness::set_paused(bool paused) {
 asio::awaitable<void> Readiness::watch(Probe& probe) {
   constexpr auto as_result = asio::as_tuple(asio::use_awaitable);
   const ProgramSpec& program = probe.program;
+  const std::vector<std::string> addresses = addresses_of_this_machine();
   while (true) {
     bool has_answered = false;
-    for (const std::string& address : addresses_of_this_machine()) {
+    for (const std::string& address : addresses) {
       const tcp::endpoint server(asio::ip::make_address(address), static_cast<std::uint16_t>(probe.port));
       std::string line;
       probe.socket = tcp::socket(job_.io);

@@ -105,7 +105,7 @@ Result<void> WorkerGroup::begin(int slot_index, Worker& worker, const worker_env
   if (slot.argv.empty() || worker_env::argv_depends_on_rank(program.command)) {
     const int number = prepared_.places[static_cast<std::size_t>(worker.end.slot)].number;
     slot.args = worker_env::worker_argv(program.command, worker.end.rank, worker.end.local_rank, program.python,
-                                        program.command.port == 0 ? 0 : program.command.port + number);
+                                        program.command.port_of(number));
     slot.argv.clear();
     for (auto& arg : slot.args) slot.argv.push_back(arg.data());
     slot.argv.push_back(nullptr);
@@ -215,8 +215,7 @@ Result<void> WorkerGroup::spawn(Part part, const std::vector<worker_env::WorkerE
   }
   std::vector<std::size_t> slots;
   for (std::size_t i = 0; i < workers_.size(); ++i) {
-    const bool is_service = prepared_.of(static_cast<int>(i)).command.is_service;
-    if (is_service == (part == Part::services)) slots.push_back(i);
+    if (prepared_.is_service(static_cast<int>(i)) == (part == Part::services)) slots.push_back(i);
   }
   for (SpawnSlot& slot : slots_) slot = {};
   start_failure_ = {};

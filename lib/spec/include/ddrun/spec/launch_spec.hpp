@@ -171,6 +171,8 @@ struct ProgramSpec {
   bool virtual_local_rank = false;
   StreamChoice streams{};
 
+  /// That its worker with this number listens on; 0: none.
+  [[nodiscard]] int port_of(int number) const { return port == 0 ? 0 : port + number; }
   /// Its workers are ranks that meet at a store.
   [[nodiscard]] bool has_world() const { return world != "none" && !(is_service && world.empty()); }
 };
