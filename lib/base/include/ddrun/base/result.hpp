@@ -3,6 +3,7 @@
 #include <string>
 #include <system_error>
 #include <tl/expected.hpp>
+#include <type_traits>
 #include <utility>
 
 namespace ddrun {
@@ -42,4 +43,23 @@ using Result = tl::expected<T, Error>;
   return fail(code, std::move(what) + ": " + cause.message(), cause);
 }
 
+/// For TRY. The value of a success.
+template <class T>
+T take_value(Result<T> tried) {
+  if constexpr (!std::is_void_v<T>) return *std::move(tried);
+}
+
 }  // namespace ddrun
+
+/// The value of a Result; a failure is returned from the function around it: `auto pipe = TRY(make_pipe());`. Only in
+/// functions that return a Result, and not in coroutines.
+#ifdef __clang_analyzer__  // it misses destructors of what a statement expression returns
+#define TRY(...) ddrun::take_value(__VA_ARGS__)
+#else
+#define TRY(...)                                                   \
+  __extension__({                                                  \
+    auto tried_ = (__VA_ARGS__);                                   \
+    if (!tried_) return tl::unexpected(std::move(tried_).error()); \
+    ddrun::take_value(std::move(tried_));                          \
+  })
+#endif
