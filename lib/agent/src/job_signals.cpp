@@ -9,6 +9,7 @@
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/shutdown_timeouts.hpp"
+#include "ddrun/base/standard_input.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/process/process_tree.hpp"
 
@@ -165,7 +166,7 @@ void JobSignals::stop_background_readers() {
                               " is stopped: it reads from the terminal, which another job of the shell has; in the ",
                               "foreground ('fg') it goes on"));
   }
-  background_poll_.set(Clock::now() + background_interval, [this] { stop_background_readers(); });
+  background_poll_.set(Clock::now() + StandardInput::background_interval, [this] { stop_background_readers(); });
 }
 
 }  // namespace ddrun::agent

@@ -2,8 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,7 +20,6 @@ namespace {
 
 /// How far the fastest worker may be ahead of the slowest.
 constexpr std::size_t max_backlog_bytes = std::size_t{16} << 20U;
-constexpr std::size_t max_read_bytes = std::size_t{64} << 10U;
 /// Slow ranks are named once the others have waited this long.
 constexpr std::chrono::seconds slow_reader_delay{5};
 
@@ -35,12 +32,19 @@ termios passing_keys(termios settings) {
   return settings;
 }
 
-bool is_in_background() { return ::isatty(STDIN_FILENO) != 0 && process::job_is_in_background(); }
-
 }  // namespace
 
 StdinFeed::StdinFeed(boost::asio::any_io_executor executor)
-    : executor_(std::move(executor)), readable_(executor_), slowest_timer_(executor_), background_timer_(executor_) {
+    : executor_(std::move(executor)),
+      input_(executor_, {.on_bytes =
+                             [this](std::string_view bytes) {
+                               backlog_ += bytes;
+                               push_all();
+                             },
+                         .on_end = [this] { on_input_end(); },
+                         .is_in_background = process::job_is_in_background,
+                         .on_terminal = [this](bool in_background) { set_terminal(!in_background); }}),
+      slowest_timer_(executor_) {
   struct stat info {};
   seekable_ = ::fstat(STDIN_FILENO, &info) == 0 && S_ISREG(info.st_mode);
 }
@@ -72,18 +76,15 @@ Result<void> StdinFeed::add(const RankName& rank, UniqueFd fd) {
 
 void StdinFeed::start() {
   if (readers_.empty()) return;
-  if (!input_ && !at_end_) at_end_ = !open_input();
-  if (at_end_) {
-    stop();
-    return;
-  }
-  wait_for_input();
+  if (at_end_) stop();
+  else wait_for_input();
 }
 
 void StdinFeed::set_paused(bool still) {
   set_terminal(false);
   paused_ = still;
-  if (input_) read_more();
+  if (still) input_.cancel();
+  else if (input_.is_open()) read_more();
 }
 
 /// The agent's session has no terminal: tcsetattr() sends no SIGTTOU.
@@ -101,6 +102,7 @@ void StdinFeed::set_terminal(bool passes_keys) {
 
 void StdinFeed::stop() {
   set_terminal(false);
+  input_.cancel();
   ++generation_;
   readers_.clear();
   backlog_.clear();
@@ -109,67 +111,13 @@ void StdinFeed::stop() {
   slowest_watched_ = false;
 }
 
-bool StdinFeed::open_input() {
-  // stdin is shared with the user's shell: O_NONBLOCK may be set only on a new open file description. Where that is not
-  // possible (sockets, a terminal of another user) nothing is set.
-  input_ = UniqueFd(::open("/proc/self/fd/0", O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
-  if (!input_) {
-    auto copy = duplicate(STDIN_FILENO);
-    if (!copy) return false;
-    input_ = std::move(*copy);
-  }
-  // Asio sets O_NONBLOCK on what it waits for, so it gets an epoll set that contains stdin.
-  UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
-  epoll_event event{};
-  event.events = EPOLLIN;
-  // epoll refuses files that are always ready, such as /dev/null.
-  if (!set || ::epoll_ctl(set.get(), EPOLL_CTL_ADD, input_.get(), &event) != 0) return false;
-  return assign_descriptor(readable_, std::move(set)) == 0;
-}
-
 void StdinFeed::wait_for_input() {
-  if (paused_ || readers_.empty()) return;
-  if (is_in_background()) {
-    background_timer_.expires_after(background_interval);
-    background_timer_.async_wait([this, generation = generation_](const boost::system::error_code& ec) {
-      if (!ec && generation == generation_) wait_for_input();
-    });
-    return;
-  }
-  set_terminal(true);
-  if (std::exchange(waiting_, true)) return;
-  readable_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
-    waiting_ = false;
-    if (ec || paused_ || readers_.empty()) return;
-    read_input();
-  });
-}
-
-void StdinFeed::read_input() {
-  if (is_in_background()) {
-    set_terminal(false);
-    return wait_for_input();
-  }
-  const std::size_t before = backlog_.size();
-  backlog_.resize(before + max_read_bytes);
-  ssize_t n;
-  do {
-    n = ::recv(input_.get(), backlog_.data() + before, max_read_bytes, MSG_DONTWAIT);
-    if (n < 0 && errno == ENOTSOCK) n = ::read(input_.get(), backlog_.data() + before, max_read_bytes);
-  } while (n < 0 && errno == EINTR);
-  const bool nothing = n < 0 && errno == EAGAIN;
-  backlog_.resize(before + (n > 0 ? static_cast<std::size_t>(n) : 0));
-  if (nothing) return wait_for_input();
-  if (n <= 0) return on_input_end();
-  push_all();
+  if (!paused_ && !readers_.empty()) input_.request();
 }
 
 /// Closes readers that have all input; the others get the rest first.
 void StdinFeed::on_input_end() {
   at_end_ = true;
-  boost::system::error_code ec;
-  readable_.close(ec);
-  input_.reset();
   std::erase_if(readers_, [this](const Reader& reader) { return reader.at == end(); });
 }
 

@@ -5,20 +5,17 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <chrono>
 #include <cstdint>
 #include <list>
 #include <string>
 #include <utility>
 
 #include "ddrun/base/result.hpp"
+#include "ddrun/base/standard_input.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 
 namespace ddrun::agent {
-
-/// After Ctrl-Z and `bg`, poll interval for reads of the terminal and for its return to this job.
-inline constexpr std::chrono::milliseconds background_interval{100};
 
 /// --stdin=all: copies ddrun's stdin to every worker at its own pace. The fastest may be 16 MiB ahead of the slowest,
 /// then it waits; slow ranks are named. A worker that closes its stdin is dropped. Input is not replayed in the next
@@ -52,12 +49,10 @@ class StdinFeed {
     std::uint64_t at = 0;  ///< input written to it so far
     bool waiting = false;  ///< for room in its pipe
   };
-  bool open_input();
   void wait_for_input();
   /// With a pseudo-terminal: sets the terminal to pass keys unchanged, or restores its settings if they are still
   /// these.
   void set_terminal(bool passes_keys);
-  void read_input();
   void on_input_end();
   /// Writes pending input without blocking; may erase the reader.
   void push(std::list<Reader>::iterator reader);
@@ -69,11 +64,9 @@ class StdinFeed {
   [[nodiscard]] std::uint64_t end() const { return begin_ + backlog_.size(); }
 
   boost::asio::any_io_executor executor_;
-  UniqueFd input_;
-  boost::asio::posix::stream_descriptor readable_;  ///< an epoll set with input_ in it
+  StandardInput input_;
   bool seekable_ = false;
   bool at_end_ = false;
-  bool waiting_ = false;
   bool paused_ = false;
   bool feeds_terminal_ = false;
   bool passes_keys_ = false;   ///< by set_terminal()
@@ -82,7 +75,6 @@ class StdinFeed {
   std::string backlog_;      ///< input that not all readers have got
   std::uint64_t begin_ = 0;  ///< its offset
   boost::asio::steady_timer slowest_timer_;
-  boost::asio::steady_timer background_timer_;
   bool slowest_watched_ = false;
   bool slow_readers_reported_ = false;
   unsigned generation_ = 0;

@@ -4,20 +4,18 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-#include <array>
-#include <boost/asio/buffer.hpp>
-#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/write.hpp>
 #include <cerrno>
 #include <optional>
 #include <utility>
 
 #include "children.hpp"
+#include "ddrun/base/byte_pipe.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/io_context.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 
@@ -59,50 +57,38 @@ class Coprocess::Impl : public std::enable_shared_from_this<Impl> {
       return fail_errno(Errc::unavailable, concat("cannot start ", name_), errno);
     }
     UniqueFd parent_end(pair[0]), child_end(pair[1]);
-    auto out = make_pipe();
-    if (!out) return tl::unexpected(out.error());
-    auto err = make_pipe();
-    if (!err) return tl::unexpected(err.error());
+    auto out = TRY(make_pipe());
+    auto err = TRY(make_pipe());
     // The descriptors that become 0, 1 and 2 must be other ones.
-    auto in = duplicate(child_end.get());
-    auto out_end = duplicate(out->write.get());
-    auto err_end = duplicate(err->write.get());
-    for (const auto* end : {&in, &out_end, &err_end}) {
-      if (!*end) return tl::unexpected(end->error());
+    const auto in = TRY(duplicate(child_end.get()));
+    const auto out_end = TRY(duplicate(out.write.get()));
+    const auto err_end = TRY(duplicate(err.write.get()));
+    pid_ = TRY(spawn(argv, {in.get(), out_end.get(), err_end.get()}, true, variable));
+    const auto on_err = [this](std::string_view bytes) { read_stderr(bytes); };
+    int failed = in_.open(std::move(parent_end));
+    if (failed == 0) failed = err_.open(std::move(err.read), on_err, [] {});
+    if (failed == 0) {
+      failed = out_.open(
+          std::move(out.read), [this](std::string_view bytes) { read_lines(bytes); }, [this] { on_stdout_closed(); });
     }
-    const auto pid = spawn(argv, {in->get(), out_end->get(), err_end->get()}, true, variable);
-    if (!pid) return tl::unexpected(pid.error());
-    pid_ = *pid;
-    error_code ec;
-    in_.assign(asio::local::stream_protocol(), parent_end.release(), ec);
-    if (!ec) out_.assign(out->read.release(), ec);
-    if (!ec) err_.assign(err->read.release(), ec);
-    if (!ec) out_.non_blocking(true, ec);
-    if (!ec) err_.non_blocking(true, ec);
-    if (ec) {
+    if (failed != 0) {
+      close();
       (void)kill_and_reap();
-      return fail(Errc::unavailable, concat("cannot talk to ", name_, ": ", ec.message()), ec);
+      return fail_errno(Errc::unavailable, concat("cannot talk to ", name_), failed);
     }
-    if (UniqueFd fd(open_pidfd(pid_)); fd) {
-      pidfd_.assign(fd.get(), ec);
-      if (!ec) [[maybe_unused]]
-        const int owned = fd.release();
-    }
-    read_out();
-    read_err();
+    if (UniqueFd fd(open_pidfd(pid_)); fd) (void)assign_descriptor(pidfd_, std::move(fd));
     watch_exit();
     return {};
   }
 
   void send_line(std::string_view line) {
     if (pid_ <= 0) return;
-    if (write_queue_.size() + line.size() > max_unread_bytes) {
+    if (in_.queued() + line.size() > max_unread_bytes) {
       asio::post(timer_.get_executor(),
                  [self = shared_from_this()] { self->kill_with_reason("does not read its stdin"); });
       return;
     }
-    write_queue_.append(line).push_back('\n');
-    write();
+    in_.write(concat(line, "\n"));
   }
 
   void cancel() {
@@ -113,55 +99,23 @@ class Coprocess::Impl : public std::enable_shared_from_this<Impl> {
   }
 
  private:
-  void write() {
-    if (writing_ || pid_ <= 0 || write_queue_.empty()) return;
-    writing_ = true;
-    write_buffer_ = std::exchange(write_queue_, {});
-    asio::async_write(in_, asio::buffer(write_buffer_), [self = shared_from_this()](const error_code& ec, std::size_t) {
-      self->writing_ = false;
-      // A write error means that it closed its stdin; its exit is handled elsewhere.
-      if (!ec) self->write();
-    });
-  }
-
-  void read_out() {
-    out_.async_read_some(asio::buffer(out_buffer_),
-                         [self = shared_from_this()](const error_code& ec, std::size_t size) {
-                           if (self->pid_ <= 0) return;
-                           if (ec) return self->on_stdout_closed();
-                           if (self->read_lines(size)) self->read_out();
-                         });
-  }
-
-  void read_err() {
-    err_.async_read_some(asio::buffer(err_buffer_),
-                         [self = shared_from_this()](const error_code& ec, std::size_t size) {
-                           if (self->pid_ <= 0 || ec) return;
-                           self->read_stderr(size);
-                           self->read_err();
-                         });
-  }
-
-  /// Calls on_line_ for each complete line. False once the coprocess has ended.
-  bool read_lines(std::size_t size) {
-    for (const char c : std::string_view(out_buffer_.data(), size)) {
+  /// Calls on_line_ for each complete line, until the coprocess has ended.
+  void read_lines(std::string_view bytes) {
+    const auto keep = shared_from_this();  // the callbacks may destroy the Coprocess
+    for (const char c : bytes) {
       if (c != '\n') {
         line_ += c;
         if (line_.size() <= max_line_bytes) continue;
-        kill_with_reason("printed a line that is too long");
-        return false;
+        return kill_with_reason("printed a line that is too long");
       }
       const std::string line = std::exchange(line_, {});
-      // The callback may destroy the Coprocess.
-      const auto keep = shared_from_this();
       if (const auto on_line = on_line_) on_line(line);
-      if (pid_ <= 0 || !on_line_) return false;
+      if (pid_ <= 0 || !on_line_) return;
     }
-    return true;
   }
 
-  void read_stderr(std::size_t size) {
-    for (const char c : std::string_view(err_buffer_.data(), size)) {
+  void read_stderr(std::string_view bytes) {
+    for (const char c : bytes) {
       if (c == '\n') {
         if (!trim(stderr_line_).empty()) last_stderr_line_ = stderr_line_;
         stderr_line_.clear();
@@ -172,8 +126,6 @@ class Coprocess::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void on_stdout_closed() {
-    error_code ignored;
-    out_.close(ignored);
     if (!closed_at_) closed_at_ = Clock::now();
     poll_exit(!pidfd_.is_open());
   }
@@ -203,25 +155,13 @@ class Coprocess::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void on_exited() {
-    drain();
+    // Output written before the exit.
+    err_.drain();
+    out_.drain();
     if (pid_ <= 0) return;
     // The status is not available if this process ignores SIGCHLD.
     const auto status = kill_and_reap();
     report_end(status ? describe(exit_status_from_wait(*status)) : "has ended");
-  }
-
-  /// Reads output written before the exit.
-  void drain() {
-    error_code ec;
-    while (err_.is_open()) {
-      const std::size_t size = err_.read_some(asio::buffer(err_buffer_), ec);
-      if (ec) break;
-      read_stderr(size);
-    }
-    while (out_.is_open()) {
-      const std::size_t size = out_.read_some(asio::buffer(out_buffer_), ec);
-      if (ec || !read_lines(size)) break;
-    }
   }
 
   void kill_with_reason(std::string_view what) {
@@ -258,23 +198,22 @@ class Coprocess::Impl : public std::enable_shared_from_this<Impl> {
 
   void close() {
     error_code ignored;
-    in_.close(ignored);
-    out_.close(ignored);
-    err_.close(ignored);
+    in_.close();
+    out_.close();
+    err_.close();
     pidfd_.close(ignored);
     timer_.cancel();
   }
 
-  asio::local::stream_protocol::socket in_;
-  asio::posix::stream_descriptor out_, err_, pidfd_;
+  ByteWriter in_;
+  ByteReader out_, err_;
+  asio::posix::stream_descriptor pidfd_;
   asio::steady_timer timer_;
   OnLine on_line_;
   OnEnd on_end_;
-  std::string name_, write_queue_, write_buffer_, line_, stderr_line_, last_stderr_line_;
-  std::array<char, 4096> out_buffer_{}, err_buffer_{};
+  std::string name_, line_, stderr_line_, last_stderr_line_;
   std::optional<Deadline> closed_at_;
   pid_t pid_ = -1;
-  bool writing_ = false;
 };
 
 Coprocess::Coprocess(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -286,7 +225,7 @@ Result<std::unique_ptr<Coprocess>> Coprocess::start(const asio::any_io_executor&
                                                     const std::vector<std::string>& argv, const std::string& variable,
                                                     OnLine on_line, OnEnd on_end) {
   auto impl = std::make_shared<Impl>(executor, std::move(on_line), std::move(on_end));
-  if (auto started = impl->start(argv, variable); !started) return tl::unexpected(started.error());
+  TRY(impl->start(argv, variable));
   return std::unique_ptr<Coprocess>(new Coprocess(std::move(impl)));
 }
 

@@ -1,7 +1,5 @@
 // --hosts while hosts are being reached. A script plays ssh: a host is this machine, once a file of its name is there.
-#include <algorithm>
 #include <csignal>
-#include <filesystem>
 
 #include "../job.hpp"
 
@@ -12,17 +10,6 @@ namespace {
 class GatedHosts {
  public:
   void open(const std::string& host) const { write_file(directory_.file(host), ""); }
-  /// The host fails.
-  void refuse(const std::string& host) const {
-    write_file(directory_.file("refuse-" + host), "");
-    open(host);
-  }
-  /// How many hosts ssh was started for.
-  [[nodiscard]] long asked() const {
-    const std::filesystem::directory_iterator all(directory_.path());
-    return std::count_if(begin(all), end(all),
-                         [](const auto& entry) { return entry.path().filename().string().starts_with("asked-"); });
-  }
   /// "ddrun --ssh=… --hosts=… options… -- words…", with TEST_HOST in the environment of each host, and a program that
   /// only host a has in its PATH.
   [[nodiscard]] Words job(const std::string& hosts, const Words& options, const Words& words) const {
@@ -39,10 +26,8 @@ class GatedHosts {
   std::string program_ = directory_.file("only-there", "#!/bin/sh\n", 0755);
   std::string reach_ = directory_.file("reach", R"(#!/bin/sh
 cd "${0%/*}"
-touch "asked-$1"
 case $1 in bad*) echo "no route to $1" >&2; exit 255;; esac
 while [ ! -e "$1" ]; do sleep 0.02; done
-[ ! -e "refuse-$1" ] || { echo "no route to $1" >&2; exit 255; }
 [ "$1" != a ] || PATH=$PWD:$PATH
 cd "$OLDPWD"
 TEST_HOST=$1 exec /bin/sh -c "$2"
@@ -78,36 +63,6 @@ void check_interrupt(Run& run) {
 }
 
 }  // namespace
-
-TEST_CASE("A spare that is not reached does not hold a job that has ended") {
-  for (const int code : {0, 7}) {
-    CAPTURE(code);
-    const GatedHosts hosts;
-    hosts.open("a");
-    hosts.open("b");
-    const auto outcome = finish(hosts.job("a,b,c", {"--nnodes=2"}, {"sh", "-c", "exit " + std::to_string(code)}));
-    DDRUN_SHOW(outcome);
-    CHECK(outcome.code() == code);
-    CHECK(count(outcome.err, "error:") == (code == 0 ? 0 : 1));
-  }
-}
-
-TEST_CASE("A spare that has been in no round ends with the job, and its status does not count") {
-  const GatedHosts hosts;
-  hosts.open("c");
-  Run run(hosts.job("a,b,c", {"--nnodes=2"}, {"echo", "ran"}));
-  REQUIRE(wait_until([&] { return waiting(run).size() == 1; }));
-  // Its part of the job comes, but is not begun.
-  for (const pid_t pid : waiting(run)) run.signal(pid, SIGSTOP);
-  hosts.open("a");
-  hosts.open("b");
-  const auto outcome = run.wait();
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 0);
-  CHECK(count(outcome.out, "ran\n") == 2);
-  CHECK(outcome.err.empty());
-  CHECK(run.all_gone());
-}
 
 TEST_CASE("What hosts in a round say after the end of the first one is shown, and their status counts") {
   const GatedHosts hosts;
@@ -151,17 +106,6 @@ TEST_CASE("A job starts without hosts that fail, and the first of the others run
     CHECK_FALSE(has(outcome.err, "error:"));
     CHECK(has(read_file(report), "\"success\""));
   }
-}
-
-TEST_CASE("A job does not start with fewer hosts than it needs") {
-  const GatedHosts hosts;
-  hosts.open("a");
-  const auto outcome = finish(hosts.job("bad1,a,bad2", {"--nnodes=2:3"}, {"echo", "ran"}));
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 125);
-  CHECK(outcome.out.empty());
-  CHECK(count(outcome.err, "cannot start ddrun on host bad") == 2);
-  CHECK(count(outcome.err, "ddrun: error: cannot start ddrun on host bad") == 1);
 }
 
 TEST_CASE("A host that does not answer is not waited for after the last call, and joins when it does") {
@@ -257,79 +201,4 @@ TEST_CASE("A host that cannot run its part ends a job that needs it") {
   CHECK(outcome.code() == 127);
   CHECK(has(outcome.err, "ddrun on b: error: only-there: not found in PATH"));
   CHECK(count(outcome.err, "error:") == 1);
-}
-
-TEST_CASE("At most 32 hosts are being started at a time, and none while ddrun is suspended") {
-  constexpr int number = 40;
-  constexpr int limit = 32;
-  const GatedHosts hosts;
-  const auto name = [](int host) { return "h" + std::to_string(host); };
-  Run run(hosts.job("h[1-40]", {"--nnodes=1:40", "--last-call=600"}, {"echo", "ran"}));
-  REQUIRE(wait_until([&] { return hosts.asked() == limit; }));
-  hosts.open(name(1));
-  REQUIRE(wait_until([&] { return hosts.asked() == limit + 1; }));
-  hosts.refuse(name(2));
-  REQUIRE(wait_until([&] { return hosts.asked() == limit + 2; }));
-
-  run.signal(SIGTSTP);
-  REQUIRE(wait_until([&] { return is_stopped(run.pid()); }));
-  hosts.open(name(3));
-  REQUIRE(wait_until([&] { return waiting(run).size() == 2; }));
-  hosts.refuse(name(4));
-  REQUIRE(run.wait_for_err("cannot start ddrun on host h4: "));
-  CHECK(hosts.asked() == limit + 2);
-  run.signal(SIGCONT);
-  REQUIRE(wait_until([&] { return hosts.asked() == limit + 4; }));
-
-  for (int host = 5; host <= number; ++host) hosts.open(name(host));
-  const auto outcome = run.wait();
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 0);
-  CHECK(hosts.asked() == number);
-  CHECK(count(outcome.out, "ran\n") == number - 2);
-  CHECK(run.all_gone());
-}
-
-TEST_CASE("Hosts that wait for their start are not started after Ctrl-C") {
-  const GatedHosts hosts;
-  Run run(hosts.job("h[1-40]", {}, {"echo", "ran"}));
-  REQUIRE(wait_until([&] { return hosts.asked() == 32; }));
-  check_interrupt(run);
-  CHECK(hosts.asked() == 32);
-}
-
-TEST_CASE("The time that a host waits for its start does not count as no answer") {
-  // 32 hosts never answer; the last one is then started, and answers.
-  const GatedHosts hosts;
-  hosts.open("h33");
-  const auto outcome = finish(hosts.job("h[1-33]", {"--nnodes=1:33", "--join-timeout=2s"}, {"echo", "ran"}));
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 0);
-  CHECK(count(outcome.err, "no answer within 2.0 s; the job starts without it\n") == 32);
-  CHECK(outcome.out == "ran\n");
-}
-
-TEST_CASE("No host waits for others whose start has not begun, if all are needed") {
-  const GatedHosts hosts;
-  Run run(hosts.job("h[1-41]", {}, {"echo", "ran"}));
-  // Here, and on each host that has begun its part of the job.
-  const auto sweepers = [&] {
-    const auto all = run.living();
-    return std::count_if(all.begin(), all.end(), [](pid_t pid) {
-      return read_file("/proc/" + std::to_string(pid) + "/comm") == "job-sweeper\n";
-    });
-  };
-  // One after the other: a host that begins at once has done so before the last of these is reached.
-  for (int host = 1; host <= 8; ++host) {
-    hosts.open("h" + std::to_string(host));
-    REQUIRE(wait_until([&] { return hosts.asked() == 32 + host && !waiting(run).empty(); }));
-  }
-  CHECK(waiting(run).size() == 8);
-  CHECK(sweepers() == 1);
-  for (int host = 9; host <= 41; ++host) hosts.open("h" + std::to_string(host));
-  const auto outcome = run.wait();
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 0);
-  CHECK(count(outcome.out, "ran\n") == 41);
-  CHECK(run.all_gone());
 }

@@ -52,6 +52,6 @@ TEST_CASE("a line of events that does not fit loses no other line") {
   file.write("{\"event\":\"fourth\"}\n");
   file.finish();
   ddrun::set_message_sink({});
-  CHECK(said == "ddrun: warning: --events: 19 bytes were lost (No space left on device)\n");
+  CHECK(said == "ddrun: warning: --events: 19 bytes were lost (File too large)\n");
   CHECK(read_file(path) == "{\"event\":\"first\"}\n{\"event\n{\"event\":\"third\"}\n{\"event\":\"fourth\"}\n");
 }

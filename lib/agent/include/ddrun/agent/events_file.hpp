@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "ddrun/base/background_writer.hpp"
 #include "ddrun/base/result.hpp"
-#include "ddrun/base/unique_fd.hpp"
 
 namespace ddrun::agent {
 
@@ -52,14 +52,12 @@ class EventsFile {
   void finish();
 
  private:
-  class Writer;
-  class LineFile;
-
   void record_loss(std::uint64_t bytes, std::string why);
   void warn_loss();
-  Result<void> start_writer(std::shared_ptr<Writer> writer);
+  [[nodiscard]] const char* stall_reason() const;
 
-  std::shared_ptr<Writer> writer_;
+  std::unique_ptr<BackgroundWriter> writer_;
+  bool is_disk_ = false;
   std::function<void(std::string_view)> console_;
   dev_t device_ = 0;  ///< with `inode_`: identity of the file
   ino_t inode_ = 0;

@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "ddrun/base/address.hpp"
+#include "ddrun/base/byte_pipe.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/proc.hpp"
@@ -25,7 +26,6 @@
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/guard.hpp"
 #include "ddrun/process/signals.hpp"
-#include "link.hpp"
 #include "protocol.hpp"
 #include "remote_command.hpp"
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <optional>
@@ -9,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ddrun/base/byte_pipe.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/unique_fd.hpp"
@@ -17,64 +17,6 @@
 #include "protocol.hpp"
 
 namespace ddrun::remote {
-
-// ByteWriter and ByteReader must live as long as the event loop: pending operations refer to them.
-
-/// A non-blocking writer on a pipe that it owns. Unwritten data is queued, and wiped after writing (it may be secret).
-class ByteWriter {
- public:
-  explicit ByteWriter(boost::asio::any_io_executor executor) : fd_(std::move(executor)) {}
-
-  void open(UniqueFd fd);
-  [[nodiscard]] bool is_open() const { return fd_.is_open(); }
-  void write(std::string_view bytes);
-  [[nodiscard]] std::size_t queued() const { return queue_.size() - written_; }
-  /// Called when the queue has become empty after a wait.
-  void on_empty(std::function<void()> callback) { on_empty_ = std::move(callback); }
-  /// Called once, when the reader has closed the pipe.
-  void on_broken(std::function<void()> callback) { on_broken_ = std::move(callback); }
-  /// Closes the pipe after the queued data.
-  void finish();
-  /// Closes the pipe at once and drops the queue.
-  void close();
-
- private:
-  void flush();
-  void forget();
-
-  boost::asio::posix::stream_descriptor fd_;
-  WipedString queue_;
-  std::size_t written_ = 0;
-  bool waiting_ = false;
-  bool finishing_ = false;
-  std::function<void()> on_empty_;
-  std::function<void()> on_broken_;
-};
-
-/// A non-blocking reader on a pipe that it owns. Wipes its buffer after each callback.
-class ByteReader {
- public:
-  explicit ByteReader(boost::asio::any_io_executor executor) : fd_(std::move(executor)) {}
-
-  /// `on_bytes` receives data; `on_end` is called once, at end-of-file.
-  void open(UniqueFd fd, std::function<void(std::string_view)> on_bytes, std::function<void()> on_end);
-  [[nodiscard]] bool is_open() const { return fd_.is_open(); }
-  /// While paused nothing is read (back pressure).
-  void pause(bool paused);
-  /// Reads what is available without blocking and closes; `on_end` is not called.
-  void drain();
-
- private:
-  void wait();
-  /// False at end-of-file.
-  bool read_some();
-
-  boost::asio::posix::stream_descriptor fd_;
-  std::function<void(std::string_view)> on_bytes_;
-  std::function<void()> on_end_;
-  bool waiting_ = false;
-  bool paused_ = false;
-};
 
 /// Settings of all links.
 struct LinkSettings {
@@ -90,8 +32,7 @@ struct LinkSettings {
 class Link {
  public:
   struct Events {
-    std::function<void()> on_ready;  ///< ddrun runs on the host; frames may be sent
-    std::function<void(const Frame&)> on_frame;
+    std::function<void(const Frame&)> on_frame;  ///< the first one, `hello`: ddrun runs on the host
     /// The link has ended; `why` names the host and the reason.
     std::function<void(const std::string& why)> on_end;
   };
@@ -100,14 +41,14 @@ class Link {
 
   /// Starts ssh. Failures are reported by on_end, also if ddrun does not run on the host by the deadline.
   void start(process::Launcher& launcher, process::ChildWatcher& watcher, Clock::time_point deadline);
-  /// Dropped unless ready.
+  /// Dropped unless ddrun runs on the host.
   void send(FrameType type, std::string_view payload);
   /// End-of-file for the other side, which then stops the job and ends.
   void close_input();
   /// Kills ssh; on_end() gets this reason. No further frames are delivered.
   void disconnect(std::string why);
   void kill();
-  /// While paused nothing is read from the host.
+  /// While paused nothing is read from the host. Ignored before the first frame.
   void pause(bool paused);
   /// Once ended: a proxy closed ssh's connection before the login, and nothing else was wrong.
   [[nodiscard]] bool was_closed_by_proxy() const;

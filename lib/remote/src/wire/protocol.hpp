@@ -1,41 +1,15 @@
 #pragma once
 
-#include <string.h>
-
 #include <chrono>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 
 #include "ddrun/base/bytes.hpp"
 #include "ddrun/base/result.hpp"
+#include "ddrun/base/wiped_string.hpp"
 
 namespace ddrun::remote {
-
-/// Wipes memory on deallocation, also when a container grows.
-template <class T>
-struct WipingAllocator {
-  using value_type = T;
-  WipingAllocator() = default;
-  template <class U>
-  WipingAllocator(const WipingAllocator<U>& /*other*/) noexcept {
-  }  // NOLINT(google-explicit-constructor): as containers do
-  T* allocate(std::size_t count) { return std::allocator<T>().allocate(count); }
-  void deallocate(T* memory, std::size_t count) noexcept {
-    ::explicit_bzero(memory, count * sizeof(T));
-    std::allocator<T>().deallocate(memory, count);
-  }
-  bool operator==(const WipingAllocator&) const = default;
-};
-
-/// For strings that may contain a secret. (Strings below 16 bytes are stored in the object itself and not wiped.)
-using WipedString = std::basic_string<char, std::char_traits<char>, WipingAllocator<char>>;
-
-inline void wipe(std::string& text) {
-  ::explicit_bzero(text.data(), text.size());
-  text.clear();
-}
 
 // The protocol on an ssh connection once ddrun runs on both sides: frames of
 //   4 bytes  length of the payload, most significant byte first
