@@ -31,9 +31,8 @@ void limit_to_job_end(LaunchSpec& spec, const cluster::Fact<std::int64_t>& end) 
 }  // namespace
 
 Result<cluster::Completion> complete_launch(cli::Launch& launch, const cluster::Detected& detected) {
-  auto completion = cluster::complete(launch.spec, launch.given, detected);
-  if (!completion) return completion;
-  const bool is_spread = launch.spec.rendezvous.several_machines() || completion->start_agents;
+  auto completion = TRY(cluster::complete(launch.spec, launch.given, detected));
+  const bool is_spread = launch.spec.rendezvous.several_machines() || completion.start_agents;
   if (launch.spec.has_several_programs() && is_spread) {
     return fail(Errc::invalid_argument, std::string(cli::one_machine_only));
   }
@@ -67,13 +66,11 @@ void note_unused_gpus(const cli::Launch& launch, int gpu_limit) {
 }
 
 Result<DetectedCluster> detect_cluster(cli::Launch& launch, pid_t started_pid) {
-  auto detected = detect_environment(launch, started_pid);
-  if (!detected) return tl::unexpected(detected.error());
-  auto completion = complete_launch(launch, *detected);
-  if (!completion) return tl::unexpected(completion.error());
-  for (const std::string& remark : completion->remarks) say(Level::info, remark);
-  if (detected->end_time && !completion->start_agents) limit_to_job_end(launch.spec, *detected->end_time);
-  return DetectedCluster{std::move(*detected), std::move(*completion)};
+  auto detected = TRY(detect_environment(launch, started_pid));
+  auto completion = TRY(complete_launch(launch, detected));
+  for (const std::string& remark : completion.remarks) say(Level::info, remark);
+  if (detected.end_time && !completion.start_agents) limit_to_job_end(launch.spec, *detected.end_time);
+  return DetectedCluster{std::move(detected), std::move(completion)};
 }
 
 }  // namespace ddrun

@@ -78,10 +78,8 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   const LaunchSpec& spec = launch.spec;
   const RemoteSpec& remote = spec.remote;
   remote::HeadOptions options;
-  auto hosts = hosts_of(remote);
-  if (!hosts) return tl::unexpected(hosts.error());
-  auto variables = exported_of(remote);
-  if (!variables) return tl::unexpected(variables.error());
+  auto hosts = TRY(hosts_of(remote));
+  auto variables = TRY(exported_of(remote));
   auto secret = rendezvous::new_secret_text();
   auto random = rendezvous::new_secret_text();
   if (!secret || !random) return tl::unexpected((secret ? random : secret).error());
@@ -93,7 +91,7 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   }
 
   // All hosts, unless --nnodes gives a minimum, or a maximum that leaves spares.
-  const int count = static_cast<int>(hosts->size());
+  const int count = static_cast<int>(hosts.size());
   const bool nodes_given = launch.given.contains("nnodes");
   if (nodes_given && spec.rendezvous.min_nodes > count) {
     return fail(Errc::invalid_argument, concat("--nnodes wants at least ", spec.rendezvous.min_nodes, " machines, but ",
@@ -105,11 +103,11 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   options.job.max_nodes = nodes_given ? std::min(spec.rendezvous.max_nodes, count) : count;
 
   if (launch.given.contains("nproc-per-node") && spec.first().nproc.kind == NprocSpec::Kind::count) {
-    const std::span first(hosts->data(), static_cast<std::size_t>(options.job.max_nodes));
+    const std::span first(hosts.data(), static_cast<std::size_t>(options.job.max_nodes));
     if (const std::string differs = cluster::compare_count(first, spec.first().nproc.count); !differs.empty())
       say(Level::warning, differs);
   }
-  for (const cluster::Host& host : *hosts) {
+  for (const cluster::Host& host : hosts) {
     const bool is_local = !launch.given.contains("ssh") && is_this_machine(host.name);
     options.hosts.push_back({host.name, is_local, host.slots});
   }
@@ -127,7 +125,7 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   options.job.args = launch.forwarded_args;
   options.job.directory = directory_known ? directory.data() : "/";
   options.job.started_as = worker_env::start_path(spec.started_as);
-  options.job.variables = std::move(*variables);
+  options.job.variables = std::move(variables);
   options.job.job_id =
       spec.rendezvous.id == "none" || spec.rendezvous.id.empty() ? random->substr(0, 16) : spec.rendezvous.id;
   options.secret = std::move(*secret);
@@ -147,8 +145,8 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
 Result<void> open_files(const LaunchSpec& spec, agent::CiService ci, agent::EventsFile& events,
                         remote::HeadOptions& options) {
   if (spec.events_file) {
-    if (auto usable = agent::EventsFile::check(*spec.events_file); !usable) return usable;
-    if (auto opened = events.open(*spec.events_file); !opened) return opened;
+    TRY(agent::EventsFile::check(*spec.events_file));
+    TRY(events.open(*spec.events_file));
     options.on_events = [&events](std::string_view lines) { events.write(lines); };
   }
   const auto lost = std::make_shared<std::pair<std::uint64_t, std::string>>();

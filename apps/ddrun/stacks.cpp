@@ -223,9 +223,8 @@ Result<std::string> parse_ranks(const std::string& text) {
     const bool is_role = colon == std::string::npos && part.find_first_not_of("0123456789-") != std::string::npos;
     if (is_role || colon != std::string::npos) parts.push_back(part);
     if (is_role) continue;
-    auto numbers = cli::parse_number_set(part.substr(colon + 1), INT32_MAX, "a rank");
-    if (!numbers) return tl::unexpected(numbers.error());
-    if (colon == std::string::npos) of_any.merge(*numbers);
+    auto numbers = TRY(cli::parse_number_set(part.substr(colon + 1), INT32_MAX, "a rank"));
+    if (colon == std::string::npos) of_any.merge(numbers);
   }
   if (!of_any.empty()) parts.insert(parts.begin(), fold_ranks({of_any.begin(), of_any.end()}));
   return join(parts, ",");

@@ -82,9 +82,7 @@ Result<void> parse_server(StoreRequest& request, const std::string& text) {
   if (request.host.size() > 2 && request.host.front() == '[' && request.host.back() == ']') {
     request.host = request.host.substr(1, request.host.size() - 2);
   }
-  const auto port = parse_port(text.substr(colon + 1), 1);
-  if (!port) return tl::unexpected<Error>(port.error());
-  request.port = *port;
+  request.port = TRY(parse_port(text.substr(colon + 1), 1));
   return {};
 }
 

@@ -104,10 +104,8 @@ Result<std::vector<worker_env::WorkerEnvironment>> make_environments(const Job& 
       of_program.pmi.reset();
       of_program.pmix.reset();
     }
-    auto environment = worker_env::WorkerEnvironment::prepare(job.spec, program.command, job.world_ranks[index],
-                                                              job.prepared.parent, of_program);
-    if (!environment) return tl::unexpected(environment.error());
-    environments.push_back(std::move(*environment));
+    environments.push_back(TRY(worker_env::WorkerEnvironment::prepare(job.spec, program.command, job.world_ranks[index],
+                                                                      job.prepared.parent, of_program)));
   }
   return environments;
 }
@@ -311,16 +309,16 @@ Result<Agent*> Agent::create(Job& job) {
 }
 
 Result<void> Agent::open() {
-  if (auto ready = output_.prepare(); !ready) return ready;
+  TRY(output_.prepare());
   EventsFile& events_file = job_.events_file;
   if (events_file.is_same_file(STDERR_FILENO)) {
     events_file.redirect_to([this](std::string_view lines) { output_.console_line(lines); });
   } else if (events_file.is_same_file(STDOUT_FILENO)) {
     events_file.redirect_to([this](std::string_view lines) { output_.stdout_line(lines); });
   }
-  if (auto opened = watcher_.open(); !opened) return opened;
-  if (auto opened = signals_.open(); !opened) return opened;
-  if (auto enough = group_.check_descriptors(); !enough) return enough;
+  TRY(watcher_.open());
+  TRY(signals_.open());
+  TRY(group_.check_descriptors());
   job_cgroup_ = process::await_job_cgroup(*job_.context.shared);
   if (job_.prepared.mpi.is_on()) {
     participants_.push_back(&mpi_.emplace(
@@ -329,7 +327,7 @@ Result<void> Agent::open() {
           on_rank_failure(job_.prepared.slot_of(job_.prepared.mpi_world, local_rank), code, std::move(what));
         },
         [this](std::string why) { dispatch(event::SpawnFailed{std::move(why)}); }));
-    if (auto opened = mpi_->open(); !opened) return opened;
+    TRY(mpi_->open());
     if (StartStep* const step = mpi_->start_step()) steps_.add(*step);
   }
   auto path = timer_file_path(spec_, job_.prepared.parent);
@@ -501,7 +499,7 @@ Result<void> Agent::begin_spawn(int attempt) {
   }
   event_log_.attempt_started(job_.world_ranks);
   output_.set_hostname(ranks.host);
-  if (auto begun = output_.begin_attempt(attempt, ranks_by_slot); !begun) return begun;
+  TRY(output_.begin_attempt(attempt, ranks_by_slot));
   if (!std::exchange(announced_logs_, true)) announce_logs(job_, output_);
   worker_env::WorkerFacts facts;
   facts.version = job_.version;
@@ -517,12 +515,8 @@ Result<void> Agent::begin_spawn(int attempt) {
     say(Level::info, concat("network interface for workers: ", facts.network.front().second, " (",
                             facts.network.front().first, ")"));
   }
-  if (mpi_) {
-    if (auto begun = mpi_->begin_round(facts); !begun) return begun;
-  }
-  auto environments = make_environments(job_, output_, facts);
-  if (!environments) return tl::unexpected(environments.error());
-  environments_ = std::move(*environments);
+  if (mpi_) TRY(mpi_->begin_round(facts));
+  environments_ = TRY(make_environments(job_, output_, facts));
   group_.begin_attempt(job_.world_ranks);
   job_cgroup_.renew();
   job_.launcher.set_child_cgroup(job_cgroup_.open_directory());

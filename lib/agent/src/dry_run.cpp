@@ -70,11 +70,10 @@ Result<RendezvousPlan> plan_several(const LaunchSpec& spec, RendezvousPlan plan)
     place = concat("where ", wanted.is_etcd() ? concat("etcd at ", wanted.endpoint, " says")
                                               : concat("'", wanted.lease, "' says"));
   } else {
-    const auto location = rendezvous::find_coordinator(wanted, rendezvous::this_machine());
-    if (!location) return tl::unexpected(location.error());
-    const Endpoint& first = location->candidates.front();
+    const auto location = TRY(rendezvous::find_coordinator(wanted, rendezvous::this_machine()));
+    const Endpoint& first = location.candidates.front();
     place = concat("at ", first.host, ":", first.port,
-                   location->is_local ? ", where this one would run the coordinator" : "");
+                   location.is_local ? ", where this one would run the coordinator" : "");
   }
   plan.note = concat("once ", nodes, " machines have met ", place, "; ranks and MASTER_ADDR are given then\n");
   plan.unknown_variables = {"RANK",       "WORLD_SIZE",      "GROUP_RANK",  "GROUP_WORLD_SIZE",
@@ -90,12 +89,11 @@ Result<RendezvousPlan> plan_rendezvous(const LaunchSpec& spec, int local_world_s
   plan.ranks.max_restarts = spec.restart.max_restarts;
   plan.ranks.round = 1;
   if (spec.rendezvous.several_machines()) return plan_several(spec, std::move(plan));
-  auto endpoint = rendezvous::choose_local_endpoint(spec.rendezvous);
-  if (!endpoint) return tl::unexpected(endpoint.error());
-  plan.ranks.run_id = endpoint->run_id;
-  plan.ranks.master_addr = endpoint->advertised;
-  plan.ranks.master_port = endpoint->port;
-  if (endpoint->port == 0) plan.note = "MASTER_PORT is chosen when the job starts: a free one\n";
+  auto endpoint = TRY(rendezvous::choose_local_endpoint(spec.rendezvous));
+  plan.ranks.run_id = endpoint.run_id;
+  plan.ranks.master_addr = endpoint.advertised;
+  plan.ranks.master_port = endpoint.port;
+  if (endpoint.port == 0) plan.note = "MASTER_PORT is chosen when the job starts: a free one\n";
   return plan;
 }
 
@@ -103,9 +101,8 @@ Result<RendezvousPlan> plan_rendezvous(const LaunchSpec& spec, int local_world_s
 Result<void> describe_program(std::string& text, const LaunchSpec& spec, const Preparation& prepared,
                               const PreparedProgram& program, const RankAssignment& ranks,
                               const worker_env::WorkerFacts& facts, const std::set<std::string>& unknown_variables) {
-  auto variables = worker_env::WorkerEnvironment::prepare(spec, program.command, ranks, prepared.parent, facts);
-  if (!variables) return tl::unexpected(variables.error());
-  const Differences differ = differences(*variables, prepared, program, unknown_variables);
+  auto variables = TRY(worker_env::WorkerEnvironment::prepare(spec, program.command, ranks, prepared.parent, facts));
+  const Differences differ = differences(variables, prepared, program, unknown_variables);
   if (!differ.common.empty()) text += "\nall workers:\n";
   for (const auto& entry : differ.common) text += concat("  ", quote_entry(entry), "\n");
   const auto bindings = program.command.bind == BindMode::none ? std::vector<std::string>() : prepared.bindings();
@@ -129,18 +126,16 @@ Result<void> describe_program(std::string& text, const LaunchSpec& spec, const P
 }  // namespace
 
 Result<std::string> describe_job(const LaunchSpec& spec, const char* const* environment, const std::string& version) {
-  auto prepared = prepare(spec, environment);
-  if (!prepared) return tl::unexpected(prepared.error());
-  auto plan = plan_rendezvous(spec, prepared->workers());
-  if (!plan) return tl::unexpected(plan.error());
+  auto prepared = TRY(prepare(spec, environment));
+  auto plan = TRY(plan_rendezvous(spec, prepared.workers()));
   worker_env::WorkerFacts facts;
   facts.version = version;
-  facts.job_tag = plan->ranks.run_id;
-  facts.addresses = prepared->addresses;
+  facts.job_tag = plan.ranks.run_id;
+  facts.addresses = prepared.addresses;
 
   const bool several = spec.has_several_programs();
-  std::string text = concat("would start ", counted(prepared->workers(), "worker"), " on ", prepared->hostname);
-  if (!several) text += concat(" in ", shell_quote(prepared->first().directory));
+  std::string text = concat("would start ", counted(prepared.workers(), "worker"), " on ", prepared.hostname);
+  if (!several) text += concat(" in ", shell_quote(prepared.first().directory));
   text += "\n";
   const auto add_program = [&](const PreparedProgram& program) {
     if (several) {
@@ -151,22 +146,21 @@ Result<std::string> describe_job(const LaunchSpec& spec, const char* const* envi
     if (program.command.preload.empty()) return;
     text += concat("workers as forks of a process that has imported ", join(program.command.preload, ", "), "\n");
   };
-  if (!several) add_program(prepared->first());
+  if (!several) add_program(prepared.first());
   const auto add_command = [&](std::string_view what, const std::string& command) {
     if (!command.empty()) text += concat(what, ": sh -c ", shell_quote(command), "\n");
   };
   add_command(spec.commands.before_each == BeforeEach::job ? "before the workers" : "before each attempt",
               spec.commands.before);
   add_command("after the workers", spec.commands.after);
-  text += plan->note;
-  std::vector<int> ports(static_cast<std::size_t>(prepared->worlds));
-  ports.front() = plan->ranks.master_port;
-  const std::vector<RankAssignment> ranks = ranks_by_program(*prepared, plan->ranks, ports);
+  text += plan.note;
+  std::vector<int> ports(static_cast<std::size_t>(prepared.worlds));
+  ports.front() = plan.ranks.master_port;
+  const std::vector<RankAssignment> ranks = ranks_by_program(prepared, plan.ranks, ports);
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const PreparedProgram& program = prepared->programs[i];
+    const PreparedProgram& program = prepared.programs[i];
     if (several) add_program(program);
-    auto added = describe_program(text, spec, *prepared, program, ranks[i], facts, plan->unknown_variables);
-    if (!added) return tl::unexpected(added.error());
+    TRY(describe_program(text, spec, prepared, program, ranks[i], facts, plan.unknown_variables));
   }
   return text;
 }

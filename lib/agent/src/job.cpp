@@ -67,54 +67,42 @@ rendezvous::RendezvousOptions rendezvous_options(const LaunchSpec& spec, const P
 
 Result<Job*> Job::create(const LaunchSpec& spec, process::AgentContext& context, const char* const* environment,
                          const std::string& version, JobHooks& hooks, JobRecord& record) {
-  auto prepared = prepare(spec, environment);
-  if (!prepared) return tl::unexpected(prepared.error());
-  record.result().world_size = prepared->workers();
-  record.result().host = prepared->hostname;
-  for (const PreparedProgram& program : prepared->programs) {
+  auto prepared = TRY(prepare(spec, environment));
+  record.result().world_size = prepared.workers();
+  record.result().host = prepared.hostname;
+  for (const PreparedProgram& program : prepared.programs) {
     const ProgramSpec& command = program.command;
     record.result().programs.push_back(
         {command.role, command.name, program.workers, program.world, command.is_service});
   }
 
-  auto launcher = process::Launcher::create();
-  if (!launcher) return tl::unexpected(launcher.error());
-  launcher->set_child_descriptor_limit(process::raise_descriptor_limit());
-  process::reserve_descriptors(own_descriptors + descriptors_per_worker * prepared->places.size());
+  auto launcher = TRY(process::Launcher::create());
+  launcher.set_child_descriptor_limit(process::raise_descriptor_limit());
+  process::reserve_descriptors(own_descriptors + descriptors_per_worker * prepared.places.size());
   EventsFile events_file;
-  if (spec.events_file) {
-    if (auto opened = events_file.open(*spec.events_file); !opened) return tl::unexpected(opened.error());
-  }
+  if (spec.events_file) TRY(events_file.open(*spec.events_file));
 
-  rendezvous::RendezvousOptions options = rendezvous_options(spec, *prepared, version);
+  rendezvous::RendezvousOptions options = rendezvous_options(spec, prepared, version);
   options.on_listening = hooks.on_listening;
   connect_to_sweeper(options, context.shared);
   bool weak_secret = false;
   if (hooks.secret) {
     options.secret = std::move(hooks.secret);
   } else if (spec.rendezvous.several_machines() && !spec.rendezvous.insecure) {
-    auto found = rendezvous::find_or_make_secret(spec.rendezvous,
-                                                 [&](std::string_view name) { return prepared->parent.find(name); });
-    if (!found) return tl::unexpected(found.error());
-    if (found->is_new) say(Level::notice, rendezvous::new_secret_message(found->file));
-    weak_secret = !found->secret.looks_strong();
-    options.secret = std::move(found->secret);
-    options.secret_file = std::move(found->file);
+    auto found = TRY(rendezvous::find_or_make_secret(
+        spec.rendezvous, [&](std::string_view name) { return prepared.parent.find(name); }));
+    if (found.is_new) say(Level::notice, rendezvous::new_secret_message(found.file));
+    weak_secret = !found.secret.looks_strong();
+    options.secret = std::move(found.secret);
+    options.secret_file = std::move(found.file);
   }
-  auto io = make_io_context();
-  if (!io) return tl::unexpected(io.error());
-  auto* const job = new Job{spec,
-                            context,
-                            hooks,
-                            record,
-                            version,
-                            std::move(*prepared),
-                            std::move(*launcher),
-                            std::move(events_file),
-                            *io->release()};
+  auto io = TRY(make_io_context());
+  auto* const job = new Job{
+      spec,         context, hooks, record, version, std::move(prepared), std::move(launcher), std::move(events_file),
+      *io.release()};
   job->rendezvous = rendezvous::make_rendezvous(job->io.get_executor(), std::move(options),
                                                 [job](const rendezvous::ToAgent& told) { job->on_told(told); });
-  if (auto opened = job->rendezvous->open(); !opened) return tl::unexpected(opened.error());
+  TRY(job->rendezvous->open());
   // Once in the job, not on each machine.
   if (weak_secret && job->rendezvous->runs_coordinator()) say(Level::warning, rendezvous::weak_secret_message());
   record.result().run_id = job->rendezvous->run_id();

@@ -31,8 +31,7 @@ void signal_all(int number) {
 
 Result<void> HostCommand::start(std::string label, std::string command, const char* directory,
                                 std::vector<std::string> environment, OnEnd on_end) {
-  auto streams = output_.open_extra_streams(std::move(label));
-  if (!streams) return tl::unexpected(streams.error());
+  auto streams = TRY(output_.open_extra_streams(std::move(label)));
   const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   std::string shell = "sh";
   std::string option = "-c";
@@ -46,12 +45,10 @@ Result<void> HostCommand::start(std::string label, std::string command, const ch
   plan.environment = entries.data();
   plan.directory = directory;
   plan.standard_in = null.get();
-  plan.standard_out = streams->out.get();
-  plan.standard_err = streams->err.get();
+  plan.standard_out = streams.out.get();
+  plan.standard_err = streams.err.get();
   started_at_ = Clock::now();
-  auto spawned = launcher_.spawn(plan);
-  if (!spawned) return tl::unexpected(spawned.error());
-  child_ = std::move(*spawned);
+  child_ = TRY(launcher_.spawn(plan));
   on_end_ = std::move(on_end);
   stopping_ = exited_ = false;
   kill_deadline_.reset();
@@ -115,15 +112,14 @@ Result<void> JobCommands::start(std::string_view name, const std::string& comman
     left_out.insert({"WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_WORLD_SIZE",
                      "MASTER_ADDR", "MASTER_PORT"});
   }
-  auto environment = job_.environment_without(left_out, several ? ProgramSpec() : job_.spec.first(), job_.ranks);
-  if (!environment) return tl::unexpected(environment.error());
-  for (const auto& [variable, value] : variables) environment->push_back(concat(variable, "=", value));
+  auto environment = TRY(job_.environment_without(left_out, several ? ProgramSpec() : job_.spec.first(), job_.ranks));
+  for (const auto& [variable, value] : variables) environment.push_back(concat(variable, "=", value));
   cgroup_.renew();
   job_.launcher.set_child_cgroup(cgroup_.open_directory());
   say(Level::info, concat("running --", name));
   // As workers: a directory that was removed while ddrun is in it can still be inherited.
   const char* const directory = !several && job_.spec.first().chdir ? job_.prepared.first().directory.c_str() : nullptr;
-  auto started = command_.start(job_.label(name), command, directory, std::move(*environment), std::move(on_end));
+  auto started = command_.start(job_.label(name), command, directory, std::move(environment), std::move(on_end));
   if (started && paused_) command_.set_paused(true);
   return started;
 }

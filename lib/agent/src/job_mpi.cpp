@@ -38,7 +38,7 @@ Result<pmi::World> make_world(const Job& job) {
   world.nodes = ranks.node_count;
   if (ranks.node_rank == 0) {
     std::array<std::byte, 16> random{};
-    if (auto filled = fill_random(random); !filled) return tl::unexpected(filled.error());
+    TRY(fill_random(random));
     world.random.assign(reinterpret_cast<const char*>(random.data()), random.size());
   }
   return world;
@@ -47,10 +47,9 @@ Result<pmi::World> make_world(const Job& job) {
 Result<void> JobMpi::begin_round(worker_env::WorkerFacts& facts) {
   if (pmix_) facts.pmix = pmix_->facts();
   if (!job_.prepared.mpi.pmi) return {};
-  auto world = make_world(job_);
-  if (!world) return tl::unexpected(world.error());
-  if (auto begun = listener_.begin_round(world->ranks, world->size); !begun) return begun;
-  server_.emplace(std::move(*world));
+  auto world = TRY(make_world(job_));
+  TRY(listener_.begin_round(world.ranks, world.size));
+  server_.emplace(std::move(world));
   step(pmi::pmi_event::Start{});
   facts.pmi = {listener_.address(), [this](int local_rank) { return listener_.token(local_rank); }};
   return {};

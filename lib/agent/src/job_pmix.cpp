@@ -64,10 +64,9 @@ Result<void> JobPmix::start_helper() {
   const std::string name = concat("ddrun-", random_suffix());
   job_.context.shared->set_mpi_directory(name);
   directory_ = concat("/dev/shm/", name);
-  if (auto made = make_directory(directory_); !made) return made;
-  auto environment = job_.environment_without({}, job_.mpi_program().command, job_.ranks);
-  if (!environment) return tl::unexpected(environment.error());
-  return helper_.start(job_.prepared.mpi.libpmix, directory_, label_, std::move(*environment)).map([this] {
+  TRY(make_directory(directory_));
+  auto environment = TRY(job_.environment_without({}, job_.mpi_program().command, job_.ranks));
+  return helper_.start(job_.prepared.mpi.libpmix, directory_, label_, std::move(environment)).map([this] {
     await_answer();
   });
 }

@@ -62,14 +62,13 @@ void JobPreload::begin(Done done) {
 Result<void> JobPreload::start_server(std::function<void(const Result<void>&)> on_ready) {
   const PreparedProgram& program = *job_.prepared.preloading();
   const std::vector<std::string>& modules = program.command.preload;
-  auto streams = output_.open_extra_streams(job_.label("preload"), true);
-  if (!streams) return tl::unexpected(streams.error());
+  auto streams = TRY(output_.open_extra_streams(job_.label("preload"), true));
   std::vector<std::string> names(worker_variables.begin(), worker_variables.end());
   if (program.command.virtual_local_rank) names.insert(names.end(), {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"});
-  auto environment = job_.environment_without({names.begin(), names.end()}, program.command, job_.ranks_of(program));
-  if (!environment) return tl::unexpected(environment.error());
+  auto environment =
+      TRY(job_.environment_without({names.begin(), names.end()}, program.command, job_.ranks_of(program)));
   std::vector<char*> entries;
-  for (std::string& entry : *environment) entries.push_back(entry.data());
+  for (std::string& entry : environment) entries.push_back(entry.data());
   entries.push_back(nullptr);
   auto words = worker_env::worker_argv(program.command, 0, 0, program.python);
   std::vector<char*> argv;
@@ -81,8 +80,8 @@ Result<void> JobPreload::start_server(std::function<void(const Result<void>&)> o
   plan.argv = argv.data();
   plan.environment = entries.data();
   plan.directory = program.command.chdir ? program.directory.c_str() : nullptr;
-  plan.standard_out = streams->out.get();
-  plan.standard_err = streams->err.get();
+  plan.standard_out = streams.out.get();
+  plan.standard_err = streams.err.get();
   say(Level::info, concat("importing ", join(modules, ", "), " (--preload)"));
   return spawner_.start_server(plan, modules, names, cgroup_.path(),
                                [this, on_ready = std::move(on_ready)](const Result<void>& imported) {

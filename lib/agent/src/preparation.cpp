@@ -99,15 +99,11 @@ Result<void> resolve_program(const LaunchSpec& spec, const Environment& parent, 
     }
     command.kind = ProgramKind::python_script;
   }
-  auto python = worker_env::choose_python(search.environment(), prepared.directory, spec.started_as);
-  if (!python) return tl::unexpected(python.error());
-  prepared.python = python->path;
-  prepared.python_reason = python->why;
+  auto python = TRY(worker_env::choose_python(search.environment(), prepared.directory, spec.started_as));
+  prepared.python = python.path;
+  prepared.python_reason = python.why;
   prepared.program = prepared.python;
-  if (command.kind != ProgramKind::python_module) {
-    auto script = worker_env::find_script(command.name, prepared.directory);
-    if (!script) return tl::unexpected(script.error());
-  }
+  if (command.kind != ProgramKind::python_module) TRY(worker_env::find_script(command.name, prepared.directory));
   return {};
 }
 
@@ -183,15 +179,14 @@ Result<MpiServing> choose_mpi(const LaunchSpec& spec, const Environment& parent,
   MpiServing serving;
   serving.pmi = mpi == Mpi::pmi || (mpi == Mpi::both && !is_open_mpi) || (is_chosen && is_mpich);
   if (mpi == Mpi::pmix || (mpi == Mpi::both && !is_mpich) || (is_chosen && is_open_mpi)) {
-    auto found = find_open_mpi(spec, parent, prepared, program);
-    if (!found) return tl::unexpected(found.error());
-    const bool is_too_old = worker_env::is_before_4_1(found->mpi);
-    if (found->pmix.empty() && (mpi == Mpi::pmix || (is_open_mpi && !is_too_old))) {
+    auto found = TRY(find_open_mpi(spec, parent, prepared, program));
+    const bool is_too_old = worker_env::is_before_4_1(found.mpi);
+    if (found.pmix.empty() && (mpi == Mpi::pmix || (is_open_mpi && !is_too_old))) {
       return fail(Errc::unavailable,
                   "Open MPI finds its world by libpmix.so.2, and this machine has none: install the package libpmix2 "
                   "(libpmix2t64, pmix), or give --mpi-lib=FILE; with --mpi=none each worker is a separate world");
     }
-    if (asked || !is_too_old) serving.libpmix = found->pmix;
+    if (asked || !is_too_old) serving.libpmix = found.pmix;
   }
   if (serving.is_on() || spec.rendezvous.node_rank.value_or(0) != 0) return serving;
   const std::string script = script_of(prepared);
@@ -243,10 +238,8 @@ std::optional<IpAddress> source_address_to(const SocketAddress& peer) {
 Result<void> prepare_program(const LaunchSpec& spec, const ProgramSpec& program, Preparation& all) {
   PreparedProgram& prepared = all.programs.emplace_back();
   prepared.command = program;
-  auto directory = working_directory(program);
-  if (!directory) return tl::unexpected(directory.error());
-  prepared.directory = std::move(*directory);
-  if (auto found = resolve_or_assume_program(spec, all.parent, prepared); !found) return found;
+  prepared.directory = TRY(working_directory(program));
+  TRY(resolve_or_assume_program(spec, all.parent, prepared));
   if (program.preload.empty() || prepared.command.kind != ProgramKind::executable) return {};
   return fail(Errc::invalid_argument,
               concat("--preload=", join(program.preload, ","), ": ", program.name, " is not a Python program"));
@@ -287,18 +280,17 @@ Result<void> set_devices(const topology::VisibleDevices& visible, const std::vec
   const auto count = static_cast<int>(devices.size());
   if (command.nproc.kind == NprocSpec::Kind::automatic)
     command.nproc.kind = count > 0 ? NprocSpec::Kind::gpu : NprocSpec::Kind::cpu;
-  const auto workers = command.nproc.kind == NprocSpec::Kind::gpu
-                           ? topology::resolve_nproc(command.nproc, {}, {count, "", "--gpus=" + command.gpus})
-                           : topology::resolve_nproc(command.nproc);
-  if (!workers) return tl::unexpected(workers.error());
-  command.nproc = {NprocSpec::Kind::count, *workers};
+  const auto workers = TRY(command.nproc.kind == NprocSpec::Kind::gpu
+                               ? topology::resolve_nproc(command.nproc, {}, {count, "", "--gpus=" + command.gpus})
+                               : topology::resolve_nproc(command.nproc));
+  command.nproc = {NprocSpec::Kind::count, workers};
   const bool is_shared = command.virtual_local_rank || (command.is_service && count > 0);
   command.virtual_local_rank = is_shared;
-  command.gpus_per_worker = is_shared ? count / *workers : 0;
-  if (!is_shared || (count > 0 && count % *workers == 0)) return {};
+  command.gpus_per_worker = is_shared ? count / workers : 0;
+  if (!is_shared || (count > 0 && count % workers == 0)) return {};
   return fail(Errc::invalid_argument,
               concat("--gpus=", command.gpus, ": ", counted(count, "device"), " cannot be divided among ",
-                     counted(*workers, "worker"), ", which get a share each; give a multiple"));
+                     counted(workers, "worker"), ", which get a share each; give a multiple"));
 }
 
 Result<void> choose_gpus(Preparation& prepared) {
@@ -308,16 +300,15 @@ Result<void> choose_gpus(Preparation& prepared) {
     requests.push_back({one.command.gpus, is_only ? "" : one.command.role});
   if (std::ranges::all_of(requests, [](const auto& one) { return one.text.empty(); })) return {};
   const topology::VisibleDevices visible = topology::visible_devices(prepared.parent);
-  auto shares = topology::divide_gpus(requests, visible.names);
-  if (!shares) return tl::unexpected(shares.error());
+  auto shares = TRY(topology::divide_gpus(requests, visible.names));
   std::vector<std::string> sharing, unlimited;  // roles
-  for (std::size_t i = 0; i < shares->size(); ++i) {
+  for (std::size_t i = 0; i < shares.size(); ++i) {
     ProgramSpec& command = prepared.programs[i].command;
-    const auto& devices = (*shares)[i];
+    const auto& devices = shares[i];
     if (devices && !devices->empty()) sharing.push_back(command.role);
     if (!devices && !command.is_service) unlimited.push_back(command.role);
     if (!devices) continue;
-    if (auto set = set_devices(visible, *devices, command); !set) return set;
+    TRY(set_devices(visible, *devices, command));
   }
   if (unlimited.empty() || sharing.empty()) return {};
   say(Level::warning, concat(join(unlimited, ", "), unlimited.size() == 1 ? " sees all " : " see all ",
@@ -349,9 +340,7 @@ Result<void> exchange_addresses(Preparation& prepared) {
   }
   if (is_only) return {};
   prepared.addresses = worker_env::address_variables(all);
-  for (PreparedProgram& program : prepared.programs) {
-    if (auto done = worker_env::expand_addresses(program.command, all); !done) return done;
-  }
+  for (PreparedProgram& program : prepared.programs) TRY(worker_env::expand_addresses(program.command, all));
   return {};
 }
 
@@ -359,10 +348,9 @@ Result<void> exchange_addresses(Preparation& prepared) {
 Result<void> place_workers(const LaunchSpec& spec, Preparation& prepared) {
   int workers = 0;
   for (PreparedProgram& program : prepared.programs) {
-    auto count = topology::resolve_nproc(program.command.nproc);
-    if (!count) return tl::unexpected(count.error());
-    program.workers = *count;
-    workers += *count;
+    auto count = TRY(topology::resolve_nproc(program.command.nproc));
+    program.workers = count;
+    workers += count;
   }
   const bool several = workers > 1 || spec.rendezvous.several_machines();
   std::vector<std::string> names;  // of worlds
@@ -378,9 +366,8 @@ Result<void> place_workers(const LaunchSpec& spec, Preparation& prepared) {
       for (int i = 0; i < program.workers; ++i) prepared.places.push_back({index, i, i});
       continue;
     }
-    auto serving = choose_mpi(spec, prepared.parent, program, several);
-    if (!serving) return tl::unexpected(serving.error());
-    const bool in_mpi = program.command.world.empty() && serving->is_on();
+    auto serving = TRY(choose_mpi(spec, prepared.parent, program, several));
+    const bool in_mpi = program.command.world.empty() && serving.is_on();
     const std::string name = in_mpi ? "mpi" : program.command.world;
     const auto known = name.empty() ? names.end() : std::find(names.begin(), names.end(), name);
     program.world = static_cast<int>(known - names.begin());
@@ -391,7 +378,7 @@ Result<void> place_workers(const LaunchSpec& spec, Preparation& prepared) {
     int& size = sizes[static_cast<std::size_t>(*program.world)];
     program.first_local_rank = size;
     for (int i = 0; i < program.workers; ++i) prepared.places.push_back({index, size++, i});
-    if (auto served = serve_mpi(program, std::move(*serving), prepared); !served) return served;
+    TRY(serve_mpi(program, std::move(serving), prepared));
   }
   prepared.worlds = std::max(1, static_cast<int>(names.size()));
   for (const PreparedProgram& program : prepared.programs) {
@@ -406,9 +393,7 @@ Result<void> place_workers(const LaunchSpec& spec, Preparation& prepared) {
 Result<void> bind_workers(const LaunchSpec& spec, Preparation& prepared) {
   const auto asks = [](const ProgramSpec& program) { return program.bind != BindMode::none; };
   if (!spec.report_bindings && std::ranges::none_of(spec.programs, asks)) return {};
-  auto allowed = topology::allowed_cpus();
-  if (!allowed) return tl::unexpected(allowed.error());
-  prepared.cpus = topology::read_cpu_layout(*allowed);
+  prepared.cpus = topology::read_cpu_layout(TRY(topology::allowed_cpus()));
   for (const BindMode mode : {BindMode::cores, BindMode::numa}) {
     std::vector<std::size_t> slots;
     for (std::size_t slot = 0; slot < prepared.places.size(); ++slot) {
@@ -430,24 +415,16 @@ Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environme
   prepared.full_host = full_host_name();
   prepared.hostname = short_host_name(prepared.full_host);
   prepared.first_main = first_main(spec.programs);
-  for (const ProgramSpec& program : spec.programs) {
-    if (auto added = prepare_program(spec, program, prepared); !added) return tl::unexpected(added.error());
-  }
-  if (const std::string& interface = spec.rendezvous.interface; !interface.empty()) {
-    if (auto there = check_interface(interface); !there) return tl::unexpected(there.error());
-  }
-  if (spec.events_file) {
-    if (auto usable = EventsFile::check(*spec.events_file); !usable) return tl::unexpected(usable.error());
-  }
-  if (spec.report_file) {
-    if (auto writable = check_report_file(*spec.report_file); !writable) return tl::unexpected(writable.error());
-  }
-  if (auto chosen = choose_gpus(prepared); !chosen) return tl::unexpected(chosen.error());
-  if (auto placed = place_workers(spec, prepared); !placed) return tl::unexpected(placed.error());
-  if (auto done = exchange_addresses(prepared); !done) return tl::unexpected(done.error());
+  for (const ProgramSpec& program : spec.programs) TRY(prepare_program(spec, program, prepared));
+  if (const std::string& interface = spec.rendezvous.interface; !interface.empty()) TRY(check_interface(interface));
+  if (spec.events_file) TRY(EventsFile::check(*spec.events_file));
+  if (spec.report_file) TRY(check_report_file(*spec.report_file));
+  TRY(choose_gpus(prepared));
+  TRY(place_workers(spec, prepared));
+  TRY(exchange_addresses(prepared));
   note_small_shm(spec, prepared.workers());
 
-  if (auto bound = bind_workers(spec, prepared); !bound) return tl::unexpected(bound.error());
+  TRY(bind_workers(spec, prepared));
   if (spec.stdin_.kind == StdinSpec::Kind::rank && spec.stdin_.rank >= prepared.first().workers) {
     return fail(Errc::invalid_argument,
                 concat("--stdin=", spec.stdin_.rank, ": there is no such rank; ranks go from 0 to ",

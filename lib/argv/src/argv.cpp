@@ -43,8 +43,7 @@ class Reader {
     for (const auto& [option, found] : added) {
       if (found->count() == 0) continue;
       line_.options.push_back({option, found->results()});
-      if (auto checked = check_values(line_.options.back()); !checked)
-        return tl::unexpected(std::move(checked.error()));
+      TRY(check_values(line_.options.back()));
     }
     if (!missing_value_error_.empty()) return bad(std::move(missing_value_error_));
     return std::move(line_);

@@ -46,7 +46,7 @@ Result<void> Buffers::provide(collectives::Communicator& communicator, const Opt
   }
   // Page-aligned, like the back ends' buffers.
   const std::uint64_t distance = collectives::whole_pages(bytes);
-  if (auto got = own_.allocate(distance, 2); !got) return got;
+  TRY(own_.allocate(distance, 2));
   send_ = {own_.data(), bytes};
   recv_ = {own_.data() + distance, bytes};
   return {};
@@ -80,12 +80,8 @@ Result<Row> Benchmark::run(std::uint64_t bytes) {
   row.spec = spec_;
   row.count = bytes / element_ / most;
   row.bytes = row.count * element_ * most;
-  auto measured = measure(Placement::out_of_place, row.count);
-  if (!measured) return tl::unexpected(measured.error());
-  row.out_of_place = *measured;
-  measured = measure(Placement::in_place, row.count);
-  if (!measured) return tl::unexpected(measured.error());
-  row.in_place = *measured;
+  row.out_of_place = TRY(measure(Placement::out_of_place, row.count));
+  row.in_place = TRY(measure(Placement::in_place, row.count));
   return row;
 }
 
@@ -95,43 +91,27 @@ Result<Measurement> Benchmark::measure(Placement placement, std::size_t count) {
   result.unsupported_reason =
       communicator_.unsupported_reason(spec_.collective, spec_.type, spec_.op, placement == Placement::in_place);
   if (!result.unsupported_reason.empty()) return result;
-  if (auto ready = prepare(call); !ready) return tl::unexpected(ready.error());
+  TRY(prepare(call));
   // The last warmup call is timed alone, to estimate how many iterations fit.
-  if (options_.warmup > 1) {
-    if (auto warm = time_calls(call, options_.warmup - 1); !warm) return tl::unexpected(warm.error());
-  }
+  if (options_.warmup > 1) TRY(time_calls(call, options_.warmup - 1));
   result.iterations = options_.iterations;
   if (options_.warmup > 0 || result.iterations == 0) {
-    const auto once = time_calls(call, 1);
-    if (!once) return tl::unexpected(once.error());
-    if (result.iterations == 0) {
-      const auto chosen = choose_iterations(*once);
-      if (!chosen) return tl::unexpected(chosen.error());
-      result.iterations = *chosen;
-    }
+    const auto once = TRY(time_calls(call, 1));
+    if (result.iterations == 0) result.iterations = TRY(choose_iterations(once));
   }
-  const auto mean = time_calls(call, result.iterations);
-  if (!mean) return tl::unexpected(mean.error());
-  const auto all = slowest(*mean);
-  if (!all) return tl::unexpected(all.error());
-  result.microseconds = *all;
+  const auto mean = TRY(time_calls(call, result.iterations));
+  result.microseconds = TRY(slowest(mean));
   const collectives::Blocks blocks = collectives::blocks_of(spec_.collective, size_);
   const auto bytes = static_cast<double>(call.bytes() * std::max(blocks.in, blocks.out));
   // One rank in place moves no data.
   const bool moves = size_ > 1 || placement == Placement::out_of_place;
   result.algbw = moves ? bytes / result.microseconds / 1e3 : 0;
   result.busbw = result.algbw * bus_bandwidth_factor(spec_.collective, size_);
-  if (auto timed = time_each(call, result); !timed) return tl::unexpected(timed.error());
+  TRY(time_each(call, result));
   if (options_.checks != 0 && spec_.collective != collectives::Collective::barrier) {
     std::uint64_t wrong = 0;
-    for (int i = 0; i < options_.checks; ++i) {
-      const auto once = check_one(call);
-      if (!once) return tl::unexpected(once.error());
-      wrong += *once;
-    }
-    const auto everywhere = total(wrong);
-    if (!everywhere) return tl::unexpected(everywhere.error());
-    result.wrong = *everywhere;
+    for (int i = 0; i < options_.checks; ++i) wrong += TRY(check_one(call));
+    result.wrong = TRY(total(wrong));
   }
   return result;
 }
@@ -162,10 +142,8 @@ Result<void> Benchmark::prepare(const collectives::Call& call) {
 
 /// Returns this rank's microseconds per call. All ranks start together.
 Result<double> Benchmark::time_calls(const collectives::Call& call, int times) {
-  if (auto synced = control_.barrier(deadline()); !synced) return tl::unexpected(synced.error());
-  const auto all = communicator_.time(call, times, options_.op_timeout);
-  if (!all) return all;
-  return *all / times;
+  TRY(control_.barrier(deadline()));
+  return TRY(communicator_.time(call, times, options_.op_timeout)) / times;
 }
 
 Result<void> Benchmark::time_each(const collectives::Call& call, Measurement& result) {
@@ -173,51 +151,40 @@ Result<void> Benchmark::time_each(const collectives::Call& call, Measurement& re
   const int samples = std::min({result.iterations, max_samples, static_cast<int>(std::min(affordable, 1e6))});
   std::vector<double> times;
   times.reserve(static_cast<std::size_t>(samples));
-  if (auto synced = control_.barrier(deadline()); !synced) return synced;
-  for (int i = 0; i < samples; ++i) {
-    const auto once = communicator_.time(call, 1, options_.op_timeout);
-    if (!once) return tl::unexpected(once.error());
-    times.push_back(*once);
-  }
+  TRY(control_.barrier(deadline()));
+  for (int i = 0; i < samples; ++i) times.push_back(TRY(communicator_.time(call, 1, options_.op_timeout)));
   std::sort(times.begin(), times.end());
   result.samples = samples;
   for (const auto& [to, quantile] : {std::pair(&result.median, 0.5), {&result.p99, 0.99}, {&result.minimum, 0.0}}) {
-    const auto all = slowest(at_quantile(times, quantile));
-    if (!all) return tl::unexpected(all.error());
-    *to = *all;
+    *to = TRY(slowest(at_quantile(times, quantile)));
   }
   return {};
 }
 
 Result<int> Benchmark::choose_iterations(double microseconds) {
-  const auto all = slowest(microseconds);
-  if (!all) return tl::unexpected(all.error());
-  const double time = std::max(*all, 0.1);
+  const double time = std::max(TRY(slowest(microseconds)), 0.1);
   const double wanted = std::clamp(min_microseconds / time, usual_iterations, max_iterations);
   return static_cast<int>(std::max(1.0, std::min(wanted, max_microseconds / time)));
 }
 
 /// Makes one call with new input and checks every element of this rank's result.
 Result<std::uint64_t> Benchmark::check_one(const collectives::Call& call) {
-  if (auto ready = prepare(call); !ready) return tl::unexpected(ready.error());
-  if (rank_ == options_.corrupt_rank) {
-    if (auto done = checker_.corrupt(call); !done) return tl::unexpected(done.error());
-  }
-  if (auto done = communicator_.perform(call, deadline()); !done) return tl::unexpected(done.error());
+  TRY(prepare(call));
+  if (rank_ == options_.corrupt_rank) TRY(checker_.corrupt(call));
+  TRY(communicator_.perform(call, deadline()));
   const auto wrong = checker_.count_wrong(call, first_position(call.count));
   if (wrong) local_wrong_ += *wrong;
   return wrong;
 }
 
 Result<double> Benchmark::slowest(double microseconds) {
-  if (auto done = largest_of_all(control_, {&microseconds, 1}, deadline()); !done) return tl::unexpected(done.error());
+  TRY(largest_of_all(control_, {&microseconds, 1}, deadline()));
   return microseconds;
 }
 
 Result<std::uint64_t> Benchmark::total(std::uint64_t wrong) {
   const std::span<std::uint64_t> one(&wrong, 1);
-  auto done = reduce_all(control_, one, collectives::DataType::uint64, collectives::ReduceOp::sum, deadline());
-  if (!done) return tl::unexpected(done.error());
+  TRY(reduce_all(control_, one, collectives::DataType::uint64, collectives::ReduceOp::sum, deadline()));
   return wrong;
 }
 

@@ -30,9 +30,7 @@ class OptionTable {
   template <class To, class Parse>
   void add(std::string_view names, std::string_view type, std::string help, To& to, Parse parse) {
     add_row(names, type, std::move(help), [&to, parse](const std::string& text) -> Result<void> {
-      auto value = parse(text);
-      if (!value) return tl::unexpected(value.error());
-      to = static_cast<To>(*std::move(value));
+      to = static_cast<To>(TRY(parse(text)));
       return {};
     });
   }
@@ -108,21 +106,18 @@ Result<std::optional<std::string>> OptionTable::parse(int argc, char** argv) con
                                     {"version", "", "", "Print the version", true}};
   for (const Row& row : rows_) options.push_back({row.name, row.option.shorts, row.option.metavar});
   const std::vector<std::string> args(argv + 1, argv + argc);
-  const auto line = argv::read({options, argv::Positionals::anywhere, "ddrun-allreduce --help"}, args);
-  if (!line) return tl::unexpected(line.error());
-  if (line->action == &options[1]) return "ddrun-allreduce " DDRUN_ALLREDUCE_VERSION "\n";
-  if (line->action != nullptr) return help_text(std::span(options).first(2));
-  if (!line->positionals.empty())
-    return fail(Errc::invalid_argument, concat("unknown word '", line->positionals.front(), "'"));
-  for (const argv::OptionValues& given : line->options) {
+  const auto line = TRY(argv::read({options, argv::Positionals::anywhere, "ddrun-allreduce --help"}, args));
+  if (line.action == &options[1]) return "ddrun-allreduce " DDRUN_ALLREDUCE_VERSION "\n";
+  if (line.action != nullptr) return help_text(std::span(options).first(2));
+  if (!line.positionals.empty())
+    return fail(Errc::invalid_argument, concat("unknown word '", line.positionals.front(), "'"));
+  for (const argv::OptionValues& given : line.options) {
     const Row& row = rows_[static_cast<std::size_t>(given.option - &options[2])];
     if (auto read = row.read(given.values.back()); !read) {
       return fail(read.error().code, concat("--", row.option.name, ": ", read.error().message));
     }
   }
-  for (const auto& check : rules_) {
-    if (auto good = check(); !good) return tl::unexpected(good.error());
-  }
+  for (const auto& check : rules_) TRY(check());
   return std::nullopt;
 }
 
@@ -207,7 +202,7 @@ Result<Milliseconds> duration(const std::string& text) {
 }
 
 Result<std::string> plot_path(const std::string& text) {
-  if (const auto terminal = terminal_of(text); !terminal) return tl::unexpected(terminal.error());
+  TRY(terminal_of(text));
   return text;
 }
 

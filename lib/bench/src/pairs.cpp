@@ -77,18 +77,15 @@ class PairBenchmark {
   Result<double> bandwidth(int partner, std::uint64_t bytes) {
     const collectives::Call call = call_with(partner, bytes / sizeof(float));
     std::array<double, 1> slowest{};
-    if (auto once = check(call); !once) return once;
-    const auto first = all_.time(call, 1, options_.op_timeout);
-    if (!first) return first;
-    slowest[0] = *first;
-    if (auto reduced = largest_of_all(control_, slowest, deadline()); !reduced) return tl::unexpected(reduced.error());
+    TRY(check(call));
+    slowest[0] = TRY(all_.time(call, 1, options_.op_timeout));
+    TRY(largest_of_all(control_, slowest, deadline()));
     const int times = options_.iterations != 0
                           ? options_.iterations
                           : std::clamp(static_cast<int>(pair_microseconds / std::max(slowest[0], 1.0)), 3, 100);
-    if (auto synced = control_.barrier(deadline()); !synced) return tl::unexpected(synced.error());
-    const auto took = all_.time(call, times, options_.op_timeout);
-    if (!took) return took;
-    return static_cast<double>(call.bytes()) * times / *took / 1e3;
+    TRY(control_.barrier(deadline()));
+    const auto took = TRY(all_.time(call, times, options_.op_timeout));
+    return static_cast<double>(call.bytes()) * times / took / 1e3;
   }
 
   struct Latency {
@@ -97,13 +94,11 @@ class PairBenchmark {
   };
   Result<Latency> latency(int partner) {
     const collectives::Call call = call_with(partner, small_count);
-    if (auto ready = checker_.prepare(call, 1); !ready) return tl::unexpected(ready.error());
-    if (auto synced = control_.barrier(deadline()); !synced) return tl::unexpected(synced.error());
+    TRY(checker_.prepare(call, 1));
+    TRY(control_.barrier(deadline()));
     std::vector<double> times;
     for (int i = 0; i < small_samples; ++i) {
-      const auto batch = all_.time(call, small_batch, options_.op_timeout);
-      if (!batch) return tl::unexpected(batch.error());
-      times.push_back(*batch / small_batch);
+      times.push_back(TRY(all_.time(call, small_batch, options_.op_timeout)) / small_batch);
     }
     std::sort(times.begin(), times.end());
     return Latency{times[times.size() / 2], times.front()};
@@ -127,12 +122,10 @@ class PairBenchmark {
   /// Makes a call and checks its data. The returned value is unused.
   Result<double> check(const collectives::Call& call) {
     ++iteration_;
-    if (auto ready = checker_.prepare(call, iteration_); !ready) return tl::unexpected(ready.error());
-    if (auto done = all_.perform(call, deadline()); !done) return tl::unexpected(done.error());
+    TRY(checker_.prepare(call, iteration_));
+    TRY(all_.perform(call, deadline()));
     if (options_.checks == 0) return 0.0;
-    const auto wrong = checker_.count_wrong(call, iteration_);
-    if (!wrong) return tl::unexpected(wrong.error());
-    wrong_ += *wrong;
+    wrong_ += TRY(checker_.count_wrong(call, iteration_));
     return 0.0;
   }
 
@@ -148,7 +141,7 @@ class PairBenchmark {
 Result<std::vector<int>> exchange_local_ranks(collectives::Communicator& control, int local_rank, Deadline deadline) {
   std::vector<double> all(static_cast<std::size_t>(control.size()));
   all[static_cast<std::size_t>(control.rank())] = local_rank;
-  if (auto reduced = sum_of_all(control, all, deadline); !reduced) return tl::unexpected(reduced.error());
+  TRY(sum_of_all(control, all, deadline));
   return std::vector<int>(all.begin(), all.end());
 }
 
@@ -176,9 +169,8 @@ Result<Pairs> measure_pairs(const collectives::Connected& connected, const Buffe
   if (!reason.empty()) return fail(Errc::invalid_argument, concat("--pairs: ", reason));
   if (all.size() == 1) return fail(Errc::invalid_argument, "--pairs: one rank has no other to meet");
   PairBenchmark benchmark(connected, buffers, options);
-  const auto local_ranks = exchange_local_ranks(control, local_rank, benchmark.deadline());
-  if (!local_ranks) return tl::unexpected(local_ranks.error());
-  const std::vector<Node> players = pair_members(nodes_of(connected.members, *local_ranks));
+  const auto local_ranks = TRY(exchange_local_ranks(control, local_rank, benchmark.deadline()));
+  const std::vector<Node> players = pair_members(nodes_of(connected.members, local_ranks));
 
   const int count = static_cast<int>(players.size());
   std::size_t active = players[0].ranks.size();
@@ -208,23 +200,17 @@ Result<Pairs> measure_pairs(const collectives::Connected& connected, const Buffe
     const bool has_partner = other != own_player && local < active;
     const int partner = has_partner ? players[static_cast<std::size_t>(other)].ranks[local] : all.rank();
     // An idle rank copies as much, as all ranks must make the same calls.
-    const auto bandwidth = benchmark.bandwidth(partner, pairs.bytes);
-    if (!bandwidth) return tl::unexpected(bandwidth.error());
-    const auto latency = benchmark.latency(partner);
-    if (!latency) return tl::unexpected(latency.error());
+    const auto bandwidth = TRY(benchmark.bandwidth(partner, pairs.bytes));
+    const auto latency = TRY(benchmark.latency(partner));
     if (!has_partner) continue;
-    pairs.gbps[pairs.at(own_player, other)] = *bandwidth;
-    pairs.median_us[pairs.at(own_player, other)] = latency->median;
-    pairs.minimum_us[pairs.at(own_player, other)] = latency->minimum;
+    pairs.gbps[pairs.at(own_player, other)] = bandwidth;
+    pairs.median_us[pairs.at(own_player, other)] = latency.median;
+    pairs.minimum_us[pairs.at(own_player, other)] = latency.minimum;
   }
   std::vector<double> wrong{static_cast<double>(benchmark.wrong())};
-  for (auto* numbers : {&pairs.gbps, &wrong}) {
-    if (auto reduced = sum_of_all(control, *numbers, benchmark.deadline()); !reduced)
-      return tl::unexpected(reduced.error());
-  }
+  for (auto* numbers : {&pairs.gbps, &wrong}) TRY(sum_of_all(control, *numbers, benchmark.deadline()));
   for (auto* numbers : {&pairs.median_us, &pairs.minimum_us}) {
-    if (auto reduced = largest_of_all(control, *numbers, benchmark.deadline()); !reduced)
-      return tl::unexpected(reduced.error());
+    TRY(largest_of_all(control, *numbers, benchmark.deadline()));
   }
   pairs.wrong = static_cast<std::uint64_t>(wrong[0]);
   // Both sides measured the pair; use the slower one.

@@ -34,9 +34,7 @@ std::string own_address(const std::string& server) {
 Result<std::unique_ptr<store::TcpServer>> serve(const RankEnv& env) {
   store::TcpServerOptions options;
   options.port = env.master_port;
-  auto addresses = store::resolve(env.master_address);
-  if (!addresses) return tl::unexpected(addresses.error());
-  options.addresses = std::move(*addresses);
+  options.addresses = TRY(store::resolve(env.master_address));
   return store::TcpServer::start(options);
 }
 
@@ -102,15 +100,12 @@ Result<void> apply_started_rank(RankEnv& env, const cluster::StartedRank& starte
 /// Detects a wrong WORLD_SIZE or RANK on each rank, as its peers would only time out.
 Result<void> check_unique_rank(const RankEnv& env, const Rendezvous& rdzv, Deadline deadline) {
   const std::string& prefix = rdzv.group.prefix;
-  const auto size = rdzv.client->compare_set(prefix + "world_size", "", std::to_string(env.size), deadline);
-  if (!size) return tl::unexpected(size.error());
-  if (*size != std::to_string(env.size)) {
-    return fail(Errc::invalid_argument, concat("there are ", env.size, " ranks, but another rank says ", *size,
+  const auto size = TRY(rdzv.client->compare_set(prefix + "world_size", "", std::to_string(env.size), deadline));
+  if (size != std::to_string(env.size)) {
+    return fail(Errc::invalid_argument, concat("there are ", env.size, " ranks, but another rank says ", size,
                                                ": WORLD_SIZE must be the same everywhere"));
   }
-  const auto how_many = rdzv.client->add(concat(prefix, "is_rank/", env.rank), 1, deadline);
-  if (!how_many) return tl::unexpected(how_many.error());
-  if (*how_many != 1) {
+  if (TRY(rdzv.client->add(concat(prefix, "is_rank/", env.rank), 1, deadline)) != 1) {
     return fail(Errc::invalid_argument, concat("another process is rank ", env.rank, " too: is RANK set by hand, or ",
                                                "does another job use the same MASTER_PORT?"));
   }
@@ -123,19 +118,16 @@ Result<RankEnv> rank_env_from(const Environment& variables) {
   const EnvReader read(variables);
   RankEnv env;
   if (read.has("RANK") || read.has("WORLD_SIZE")) {
-    if (auto done = read_rank_variables(env, read); !done) return tl::unexpected(done.error());
+    TRY(read_rank_variables(env, read));
     env.launcher_serves_store = read.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   } else {
-    const auto started = cluster::find_started_rank(variables);
-    if (!started) return tl::unexpected(started.error());
-    env.is_singleton = !started->has_value();
+    const auto started = TRY(cluster::find_started_rank(variables));
+    env.is_singleton = !started.has_value();
     if (env.is_singleton) return env;
-    if (auto done = apply_started_rank(env, **started, read); !done) return tl::unexpected(done.error());
+    TRY(apply_started_rank(env, *started, read));
   }
   if (read.has("MASTER_ADDR")) env.master_address = read.text("MASTER_ADDR");
-  if (auto done = read.read_int("MASTER_PORT", 1, 65535, env.master_port); !done) {
-    return tl::unexpected(done.error());
-  }
+  TRY(read.read_int("MASTER_PORT", 1, 65535, env.master_port));
   return env;
 }
 
@@ -155,7 +147,7 @@ Result<Rendezvous> rendezvous(const RankEnv& env, Deadline deadline) {
   auto client = store::connect_by_name(env.master_address, env.master_port, deadline);
   if (!client) return fail(client.error().code, concat("cannot reach ", store_name, ": ", client.error().message));
   rdzv.client = std::move(*client);
-  if (auto unique = check_unique_rank(env, rdzv, deadline); !unique) return tl::unexpected(unique.error());
+  TRY(check_unique_rank(env, rdzv, deadline));
   rdzv.group.store = rdzv.client.get();
   rdzv.group.address = own_address(rdzv.client->server());
   return rdzv;

@@ -43,12 +43,12 @@ Result<Reports> Reports::open(const ReportOptions& options) {
   auto good = options.plot_file.empty() ? Result<void>() : check_gnuplot();
   if (good) good = reports.json_.open("--output_file", options.json_file);
   if (good) good = reports.plot_.open("--plot", options.plot_file);
-  if (!good) return tl::unexpected(good.error());
+  TRY(good);
   return reports;
 }
 
 Result<void> Reports::check(const Report& planned) const {
-  if (auto good = check_thresholds(options_.thresholds, planned); !good) return good;
+  TRY(check_thresholds(options_.thresholds, planned));
   return plot_ ? check_drawable(planned) : Result<void>();
 }
 

@@ -112,9 +112,8 @@ Result<int> agree_on_status(collectives::Communicator& control, int status, Mill
   const auto own =
       static_cast<std::uint64_t>(std::find(by_gravity.begin(), by_gravity.end(), status) - by_gravity.begin());
   std::uint64_t gravest = own;
-  auto agreed = reduce_all(control, std::span(&gravest, 1), collectives::DataType::uint64, collectives::ReduceOp::max,
-                           Clock::now() + timeout);
-  if (!agreed) return tl::unexpected(agreed.error());
+  TRY(reduce_all(control, std::span(&gravest, 1), collectives::DataType::uint64, collectives::ReduceOp::max,
+                 Clock::now() + timeout));
   return by_gravity[std::clamp<std::uint64_t>(gravest, own, by_gravity.size() - 1)];
 }
 
@@ -132,10 +131,9 @@ Report planned(const Options& options, std::uint64_t last, int ranks) {
 Result<std::uint64_t> agree_on_max_bytes(const Options& options, const RankEnv& env, const collectives::Group& group,
                                          const Reports& reports, Deadline deadline) {
   if (env.rank != 0) {
-    const auto stored = group.store->get(group.prefix + "max_bytes", deadline);
-    if (!stored) return tl::unexpected(stored.error());
-    const auto value = parse_size(*stored);
-    if (!value) return fail(Errc::invalid_argument, concat("rank 0: ", *stored));
+    const auto stored = TRY(group.store->get(group.prefix + "max_bytes", deadline));
+    const auto value = parse_size(stored);
+    if (!value) return fail(Errc::invalid_argument, concat("rank 0: ", stored));
     return *value;
   }
   auto decided = max_bytes(options, env.local_size);
@@ -145,9 +143,7 @@ Result<std::uint64_t> agree_on_max_bytes(const Options& options, const RankEnv& 
   }
   if (env.size > 1) {
     const std::string text = decided ? std::to_string(*decided) : decided.error().message;
-    if (auto stored = group.store->set(group.prefix + "max_bytes", text, deadline); !stored) {
-      return tl::unexpected(stored.error());
-    }
+    TRY(group.store->set(group.prefix + "max_bytes", text, deadline));
   }
   return decided;
 }
@@ -221,16 +217,15 @@ class BenchmarkRun {
 
   [[nodiscard]] Result<void> run(const std::vector<Case>& all) {
     if (options_.pairs) {
-      auto measured = measure_pairs(connected_, buffers_, options_, local_rank_);
-      if (!measured) return tl::unexpected(measured.error());
-      show(table_of(*measured));
-      pairs_ = std::move(*measured);
+      auto measured = TRY(measure_pairs(connected_, buffers_, options_, local_rank_));
+      show(table_of(measured));
+      pairs_ = std::move(measured);
     }
     std::optional<collectives::Collective> shown;
     for (const Case& spec : all) {
       if (shown != spec.collective) show(heading(spec.collective));
       shown = spec.collective;
-      if (auto done = run(spec); !done) return done;
+      TRY(run(spec));
     }
     return {};
   }
@@ -325,17 +320,11 @@ int finish(Reports& reports, const Report& report, int status) {
 
 Result<int> run(const Options& options, const RankEnv& env) {
   Reports reports;
-  if (env.rank == 0) {
-    auto opened = Reports::open(options.report);
-    if (!opened) return tl::unexpected(opened.error());
-    reports = std::move(*opened);
-  }
+  if (env.rank == 0) reports = TRY(Reports::open(options.report));
   const Deadline start_by = Clock::now() + options.timeout;
-  auto rdzv = rendezvous(env, start_by);
-  if (!rdzv) return tl::unexpected(rdzv.error());
-  const auto last = agree_on_max_bytes(options, env, rdzv->group, reports, start_by);
-  if (!last) return tl::unexpected(last.error());
-  const std::uint64_t room = *last + collectives::Checker::guard_bytes;
+  auto rdzv = TRY(rendezvous(env, start_by));
+  const auto last = TRY(agree_on_max_bytes(options, env, rdzv.group, reports, start_by));
+  const std::uint64_t room = last + collectives::Checker::guard_bytes;
   collectives::CommunicatorOptions wanted;
   wanted.backend = options.backend;
   wanted.buffer_bytes = Buffers::back_end_bytes(options, room);
@@ -343,7 +332,7 @@ Result<int> run(const Options& options, const RankEnv& env) {
   wanted.tcp_streams = options.streams;
   wanted.nccl_blocking = options.blocking;
   wanted.nccl_graph_launches = options.graph_launches;
-  const auto connected = connect(rdzv->group, wanted, start_by);
+  const auto connected = connect(rdzv.group, wanted, start_by);
   if (!connected) {
     // An early timeout comes from a peer's call after the start, not from connecting.
     if (connected.error().code != Errc::timeout || Clock::now() >= start_by) return tl::unexpected(connected.error());
@@ -351,28 +340,28 @@ Result<int> run(const Options& options, const RankEnv& env) {
     return exit_timeout;
   }
   collectives::Communicator& communicator = *connected->communicator;
-  if (auto suited = check_backend_options(options, communicator.name()); !suited) return tl::unexpected(suited.error());
+  TRY(check_backend_options(options, communicator.name()));
   Buffers buffers;
-  if (auto got = buffers.provide(communicator, options, room); !got) return tl::unexpected(got.error());
+  TRY(buffers.provide(communicator, options, room));
   const std::vector<Case> all = cases(options, env.size);
-  if (auto some = check_runnable(communicator, all, options, *last); !some) return tl::unexpected(some.error());
+  TRY(check_runnable(communicator, all, options, last));
 
   const bool is_reporter = env.rank == 0;
   Setting setting;
   if (is_reporter) {
-    setting = setting_of(options, env, *connected, *last);
+    setting = setting_of(options, env, *connected, last);
     print(reports.table_stream(), header(setting, options));
   }
-  BenchmarkRun benchmark_run(*connected, buffers, options, *last, env.local_rank, reports.table_stream());
+  BenchmarkRun benchmark_run(*connected, buffers, options, last, env.local_rank, reports.table_stream());
   const auto ended = benchmark_run.run(all);
-  const bool timed_out = !ended && is_timeout(ended.error(), *rdzv);
+  const bool timed_out = !ended && is_timeout(ended.error(), rdzv);
   if (timed_out) print_timeout(env.rank, last_call(*connected), ended.error());
   const Report report{std::move(setting), benchmark_run.summary(ended ? std::string() : ended.error().message)};
   // Also use the local count: the global one was reduced by the transport under test.
   int status = report.summary.wrong == 0 && benchmark_run.local_wrong() == 0 ? exit_ok : exit_failed;
   if (is_reporter) status = finish(reports, report, status);
   if (timed_out) return exit_timeout;
-  if (!ended) return tl::unexpected(ended.error());
+  TRY(ended);
   // Rank 0 may be late, as it writes its files first.
   return agree_on_status(*connected->control, status, options.op_timeout + Reports::drawing_time);
 }

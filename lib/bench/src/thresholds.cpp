@@ -101,11 +101,7 @@ Result<std::vector<Threshold>> parse(Kind kind, const std::string& text) {
                  ", not '", one, "'"));
     }
     Threshold threshold{*value, std::nullopt};
-    if (at != std::string::npos) {
-      const auto bytes = parse_size(one.substr(at + 1));
-      if (!bytes) return tl::unexpected(bytes.error());
-      threshold.bytes = *bytes;
-    }
+    if (at != std::string::npos) threshold.bytes = TRY(parse_size(one.substr(at + 1)));
     all.push_back(threshold);
   }
   return all;

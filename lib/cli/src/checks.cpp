@@ -149,10 +149,9 @@ Result<void> apply_rendezvous_conf(RendezvousSpec& rendezvous, const Settings& s
     return {};
   };
   // As in torchrun: `timeout` for a static rendezvous, `join_timeout` for a dynamic one.
-  if (auto set = time(is_static ? "timeout" : "join_timeout", "join-timeout", rendezvous.join_timeout); !set)
-    return set;
-  if (auto set = time("last_call_timeout", "last-call", rendezvous.last_call); !set) return set;
-  if (auto set = time("keep_alive_interval", "heartbeat-interval", rendezvous.heartbeat_interval); !set) return set;
+  TRY(time(is_static ? "timeout" : "join_timeout", "join-timeout", rendezvous.join_timeout));
+  TRY(time("last_call_timeout", "last-call", rendezvous.last_call));
+  TRY(time("keep_alive_interval", "heartbeat-interval", rendezvous.heartbeat_interval));
   if (const auto text = rendezvous.conf_value("keep_alive_max_attempt"); text && !given("heartbeat-misses")) {
     const auto parsed = parse_int(*text, 1, 10'000);
     if (!parsed) return wrong_value("keep_alive_max_attempt", *text, parsed.error());
@@ -247,8 +246,8 @@ Result<void> check_rendezvous(ParsedOptions& parsed, const Settings& settings, W
       if (is_typed(settings, name)) warnings.push_back(concat("--standalone replaces --", name));
     }
   }
-  if (auto resolved = resolve_rendezvous_file(rendezvous, settings); !resolved) return resolved;
-  if (auto checked = check_lease(rendezvous, settings, warnings); !checked) return checked;
+  TRY(resolve_rendezvous_file(rendezvous, settings));
+  TRY(check_lease(rendezvous, settings, warnings));
   const bool single_node = !rendezvous.several_machines();
   // torchrun ignores it but with static: scripts give one number to all machines.
   rendezvous.node_rank_is_wish = rendezvous.node_rank && rendezvous.backend != "static";
@@ -263,9 +262,7 @@ Result<void> check_rendezvous(ParsedOptions& parsed, const Settings& settings, W
     rendezvous.node_rank.reset();
     rendezvous.node_rank_is_wish = false;
   }
-  if (!single_node) {
-    if (auto reached = check_link_local(rendezvous, settings); !reached) return reached;
-  }
+  if (!single_node) TRY(check_link_local(rendezvous, settings));
   return apply_rendezvous_conf(rendezvous, settings, warnings);
 }
 
@@ -307,9 +304,7 @@ Result<void> resolve_exclusions(Settings& settings) {
                                                                      {"secret-file", "insecure"},
                                                                      {"label", "log-line-prefix-template"},
                                                                      {"bind", "numa-binding"}};
-  for (const auto& [one, other] : pairs) {
-    if (auto resolved = settings.exclude(one, other); !resolved) return resolved;
-  }
+  for (const auto& [one, other] : pairs) TRY(settings.exclude(one, other));
   if (!settings.is_on("run-path")) return settings.exclude("no-python", "module");
   return {};
 }
@@ -335,14 +330,14 @@ Result<void> check_start_method(const ParsedOptions& parsed, const Settings& set
 }
 
 Result<void> check_combinations(ParsedOptions& parsed, Settings& settings, Warnings& warnings) {
-  if (auto done = check_restart(parsed, settings, warnings); !done) return done;
-  if (auto done = check_ranks(parsed, settings, warnings); !done) return done;
-  if (auto done = check_remote(parsed, settings, warnings); !done) return done;
-  if (auto done = check_service(parsed, settings, warnings); !done) return done;
+  TRY(check_restart(parsed, settings, warnings));
+  TRY(check_ranks(parsed, settings, warnings));
+  TRY(check_remote(parsed, settings, warnings));
+  TRY(check_service(parsed, settings, warnings));
   check_output(parsed, settings, warnings);
-  if (auto done = check_rendezvous(parsed, settings, warnings); !done) return done;
+  TRY(check_rendezvous(parsed, settings, warnings));
   translate_numa_binding(parsed, settings, warnings);
-  if (auto done = check_start_method(parsed, settings, warnings); !done) return done;
+  TRY(check_start_method(parsed, settings, warnings));
   if (is_typed(settings, "monitor-interval")) {
     warnings.emplace_back("--monitor-interval has no effect: ddrun is notified at once when a worker ends");
   }

@@ -162,18 +162,15 @@ class Reader {
   explicit Reader(const std::string& path) : path_(path) {}
 
   Result<ConfigFile> read() {
-    const auto text = read_text_file(path_, "settings file");
-    if (!text) return tl::unexpected<Error>(text.error());
-    const toml::parse_result parsed = toml::parse(std::string_view(*text), std::string_view(path_));
+    const auto text = TRY(read_text_file(path_, "settings file"));
+    const toml::parse_result parsed = toml::parse(std::string_view(text), std::string_view(path_));
     if (!parsed) {
       const auto& error = parsed.error();
       const std::string at = where(error.source().begin);
-      if (has_both_forms(*text)) return wrong(at, std::string(both_forms));
+      if (has_both_forms(text)) return wrong(at, std::string(both_forms));
       return wrong(at, std::string(error.description()));
     }
-    for (const Entry& entry : entries(parsed.table())) {
-      if (const auto checked = read_entry(entry); !checked) return tl::unexpected<Error>(checked.error());
-    }
+    for (const Entry& entry : entries(parsed.table())) TRY(read_entry(entry));
     file_.program.insert(file_.program.end(), args_.begin(), args_.end());
     if (!args_.empty() && !file_.tables.empty()) return wrong(args_where_, std::string(both_forms));
     if (!args_.empty() && file_.program_where.empty()) {
@@ -240,8 +237,7 @@ class Reader {
       program.where = where(node.source().begin);
       for (const Entry& entry : entries(*node.as_table())) {
         const std::string at = where(entry.position);
-        auto done = entry.key == "command" ? read_command(entry, at, program) : read_option(entry, at, program.values);
-        if (!done) return done;
+        TRY(entry.key == "command" ? read_command(entry, at, program) : read_option(entry, at, program.values));
         if (entry.key == "command" || is_of_program(*program.values.back().option)) continue;
         return wrong(at, concat("'", entry.key, "' is of the whole job: write it above the first [[program]]"));
       }

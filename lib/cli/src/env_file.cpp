@@ -57,20 +57,18 @@ Result<std::pair<std::string, std::string>> read_line(std::string_view line) {
   const std::string_view text = line.substr(equals + 1);
   const std::string_view value = trim(text);
   if (!value.starts_with('"') && !value.starts_with('\'')) return std::pair(std::string(name), plain_value(text));
-  auto quoted = quoted_value(value);
-  if (!quoted) return tl::unexpected(std::move(quoted.error()));
-  return std::pair(std::string(name), std::move(*quoted));
+  auto quoted = TRY(quoted_value(value));
+  return std::pair(std::string(name), std::move(quoted));
 }
 
 }  // namespace
 
 Result<Variables> read_env_file(const std::string& path, bool has_world, std::vector<std::string>& warnings) {
-  const auto text = read_text_file(path, "file");
-  if (!text) return tl::unexpected(text.error());
+  const auto text = TRY(read_text_file(path, "file"));
   Variables variables;
   int number = 0;
   for (const std::string& whole :
-       split(std::string_view(*text).substr(text->starts_with("\xef\xbb\xbf") ? 3 : 0), '\n')) {
+       split(std::string_view(text).substr(text.starts_with("\xef\xbb\xbf") ? 3 : 0), '\n')) {
     ++number;
     const std::string_view line = trim(whole);  // also of the '\r' of a file from Windows
     if (line.empty() || line.front() == '#') continue;

@@ -72,11 +72,7 @@ Result<std::string> parse_endpoints(std::string_view value) {
   value = trim_typed(value);
   if (value.empty() || value.find('/') != std::string_view::npos) return text(value);
   std::vector<std::string> endpoints;
-  for (const std::string& one : split(value, ',')) {
-    auto endpoint = parse_endpoint(one);
-    if (!endpoint) return endpoint;
-    endpoints.push_back(std::move(*endpoint));
-  }
+  for (const std::string& one : split(value, ',')) endpoints.push_back(TRY(parse_endpoint(one)));
   return join(endpoints, ",");
 }
 
@@ -120,9 +116,7 @@ Result<Milliseconds> parse_lease_ttl(std::string_view value) {
 }
 
 Result<void> set_nodes(ParsedOptions& parsed, std::string_view value) {
-  const auto nodes = parse_nnodes(value);
-  if (!nodes) return tl::unexpected<Error>(nodes.error());
-  std::tie(parsed.spec.rendezvous.min_nodes, parsed.spec.rendezvous.max_nodes) = *nodes;
+  std::tie(parsed.spec.rendezvous.min_nodes, parsed.spec.rendezvous.max_nodes) = TRY(parse_nnodes(value));
   return {};
 }
 
@@ -132,22 +126,20 @@ std::string nodes_text(const RendezvousSpec& spec) {
 }
 
 Result<void> add_variable(ParsedOptions& parsed, std::string_view value) {
-  auto pair = parse_assignment(value);
-  if (!pair) return tl::unexpected<Error>(std::move(pair.error()));
+  auto pair = TRY(parse_assignment(value));
   auto& all = parsed.program.env;
-  const auto same = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.first == pair->first; });
-  if (same == all.end()) all.push_back(std::move(*pair));
-  else same->second = std::move(pair->second);
+  const auto same = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.first == pair.first; });
+  if (same == all.end()) all.push_back(std::move(pair));
+  else same->second = std::move(pair.second);
   return {};
 }
 
 /// Read here, where the command is typed: the hosts of --hosts get the variables, not the file.
 Result<void> add_env_file(ParsedOptions& parsed, std::string_view value) {
   if (value.empty()) return {};
-  auto read = read_env_file(std::string(value), parsed.program.has_world(), parsed.file_warnings);
-  if (!read) return tl::unexpected<Error>(std::move(read.error()));
+  auto read = TRY(read_env_file(std::string(value), parsed.program.has_world(), parsed.file_warnings));
   parsed.env_files.emplace_back(value);
-  std::move(read->begin(), read->end(), std::back_inserter(parsed.file_variables));
+  std::move(read.begin(), read.end(), std::back_inserter(parsed.file_variables));
   return {};
 }
 
@@ -198,7 +190,7 @@ Result<void> assign(To& to, Result<From> from) {
 /// Sets an enumeration whose values are named by `words`, in order.
 template <class Enum>
 Result<void> assign_enum(Enum& to, std::string_view value, std::string_view words) {
-  if (auto known = parse_choice(value, words); !known) return tl::unexpected<Error>(std::move(known.error()));
+  TRY(parse_choice(value, words));
   const auto all = split(words, ' ');
   to = static_cast<Enum>(std::find(all.begin(), all.end(), value) - all.begin());
   return {};

@@ -128,15 +128,9 @@ class LaunchReader {
     if (line.has("config")) path = line.last("config");
     if (line.has("config") && path.empty()) return fail(Errc::invalid_argument, "--config needs the name of a file");
     ConfigFile file;
-    if (!path.empty()) {
-      auto read = read_config(path);
-      if (!read) return tl::unexpected<Error>(std::move(read.error()));
-      file = std::move(*read);
-    }
+    if (!path.empty()) file = TRY(read_config(path));
     warn_unknown_variables(environment_, warnings_);
-    if (!file.tables.empty()) {
-      if (auto good = check_beside_tables(parts, file); !good) return good;
-    }
+    if (!file.tables.empty()) TRY(check_beside_tables(parts, file));
     const bool is_for_all = parts.size() > 1 && line.positionals.empty();
     const std::size_t count = std::max<std::size_t>(file.tables.size(), parts.size() - (is_for_all ? 1 : 0));
     programs_.resize(count);
@@ -150,10 +144,10 @@ class LaunchReader {
       if (i == 0 || is_for_all || !file.tables.empty()) settings.add_command_line(line, scope);
       const argv::CommandLine& part = file.tables.empty() ? parts[i + (is_for_all ? 1 : 0)] : parts.front();
       if (&part != &line) settings.add_command_line(part, Scope::program, Source::part);
-      if (auto done = check_program(programs_[i]); !done) return done;
+      TRY(check_program(programs_[i]));
       const auto& in_file = file.tables.empty() ? file.program : file.tables[i].command;
       const std::string& where = file.tables.empty() ? file.program_where : file.tables[i].where;
-      if (auto set = set_program(programs_[i], part, in_file, where); !set) return set;
+      TRY(set_program(programs_[i], part, in_file, where));
     }
     const auto is_service = [](const ParsedProgram& program) { return program.options.program.is_service; };
     if (std::ranges::all_of(programs_, is_service)) {
@@ -181,8 +175,8 @@ class LaunchReader {
   }
 
   Result<void> check_program(ParsedProgram& program) {
-    if (auto done = resolve_exclusions(program.settings); !done) return done;
-    if (auto done = program.settings.apply_to(program.options); !done) return done;
+    TRY(resolve_exclusions(program.settings));
+    TRY(program.settings.apply_to(program.options));
     auto& from_files = program.options.file_warnings;
     std::move(from_files.begin(), from_files.end(), std::back_inserter(warnings_));
     return check_combinations(program.options, program.settings, warnings_);

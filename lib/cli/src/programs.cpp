@@ -57,24 +57,23 @@ std::optional<TypedOption> option_at(Words words) {
 Result<std::vector<argv::CommandLine>> read_parts(Words arguments, bool has_json, std::vector<std::string>& warnings) {
   std::vector<argv::CommandLine> parts;
   for (bool ends = false; !ends;) {
-    auto line = read_command_line(arguments, has_json);
-    if (!line) return tl::unexpected(line.error());
-    std::vector<std::string>& words = line->positionals;
+    auto line = TRY(read_command_line(arguments, has_json));
+    std::vector<std::string>& words = line.positionals;
     std::size_t end = 0;
     for (; end < words.size(); ++end) {
-      if (words[end] != ":" || line->has_separator) continue;
+      if (words[end] != ":" || line.has_separator) continue;
       const Words rest = Words(words).subspan(end + 1);
       if (begins_program(rest)) break;
       if (rest.empty() || !rest.front().starts_with("--") || !option_at(rest)) continue;
       warnings.push_back(concat("':' stayed an argument of ", words.front(),
                                 "; a next program begins with -n N or a long option of a program: ': -n 1 ./b'"));
     }
-    ends = end == words.size() || line->action != nullptr;
+    ends = end == words.size() || line.action != nullptr;
     if (!ends) arguments = arguments.last(words.size() - end - 1);
     words.resize(end);
-    parts.push_back(std::move(*line));
+    parts.push_back(std::move(line));
     if (parts.size() == 1) continue;
-    if (auto good = check_part(parts.back()); !good) return tl::unexpected(good.error());
+    TRY(check_part(parts.back()));
   }
   if (parts.size() == 1) return parts;
   for (argv::CommandLine& part : parts) {
@@ -86,7 +85,7 @@ Result<std::vector<argv::CommandLine>> read_parts(Words arguments, bool has_json
 }
 
 Result<void> name_programs(std::vector<ParsedProgram>& programs) {
-  if (auto good = check_preload(programs); !good) return good;
+  TRY(check_preload(programs));
   constexpr std::size_t longest = 32;
   const auto is_name_char = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '_'; };
   // In capitals: names of variables are made from it.

@@ -241,7 +241,7 @@ Result<std::string> parse_endpoint(std::string_view text) {
   const auto parts = split_host_port(text);
   if (!parts || parts->host.empty() || parts->host.find_first_of(" /\t") != std::string::npos) return wrong();
   if (parts->port && !parse_integer(*parts->port, 0, 65535)) return wrong();
-  if (auto known = parse_host(parts->host); !known) return known;
+  TRY(parse_host(parts->host));
   return std::string(text);
 }
 

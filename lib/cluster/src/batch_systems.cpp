@@ -65,19 +65,17 @@ DetectResult find_pbs(const DetectContext& context) {
   const auto job = text_of(context.variables, "PBS_JOBID");
   const auto file = text_of(context.variables, "PBS_NODEFILE");
   if (!job || !file || !context.variables.get("PBS_ENVIRONMENT")) return std::optional<Detected>{};
-  auto hosts = hosts_in(context, *file);
-  if (!hosts) return tl::unexpected<Error>(hosts.error());
-  Detected detected = script_on(context, "PBS", {std::move(*hosts), "PBS_NODEFILE"}, concat("pbs-", job->value),
+  auto hosts = TRY(hosts_in(context, *file));
+  Detected detected = script_on(context, "PBS", {std::move(hosts), "PBS_NODEFILE"}, concat("pbs-", job->value),
                                 "PBS_JOBID", "--hostfile=$PBS_NODEFILE", "pbsdsh -u");
   // Torque's node number does not depend on host names.
-  const auto node = number_of(context.variables, "PBS_NODENUM", 0, node_limit);
-  if (!node) return tl::unexpected<Error>(node.error());
-  if (*node) {
-    if ((*node)->value >= detected.nodes->value.max) {
-      return contradiction(concat("PBS_NODENUM=", (*node)->value),
+  const auto node = TRY(number_of(context.variables, "PBS_NODENUM", 0, node_limit));
+  if (node) {
+    if (node->value >= detected.nodes->value.max) {
+      return contradiction(concat("PBS_NODENUM=", node->value),
                            concat("PBS_NODEFILE with ", detected.nodes->value.max, " hosts"));
     }
-    set_node_rank(detected, **node);
+    set_node_rank(detected, *node);
   }
   return detected;
 }
@@ -94,9 +92,7 @@ DetectResult find_lsf(const DetectContext& context) {
     hosts.variable = counts->variable;
     hosts.value = unique(hosts.value);
   } else {
-    auto read = hosts_in(context, *file);
-    if (!read) return tl::unexpected<Error>(read.error());
-    hosts = {std::move(*read), file->variable};
+    hosts = {TRY(hosts_in(context, *file)), file->variable};
   }
   if (hosts.value.empty()) return std::optional<Detected>{};
   // Where jsrun starts the ranks, the first host only runs the script.
@@ -132,9 +128,8 @@ DetectResult find_sge(const DetectContext& context) {
   const auto job = text_of(context.variables, "JOB_ID");
   const auto file = text_of(context.variables, "PE_HOSTFILE");
   if (!job || !file) return std::optional<Detected>{};
-  auto hosts = hosts_in(context, *file);
-  if (!hosts) return tl::unexpected<Error>(hosts.error());
-  return script_on(context, "SGE", {std::move(*hosts), "PE_HOSTFILE"}, concat("sge-", job->value), "JOB_ID",
+  auto hosts = TRY(hosts_in(context, *file));
+  return script_on(context, "SGE", {std::move(hosts), "PE_HOSTFILE"}, concat("sge-", job->value), "JOB_ID",
                    "--hostfile=$PE_HOSTFILE", "qrsh -inherit");
 }
 

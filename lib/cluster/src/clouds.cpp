@@ -102,14 +102,13 @@ DetectResult find_sagemaker(const DetectContext& context) {
   const auto hosts = text_of(context.variables, "SM_HOSTS");
   const auto current = text_of(context.variables, "SM_CURRENT_HOST");
   if (!hosts || !current) return std::optional<Detected>{};
-  auto found = find_members(context, {"SageMaker", {}, {}, {"SM_HOSTS"}, "SM_NUM_GPUS", ""}, 7777);
-  if (!found) return found;
+  auto found = TRY(find_members(context, {"SageMaker", {}, {}, {"SM_HOSTS"}, "SM_NUM_GPUS", ""}, 7777));
   const std::vector<std::string> list = words_of(hosts->value);
   const auto at = std::find(list.begin(), list.end(), current->value);
   if (at == list.end()) {
     return contradiction(concat("SM_CURRENT_HOST=", current->value), concat("SM_HOSTS=", hosts->value));
   }
-  set_node_rank(**found, {static_cast<int>(at - list.begin()), "SM_CURRENT_HOST"});
+  set_node_rank(*found, {static_cast<int>(at - list.begin()), "SM_CURRENT_HOST"});
   return found;
 }
 
@@ -117,14 +116,12 @@ DetectResult find_azureml(const DetectContext& context) {
   if (!context.variables.get("AZUREML_NODE_COUNT") || context.variables.get("LOCAL_RANK")) {
     return std::optional<Detected>{};
   }
-  auto found = find_members(
-      context, {"Azure ML", {"NODE_RANK", "AZ_BATCHAI_TASK_INDEX"}, {"AZUREML_NODE_COUNT"}, {}, "", ""}, 0);
-  if (!found) return found;
-  Detected& detected = **found;
+  auto found = TRY(find_members(
+      context, {"Azure ML", {"NODE_RANK", "AZ_BATCHAI_TASK_INDEX"}, {"AZUREML_NODE_COUNT"}, {}, "", ""}, 0));
+  Detected& detected = *found;
   if (const auto address = text_of(context.variables, "MASTER_ADDR")) {
-    const auto port = number_of(context.variables, "MASTER_PORT", 1, 65535);
-    if (!port) return tl::unexpected<Error>(port.error());
-    const int number = *port ? (*port)->value : 29500;
+    const auto port = TRY(number_of(context.variables, "MASTER_PORT", 1, 65535));
+    const int number = port ? port->value : 29500;
     detected.coordinators = {{{{address->value, static_cast<std::uint16_t>(number)}}, "MASTER_ADDR"}};
   } else if (const auto master = text_of(context.variables, "AZ_BATCH_MASTER_NODE")) {
     const std::string host = master->value.substr(0, master->value.find(':'));

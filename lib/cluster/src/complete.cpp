@@ -19,7 +19,7 @@ class Completer {
   Result<Completion> run() {
     if (resolve_standalone()) return std::move(result_);
     RendezvousSpec& rendezvous = spec_.rendezvous;
-    if (auto refused = check_shape(); !refused) return tl::unexpected<Error>(refused.error());
+    TRY(check_shape());
     if (has("nnodes")) {
       override_by_option("nodes", "nnodes");
     } else if (detected_.nodes) {
@@ -28,12 +28,12 @@ class Completer {
     }
     fill_gpus();
     if (rendezvous.max_nodes == 1) return one_machine();
-    if (auto started = check_script(); !started) return tl::unexpected<Error>(started.error());
+    TRY(check_script());
     rendezvous.agents_expected = detected_.agents;
     fill_node_rank();
-    if (auto done = fill_rendezvous(); !done) return tl::unexpected<Error>(done.error());
+    TRY(fill_rendezvous());
     fill_id();
-    if (auto enough = check_lease(); !enough) return tl::unexpected<Error>(enough.error());
+    TRY(check_lease());
     return std::move(result_);
   }
 

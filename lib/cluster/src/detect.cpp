@@ -232,18 +232,16 @@ Result<Detected> detect(const Environment& variables, const ReadFile& read_file,
   std::vector<SchemeResult> all;
   for (const Scheme& scheme : schemes) {
     if (!scheme.starts_ranks || (!automatic && how != scheme.name)) continue;
-    auto found = scheme.find(context);
-    if (!found) return tl::unexpected<Error>(found.error());
-    if (!*found) continue;
+    auto found = TRY(scheme.find(context));
+    if (!found) continue;
     context.under_mpi = true;
-    all.push_back({scheme.level, std::move(**found)});
+    all.push_back({scheme.level, std::move(*found)});
     break;
   }
   for (const Scheme& scheme : schemes) {
     if (scheme.starts_ranks || (!automatic && how != scheme.name)) continue;
-    auto found = scheme.find(context);
-    if (!found) return tl::unexpected<Error>(found.error());
-    if (*found) all.push_back({scheme.level, std::move(**found)});
+    auto found = TRY(scheme.find(context));
+    if (found) all.push_back({scheme.level, std::move(*found)});
   }
   if (!automatic && all.empty()) {
     for (const Scheme& scheme : schemes) {
@@ -256,9 +254,7 @@ Result<Detected> detect(const Environment& variables, const ReadFile& read_file,
   std::stable_sort(all.begin(), all.end(),
                    [](const SchemeResult& a, const SchemeResult& b) { return a.level > b.level; });
   EvidenceMerger merger;
-  for (const SchemeResult& found : all) {
-    if (auto added = merger.add(found); !added) return tl::unexpected<Error>(added.error());
-  }
+  for (const SchemeResult& found : all) TRY(merger.add(found));
   return merger.take_result();
 }
 

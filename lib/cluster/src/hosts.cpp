@@ -58,9 +58,7 @@ Result<Parts> parse_name(std::string_view name, std::string_view whole, std::siz
     }
     const std::size_t close = name.find(']');
     std::vector<std::string> numbers;
-    for (const std::string& range : split(name.substr(1, close - 1), ',')) {
-      if (auto added = add_range(numbers, range, whole, limit); !added) return tl::unexpected<Error>(added.error());
-    }
+    for (const std::string& range : split(name.substr(1, close - 1), ',')) TRY(add_range(numbers, range, whole, limit));
     parts.last_group = parts.texts.size();
     parts.texts.push_back(std::move(numbers));
     name.remove_prefix(close + 1);
@@ -125,9 +123,8 @@ Result<std::vector<std::string>> expand_hostlist(std::string_view text, std::siz
     }
     const auto end = name_end(rest);
     if (!end) return bad(text, "its brackets do not match");
-    const auto parts = parse_name(rest.substr(0, *end), text, limit);
-    if (!parts) return tl::unexpected<Error>(parts.error());
-    if (auto added = add_names(hosts, *parts, text, limit); !added) return tl::unexpected<Error>(added.error());
+    const auto parts = TRY(parse_name(rest.substr(0, *end), text, limit));
+    TRY(add_names(hosts, parts, text, limit));
     rest.remove_prefix(*end);
   }
   if (hosts.empty()) return bad(text, "it names no host");
@@ -177,31 +174,23 @@ Result<std::vector<Host>> parse_host_entry(std::string_view word) {
     if (address.find(':') == std::string_view::npos) return bad(concat("'", word, "' has no IPv6 address in brackets"));
     if (!rest.empty()) {
       if (rest.front() != ':') return bad(concat("'", word, "': only :SLOTS may follow the bracket"));
-      const auto number = parse_slots(rest.substr(1), address);
-      if (!number) return tl::unexpected<Error>(number.error());
-      slots = *number;
+      slots = TRY(parse_slots(rest.substr(1), address));
     }
     Host host{concat(word.substr(0, host_start), address), slots};
-    if (auto good = check_name(host.name, word); !good) return tl::unexpected<Error>(good.error());
+    TRY(check_name(host.name, word));
     return std::vector<Host>{std::move(host)};
   }
   const std::size_t colon = word.rfind(':');
   // Two colons: an IPv6 address, which has slots only with brackets.
   if (colon != std::string_view::npos && word.find(':') == colon) {
     name = word.substr(0, colon);
-    const auto number = parse_slots(word.substr(colon + 1), name);
-    if (!number) return tl::unexpected<Error>(number.error());
-    slots = *number;
+    slots = TRY(parse_slots(word.substr(colon + 1), name));
   }
   std::vector<std::string> names{std::string(name)};
-  if (name.find_first_of("[]") != std::string_view::npos) {
-    auto expanded = expand_hostlist(name);
-    if (!expanded) return tl::unexpected<Error>(expanded.error());
-    names = std::move(*expanded);
-  }
+  if (name.find_first_of("[]") != std::string_view::npos) names = TRY(expand_hostlist(name));
   std::vector<Host> hosts;
   for (std::string& one : names) {
-    if (auto good = check_name(one, word); !good) return tl::unexpected<Error>(good.error());
+    TRY(check_name(one, word));
     hosts.push_back({std::move(one), slots});
   }
   return hosts;
@@ -293,19 +282,15 @@ bool is_sge_line(const std::vector<std::string>& words) {
 }
 
 Result<std::vector<Host>> parse_line(const std::vector<std::string>& words) {
-  auto hosts = parse_host_entry(words.front());
-  if (!hosts) return hosts;
+  auto hosts = TRY(parse_host_entry(words.front()));
   if (is_sge_line(words)) {
-    const auto slots = parse_slots(words[1], words.front());
-    if (!slots) return tl::unexpected<Error>(slots.error());
-    for (Host& host : *hosts) host.slots = *slots;
+    const auto slots = TRY(parse_slots(words[1], words.front()));
+    for (Host& host : hosts) host.slots = slots;
     return hosts;
   }
-  for (Host& host : *hosts) {
+  for (Host& host : hosts) {
     std::optional<int> max;
-    for (std::size_t i = 1; i < words.size(); ++i) {
-      if (auto taken = parse_setting(host, max, words[i]); !taken) return tl::unexpected<Error>(taken.error());
-    }
+    for (std::size_t i = 1; i < words.size(); ++i) TRY(parse_setting(host, max, words[i]));
     if (max && host.slots > *max) {
       return bad(concat(host.name, " has slots=", host.slots, ", more than its max-slots=", *max));
     }
@@ -322,11 +307,8 @@ Result<std::vector<Host>> parse_hosts(std::string_view text) {
       return bad(trim(text).empty() ? std::string("no host is named; write for example a,b:4,c")
                                     : concat("'", text, "' has an empty place between its commas"));
     }
-    const auto hosts = parse_host_entry(trim(word));
-    if (!hosts) return hosts;
-    for (const Host& host : *hosts) {
-      if (auto added = list.add(host); !added) return tl::unexpected<Error>(added.error());
-    }
+    const auto hosts = TRY(parse_host_entry(trim(word)));
+    for (const Host& host : hosts) TRY(list.add(host));
   }
   return list.take_hosts();
 }

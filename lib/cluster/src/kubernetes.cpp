@@ -48,15 +48,14 @@ std::string domain_of(const std::string& pod, const std::string& hosts_file) {
 
 DetectResult find_kubernetes(const DetectContext& context) {
   if (const auto leader = text_of(context.variables, "LWS_LEADER_ADDRESS")) return leader_worker_set(context, *leader);
-  const auto index = number_of(context.variables, "JOB_COMPLETION_INDEX", 0, node_limit);
-  if (!index) return tl::unexpected<Error>(index.error());
-  if (!*index || !context.variables.get("KUBERNETES_SERVICE_HOST")) return std::optional<Detected>{};
+  const auto index = TRY(number_of(context.variables, "JOB_COMPLETION_INDEX", 0, node_limit));
+  if (!index || !context.variables.get("KUBERNETES_SERVICE_HOST")) return std::optional<Detected>{};
   Detected detected;
   detected.scheme = "Kubernetes Indexed Job";
-  set_node_rank(detected, **index);
+  set_node_rank(detected, *index);
   // The pods are named NAME-INDEX. No variable has their number.
   const std::string pod(short_host_name(context.machine.host_name));
-  const std::string ending = concat("-", (*index)->value);
+  const std::string ending = concat("-", index->value);
   if (pod.size() > ending.size() && pod.ends_with(ending)) {
     const std::string name = pod.substr(0, pod.size() - ending.size());
     const std::string domain = domain_of(pod, context.read_file("/etc/hosts").value_or(""));

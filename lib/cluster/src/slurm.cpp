@@ -55,17 +55,16 @@ class Slurm {
     Detected detected;
     detected.scheme = in_step_ ? "Slurm step" : "Slurm job";
     if (is_heterogeneous_slurm(variables_)) return heterogeneous();
-    if (auto done = read_nodes(detected); !done) return tl::unexpected<Error>(done.error());
-    if (auto done = read_shape(detected); !done) return tl::unexpected<Error>(done.error());
+    TRY(read_nodes(detected));
+    TRY(read_shape(detected));
     const std::string id = slurm_id(variables_, job.value, step_);
     detected.job_id = Fact<std::string>{concat("slurm-", as_job_id(id)),
                                         step_.empty() ? job.variable : concat(job.variable, ", SLURM_STEP_ID")};
     if (detected.hosts)
       detected.coordinators = {{candidates(detected.hosts->value.front(), id), detected.hosts->variable}};
     if (detected.node_rank) detected.is_host = {{detected.node_rank->value == 0, detected.node_rank->variable}};
-    const auto gpus = number_of(variables_, "SLURM_GPUS_ON_NODE", 0, 1000);
-    if (!gpus) return tl::unexpected<Error>(gpus.error());
-    if (*gpus && (*gpus)->value > 0) detected.gpus = *gpus;
+    const auto gpus = TRY(number_of(variables_, "SLURM_GPUS_ON_NODE", 0, 1000));
+    if (gpus && gpus->value > 0) detected.gpus = gpus;
     if (const auto end = text_of(variables_, "SLURM_JOB_END_TIME")) {
       const auto seconds = parse_integer(end->value, 0, 1LL << 40);
       if (seconds) detected.end_time = {{*seconds, end->variable}};
@@ -85,12 +84,12 @@ class Slurm {
 
   Result<void> read_nodes(Detected& detected) {
     using Names = std::vector<std::string_view>;
-    const auto nodes = first_number_of(variables_,
-                                       in_step_ ? Names{"SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"}
-                                                : Names{"SLURM_JOB_NUM_NODES", "SLURM_NNODES"},
-                                       1, node_limit);
-    if (!nodes) return tl::unexpected<Error>(nodes.error());
-    if (*nodes) detected.nodes = {{{(*nodes)->value, (*nodes)->value}, (*nodes)->variable}};
+    const auto nodes =
+        TRY(first_number_of(variables_,
+                            in_step_ ? Names{"SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"}
+                                     : Names{"SLURM_JOB_NUM_NODES", "SLURM_NNODES"},
+                            1, node_limit));
+    if (nodes) detected.nodes = {{{nodes->value, nodes->value}, nodes->variable}};
     const auto list =
         first_text_of(variables_, in_step_ ? slurm_step_hosts_names : Names{"SLURM_JOB_NODELIST", "SLURM_NODELIST"});
     if (!list) return {};

@@ -21,18 +21,14 @@ Result<int> number(const Fact<std::string>& fact, int low, int high) {
 /// Parses and checks the four numbers.
 Result<void> set_ranks(StartedRank& started, const Fact<std::string>& rank, const Fact<std::string>& size,
                        const Fact<std::string>& local_rank, const Fact<std::string>& local_size) {
-  const auto world_size = number(size, 1, rank_limit);
-  if (!world_size) return tl::unexpected(world_size.error());
-  const auto rank_number = number(rank, 0, *world_size - 1);
-  if (!rank_number) return tl::unexpected(rank_number.error());
-  const auto ranks_on_node = number(local_size, 1, *world_size);
-  if (!ranks_on_node) return tl::unexpected(ranks_on_node.error());
-  const auto local_rank_number = number(local_rank, 0, *ranks_on_node - 1);
-  if (!local_rank_number) return tl::unexpected(local_rank_number.error());
-  started.rank = *rank_number;
-  started.size = *world_size;
-  started.local_rank = *local_rank_number;
-  started.local_size = *ranks_on_node;
+  const auto world_size = TRY(number(size, 1, rank_limit));
+  const auto rank_number = TRY(number(rank, 0, world_size - 1));
+  const auto ranks_on_node = TRY(number(local_size, 1, world_size));
+  const auto local_rank_number = TRY(number(local_rank, 0, ranks_on_node - 1));
+  started.rank = rank_number;
+  started.size = world_size;
+  started.local_rank = local_rank_number;
+  started.local_size = ranks_on_node;
   return {};
 }
 
@@ -45,8 +41,7 @@ Result<std::optional<StartedRank>> find_mpi_rank(const Environment& variables, c
   StartedRank started;
   started.launcher = names.scheme;
   started.command = concat(names.scheme == open_mpi.scheme ? "mpirun " : "mpiexec ", names.pass);
-  if (auto done = set_ranks(started, *rank, *size, *local_rank, *local_size); !done)
-    return tl::unexpected(done.error());
+  TRY(set_ranks(started, *rank, *size, *local_rank, *local_size));
   return started;
 }
 
@@ -84,12 +79,9 @@ Result<std::optional<StartedRank>> find_slurm_rank(const Environment& variables)
   StartedRank started;
   started.launcher = "srun";
   started.command = "srun --export=ALL,MASTER_ADDR=ADDRESS,MASTER_PORT=PORT";
-  const auto node = number_of(variables, "SLURM_NODEID", 0, node_limit);
-  if (!node) return tl::unexpected(node.error());
-  const auto ranks_on_node = *node ? tasks_on_node(variables, (*node)->value) : std::nullopt;
-  if (auto done = set_ranks(started, *rank, *size, *local_rank, ranks_on_node ? *ranks_on_node : *size); !done) {
-    return tl::unexpected(done.error());
-  }
+  const auto node = TRY(number_of(variables, "SLURM_NODEID", 0, node_limit));
+  const auto ranks_on_node = node ? tasks_on_node(variables, node->value) : std::nullopt;
+  TRY(set_ranks(started, *rank, *size, *local_rank, ranks_on_node ? *ranks_on_node : *size));
   return started;
 }
 

@@ -23,17 +23,16 @@ Result<Maybe<NodeRange>> nodes_of(const Environment& variables, std::string_view
 }
 
 Result<void> read_rank(Detected& detected, const Environment& variables, const std::vector<std::string_view>& names) {
-  auto rank = first_number_of(variables, names, 0, node_limit);
-  if (!rank) return tl::unexpected<Error>(rank.error());
-  if (!*rank) return {};
+  auto rank = TRY(first_number_of(variables, names, 0, node_limit));
+  if (!rank) return {};
   // In an elastic job a higher rank may be a spare; with one machine it is ignored.
   if (detected.nodes && detected.nodes->value.max > 1 && detected.nodes->value.min == detected.nodes->value.max &&
-      (*rank)->value >= detected.nodes->value.max) {
-    return contradiction(concat((*rank)->variable, "=", (*rank)->value),
+      rank->value >= detected.nodes->value.max) {
+    return contradiction(concat(rank->variable, "=", rank->value),
                          concat(detected.nodes->variable, "=", detected.nodes->value.max),
                          "node ranks begin with 0; correct the wrong one");
   }
-  set_node_rank(detected, **rank);
+  set_node_rank(detected, *rank);
   return {};
 }
 
@@ -41,11 +40,10 @@ Result<void> read_master(Detected& detected, const Environment& variables, std::
   const std::string port_name = concat(prefix, "MASTER_PORT");
   const auto address = text_of(variables, concat(prefix, "MASTER_ADDR"));
   if (!address) return {};
-  const auto port = number_of(variables, port_name, 1, 65535);
-  if (!port) return tl::unexpected<Error>(port.error());
-  const int number = *port ? (*port)->value : standard_port;
+  const auto port = TRY(number_of(variables, port_name, 1, 65535));
+  const int number = port ? port->value : standard_port;
   detected.coordinators = {{{{address->value, static_cast<std::uint16_t>(number)}},
-                            *port ? concat(address->variable, ", ", port_name) : address->variable}};
+                            port ? concat(address->variable, ", ", port_name) : address->variable}};
   return {};
 }
 
@@ -68,20 +66,16 @@ DetectResult find_torchrun(const DetectContext& context) {
   Detected detected;
   detected.scheme = "torchrun's PET_ variables";
   detected.standalone = standalone;
-  auto nodes = nodes_of(variables, "PET_NNODES");
-  if (!nodes) return tl::unexpected<Error>(nodes.error());
-  detected.nodes = std::move(*nodes);
-  if (auto done = read_rank(detected, variables, {"PET_NODE_RANK"}); !done) return tl::unexpected<Error>(done.error());
-  if (auto done = read_master(detected, variables, "PET_", 29500); !done) return tl::unexpected<Error>(done.error());
+  detected.nodes = TRY(nodes_of(variables, "PET_NNODES"));
+  TRY(read_rank(detected, variables, {"PET_NODE_RANK"}));
+  TRY(read_master(detected, variables, "PET_", 29500));
   if (!variables.get("KUBERNETES_SERVICE_HOST")) return detected;
   detected.shape = Shape::agents;
   // A pod of Kubeflow. Version 1 also sets MASTER_ADDR, and RANK to the pod's index.
   const auto master = text_of(variables, "MASTER_ADDR");
   if (master && variables.get("PET_NNODES")) {
     detected.scheme = "Kubeflow PyTorchJob";
-    if (!detected.coordinators) {
-      if (auto done = read_master(detected, variables, "", 23456); !done) return tl::unexpected<Error>(done.error());
-    }
+    if (!detected.coordinators) TRY(read_master(detected, variables, "", 23456));
     if (const auto rank = text_of(variables, "RANK")) {
       detected.evidence.push_back({"RANK", rank->value, rank->variable, "nothing: it is the pod's index here"});
     }
@@ -110,13 +104,9 @@ DetectResult find_plain(const DetectContext& context) {
   }
   Detected detected;
   detected.scheme = "MASTER_ADDR and NODE_RANK";
-  auto nodes = nodes_of(variables, "NNODES");
-  if (!nodes) return tl::unexpected<Error>(nodes.error());
-  detected.nodes = std::move(*nodes);
-  if (auto done = read_rank(detected, variables, {"NODE_RANK", "GROUP_RANK"}); !done) {
-    return tl::unexpected<Error>(done.error());
-  }
-  if (auto done = read_master(detected, variables, "", 29500); !done) return tl::unexpected<Error>(done.error());
+  detected.nodes = TRY(nodes_of(variables, "NNODES"));
+  TRY(read_rank(detected, variables, {"NODE_RANK", "GROUP_RANK"}));
+  TRY(read_master(detected, variables, "", 29500));
   return detected;
 }
 

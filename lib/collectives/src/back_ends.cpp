@@ -90,9 +90,7 @@ Result<BackendConnection> connect_backend(const Ranks& ranks, Deadline deadline)
 Result<std::shared_ptr<Communicator>> connect_control(const Ranks& ranks, Deadline deadline) {
   Ranks without_buffers = ranks;
   without_buffers.options.buffer_bytes = 0;
-  auto chosen = connect_first_eligible(without_buffers, false, deadline);
-  if (!chosen) return tl::unexpected(chosen.error());
-  return std::move(chosen->communicator);
+  return TRY(connect_first_eligible(without_buffers, false, deadline)).communicator;
 }
 
 std::span<const Backend> backends() {

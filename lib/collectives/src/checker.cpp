@@ -71,19 +71,15 @@ std::span<std::byte> Checker::guard(const Call& call) const {
 
 Result<void> Checker::prepare(const Call& call, std::uint64_t first) {
   corrupted_ = false;
-  if (is_out_of_place(call) || output(call).size() > input(call).size()) {
-    if (auto done = memory_.set(output(call), poison_byte); !done) return done;
-  }
-  if (auto done = memory_.set(guard(call), poison_byte); !done) return done;
+  if (is_out_of_place(call) || output(call).size() > input(call).size()) TRY(memory_.set(output(call), poison_byte));
+  TRY(memory_.set(guard(call), poison_byte));
   return memory_.fill(input(call), pattern_.mine(), first);
 }
 
 Result<std::uint64_t> Checker::count_wrong(const Call& call, std::uint64_t first) {
   std::uint64_t wrong = 0;
   const auto compare = [&](std::span<const std::byte> data, const Sequence& with, std::uint64_t from) -> Result<void> {
-    const auto found = memory_.count_wrong(data, with, from);
-    if (!found) return tl::unexpected(found.error());
-    wrong += *found;
+    wrong += TRY(memory_.count_wrong(data, with, from));
     return {};
   };
   Result<void> done;
@@ -97,7 +93,7 @@ Result<std::uint64_t> Checker::count_wrong(const Call& call, std::uint64_t first
     if (done && !corrupted_) done = compare(input(call), pattern_.mine(), first);
   }
   if (done) done = compare(guard(call), poison_, 0);
-  if (!done) return tl::unexpected(done.error());
+  TRY(done);
   return wrong;
 }
 
@@ -114,7 +110,7 @@ Result<void> Checker::corrupt(const Call& call) {
   const auto one = data.subspan(data.size() / element_ / 2 * element_, element_);
   std::array<std::byte, sizeof(std::uint64_t)> element{};
   const auto value = std::span(element).first(element_);
-  if (auto done = memory_.read(value, one); !done) return done;
+  TRY(memory_.read(value, one));
   pattern_.corrupt(value, 0);
   return memory_.write(one, value);
 }

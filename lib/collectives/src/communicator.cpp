@@ -59,7 +59,7 @@ Result<void> Communicator::check(const Call& call) const {
 
 Result<void> Communicator::perform(const Call& call, Deadline deadline) {
   if (!state_) return state_;
-  if (auto good = check(call); !good) return good;
+  TRY(check(call));
   ++calls_;
   last_ = call;
   begin_time_ = Clock::now();
@@ -74,7 +74,7 @@ Result<void> Communicator::perform(const Call& call, Deadline deadline) {
 
 Result<double> Communicator::time(const Call& call, int times, Milliseconds timeout) {
   if (!state_) return tl::unexpected(state_.error());
-  if (auto good = check(call); !good) return tl::unexpected(good.error());
+  TRY(check(call));
   if (fault_injector_ == nullptr || call.collective == Collective::barrier) {
     const std::uint64_t before = calls_;
     last_ = call;
@@ -85,9 +85,7 @@ Result<double> Communicator::time(const Call& call, int times, Milliseconds time
     return took;
   }
   const auto start = Clock::now();
-  for (int i = 0; i < times; ++i) {
-    if (auto done = perform(call, Clock::now() + timeout); !done) return tl::unexpected(done.error());
-  }
+  for (int i = 0; i < times; ++i) TRY(perform(call, Clock::now() + timeout));
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
@@ -102,7 +100,7 @@ Result<double> Communicator::run_timed(const Call& call, int times, Milliseconds
       deadline = begin_time_ + timeout;
     }
     ++calls_;
-    if (auto done = run(call, deadline); !done) return tl::unexpected(done.error());
+    TRY(run(call, deadline));
   }
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
@@ -138,31 +136,26 @@ Result<Connected> connect(const Group& group, const CommunicatorOptions& options
   const HostIdentity self = HostIdentity::of_this_process();
   const GpuUse gpus = back_end(options.backend).gpus;
   const GpuSurvey survey = gpus != GpuUse::none ? GpuSurvey::of_this_process(gpus == GpuUse::required) : GpuSurvey();
-  const auto lines = exchange(
-      group, "who", concat(self.line(), unit_separator, survey.line(), unit_separator, options.must_agree), deadline);
-  if (!lines) return tl::unexpected(lines.error());
+  const auto lines = TRY(exchange(
+      group, "who", concat(self.line(), unit_separator, survey.line(), unit_separator, options.must_agree), deadline));
   Connected connected;
   std::vector<HostIdentity> all;
   std::vector<GpuSurvey> surveys;
   std::string agreed;
-  for (std::size_t rank = 0; rank < lines->size(); ++rank) {
-    const std::vector<std::string> parts = split((*lines)[rank], unit_separator);
+  for (std::size_t rank = 0; rank < lines.size(); ++rank) {
+    const std::vector<std::string> parts = split(lines[rank], unit_separator);
     if (parts.size() < 3) return fail(Errc::protocol, concat("rank ", rank, " says too little of itself"));
-    auto one = HostIdentity::parse(parts[0]);
-    if (!one) return tl::unexpected(one.error());
-    auto its_gpus = GpuSurvey::parse(parts[parts.size() - 2]);
-    if (!its_gpus) return tl::unexpected(its_gpus.error());
-    surveys.push_back(std::move(*its_gpus));
+    auto one = TRY(HostIdentity::parse(parts[0]));
+    surveys.push_back(TRY(GpuSurvey::parse(parts[parts.size() - 2])));
     if (rank == 0) agreed = parts.back();
-    if (auto same = compare(agreed, parts.back(), rank); !same) return tl::unexpected(same.error());
-    connected.members.push_back({one->host, one->pid, format_processors(one->processors)});
-    all.push_back(std::move(*one));
+    TRY(compare(agreed, parts.back(), rank));
+    connected.members.push_back({one.host, one.pid, format_processors(one.processors)});
+    all.push_back(std::move(one));
   }
-  auto chosen = connect_backend({group, options, all, surveys}, deadline);
-  if (!chosen) return tl::unexpected(chosen.error());
-  connected.communicator = std::move(chosen->communicator);
-  connected.control = chosen->control ? std::move(chosen->control) : connected.communicator;
-  connected.why = std::move(chosen->why);
+  auto chosen = TRY(connect_backend({group, options, all, surveys}, deadline));
+  connected.communicator = std::move(chosen.communicator);
+  connected.control = chosen.control ? std::move(chosen.control) : connected.communicator;
+  connected.why = std::move(chosen.why);
   connected.communicator->fault_injector_ = options.fault_injector;
   return connected;
 }

@@ -71,10 +71,9 @@ Result<void> agree(const Group& group, std::string_view topic, const Result<void
   std::string line = "ok";
   if (!mine) line = concat(static_cast<int>(mine.error().code), ' ', mine.error().message);
   std::replace(line.begin(), line.end(), '\n', ' ');
-  const auto lines = exchange(group, topic, line, deadline);
-  if (!lines) return tl::unexpected(lines.error());
-  for (std::size_t rank = 0; rank < lines->size(); ++rank) {
-    const std::string& theirs = (*lines)[rank];
+  const auto lines = TRY(exchange(group, topic, line, deadline));
+  for (std::size_t rank = 0; rank < lines.size(); ++rank) {
+    const std::string& theirs = lines[rank];
     if (theirs == "ok") continue;
     if (rank == static_cast<std::size_t>(group.rank)) return mine;
     const auto blank = theirs.find(' ');

@@ -68,8 +68,7 @@ Result<std::string> expand(std::string_view text, const PrefixFacts& facts) {
 }  // namespace
 
 Result<void> check_template(std::string_view text) {
-  const auto expanded = expand(text, PrefixFacts{});
-  if (!expanded) return tl::unexpected<Error>(expanded.error());
+  TRY(expand(text, PrefixFacts{}));
   return {};
 }
 

@@ -218,8 +218,7 @@ Result<std::string> make_private_dir(const std::string& parent, std::string_view
                                      const LogLayout::Announce& announce = {}) {
   for (int attempts = 0;; ++attempts) {
     std::string path = concat(parent, '/', prefix, '_', random_name());
-    auto announced = announce ? announce(path) : Result<void>();
-    if (!announced) return tl::unexpected(std::move(announced.error()));
+    TRY(announce ? announce(path) : Result<void>());
     if (::mkdir(path.c_str(), 0700) == 0) return path;
     if (errno != EEXIST || attempts == 100) {
       return fail_errno(code_for(errno), concat("cannot make a directory in the log directory ", parent), errno);
@@ -300,7 +299,7 @@ Result<void> LogLayout::make_root(const Announce& announce) {
   if (::stat(requested_root_.c_str(), &info) == 0 && !S_ISDIR(info.st_mode)) {
     return fail(Errc::invalid_argument, concat("--log-dir: ", requested_root_, " is not a directory"));
   }
-  if (auto made = make_dirs(requested_root_); !made) return made;
+  TRY(make_dirs(requested_root_));
   if (::access(requested_root_.c_str(), W_OK | X_OK) != 0) {
     return fail_errno(Errc::unavailable, concat("--log-dir: cannot write in ", requested_root_), errno);
   }
@@ -314,9 +313,7 @@ Result<void> LogLayout::make_root(const Announce& announce) {
 Result<void> LogLayout::prepare(const Announce& announce) {
   if (!files_allowed_) return {};
   if (auto made = make_root(announce); !made || !wanted_) return made;
-  auto run_dir = make_private_dir(root_, run_id_);
-  if (!run_dir) return tl::unexpected<Error>(run_dir.error());
-  run_dir_ = *run_dir;
+  run_dir_ = TRY(make_private_dir(root_, run_id_));
   return {};
 }
 
@@ -372,12 +369,10 @@ Result<void> LogLayout::make_attempt() {
     return fail_errno(code_for(errno), concat("cannot make ", dir), errno);
   };
   if (options_.has_several_programs()) {
-    for (const ProgramSpec& program : options_.programs) {
-      if (auto made = make(concat(attempt_dir_, '/', program.role)); !made) return made;
-    }
+    for (const ProgramSpec& program : options_.programs) TRY(make(concat(attempt_dir_, '/', program.role)));
   }
   for (std::size_t slot = 0; slot < options_.places.size(); ++slot) {
-    if (auto made = make(concat(attempt_dir_, '/', folder_of(slot))); !made) return made;
+    TRY(make(concat(attempt_dir_, '/', folder_of(slot))));
   }
   return {};
 }

@@ -39,7 +39,7 @@ Result<void> Output::prepare() {
   if (options_.log.progress == Progress::rows && !consoles_.front()->console().can_erase()) {
     say(Level::warning, "--progress=rows needs a terminal; of each progress bar the last state is shown (last)");
   }
-  if (auto good = check_template(options_.log.line_prefix_template); !good) return good;
+  TRY(check_template(options_.log.line_prefix_template));
   for (const auto& [name, filters] :
        {std::pair{"--duplicate-stdout-filters", &options_.log.duplicate_stdout_filters},
         std::pair{"--duplicate-stderr-filters", &options_.log.duplicate_stderr_filters}}) {

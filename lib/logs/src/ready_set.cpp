@@ -33,9 +33,7 @@ Result<void> ReadySet::open() {
 }
 
 Result<void> ReadySet::add(int fd, void* tag) {
-  if (!epoll_.is_open()) {
-    if (auto opened = open(); !opened) return opened;
-  }
+  if (!epoll_.is_open()) TRY(open());
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.ptr = tag;

@@ -51,13 +51,9 @@ const WorkerStream* WorkerStreams::find(int slot, StreamId id) const {
 Result<ChildStreams> WorkerStreams::open(const WorkerIdentity& worker, const StreamPlan& out, const StreamPlan& err,
                                          bool shared) {
   ChildStreams ends;
-  auto opened = open_stream(worker, StreamId::out, out);
-  if (!opened) return tl::unexpected(opened.error());
-  ends.out = std::move(*opened);
+  ends.out = TRY(open_stream(worker, StreamId::out, out));
   if (shared) streams_[{worker.slot, StreamId::out}].tail = std::make_unique<TailBuffer>();
-  opened = shared ? duplicate(ends.out.get()) : open_stream(worker, StreamId::err, err);
-  if (!opened) return tl::unexpected(opened.error());
-  ends.err = std::move(*opened);
+  ends.err = TRY(shared ? duplicate(ends.out.get()) : open_stream(worker, StreamId::err, err));
   for (const StreamId id : {StreamId::err, StreamId::out}) {
     const WorkerStream* stream = find(worker.slot, id);
     if (stream != nullptr && stream->pty) ends.terminal = id == StreamId::out ? 1 : 2;
@@ -79,10 +75,9 @@ Result<ChildStreams> WorkerStreams::open_input(const WorkerIdentity& worker, Chi
   }
   if (!slave) return tl::unexpected(slave.error());
   if (!input->pty) return ends;  // the system has none: the worker reads ddrun's stdin
-  auto master = duplicate(input->pipe.get());
-  if (!master) return tl::unexpected(master.error());
+  auto master = TRY(duplicate(input->pipe.get()));
   ends.in = std::move(*slave);
-  ends.in_master = std::move(*master);
+  ends.in_master = std::move(master);
   ends.terminal = STDIN_FILENO;
   return ends;
 }
@@ -106,11 +101,7 @@ Result<UniqueFd> WorkerStreams::open_stream(const WorkerIdentity& worker, Stream
 Result<UniqueFd> WorkerStreams::open_pipe(const WorkerIdentity& worker, StreamId id, const StreamPlan& plan) {
   WorkerStream& stream = streams_[{worker.slot, id}];
   stream.slot = std::max(worker.slot, echo_key(worker.slot));
-  if (plan.file) {
-    auto log = files_.open_log(id, worker.slot);
-    if (!log) return tl::unexpected(log.error());
-    stream.file = std::move(*log);
-  }
+  if (plan.file) stream.file = TRY(files_.open_log(id, worker.slot));
   stream.shown = shown_stream(worker, id);
   RankConsole& console = console_of(consoles_, id);
   stream.pty = plan.pty;
@@ -121,7 +112,7 @@ Result<UniqueFd> WorkerStreams::open_pipe(const WorkerIdentity& worker, StreamId
     const std::string what = concat("a pipe for local rank ", place_of(worker).local_rank);
     return tl::unexpected(files_.explain_descriptors(what, std::move(pipe.error())));
   }
-  if (auto watched = pipes_.add(pipe->read.get(), &stream); !watched) return tl::unexpected(watched.error());
+  TRY(pipes_.add(pipe->read.get(), &stream));
   stream.pipe = std::move(pipe->read);
   if (plan.duplicate) stream.duplicate = files_.open_duplicate(id, prefix_of(worker));
   if (plan.console) {

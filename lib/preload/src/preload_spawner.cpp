@@ -134,28 +134,25 @@ bool PreloadSpawner::needs_server() {
 Result<void> PreloadSpawner::start_server(process::SpawnPlan plan, const std::vector<std::string>& modules,
                                           const std::vector<std::string>& names, const std::string& cgroup,
                                           OnReady on_ready) {
-  auto pair = make_socket_pair(SOCK_SEQPACKET);
-  if (!pair) return tl::unexpected(pair.error());
+  auto pair = TRY(make_socket_pair(SOCK_SEQPACKET));
   std::string option = "-c";
   std::string code = loader;
   std::vector<char*> argv{plan.argv[0], plan.argv[1], option.data(), code.data()};
   for (std::size_t i = 2; plan.argv[i] != nullptr; ++i) argv.push_back(plan.argv[i]);
   argv.push_back(nullptr);
   plan.argv = argv.data();
-  plan.standard_in = pair->second.get();
+  plan.standard_in = pair.second.get();
   plan.want_pidfd = false;
-  auto spawned = launcher_.spawn(plan);
-  if (!spawned) return tl::unexpected(spawned.error());
-  server_ = spawned->pid;
+  server_ = TRY(launcher_.spawn(plan)).pid;
   server_started_ = Clock::now();
   add_child(server_);
-  if (const int err = assign_descriptor(control_, std::move(pair->first)); err != 0) {
+  if (const int err = assign_descriptor(control_, std::move(pair.first)); err != 0) {
     return fail_errno(Errc::unavailable, "cannot watch the server of --preload", err);
   }
   on_ready_ = std::move(on_ready);
-  if (auto sent = send(server_source); !sent) return sent;
+  TRY(send(server_source));
   const std::string_view end("\0", 1);
-  if (auto sent = send(concat(join(modules, ","), end, join(names, ","), end, cgroup)); !sent) return sent;
+  TRY(send(concat(join(modules, ","), end, join(names, ","), end, cgroup)));
   read_messages();
   return {};
 }
@@ -363,9 +360,7 @@ Result<process::Spawned> PreloadSpawner::begin(int slot, const process::SpawnPla
         continue;
       }
       // For another start, should this worker not take its assignment.
-      auto copy = duplicate(streams[i]);
-      if (!copy) return tl::unexpected(copy.error());
-      start.streams[i] = std::move(*copy);
+      start.streams[i] = TRY(duplicate(streams[i]));
     }
     if (!send_some(start, streams)) continue;  // it has just been killed
     helper::unregister_child(pid);

@@ -4,8 +4,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <utility>
-
 #include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/proc.hpp"
 
@@ -34,12 +32,11 @@ Result<void> end_with_parent(const SharedState& shared, int signal) {
     return fail(Errc::invalid_argument,
                 "--end-with-parent: the parent process is outside of this PID namespace; leave the option out");
   }
-  auto thread = start_thread_signals_blocked("ddrun-parent", [&shared, parent, signal] {
+  auto thread = TRY(start_thread_signals_blocked("ddrun-parent", [&shared, parent, signal] {
     wait_for_end_of_parent(shared.started_pid, parent);
     shared.signal_guard(signal);
-  });
-  if (!thread) return tl::unexpected(std::move(thread.error()));
-  thread->detach();
+  }));
+  thread.detach();
   return {};
 }
 

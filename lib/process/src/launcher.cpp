@@ -273,9 +273,7 @@ Result<Launcher> Launcher::create(bool allow_pidfd) {
     auto slot = std::make_unique<Slot>();
     slot->stack = launcher.stacks_ + stack_bytes * static_cast<std::size_t>(number);
     for (auto& parked_fd : slot->parked_fds) {
-      auto copy = duplicate(launcher.null_.get());
-      if (!copy) return tl::unexpected(copy.error());
-      parked_fd = std::move(*copy);
+      parked_fd = TRY(duplicate(launcher.null_.get()));
       launcher.first_unused_ = std::max(launcher.first_unused_, static_cast<unsigned>(parked_fd.get()) + 1);
     }
     launcher.slots_.push_back(std::move(slot));
@@ -425,12 +423,11 @@ void Launcher::abandon(int number) {
 
 Result<Spawned> Launcher::spawn(const SpawnPlan& plan, Milliseconds limit) {
   auto copy = std::make_unique<PlanCopy>();
-  auto child = begin(spawn_slot, copy->copy(plan));
-  if (!child) return child;
+  auto child = TRY(begin(spawn_slot, copy->copy(plan)));
   spawn_plan_ = std::move(copy);  // of the start before: its child has left
-  auto executed = confirm(spawn_slot, limit, *child);
+  auto executed = confirm(spawn_slot, limit, child);
   if (executed) return child;
-  while (::waitpid(child->pid, nullptr, 0) < 0 && errno == EINTR) {
+  while (::waitpid(child.pid, nullptr, 0) < 0 && errno == EINTR) {
   }
   return tl::unexpected(executed.error());
 }

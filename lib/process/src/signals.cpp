@@ -73,7 +73,7 @@ SignalReceiver::SignalReceiver(boost::asio::any_io_executor executor, AgentConte
       sweeper_liveness_(executor) {}
 
 Result<void> SignalReceiver::open(const std::set<int>& ending_signals, Milliseconds grace) {
-  if (auto opened = direct_signals_.open(); !opened) return opened;
+  TRY(direct_signals_.open());
   int err = assign_descriptor(guard_messages_, std::move(context_.guard_messages));
   if (err == 0) err = assign_descriptor(sweeper_liveness_, std::move(context_.sweeper_liveness));
   if (err != 0) return fail_errno(Errc::unavailable, "cannot watch ddrun's own processes", err);

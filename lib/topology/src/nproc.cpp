@@ -7,7 +7,6 @@
 #include <cctype>
 #include <initializer_list>
 #include <string_view>
-#include <utility>
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/proc.hpp"
@@ -136,11 +135,7 @@ Result<int> resolve_nproc(const NprocSpec& nproc, const SystemRoots& roots) {
     gpus = find_gpus(GpuVariables::from_environment(), roots);
   }
   CpuSet allowed;
-  if (nproc.kind == Kind::cpu || (nproc.kind == Kind::automatic && gpus.count == 0)) {
-    auto cpus = allowed_cpus();
-    if (!cpus) return tl::unexpected(cpus.error());
-    allowed = std::move(*cpus);
-  }
+  if (nproc.kind == Kind::cpu || (nproc.kind == Kind::automatic && gpus.count == 0)) allowed = TRY(allowed_cpus());
   return resolve_nproc(nproc, allowed, gpus);
 }
 

@@ -56,8 +56,7 @@ Result<std::vector<std::string>> expand(std::string_view text, const std::vector
   std::string_view each;
   std::size_t from = 0;
   while (const auto found = find_placeholder(text, from)) {
-    auto addresses = addresses_of(*found, all);
-    if (!addresses) return addresses;
+    auto addresses = TRY(addresses_of(*found, all));
     if (found->kind == "each" && (!is_word || (!each.empty() && each != found->name))) {
       return fail(Errc::invalid_argument,
                   concat(found->whole,
@@ -65,13 +64,13 @@ Result<std::vector<std::string>> expand(std::string_view text, const std::vector
     }
     if (found->kind == "each" && each.empty()) {
       each = found->name;
-      words.resize(addresses->size(), words.front());
+      words.resize(addresses.size(), words.front());
     }
     for (std::size_t i = 0; i < words.size(); ++i) {
       words[i] += text.substr(from, found->at - from);
-      words[i] += found->kind == "each"        ? (*addresses)[i]
-                  : found->kind == "endpoints" ? join(*addresses, ",")
-                                               : addresses->front();
+      words[i] += found->kind == "each"        ? addresses[i]
+                  : found->kind == "endpoints" ? join(addresses, ",")
+                                               : addresses.front();
     }
     from = found->at + found->whole.size();
   }
@@ -84,9 +83,8 @@ Result<std::vector<std::string>> expand(std::string_view text, const std::vector
 Result<void> expand_addresses(ProgramSpec& program, const std::vector<ProgramAddresses>& all) {
   std::vector<std::string> args;
   for (const std::string& arg : program.args) {
-    auto words = expand(arg, all, true);
-    if (!words) return tl::unexpected(words.error());
-    args.insert(args.end(), words->begin(), words->end());
+    auto words = TRY(expand(arg, all, true));
+    args.insert(args.end(), words.begin(), words.end());
   }
   program.args = std::move(args);
   for (auto& [name, value] : program.env) {

@@ -236,7 +236,7 @@ Result<std::string> checked(std::string_view name, std::string file, const struc
     }
     return cannot("permission denied: you may not execute it");
   }
-  if (auto ok = check_program_format(name, file, path, cwd); !ok) return tl::unexpected(ok.error());
+  TRY(check_program_format(name, file, path, cwd));
   return file;
 }
 

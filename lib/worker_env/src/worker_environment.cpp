@@ -306,7 +306,7 @@ bool uses_agent_store(const LaunchSpec& spec, const ProgramSpec& program, const 
 Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, const ProgramSpec& program,
                                                      const RankAssignment& ranks, const Environment& parent,
                                                      const WorkerFacts& facts) {
-  if (auto ok = check_env_options(program, facts); !ok) return tl::unexpected(ok.error());
+  TRY(check_env_options(program, facts));
   WorkerEnvironment result;
   result.ranks_ = ranks;
   result.has_world_ = program.has_world();
@@ -324,9 +324,7 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
     result.hip_ = hip && !hip->empty();
     const std::string_view source = result.hip_ ? hip_devices : cuda_devices;
     if (const auto visible = value_without_ddrun(program, parent, source)) {
-      auto shares = share_devices(program, ranks, source, *visible);
-      if (!shares) return tl::unexpected(shares.error());
-      result.devices_ = std::move(*shares);
+      result.devices_ = TRY(share_devices(program, ranks, source, *visible));
     }
   }
 

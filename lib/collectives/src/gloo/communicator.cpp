@@ -306,7 +306,7 @@ Result<std::shared_ptr<Communicator>> connect_gloo_library(const Group& group, s
     }
   }
   auto made = std::make_shared<GlooCommunicator>(group, std::move(context), std::move(control), buffer_bytes);
-  if (auto got = made->allocate(); !got) return tl::unexpected(got.error());
+  TRY(made->allocate());
   return made;
 }
 
@@ -317,12 +317,11 @@ Result<std::string> probe_gloo() {
 }
 
 Result<BackendConnection> connect_gloo(const Ranks& ranks, Deadline deadline) {
-  auto control = connect_control(ranks, deadline);
-  if (!control) return tl::unexpected(control.error());
-  auto made = connect_gloo_library(ranks.group, ranks.options.buffer_bytes, *control, deadline);
+  auto control = TRY(connect_control(ranks, deadline));
+  auto made = connect_gloo_library(ranks.group, ranks.options.buffer_bytes, control, deadline);
   const Result<void> mine = made ? Result<void>() : Result<void>(tl::unexpected(made.error()));
-  if (auto agreed = agree(ranks.group, "with_gloo", mine, deadline); !agreed) return tl::unexpected(agreed.error());
-  return BackendConnection{std::move(*made), "", std::move(*control)};
+  TRY(agree(ranks.group, "with_gloo", mine, deadline));
+  return BackendConnection{std::move(*made), "", std::move(control)};
 }
 
 }  // namespace ddrun::collectives

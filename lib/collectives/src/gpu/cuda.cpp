@@ -111,7 +111,7 @@ namespace {
 
 Result<bool> is_complete(const Driver& driver, Status status, const std::string& what) {
   if (status == not_ready) return false;
-  if (auto good = driver.check(status, what); !good) return tl::unexpected(good.error());
+  TRY(driver.check(status, what));
   return true;
 }
 
@@ -121,7 +121,7 @@ Result<std::shared_ptr<Device>> Device::open(Driver driver, int ordinal) {
   std::shared_ptr<Device> made(new Device(std::move(driver)));
   const Driver& d = made->driver_;
   const std::string what = concat("GPU ", ordinal);
-  if (auto done = d.check(d.device_get(&made->device_, ordinal), what); !done) return tl::unexpected(done.error());
+  TRY(d.check(d.device_get(&made->device_, ordinal), what));
   std::array<char, 128> name{};
   if (d.device_get_name(name.data(), static_cast<int>(name.size()) - 1, made->device_) == success) {
     made->name_ = name.data();
@@ -133,9 +133,9 @@ Result<std::shared_ptr<Device>> Device::open(Driver driver, int ordinal) {
     made->context_ = nullptr;
     return tl::unexpected(done.error());
   }
-  if (auto done = made->use(); !done) return tl::unexpected(done.error());
+  TRY(made->use());
   const Status status = d.stream_create(&made->stream_, non_blocking_stream);
-  if (auto done = d.check(status, "cuStreamCreate"); !done) return tl::unexpected(done.error());
+  TRY(d.check(status, "cuStreamCreate"));
   return made;
 }
 
@@ -152,9 +152,7 @@ Result<void> Device::use() const { return driver_.check(driver_.ctx_set_current(
 Result<std::size_t> Device::free_memory() const {
   std::size_t free = 0;
   std::size_t total = 0;
-  if (auto done = driver_.check(driver_.mem_get_info(&free, &total), "cuMemGetInfo"); !done) {
-    return tl::unexpected(done.error());
-  }
+  TRY(driver_.check(driver_.mem_get_info(&free, &total), "cuMemGetInfo"));
   return free;
 }
 
@@ -183,9 +181,7 @@ Result<Array> Array::make(std::shared_ptr<Device> device, std::size_t bytes) {
   Address address = 0;
   const Driver& driver = device->driver();
   const std::size_t some = bytes == 0 ? 1 : bytes;
-  if (auto got = driver.check(driver.mem_alloc(&address, some), concat("cuMemAlloc of ", some, " bytes")); !got) {
-    return tl::unexpected(got.error());
-  }
+  TRY(driver.check(driver.mem_alloc(&address, some), concat("cuMemAlloc of ", some, " bytes")));
   Array array;
   array.device_ = std::move(device);
   array.data_ = reinterpret_cast<std::byte*>(address);
@@ -212,7 +208,7 @@ Result<Event> Event::make(std::shared_ptr<Device> device, Kind kind) {
   Event made;
   const Driver& driver = device->driver();
   const Status status = driver.event_create(&made.event_, kind == Kind::timing ? 0 : event_without_time);
-  if (auto done = driver.check(status, "cuEventCreate"); !done) return tl::unexpected(done.error());
+  TRY(driver.check(status, "cuEventCreate"));
   made.device_ = std::move(device);
   return made;
 }
@@ -246,7 +242,7 @@ Result<double> Event::microseconds_since(const Event& start) const {
   const Driver& driver = device_->driver();
   float milliseconds = 0;
   const Status status = driver.event_elapsed_time(&milliseconds, start.event_, event_);
-  if (auto done = driver.check(status, "cuEventElapsedTime"); !done) return tl::unexpected(done.error());
+  TRY(driver.check(status, "cuEventElapsedTime"));
   return static_cast<double>(milliseconds) * 1e3;
 }
 

@@ -90,13 +90,11 @@ template <class Done>
   auto next_cancel_check = start + cancel_check_interval;
   microseconds pause{10};
   while (true) {
-    const Result<bool> is_done = done();
-    if (!is_done) return tl::unexpected(is_done.error());
-    if (*is_done) return {};
+    if (TRY(done())) return {};
     const auto now = Clock::now();
     if (now >= deadline) return fail(Errc::timeout, what + " did not end in time");
     if (now >= next_cancel_check) {
-      if (Result<void> proceed = cancel_check(); !proceed) return proceed;
+      TRY(cancel_check());
       next_cancel_check = now + cancel_check_interval;
     }
     if (now - start < spin_time) continue;

@@ -27,10 +27,8 @@ Result<std::unique_ptr<DeviceMemory>> DeviceMemory::make(std::shared_ptr<cuda::D
   }
   if (!kernels) return tl::unexpected(kernels.error());
   made->kernels_ = std::move(*kernels);
-  auto counter = cuda::Array::make(std::move(device), sizeof(std::uint64_t));
-  if (!counter) return tl::unexpected(counter.error());
-  made->counter_ = std::move(*counter);
-  if (auto good = made->self_test(); !good) return tl::unexpected(good.error());
+  made->counter_ = TRY(cuda::Array::make(std::move(device), sizeof(std::uint64_t)));
+  TRY(made->self_test());
   return made;
 }
 
@@ -43,11 +41,10 @@ bool DeviceMemory::fits_shared_memory(const Sequence& sequence) const {
 }
 
 Result<void> DeviceMemory::fill(std::span<std::byte> data, const Sequence& sequence, std::uint64_t first) {
-  if (auto used = device_->use(); !used) return used;
+  TRY(device_->use());
   if (fits_shared_memory(sequence)) {
-    const auto table = table_of(sequence);
-    if (!table) return tl::unexpected(table.error());
-    if (auto done = kernels_->fill(data, sequence, (*table)->data(), first); !done) return done;
+    const auto table = TRY(table_of(sequence));
+    TRY(kernels_->fill(data, sequence, table->data(), first));
     return wait("filling device memory");
   }
   const std::size_t element = size_of(sequence.type());
@@ -55,52 +52,48 @@ Result<void> DeviceMemory::fill(std::span<std::byte> data, const Sequence& seque
   for (std::size_t done = 0; done < data.size(); done += piece_.size()) {
     const auto part = std::span(piece_).first(std::min(piece_.size(), data.size() - done));
     sequence.fill(part, first + done / element);
-    if (auto written = write(data.subspan(done, part.size()), part); !written) return written;
+    TRY(write(data.subspan(done, part.size()), part));
   }
   return {};
 }
 
 Result<std::uint64_t> DeviceMemory::count_wrong(std::span<const std::byte> data, const Sequence& sequence,
                                                 std::uint64_t first) {
-  if (auto used = device_->use(); !used) return tl::unexpected(used.error());
+  TRY(device_->use());
   std::uint64_t wrong = 0;
   if (fits_shared_memory(sequence)) {
-    const auto table = table_of(sequence);
-    if (!table) return tl::unexpected(table.error());
-    const auto failed = [](const Result<void>& result) { return tl::unexpected(result.error()); };
-    if (auto zero = device_->set(counter_.data(), std::byte{0}, counter_.size()); !zero) return failed(zero);
-    if (auto done = kernels_->count_wrong(data, sequence, (*table)->data(), first, counter_.data()); !done) {
-      return failed(done);
-    }
-    if (auto got = device_->copy_to_host(&wrong, counter_.data(), sizeof(wrong)); !got) return failed(got);
-    if (auto done = wait("comparing device memory"); !done) return failed(done);
+    const auto table = TRY(table_of(sequence));
+    TRY(device_->set(counter_.data(), std::byte{0}, counter_.size()));
+    TRY(kernels_->count_wrong(data, sequence, table->data(), first, counter_.data()));
+    TRY(device_->copy_to_host(&wrong, counter_.data(), sizeof(wrong)));
+    TRY(wait("comparing device memory"));
     return wrong;
   }
   const std::size_t element = size_of(sequence.type());
   piece_.resize(std::min(copied_at_once, data.size()));
   for (std::size_t done = 0; done < data.size(); done += piece_.size()) {
     const auto part = std::span(piece_).first(std::min(piece_.size(), data.size() - done));
-    if (auto got = read(part, data.subspan(done, part.size())); !got) return tl::unexpected(got.error());
+    TRY(read(part, data.subspan(done, part.size())));
     wrong += sequence.count_wrong(part, first + done / element);
   }
   return wrong;
 }
 
 Result<void> DeviceMemory::set(std::span<std::byte> data, std::byte value) {
-  if (auto used = device_->use(); !used) return used;
-  if (auto done = device_->set(data.data(), value, data.size()); !done) return done;
+  TRY(device_->use());
+  TRY(device_->set(data.data(), value, data.size()));
   return wait("setting device memory");
 }
 
 Result<void> DeviceMemory::read(std::span<std::byte> to, std::span<const std::byte> from) {
-  if (auto used = device_->use(); !used) return used;
-  if (auto done = device_->copy_to_host(to.data(), from.data(), from.size()); !done) return done;
+  TRY(device_->use());
+  TRY(device_->copy_to_host(to.data(), from.data(), from.size()));
   return wait("copying from the device");
 }
 
 Result<void> DeviceMemory::write(std::span<std::byte> to, std::span<const std::byte> from) {
-  if (auto used = device_->use(); !used) return used;
-  if (auto done = device_->copy_to_device(to.data(), from.data(), from.size()); !done) return done;
+  TRY(device_->use());
+  TRY(device_->copy_to_device(to.data(), from.data(), from.size()));
   return wait("copying to the device");
 }
 
@@ -114,10 +107,9 @@ Result<const cuda::Array*> DeviceMemory::table_of(const Sequence& sequence) {
   }
   if (tables_.size() == max_tables) tables_.erase(tables_.begin());
   const std::vector<std::byte> content = GpuKernels::table_of(sequence);
-  auto array = cuda::Array::make(device_, content.size());
-  if (!array) return tl::unexpected(array.error());
-  if (auto done = write({array->data(), content.size()}, content); !done) return tl::unexpected(done.error());
-  tables_.push_back({{sequence.period().begin(), sequence.period().end()}, std::move(*array)});
+  auto array = TRY(cuda::Array::make(device_, content.size()));
+  TRY(write({array.data(), content.size()}, content));
+  tables_.push_back({{sequence.period().begin(), sequence.period().end()}, std::move(array)});
   return &tables_.back().array;
 }
 
@@ -132,24 +124,21 @@ Result<void> DeviceMemory::self_test() {
     std::memcpy(period.data() + i * sizeof(number), &number, sizeof(number));
   }
   const Sequence sequence(DataType::uint32, std::move(period));
-  auto array = cuda::Array::make(device_, trial_count * sizeof(std::uint32_t));
-  if (!array) return tl::unexpected(array.error());
-  const std::span<std::byte> data(array->data(), array->size());
-  if (auto filled = fill(data, sequence, 5); !filled) return filled;
+  auto array = TRY(cuda::Array::make(device_, trial_count * sizeof(std::uint32_t)));
+  const std::span<std::byte> data(array.data(), array.size());
+  TRY(fill(data, sequence, 5));
   std::vector<std::byte> copy(data.size());
-  if (auto got = read(copy, data); !got) return got;
+  TRY(read(copy, data));
   const std::uint64_t wrong_by_host = sequence.count_wrong(copy, 5);
-  const auto right = count_wrong(data, sequence, 5);
-  if (!right) return tl::unexpected(right.error());
+  const auto right = TRY(count_wrong(data, sequence, 5));
   std::byte& element = copy[trial_wrong * sizeof(std::uint32_t)];
   element ^= std::byte{1};
-  if (auto put = write(data.subspan(trial_wrong * sizeof(std::uint32_t), 1), {&element, 1}); !put) return put;
-  const auto wrong = count_wrong(data, sequence, 5);
-  if (!wrong) return tl::unexpected(wrong.error());
-  if (wrong_by_host == 0 && *right == 0 && *wrong == 1) return {};
+  TRY(write(data.subspan(trial_wrong * sizeof(std::uint32_t), 1), {&element, 1}));
+  const auto wrong = TRY(count_wrong(data, sequence, 5));
+  if (wrong_by_host == 0 && right == 0 && wrong == 1) return {};
   return fail(Errc::unavailable,
               concat("the kernels do not work on ", device_->name(), ": ", wrong_by_host, " elements filled wrong, ",
-                     *right, " and ", *wrong, " found wrong where there are 0 and 1"));
+                     right, " and ", wrong, " found wrong where there are 0 and 1"));
 }
 
 }  // namespace ddrun::collectives

@@ -108,11 +108,11 @@ Result<void> GpuKernels::launch(const std::string& name, std::size_t shared_byte
                                 std::span<void* const> arguments) const {
   const cuda::Driver& driver = device_->driver();
   cuda::Function function = nullptr;
-  if (auto got = driver.check(driver.module_get_function(&function, module_, name.c_str()), name); !got) return got;
+  TRY(driver.check(driver.module_get_function(&function, module_, name.c_str()), name));
   if (shared_bytes > 0) {
     const auto bytes = static_cast<int>(shared_bytes);
     const auto status = driver.func_set_attribute(function, cuda::attribute_dynamic_shared_memory, bytes);
-    if (auto set = driver.check(status, concat(name, " with ", bytes, " bytes of shared memory")); !set) return set;
+    TRY(driver.check(status, concat(name, " with ", bytes, " bytes of shared memory")));
   }
   const unsigned blocks = blocks_per_multiprocessor * static_cast<unsigned>(device_->multiprocessors());
   return driver.check(

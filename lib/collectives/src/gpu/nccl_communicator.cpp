@@ -28,11 +28,7 @@ class EventRing {
  public:
   /// Creates events until there are `count`; call it while no mark is open. Events are kept for the next use.
   [[nodiscard]] Result<void> reserve(const std::shared_ptr<cuda::Device>& device, std::size_t count) {
-    while (events_.size() < count) {
-      auto event = cuda::Event::make(device, cuda::Event::Kind::order);
-      if (!event) return tl::unexpected(event.error());
-      events_.push_back(std::move(*event));
-    }
+    while (events_.size() < count) events_.push_back(TRY(cuda::Event::make(device, cuda::Event::Kind::order)));
     return {};
   }
 
@@ -68,17 +64,16 @@ std::shared_ptr<std::byte> memory_of_nccl(const nccl::Library& library, const st
 /// Fails with `invalid_argument` if two buffers of `bytes` for each of `ranks` on the device do not leave room for what
 /// NCCL itself allocates. For all of them, so call it before any allocates.
 Result<void> check_room(const nccl::Library& library, const cuda::Device& device, std::size_t bytes, int ranks) {
-  const auto free = device.free_memory();
-  if (!free) return tl::unexpected(free.error());
-  const std::size_t share = *free / static_cast<std::size_t>(ranks);
+  const auto free = TRY(device.free_memory());
+  const std::size_t share = free / static_cast<std::size_t>(ranks);
   // See NcclSession: the one that is used is split off another.
   const std::size_t communicators = library.comm_split != nullptr && library.version < first_lazy_version ? 2 : 1;
   const std::size_t nccl_room = std::min(communicators * max_communicator_room, share / 2);
   if (bytes <= (share - nccl_room) / 2) return {};
-  return fail(Errc::invalid_argument,
-              concat("two buffers of ", bytes >> 20U, " MiB and ", nccl_room >> 20U,
-                     " MiB for NCCL do not fit into the ", *free >> 20U, " MiB that are free on ", device.name(),
-                     ranks == 1 ? "" : concat(" for ", ranks, " ranks")));
+  return fail(
+      Errc::invalid_argument,
+      concat("two buffers of ", bytes >> 20U, " MiB and ", nccl_room >> 20U, " MiB for NCCL do not fit into the ",
+             free >> 20U, " MiB that are free on ", device.name(), ranks == 1 ? "" : concat(" for ", ranks, " ranks")));
 }
 
 /// The two device buffers.
@@ -91,9 +86,7 @@ struct NcclBuffers {
     if (made.send != nullptr && made.recv != nullptr) return made;
     made = {nullptr, nullptr, bytes, false};
     for (std::shared_ptr<std::byte>* const to : {&made.send, &made.recv}) {
-      auto array = cuda::Array::make(device, some);
-      if (!array) return tl::unexpected(array.error());
-      const auto owner = std::make_shared<cuda::Array>(std::move(*array));
+      const auto owner = std::make_shared<cuda::Array>(TRY(cuda::Array::make(device, some)));
       *to = {owner, owner->data()};
     }
     return made;
@@ -117,21 +110,14 @@ struct Local {
 
   [[nodiscard]] static Result<Local> make(nccl::Library library, std::shared_ptr<cuda::Device> device,
                                           std::size_t buffer_bytes) {
-    auto buffers = NcclBuffers::make(library, device, buffer_bytes);
-    if (!buffers) return tl::unexpected(buffers.error());
-    auto memory = DeviceMemory::make(device);
-    if (!memory) return tl::unexpected(memory.error());
-    auto barrier_scratch = cuda::Array::make(device, sizeof(float));
-    if (!barrier_scratch) return tl::unexpected(barrier_scratch.error());
-    if (auto zero = (*memory)->set({barrier_scratch->data(), sizeof(float)}, std::byte{0}); !zero) {
-      return tl::unexpected(zero.error());
-    }
-    auto start = cuda::Event::make(device, cuda::Event::Kind::timing);
-    if (!start) return tl::unexpected(start.error());
-    auto end = cuda::Event::make(device, cuda::Event::Kind::timing);
-    if (!end) return tl::unexpected(end.error());
-    return Local{std::move(library),          std::move(device), std::move(*memory), std::move(*buffers),
-                 std::move(*barrier_scratch), std::move(*start), std::move(*end)};
+    auto buffers = TRY(NcclBuffers::make(library, device, buffer_bytes));
+    auto memory = TRY(DeviceMemory::make(device));
+    auto barrier_scratch = TRY(cuda::Array::make(device, sizeof(float)));
+    TRY(memory->set({barrier_scratch.data(), sizeof(float)}, std::byte{0}));
+    auto start = TRY(cuda::Event::make(device, cuda::Event::Kind::timing));
+    auto end = TRY(cuda::Event::make(device, cuda::Event::Kind::timing));
+    return Local{std::move(library),         std::move(device), std::move(memory), std::move(buffers),
+                 std::move(barrier_scratch), std::move(start),  std::move(end)};
   }
 };
 
@@ -210,13 +196,12 @@ Result<std::unique_ptr<Communicator>> NcclCommunicator::connect(const Group& gro
   Result<void> mine = !library  ? Result<void>(tl::unexpected(library.error()))
                       : !device ? Result<void>(tl::unexpected(device.error()))
                                 : check_room(*library, **device, options.buffer_bytes, plan.ranks_on_device[rank]);
-  if (auto agreed = agree(group, "gpu-room", mine, deadline); !agreed) return tl::unexpected(agreed.error());
+  TRY(agree(group, "gpu-room", mine, deadline));
   auto local = Local::make(std::move(*library), std::move(*device), options.buffer_bytes);
   mine = local ? Result<void>() : Result<void>(tl::unexpected(local.error()));
-  if (auto agreed = agree(group, "gpu", mine, deadline); !agreed) return tl::unexpected(agreed.error());
-  auto ids = exchange_nccl_ids(group, local->library, ranks_per_nccl_id(local->library), deadline);
-  if (!ids) return tl::unexpected(ids.error());
-  auto session = NcclSession::start(group, local->library, local->device, control, std::move(*ids), deadline);
+  TRY(agree(group, "gpu", mine, deadline));
+  auto ids = TRY(exchange_nccl_ids(group, local->library, ranks_per_nccl_id(local->library), deadline));
+  auto session = NcclSession::start(group, local->library, local->device, control, std::move(ids), deadline);
   if (!session) {
     Error error = session.error();
     if (!plan.problem.empty()) error.message += concat("; ", plan.problem);
@@ -273,7 +258,7 @@ Call NcclCommunicator::on_device(const Call& call) const {
 }
 
 Result<void> NcclCommunicator::run(const Call& call, Deadline deadline) {
-  if (auto used = local_.device->use(); !used) return used;
+  TRY(local_.device->use());
   if (auto same = check_same_call(call, deadline); !same) return abort_on_error(same);
   if (auto done = enqueue(on_device(call), deadline); !done) return abort_on_error(done);
   const auto cancel_check = [this] { return session_->cancel_reason(); };
@@ -287,14 +272,14 @@ Result<void> NcclCommunicator::check_same_call(const Call& call, Deadline deadli
   // The maximum of each number and of its complement, which gives the minimum.
   std::array<std::uint64_t, 4> most{kind, ~kind, call.count, ~call.count};
   const auto words = std::as_writable_bytes(std::span(most));
-  if (auto done = control_->all_reduce(words, words, DataType::uint64, ReduceOp::max, deadline); !done) return done;
+  TRY(control_->all_reduce(words, words, DataType::uint64, ReduceOp::max, deadline));
   if (most[0] == ~most[1] && most[2] == ~most[3]) return {};
   // All ranks have seen that the calls differ, and now exchange theirs.
   std::vector<std::uint64_t> all(2 * static_cast<std::size_t>(size()));
   all[2 * static_cast<std::size_t>(rank())] = kind;
   all[2 * static_cast<std::size_t>(rank()) + 1] = call.count;
   const auto table = std::as_writable_bytes(std::span(all));
-  if (auto done = control_->all_reduce(table, table, DataType::uint64, ReduceOp::max, deadline); !done) return done;
+  TRY(control_->all_reduce(table, table, DataType::uint64, ReduceOp::max, deadline));
   for (int peer = 0; peer < size(); ++peer) {
     const std::uint64_t peer_kind = all[2 * static_cast<std::size_t>(peer)];
     const std::uint64_t peer_count = all[2 * static_cast<std::size_t>(peer) + 1];
@@ -391,66 +376,58 @@ Result<double> NcclCommunicator::run_timed(const Call& call, int times, Millisec
 
 /// Waits until no more than `left` marks are open; `timeout` is the limit from each to the next.
 Result<void> NcclCommunicator::wait_marks(const Call& call, Milliseconds timeout, std::size_t left) {
-  while (marks_.open() > left) {
-    if (auto done = wait_for(marks_.take_oldest(), call, Clock::now() + timeout); !done) return done;
-  }
+  while (marks_.open() > left) TRY(wait_for(marks_.take_oldest(), call, Clock::now() + timeout));
   return {};
 }
 
 /// Enqueues calls without waiting; events between them show progress.
 Result<double> NcclCommunicator::time_calls(const Call& call, int times, Milliseconds timeout) {
-  const auto failed = [](const Result<void>& result) { return tl::unexpected(result.error()); };
   const double affordable =
       static_cast<double>(timeout.count()) * 1e3 / part_between_marks / std::max(last_call_microseconds_, 0.1);
   int between = static_cast<int>(std::clamp(affordable, 1.0, static_cast<double>(max_between_marks)));
   if (blocking_ || last_call_microseconds_ == 0) between = 1;
   const int marks_needed = blocking_ ? 1 : std::min((times - 1) / between + 1, max_between_marks);
-  if (auto done = marks_.reserve(local_.device, static_cast<std::size_t>(marks_needed)); !done) return failed(done);
-  if (auto done = local_.start.record(); !done) return failed(done);
+  TRY(marks_.reserve(local_.device, static_cast<std::size_t>(marks_needed)));
+  TRY(local_.start.record());
   for (int i = 0; i < times; ++i) {
-    if (auto done = enqueue(call, Clock::now() + timeout); !done) return failed(done);
+    TRY(enqueue(call, Clock::now() + timeout));
     if (i % between != between - 1 || i + 1 == times) continue;
-    if (auto done = wait_marks(call, timeout, marks_.size() - 1); !done) return failed(done);
-    if (auto done = marks_.record(); !done) return failed(done);
-    if (auto done = wait_marks(call, timeout, blocking_ ? 0 : marks_.size()); !done) return failed(done);
+    TRY(wait_marks(call, timeout, marks_.size() - 1));
+    TRY(marks_.record());
+    TRY(wait_marks(call, timeout, blocking_ ? 0 : marks_.size()));
   }
-  if (auto done = local_.end.record(); !done) return failed(done);
-  if (auto done = wait_marks(call, timeout, 0); !done) return failed(done);
-  if (auto done = wait_for(local_.end, call, Clock::now() + timeout); !done) return failed(done);
+  TRY(local_.end.record());
+  TRY(wait_marks(call, timeout, 0));
+  TRY(wait_for(local_.end, call, Clock::now() + timeout));
   return local_.end.microseconds_since(local_.start);
 }
 
 Result<double> NcclCommunicator::time_graph(const Call& call, int times, Milliseconds timeout) {
   const cuda::Driver& driver = local_.device->driver();
-  const auto failed = [](const Result<void>& result) { return tl::unexpected(result.error()); };
   if (driver.graph_instantiate == nullptr) {
     return fail(Errc::unsupported,
                 concat("graphs need a driver for CUDA 11.4, this one is for ", cuda::format_version(driver.version)));
   }
   const auto do_check = [&](cuda::Status status, const char* what) { return driver.check(status, what); };
   // NCCL's setup on the first call must not happen during capture.
-  if (auto done = enqueue(call, Clock::now() + timeout); !done) return failed(done);
+  TRY(enqueue(call, Clock::now() + timeout));
   const auto cancel_check = [this] { return session_->cancel_reason(); };
   const std::string words = describe(collectives::kind_of(call), call.count);
-  if (auto done = local_.device->wait(cancel_check, Clock::now() + timeout, words); !done) return failed(done);
+  TRY(local_.device->wait(cancel_check, Clock::now() + timeout, words));
 
-  if (auto done =
-          do_check(driver.begin_capture(local_.device->stream(), cuda::relaxed_capture), "cuStreamBeginCapture");
-      !done) {
-    return failed(done);
-  }
+  TRY(do_check(driver.begin_capture(local_.device->stream(), cuda::relaxed_capture), "cuStreamBeginCapture"));
   Result<void> captured;
   for (int i = 0; i < times && captured; ++i) captured = enqueue(call, Clock::now() + timeout);
   cuda::Graph graph = nullptr;
   const auto ended = do_check(driver.end_capture(local_.device->stream(), &graph), "cuStreamEndCapture");
   if (!captured || !ended) {
     if (graph != nullptr) (void)driver.graph_destroy(graph);
-    return failed(captured ? ended : captured);
+    return tl::unexpected((captured ? ended : captured).error());
   }
   cuda::GraphExec exec = nullptr;
   const auto made = do_check(driver.graph_instantiate(&exec, graph, 0), "cuGraphInstantiate");
   (void)driver.graph_destroy(graph);
-  if (!made) return failed(made);
+  TRY(made);
 
   session_->hold({exec, [device = local_.device](cuda::GraphExec graph) {
                     if (device->use()) (void)device->driver().graph_exec_destroy(graph);
@@ -463,25 +440,21 @@ Result<double> NcclCommunicator::time_graph(const Call& call, int times, Millise
 /// Enqueues all launches without waiting, each with a mark, so that the device has no gap between them. A graph
 /// contains many calls: `timeout` is for one launch.
 Result<double> NcclCommunicator::time_launches(cuda::GraphExec exec, const Call& call, Milliseconds timeout) {
-  const auto failed = [](const Result<void>& result) { return tl::unexpected(result.error()); };
   const int marks_needed = std::min(graph_launches_, max_between_marks);
-  if (auto done = marks_.reserve(local_.device, static_cast<std::size_t>(marks_needed)); !done) return failed(done);
-  if (auto done = local_.start.record(); !done) return failed(done);
+  TRY(marks_.reserve(local_.device, static_cast<std::size_t>(marks_needed)));
+  TRY(local_.start.record());
   for (int i = 0; i < graph_launches_; ++i) {
     const auto launch = [&] { return local_.device->driver().graph_launch(exec, local_.device->stream()); };
-    const auto status = session_->guard(Clock::now() + timeout, launch);
-    if (!status) return tl::unexpected(status.error());
-    if (auto done = local_.device->driver().check(*status, "cuGraphLaunch"); !done) return failed(done);
+    const auto status = TRY(session_->guard(Clock::now() + timeout, launch));
+    TRY(local_.device->driver().check(status, "cuGraphLaunch"));
     if (i + 1 == graph_launches_) break;
-    if (auto done = wait_marks(call, timeout, marks_.size() - 1); !done) return failed(done);
-    if (auto done = marks_.record(); !done) return failed(done);
+    TRY(wait_marks(call, timeout, marks_.size() - 1));
+    TRY(marks_.record());
   }
-  if (auto done = local_.end.record(); !done) return failed(done);
-  if (auto done = wait_marks(call, timeout, 0); !done) return failed(done);
-  if (auto done = wait_for(local_.end, call, Clock::now() + timeout); !done) return failed(done);
-  const auto all = local_.end.microseconds_since(local_.start);
-  if (!all) return all;
-  return *all / graph_launches_;
+  TRY(local_.end.record());
+  TRY(wait_marks(call, timeout, 0));
+  TRY(wait_for(local_.end, call, Clock::now() + timeout));
+  return TRY(local_.end.microseconds_since(local_.start)) / graph_launches_;
 }
 
 Result<std::string> probe_nccl() {
@@ -503,11 +476,9 @@ Eligibility nccl_eligibility(const Ranks& ranks) {
 Result<BackendConnection> connect_nccl(const Ranks& ranks, Deadline deadline) {
   const GpuPlan plan = plan_gpus(ranks.surveys, ranks.hosts);
   if (!plan.possible()) return fail(Errc::unsupported, concat("nccl cannot run here: ", plan.problem));
-  auto control = connect_control(ranks, deadline);
-  if (!control) return tl::unexpected(control.error());
-  auto made = NcclCommunicator::connect(ranks.group, ranks.options, plan, *control, deadline);
-  if (!made) return tl::unexpected(made.error());
-  return BackendConnection{std::move(*made), "there is a GPU for each rank", std::move(*control)};
+  auto control = TRY(connect_control(ranks, deadline));
+  auto made = TRY(NcclCommunicator::connect(ranks.group, ranks.options, plan, control, deadline));
+  return BackendConnection{std::move(made), "there is a GPU for each rank", std::move(control)};
 }
 
 }  // namespace ddrun::collectives

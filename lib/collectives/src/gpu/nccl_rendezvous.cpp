@@ -54,12 +54,11 @@ Result<std::vector<nccl::UniqueId>> exchange_nccl_ids(const Group& group, const 
   }
   const std::string line =
       made ? concat(library.version, ' ', makes_one ? to_hex(mine) : "") : concat("! ", made.error().message);
-  const auto lines = exchange(group, "nccl", line, deadline);
-  if (!lines) return tl::unexpected(lines.error());
+  const auto lines = TRY(exchange(group, "nccl", line, deadline));
   std::vector<nccl::UniqueId> ids;
   const std::string own_version = std::to_string(library.version);
-  for (std::size_t rank = 0; rank < lines->size(); ++rank) {
-    const std::string& line_of_rank = (*lines)[rank];
+  for (std::size_t rank = 0; rank < lines.size(); ++rank) {
+    const std::string& line_of_rank = lines[rank];
     const std::string version = line_of_rank.substr(0, line_of_rank.find(' '));
     const std::string rest = line_of_rank.substr(std::min(line_of_rank.size(), version.size() + 1));
     if (version == "!") return fail(Errc::unavailable, concat("rank ", rank, ": ", rest));
@@ -68,9 +67,7 @@ Result<std::vector<nccl::UniqueId>> exchange_nccl_ids(const Group& group, const 
                                                  rank, " has ", version, ": all ranks must have the same"));
     }
     if (rest.empty()) continue;
-    auto id = from_hex(rest, rank);
-    if (!id) return tl::unexpected(id.error());
-    ids.push_back(*id);
+    ids.push_back(TRY(from_hex(rest, rank)));
   }
   return ids;
 }

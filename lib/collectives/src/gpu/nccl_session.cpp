@@ -56,10 +56,8 @@ Result<std::unique_ptr<NcclSession>> NcclSession::start(const Group& group, cons
                                                         std::vector<nccl::UniqueId> ids, Deadline deadline) {
   const std::shared_ptr<Handles> handles(new Handles{library, std::move(device)});
   std::unique_ptr<NcclSession> made(new NcclSession(control, handles));
-  auto watchdog =
-      Watchdog::start([control, handles] { return async_error(*control, *handles); }, [handles] { handles->abort(); });
-  if (!watchdog) return tl::unexpected(watchdog.error());
-  made->watchdog_ = std::move(*watchdog);
+  made->watchdog_ = TRY(
+      Watchdog::start([control, handles] { return async_error(*control, *handles); }, [handles] { handles->abort(); }));
 
   FailureBoard board(group);
   bool others_failed = false;
@@ -88,7 +86,7 @@ Result<void> NcclSession::init(const Group& group, std::vector<nccl::UniqueId> i
   nccl::Status status = several ? library().comm_init_rank_scalable(parent, group.size, group.rank,
                                                                     static_cast<int>(ids.size()), ids.data(), &config)
                                 : library().comm_init_rank_config(parent, group.size, ids[0], group.rank, &config);
-  if (auto done = wait_parent(what, status, cancel_check, deadline); !done) return done;
+  TRY(wait_parent(what, status, cancel_check, deadline));
   config = {};
   config.blocking = 1;
   status = library().comm_split(*parent, 0, group.rank, &handles_->comm, &config);
@@ -100,25 +98,24 @@ Result<void> NcclSession::init_in_thread(const Group& group, const nccl::UniqueI
   const std::string what = "ncclCommInitRankConfig";
   auto returned = std::make_shared<std::promise<nccl::Status>>();
   auto status = returned->get_future();
-  auto thread = start_thread_signals_blocked(
+  auto thread = TRY(start_thread_signals_blocked(
       "nccl-init", [returned, handles = handles_, id, size = group.size, rank = group.rank] {
         nccl::Config config;
         config.blocking = 1;
         const bool usable = handles->device->use().has_value();
         returned->set_value(usable ? handles->library.comm_init_rank_config(&handles->comm, size, id, rank, &config)
                                    : nccl::unhandled_cuda_error);
-      });
-  if (!thread) return tl::unexpected(thread.error());
+      }));
   const auto done = [&]() -> Result<bool> {
     return status.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   };
   if (auto waited = cuda::wait_until(done, cancel_check, deadline, what); !waited) {
     // Nothing can abort a communicator that another thread is still making.
     handles_->device->mark_unusable();
-    thread->detach();
+    thread.detach();
     return waited;
   }
-  thread->join();
+  thread.join();
   const nccl::Status result = status.get();
   if (result == nccl::success) return {};
   return fail(Errc::unavailable, library().describe(what, result, handles_->comm));

@@ -52,9 +52,7 @@ void Watchdog::Shared::run() {
 Result<std::unique_ptr<Watchdog>> Watchdog::start(AsyncError async_error, Action abort) {
   const std::shared_ptr<Shared> shared(new Shared{std::move(async_error), std::move(abort)});
   std::unique_ptr<Watchdog> made(new Watchdog(shared));
-  auto thread = start_thread_signals_blocked("nccl-watchdog", [shared] { shared->run(); });
-  if (!thread) return tl::unexpected(thread.error());
-  made->thread_ = std::move(*thread);
+  made->thread_ = TRY(start_thread_signals_blocked("nccl-watchdog", [shared] { shared->run(); }));
   return made;
 }
 

@@ -202,12 +202,8 @@ Result<void> PeerWatch::start(Control& control, const std::vector<Peer>& peers) 
     if (error != 0) break;
   }
   if (watched_.empty()) return {};
-  auto stop = make_pipe();
-  if (!stop) return tl::unexpected(stop.error());
-  stop_ = std::move(*stop);
-  auto thread = start_thread_signals_blocked("peer-watch", [this, &control] { run(control); });
-  if (!thread) return tl::unexpected(thread.error());
-  thread_ = std::move(*thread);
+  stop_ = TRY(make_pipe());
+  thread_ = TRY(start_thread_signals_blocked("peer-watch", [this, &control] { run(control); }));
   return {};
 }
 

@@ -65,18 +65,14 @@ Result<std::unique_ptr<ShmCommunicator>> ShmCommunicator::start(std::shared_ptr<
                                                layout.end(), ": do all ranks have the same options?"));
   }
   // Each rank reserves its own part, so that all processors share the zeroing of pages.
-  if (auto done = segment->reserve(layout.buffer(rank, 0), layout.buffer(rank, 2) - layout.buffer(rank, 0)); !done) {
-    return tl::unexpected(done.error());
-  }
+  TRY(segment->reserve(layout.buffer(rank, 0), layout.buffer(rank, 2) - layout.buffer(rank, 0)));
   std::unique_ptr<ShmCommunicator> made(new ShmCommunicator(std::move(segment), rank, pids, options));
   std::vector<PeerWatch::Peer> peers;
   for (int step = 1; step < size; ++step) {
     const int peer = (rank + step) % size;
     peers.push_back({peer, pids[static_cast<std::size_t>(peer)]});
   }
-  if (auto watched = made->watch_.start(*made->at<Control>(0), peers); !watched) {
-    return tl::unexpected(watched.error());
-  }
+  TRY(made->watch_.start(*made->at<Control>(0), peers));
   return made;
 }
 
@@ -155,7 +151,7 @@ Result<std::optional<ShmCommunicator::AccessFailure>> ShmCommunicator::end_work(
   Line& mine = barrier_.own_line();
   mine.kind = failure ? static_cast<std::uint32_t>(failure->error) : 0;
   mine.count = failure ? static_cast<std::uint64_t>(failure->rank) : 0;
-  if (auto passed = barrier_.wait(deadline); !passed) return tl::unexpected(passed.error());
+  TRY(barrier_.wait(deadline));
   for (int peer = 0; peer < size(); ++peer) {
     const Line& theirs = barrier_.line_of(peer);
     if (theirs.kind == 0) continue;
@@ -232,7 +228,7 @@ Result<void> ShmCommunicator::announce(const Call& call, Deadline deadline) {
     const Partners peers{call.to, call.from};
     std::memcpy(mine.data.data() + line_bytes(call.collective), &peers, sizeof(peers));
   }
-  if (auto passed = barrier_.wait(deadline); !passed) return passed;
+  TRY(barrier_.wait(deadline));
   for (int peer = 0; peer < size(); ++peer) {
     const Line& theirs = barrier_.line_of(peer);
     if (theirs.count != call.count || theirs.kind != kind_of(call)) {
@@ -268,7 +264,7 @@ Result<void> ShmCommunicator::run_small(const Call& call, bool in_lines, Deadlin
   const Part all{0, call.count, call.bytes()};
   const unsigned parity = barrier_.next_parity();
   pack(call, rank(), size(), all, in_lines ? barrier_.own_line().data.data() : at(layout_.slot(rank(), parity)));
-  if (auto announced = announce(call, deadline); !announced) return announced;
+  TRY(announce(call, deadline));
   for (int peer = 0; peer < size(); ++peer) {
     places_[static_cast<std::size_t>(peer)] =
         in_lines ? barrier_.line_of(peer).data.data() : at(layout_.slot(peer, parity));
@@ -303,7 +299,7 @@ Result<void> ShmCommunicator::run_direct_or_staged(const Call& call, Deadline de
   // A rank that will stage its data packs the first part before the barrier.
   const PeerBuffers own{{}, {}, mine.in != not_shared, mine.out != not_shared, {call.to, call.from}};
   if (!cross_process && DirectTransfer::is_private(call, rank(), own)) staging_.begin(call);
-  if (auto announced = announce(call, deadline); !announced) return announced;
+  TRY(announce(call, deadline));
   bool begun = !cross_process;
   Call peer_call = call;
   for (int peer = 0; peer < size(); ++peer) {
@@ -320,10 +316,9 @@ Result<void> ShmCommunicator::run_direct_or_staged(const Call& call, Deadline de
     return barrier_.wait(deadline);
   }
   if (begin_work()) direct_.run(call, peer_buffers_, true);
-  const auto access_failure = end_work(mover_.take_failure(), deadline);
-  if (!access_failure) return tl::unexpected(access_failure.error());
-  if (!*access_failure) return {};
-  const AccessFailure& first = **access_failure;
+  const auto access_failure = TRY(end_work(mover_.take_failure(), deadline));
+  if (!access_failure) return {};
+  const AccessFailure& first = *access_failure;
   // The peer had finished its own part before.
   if (first.failure.error == ESRCH) return fail(Errc::connection_lost, concat("rank ", first.failure.rank, " is gone"));
   return fail(Errc::unavailable, concat(first.describe(), ": is all of it there, as plain memory of the process?"));
@@ -358,10 +353,9 @@ Result<std::unique_ptr<ShmCommunicator>> share_memory(const Ranks& ranks, bool& 
     if (segment) location = (*segment)->location();
   }
   // agree() reports a failure of rank 0: no other rank can open the segment then, and rank 0's message comes first.
-  const auto where = exchange(group, concat("segment", which), location, deadline);
-  if (!where) return tl::unexpected(where.error());
-  if (group.rank != 0) segment = Segment::open((*where)[0]);
-  huge = Segment::has_huge_pages((*where)[0]);
+  const auto where = TRY(exchange(group, concat("segment", which), location, deadline));
+  if (group.rank != 0) segment = Segment::open(where[0]);
+  huge = Segment::has_huge_pages(where[0]);
 
   std::vector<int> pids;
   for (const HostIdentity& one : ranks.hosts) pids.push_back(one.pid);
@@ -371,9 +365,7 @@ Result<std::unique_ptr<ShmCommunicator>> share_memory(const Ranks& ranks, bool& 
                                   {options.buffer_bytes, oversubscribed, options.private_copy});
   });
   const Result<void> mine = made ? Result<void>() : Result<void>(tl::unexpected(made.error()));
-  if (auto agreed = agree(group, concat("mapped", which), mine, deadline); !agreed) {
-    return tl::unexpected(agreed.error());
-  }
+  TRY(agree(group, concat("mapped", which), mine, deadline));
   return made;
 }
 
@@ -388,7 +380,7 @@ Result<BackendConnection> connect_shm(const Ranks& ranks, Deadline deadline) {
   // A control group without a share of the huge pages (hugetlb.2MB.max) denies them when they are first used.
   if (!made && huge && made.error().code == Errc::unavailable) made = share_memory(ranks, huge = false, deadline);
   if (!made) return tl::unexpected(made.error());
-  if (auto probed = (*made)->probe_private_access(deadline); !probed) return tl::unexpected(probed.error());
+  TRY((*made)->probe_private_access(deadline));
   return BackendConnection{std::move(*made), ranks.group.size == 1 ? "one rank" : "all ranks are on one machine"};
 }
 

@@ -115,7 +115,7 @@ Result<std::shared_ptr<Segment>> Segment::create(std::size_t bytes, std::size_t 
     if (!segment->make(bytes, false)) {
       return fail_errno(Errc::unavailable, concat("cannot create ", bytes, " bytes of shared memory"), errno);
     }
-    if (auto mapped = segment->map(bytes).and_then(reserve); !mapped) return tl::unexpected(mapped.error());
+    TRY(segment->map(bytes).and_then(reserve));
   }
   struct stat info {};
   if (fstat(segment->fd_.get(), &info) != 0) return fail_errno(Errc::unavailable, "cannot see shared memory", errno);
@@ -129,9 +129,8 @@ Result<std::shared_ptr<Segment>> Segment::create(std::size_t bytes, std::size_t 
 }
 
 Result<std::shared_ptr<Segment>> Segment::open(const std::string& text) {
-  const auto location = Location::parse(text);
-  if (!location) return tl::unexpected(location.error());
-  if (location->pid == static_cast<std::uint64_t>(getpid())) {
+  const auto location = TRY(Location::parse(text));
+  if (location.pid == static_cast<std::uint64_t>(getpid())) {
     Registry& known = registry();
     const std::lock_guard lock(known.mutex);
     const auto found = known.segments.find(text);
@@ -139,21 +138,21 @@ Result<std::shared_ptr<Segment>> Segment::open(const std::string& text) {
       if (auto segment = found->second.lock()) return segment;
     }
   }
-  const std::string path = concat("/proc/", location->pid, "/fd/", location->fd);
+  const std::string path = concat("/proc/", location.pid, "/fd/", location.fd);
   std::shared_ptr<Segment> segment(new Segment);
   segment->location_ = text;
-  segment->huge_ = location->huge != 0;
+  segment->huge_ = location.huge != 0;
   segment->fd_.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   struct stat info {};
   if (!segment->fd_ || fstat(segment->fd_.get(), &info) != 0) {
     return fail_errno(Errc::unavailable, concat("cannot open rank 0's shared memory at ", path), errno);
   }
   // In another pid namespace this process id may name another process.
-  if (info.st_dev != location->device || info.st_ino != location->inode ||
-      static_cast<std::uint64_t>(info.st_size) < location->bytes) {
+  if (info.st_dev != location.device || info.st_ino != location.inode ||
+      static_cast<std::uint64_t>(info.st_size) < location.bytes) {
     return fail(Errc::unavailable, concat(path, " is not rank 0's shared memory: another process id namespace?"));
   }
-  if (auto mapped = segment->map(location->bytes); !mapped) return tl::unexpected(mapped.error());
+  TRY(segment->map(location.bytes));
   return segment;
 }
 

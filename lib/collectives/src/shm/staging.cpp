@@ -183,7 +183,7 @@ Result<void> Staging::run(const Call& call, bool begun, Deadline deadline) {
     }
     if (cut.sliced && step >= 2) unpack_slices(call, cut, step - 2, stores);
     if (step == last) return {};
-    if (auto passed = barrier_.wait(deadline); !passed) return passed;
+    TRY(barrier_.wait(deadline));
     ++round_;
   }
 }

@@ -102,7 +102,7 @@ Result<void> ring_reduce_scatter(Peers& peers, Workspace& ws, const Accumulator&
     ReduceAndForward sink(acc, ws.piece, operands);
     const Outgoing out{peers.at(1), send, sent.count * (first ? element : acc.partial_bytes())};
     const Incoming incoming{peers.at(-1), nullptr, received.count * sink.recv_bytes(), &sink, sink.recv_bytes()};
-    if (auto done = peers.exchange(out, incoming); !done) return done;
+    TRY(peers.exchange(out, incoming));
     send = operands.to;
   }
   return {};
@@ -113,9 +113,8 @@ Result<void> ring_all_gather(Peers& peers, const Parts& parts, int shift, std::b
   for (int i = 0; i < peers.size() - 1; ++i) {
     const auto sent = parts[peers.rank() - shift - i];
     const auto received = parts[peers.rank() - shift - i - 1];
-    auto done = peers.exchange({peers.at(1), out + sent.begin * element, sent.count * element},
-                               {peers.at(-1), out + received.begin * element, received.count * element});
-    if (!done) return done;
+    TRY(peers.exchange({peers.at(1), out + sent.begin * element, sent.count * element},
+                       {peers.at(-1), out + received.begin * element, received.count * element}));
   }
   return {};
 }
@@ -127,9 +126,7 @@ Result<void> all_reduce_by_ring(Peers& peers, Workspace& ws, const Call& call) {
   const Parts parts(call.count, peers.size());
   // Rank r ends with part r + 1.
   const std::size_t own = parts[peers.rank() + 1].begin * acc.element_bytes();
-  if (auto done = ring_reduce_scatter(peers, ws, acc, parts, -1, call.in, call.out + own, call.out); !done) {
-    return done;
-  }
+  TRY(ring_reduce_scatter(peers, ws, acc, parts, -1, call.in, call.out + own, call.out));
   return ring_all_gather(peers, parts, -1, call.out, acc.element_bytes());
 }
 
@@ -200,11 +197,11 @@ Result<void> reduce_by_doubling(Peers& peers, Workspace& ws, const Accumulator& 
   std::byte* const mine = ws.mine.at_least(bytes);
   std::byte* const theirs = ws.theirs.at_least(bytes);
   acc.load(mine, in, count);
-  if (auto folded = fold_in(peers, fold, acc, mine, count); !folded) return folded;
+  TRY(fold_in(peers, fold, acc, mine, count));
   for (int mask = 1; mask < fold.size() && !fold.is_folded(); mask *= 2) {
     const int other = fold.virtual_rank() ^ mask;
     const int partner = fold.rank_of(other);
-    if (auto done = peers.exchange({partner, mine, bytes}, {partner, theirs, bytes}); !done) return done;
+    TRY(peers.exchange({partner, mine, bytes}, {partner, theirs, bytes}));
     // Both partners combine in rank order.
     if (other < fold.virtual_rank()) acc.combine(mine, theirs, mine, count);
     else acc.combine(mine, mine, theirs, count);
@@ -216,7 +213,7 @@ Result<void> reduce_by_doubling(Peers& peers, Workspace& ws, const Accumulator& 
 
 Result<void> all_reduce_by_doubling(Peers& peers, Workspace& ws, const Call& call) {
   const Accumulator acc(call, peers.size());
-  if (auto done = reduce_by_doubling(peers, ws, acc, call.in, call.count); !done) return done;
+  TRY(reduce_by_doubling(peers, ws, acc, call.in, call.count));
   acc.finish(call.out, ws.mine.at_least(0), call.count);
   return {};
 }
@@ -225,7 +222,7 @@ Result<void> reduce_scatter_by_doubling(Peers& peers, Workspace& ws, const Call&
   const Accumulator acc(call, peers.size());
   const std::size_t own = call.count * static_cast<std::size_t>(peers.rank());
   const std::size_t all = call.count * static_cast<std::size_t>(peers.size());
-  if (auto done = reduce_by_doubling(peers, ws, acc, call.in, all); !done) return done;
+  TRY(reduce_by_doubling(peers, ws, acc, call.in, all));
   acc.finish(call.out, ws.mine.at_least(0) + own * acc.partial_bytes(), call.count);
   return {};
 }
@@ -237,7 +234,7 @@ Result<void> all_reduce_by_halving(Peers& peers, Workspace& ws, const Call& call
   const std::size_t element = acc.element_bytes();
   std::byte* const mine = ws.mine.at_least(call.count * number);
   acc.load(mine, call.in, call.count);
-  if (auto folded = fold_in(peers, fold, acc, mine, call.count); !folded) return folded;
+  TRY(fold_in(peers, fold, acc, mine, call.count));
 
   struct Range {
     std::size_t begin = 0;
@@ -253,9 +250,8 @@ Result<void> all_reduce_by_halving(Peers& peers, Workspace& ws, const Call& call
       const Range give = upper ? Range{begin, middle} : Range{middle, end};
       const int partner = fold.rank_of(fold.virtual_rank() ^ mask);
       ReduceOnRecv sink(acc, mine + keep.begin * number, upper);
-      auto done = peers.exchange({partner, mine + give.begin * number, (give.end - give.begin) * number},
-                                 {partner, nullptr, (keep.end - keep.begin) * number, &sink, number});
-      if (!done) return done;
+      TRY(peers.exchange({partner, mine + give.begin * number, (give.end - give.begin) * number},
+                         {partner, nullptr, (keep.end - keep.begin) * number, &sink, number}));
       kept.push_back(keep);
     }
     const Range own = kept.back();
@@ -268,9 +264,8 @@ Result<void> all_reduce_by_halving(Peers& peers, Workspace& ws, const Call& call
       const bool upper = (fold.virtual_rank() & mask) != 0;
       const Range other = upper ? Range{whole.begin, half.begin} : Range{half.end, whole.end};
       const int partner = fold.rank_of(fold.virtual_rank() ^ mask);
-      auto done = peers.exchange({partner, call.out + half.begin * element, (half.end - half.begin) * element},
-                                 {partner, call.out + other.begin * element, (other.end - other.begin) * element});
-      if (!done) return done;
+      TRY(peers.exchange({partner, call.out + half.begin * element, (half.end - half.begin) * element},
+                         {partner, call.out + other.begin * element, (other.end - other.begin) * element}));
     }
   }
   return fold_out(peers, fold, call.out, call.count * element);
@@ -285,8 +280,7 @@ Result<void> all_gather_by_doubling(Peers& peers, Workspace& ws, const Call& cal
   copy_bytes(rotated, call.in, bytes);
   for (int have = 1; have < n; have *= 2) {
     const std::size_t more = blocks(std::min(have, n - have));
-    auto done = peers.exchange({peers.at(-have), rotated, more}, {peers.at(have), rotated + blocks(have), more});
-    if (!done) return done;
+    TRY(peers.exchange({peers.at(-have), rotated, more}, {peers.at(have), rotated + blocks(have), more}));
   }
   const int end = n - peers.rank();
   copy_bytes(call.out + blocks(peers.rank()), rotated, blocks(end));
@@ -296,7 +290,7 @@ Result<void> all_gather_by_doubling(Peers& peers, Workspace& ws, const Call& cal
 
 Result<void> dissemination_barrier(Peers& peers) {
   for (int distance = 1; distance < peers.size(); distance *= 2) {
-    if (auto done = peers.exchange({peers.at(distance)}, {peers.at(-distance)}); !done) return done;
+    TRY(peers.exchange({peers.at(distance)}, {peers.at(-distance)}));
   }
   return {};
 }
@@ -351,12 +345,12 @@ Result<void> broadcast_by_tree(Peers& peers, const Call& call) {
   const std::byte* data = call.out;
   if (tree.relative_rank() == 0) {
     if (call.in != call.out) copy_bytes(call.out, call.in, call.bytes());
-  } else if (auto got = peers.receive({tree.parent(), call.out, call.bytes()}); !got) {
-    return got;
+  } else {
+    TRY(peers.receive({tree.parent(), call.out, call.bytes()}));
   }
   for (int distance = tree.subtree_span() / 2; distance > 0; distance /= 2) {
     if (tree.subtree_size_at(distance) <= 0) continue;
-    if (auto sent = peers.send({tree.rank_of(tree.relative_rank() + distance), data, call.bytes()}); !sent) return sent;
+    TRY(peers.send({tree.rank_of(tree.relative_rank() + distance), data, call.bytes()}));
   }
   return {};
 }
@@ -379,7 +373,7 @@ Result<void> broadcast_by_chain(Peers& peers, const Call& call, std::size_t piec
     if (!first && i < pieces.number()) {
       in = {peers.at(-1), call.out + pieces.begin(i) * element, pieces.count(i) * element};
     }
-    if (auto done = peers.exchange(out, in); !done) return done;
+    TRY(peers.exchange(out, in));
   }
   if (first && call.in != call.out) copy_bytes(call.out, call.in, call.bytes());
   return {};
@@ -395,7 +389,7 @@ Result<void> reduce_by_tree(Peers& peers, Workspace& ws, const Call& call) {
     if (tree.subtree_size_at(distance) <= 0) continue;
     ReduceOnRecv sink(acc, mine, false);
     const int child = tree.rank_of(tree.relative_rank() + distance);
-    if (auto got = peers.receive({child, nullptr, bytes, &sink, acc.partial_bytes()}); !got) return got;
+    TRY(peers.receive({child, nullptr, bytes, &sink, acc.partial_bytes()}));
   }
   if (tree.relative_rank() != 0) return peers.send({tree.parent(), mine, bytes});
   acc.finish(call.out, mine, call.count);
@@ -416,7 +410,7 @@ Result<void> reduce_by_chain(Peers& peers, Workspace& ws, const Call& call, std:
   for (std::size_t i = 0; i < pieces.number() + (first || last ? 0 : 1); ++i) {
     const std::byte* const own = i < pieces.number() ? call.in + pieces.begin(i) * element : nullptr;
     if (first) {
-      if (auto sent = peers.send({peers.at(1), own, pieces.count(i) * element}); !sent) return sent;
+      TRY(peers.send({peers.at(1), own, pieces.count(i) * element}));
       continue;
     }
     // The first rank of the chain sends its input, not partial results.
@@ -429,7 +423,7 @@ Result<void> reduce_by_chain(Peers& peers, Workspace& ws, const Call& call, std:
     if (i < pieces.number()) {
       in = {peers.at(-1), nullptr, pieces.count(i) * sink.recv_bytes(), &sink, sink.recv_bytes()};
     }
-    if (auto done = peers.exchange(out, in); !done) return done;
+    TRY(peers.exchange(out, in));
   }
   return {};
 }
@@ -444,7 +438,7 @@ Result<void> gather_by_tree(Peers& peers, Workspace& ws, const Call& call) {
       const int ranks = tree.subtree_size_at(distance);
       if (ranks <= 0) continue;
       const int child = tree.rank_of(tree.relative_rank() + distance);
-      if (auto got = peers.receive({child, all + blocks(call, distance), blocks(call, ranks)}); !got) return got;
+      TRY(peers.receive({child, all + blocks(call, distance), blocks(call, ranks)}));
     }
     data = all;
   }
@@ -463,14 +457,14 @@ Result<void> scatter_by_tree(Peers& peers, Workspace& ws, const Call& call) {
     const int end = peers.size() - call.root;
     copy_bytes(data, call.in + blocks(call, call.root), blocks(call, end));
     copy_bytes(data + blocks(call, end), call.in, blocks(call, call.root));
-  } else if (auto got = peers.receive({tree.parent(), data, blocks(call, tree.subtree_size())}); !got) {
-    return got;
+  } else {
+    TRY(peers.receive({tree.parent(), data, blocks(call, tree.subtree_size())}));
   }
   for (int distance = tree.subtree_span() / 2; distance > 0; distance /= 2) {
     const int ranks = tree.subtree_size_at(distance);
     if (ranks <= 0) continue;
     const int child = tree.rank_of(tree.relative_rank() + distance);
-    if (auto sent = peers.send({child, data + blocks(call, distance), blocks(call, ranks)}); !sent) return sent;
+    TRY(peers.send({child, data + blocks(call, distance), blocks(call, ranks)}));
   }
   if (data != call.out) copy_bytes(call.out, data, call.bytes());
   return {};
@@ -482,7 +476,7 @@ Result<void> gather_directly(Peers& peers, const Call& call) {
   if (call.in != own) copy_bytes(own, call.in, call.bytes());
   for (int i = 1; i < peers.size(); ++i) {
     const int from = peers.at(i);
-    if (auto got = peers.receive({from, call.out + blocks(call, from), call.bytes()}); !got) return got;
+    TRY(peers.receive({from, call.out + blocks(call, from), call.bytes()}));
   }
   return {};
 }
@@ -491,7 +485,7 @@ Result<void> scatter_directly(Peers& peers, const Call& call) {
   if (peers.rank() != call.root) return peers.receive({call.root, call.out, call.bytes()});
   for (int i = 1; i < peers.size(); ++i) {
     const int to = peers.at(i);
-    if (auto sent = peers.send({to, call.in + blocks(call, to), call.bytes()}); !sent) return sent;
+    TRY(peers.send({to, call.in + blocks(call, to), call.bytes()}));
   }
   const std::byte* const own = call.in + blocks(call, call.root);
   if (call.out != own) copy_bytes(call.out, own, call.bytes());
@@ -516,7 +510,7 @@ Result<void> exchange_in_pieces(Peers& peers, Workspace& ws, int to, const std::
       copy_bytes(kept, data, now);
       data = kept;
     }
-    if (auto done = peers.exchange({to, data, now}, {from, out + at, now}); !done) return done;
+    TRY(peers.exchange({to, data, now}, {from, out + at, now}));
     at += now;
   } while (at < bytes);
   return {};
@@ -532,8 +526,8 @@ Result<void> all_to_all_by_pairs(Peers& peers, Workspace& ws, const Call& call) 
     std::byte* const out = call.out + static_cast<std::size_t>(partner) * bytes;
     if (partner == peers.rank()) {
       if (in != out) copy_bytes(out, in, bytes);
-    } else if (auto done = exchange_in_pieces(peers, ws, partner, in, partner, out, bytes); !done) {
-      return done;
+    } else {
+      TRY(exchange_in_pieces(peers, ws, partner, in, partner, out, bytes));
     }
   }
   return {};

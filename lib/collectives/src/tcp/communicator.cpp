@@ -19,13 +19,12 @@ Result<std::unique_ptr<TcpCommunicator>> TcpCommunicator::connect(const Group& g
     return fail(Errc::invalid_argument, concat("a link cannot have ", options.streams, " streams: give 1 to ",
                                                TcpLinks::max_streams, ", or 0 for a number that is chosen"));
   }
-  auto links = TcpLinks::connect(group, deadline);
-  if (!links) return tl::unexpected(links.error());
-  const int chosen = links->one_machine() ? 1 : streams_between_machines;
+  auto links = TRY(TcpLinks::connect(group, deadline));
+  const int chosen = links.one_machine() ? 1 : streams_between_machines;
   const int streams = options.streams == 0 ? chosen : options.streams;
   const TransferOptions transfer{streams, !options.oversubscribed};
-  std::unique_ptr<TcpCommunicator> made(new TcpCommunicator(group, std::move(*links), options, transfer));
-  if (auto got = made->buffers_.allocate(made->distance_, 2); !got) return tl::unexpected(got.error());
+  std::unique_ptr<TcpCommunicator> made(new TcpCommunicator(group, std::move(links), options, transfer));
+  TRY(made->buffers_.allocate(made->distance_, 2));
   return made;
 }
 
@@ -87,9 +86,7 @@ Result<BackendConnection> connect_tcp(const Ranks& ranks, Deadline deadline) {
   tcp.buffer_bytes = ranks.options.buffer_bytes;
   tcp.streams = ranks.options.tcp_streams;
   tcp.oversubscribed = is_oversubscribed(ranks.hosts, ranks.group.rank);
-  auto made = TcpCommunicator::connect(ranks.group, tcp, deadline);
-  if (!made) return tl::unexpected(made.error());
-  return BackendConnection{std::move(*made)};
+  return BackendConnection{TRY(TcpCommunicator::connect(ranks.group, tcp, deadline))};
 }
 
 }  // namespace ddrun::collectives

@@ -25,7 +25,7 @@ constexpr std::size_t max_pending = 1024;
 
 Result<std::string> random_token() {
   std::array<std::byte, token_length / 2> bytes{};
-  if (auto filled = fill_random(bytes); !filled) return tl::unexpected(filled.error());
+  TRY(fill_random(bytes));
   return in_hex(bytes);
 }
 
@@ -33,9 +33,7 @@ Result<Listener> listen_on(const std::string& address) {
   if (!SocketAddress::parse(address, 0)) {
     return fail(Errc::invalid_argument, concat("'", address, "' is not a numeric address"));
   }
-  auto listeners = open_listeners({address}, 0);
-  if (!listeners) return tl::unexpected(listeners.error());
-  return std::move(listeners->front());
+  return std::move(TRY(open_listeners({address}, 0)).front());
 }
 
 /// Waits until the connection is made or refused: 0 or an errno, ETIMEDOUT after the deadline.
@@ -71,24 +69,17 @@ Result<TcpLinks> TcpLinks::connect(const Group& group, Deadline deadline) {
   Result<void> ready;
   if (!listener) ready = tl::unexpected(listener.error());
   else if (!token) ready = tl::unexpected(token.error());
-  const auto listening = agree(group, "listening", ready, deadline);
-  if (!listening) return tl::unexpected(listening.error());
+  TRY(agree(group, "listening", ready, deadline));
   links.listener_ = std::move(*listener);
   links.token_ = std::move(*token);
-  auto endpoints =
-      exchange(group, "ring", concat(group.address, ' ', links.listener_.at.port(), ' ', links.token_), deadline);
-  if (!endpoints) return tl::unexpected(endpoints.error());
-  links.endpoints_ = std::move(*endpoints);
+  links.endpoints_ =
+      TRY(exchange(group, "ring", concat(group.address, ' ', links.listener_.at.port(), ' ', links.token_), deadline));
 
   // Connecting first cannot deadlock: the kernel's accept queue completes connections.
-  if (auto connected = links.connect((group.rank + 1) % group.size, 1, deadline); !connected) {
-    return tl::unexpected(connected.error());
-  }
-  if (auto connected = links.accept_previous(deadline); !connected) return tl::unexpected(connected.error());
+  TRY(links.connect((group.rank + 1) % group.size, 1, deadline));
+  TRY(links.accept_previous(deadline));
   // From here on a lost rank is detected by a connected neighbour.
-  if (auto all_connected = exchange(group, "connected", "yes", deadline); !all_connected) {
-    return tl::unexpected(all_connected.error());
-  }
+  TRY(exchange(group, "connected", "yes", deadline));
   return links;
 }
 
@@ -96,7 +87,7 @@ Result<void> TcpLinks::accept_previous(Deadline deadline) {
   const int previous = (rank_ + size_ - 1) % size_;
   std::vector<pollfd> polled;
   while (true) {
-    if (auto accepted = accept_pending(); !accepted) return accepted;
+    TRY(accept_pending());
     if (from(previous, 0) >= 0) return {};
     if (Clock::now() >= deadline) {
       return fail(Errc::timeout, concat("rank ", previous, " did not connect in time"));
@@ -133,15 +124,14 @@ Result<void> TcpLinks::connect(int peer, int streams, Deadline deadline) {
   const std::size_t first = link.size();
   const auto wanted = static_cast<std::size_t>(streams);
   if (first >= wanted) return {};
-  const auto endpoint = endpoint_of(peer);
-  if (!endpoint) return tl::unexpected(endpoint.error());
+  const auto endpoint = TRY(endpoint_of(peer));
   // Start all connections before waiting for the first.
   while (link.size() < wanted) {
-    UniqueFd fd(socket(endpoint->at.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    UniqueFd fd(socket(endpoint.at.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd) return connect_error(peer, errno);
     const int on = 1;
     setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    if (::connect(fd.get(), endpoint->at.get(), endpoint->at.size) != 0 && errno != EINPROGRESS) {
+    if (::connect(fd.get(), endpoint.at.get(), endpoint.at.size) != 0 && errno != EINPROGRESS) {
       return connect_error(peer, errno);
     }
     link.push_back(std::move(fd));
@@ -149,7 +139,7 @@ Result<void> TcpLinks::connect(int peer, int streams, Deadline deadline) {
   for (std::size_t i = first; i < wanted; ++i) {
     if (const int error = finish_connecting(link[i].get(), deadline); error != 0) return connect_error(peer, error);
     HelloMessage hello{{}, static_cast<std::uint32_t>(rank_), static_cast<std::uint32_t>(i)};
-    std::memcpy(hello.token.data(), endpoint->token.data(), token_length);
+    std::memcpy(hello.token.data(), endpoint.token.data(), token_length);
     // The buffer of a new connection always has room for a hello.
     if (send(link[i].get(), &hello, sizeof(hello), MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(hello))) {
       return connect_error(peer, errno);

@@ -65,7 +65,7 @@ void TcpTransfer::leave() {
 }
 
 Result<void> TcpTransfer::check_next_rank() {
-  if (auto notices = watch_.read_notices(links_, watch_.next()); !notices) return notices;
+  TRY(watch_.read_notices(links_, watch_.next()));
   return watch_.has_left(watch_.next()) ? peer_lost(watch_.next()) : Result<void>();
 }
 
@@ -97,11 +97,11 @@ Result<void> TcpTransfer::exchange(const Outgoing& out, const Incoming& in) {
     bool progress = false;
     for (std::size_t stream = 0; stream < in_.stripes.size(); ++stream) {
       if (in_.done(stream) || links_.from(in.from, static_cast<int>(stream)) < 0) continue;
-      if (auto done = receive_some(in, stream, progress); !done) return done;
+      TRY(receive_some(in, stream, progress));
     }
     for (std::size_t stream = 0; stream < out_.stripes.size(); ++stream) {
       if (out_.done(stream)) continue;
-      if (auto done = send_some(out, stream, progress); !done) return done;
+      TRY(send_some(out, stream, progress));
     }
     if (out_.done() && in_.done()) return {};
     if (progress) {
@@ -118,7 +118,7 @@ Result<void> TcpTransfer::exchange(const Outgoing& out, const Incoming& in) {
       sched_yield();
       continue;
     }
-    if (auto waited = wait(); !waited) return waited;
+    TRY(wait());
   }
 }
 
@@ -216,15 +216,9 @@ Result<void> TcpTransfer::wait() {
   poll(polled_.data(), polled_.size(), poll_timeout(std::min(deadline_, next_check_)));
   const bool has_input = std::any_of(polled_.begin(), polled_.begin() + static_cast<std::ptrdiff_t>(incoming),
                                      [](const pollfd& one) { return one.revents != 0; });
-  if (waits_for_peer) {
-    if (auto accepted = links_.accept_pending(); !accepted) return accepted;
-  }
-  if (polls_next) {
-    if (auto notices = watch_.read_notices(links_, next); !notices) return notices;
-  }
-  if (polls_sender && !watch_.read_notices(links_, in_.peer)) {
-    if (auto present = check_sender(); !present) return present;
-  }
+  if (waits_for_peer) TRY(links_.accept_pending());
+  if (polls_next) TRY(watch_.read_notices(links_, next));
+  if (polls_sender && !watch_.read_notices(links_, in_.peer)) TRY(check_sender());
   const auto now = Clock::now();
   if (now >= deadline_) {
     const bool receives = !in_.done();
@@ -247,7 +241,7 @@ Result<void> TcpTransfer::check_slow_peer() {
 
 /// A peer that is done may leave before this rank has accepted its connection; its data is still readable then.
 Result<void> TcpTransfer::check_sender() {
-  if (auto accepted = links_.accept_pending(); !accepted) return accepted;
+  TRY(links_.accept_pending());
   return links_.from(in_.peer, 0) >= 0 ? Result<void>() : peer_lost(in_.peer);
 }
 

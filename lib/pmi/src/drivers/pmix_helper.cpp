@@ -77,8 +77,7 @@ Result<void> PmixHelper::start(const std::string& library, const std::string& di
     return fail_errno(Errc::unavailable, "cannot make a socket for the PMIx server", errno);
   }
   UniqueFd ours(ends[0]), theirs(ends[1]);
-  auto output = make_pipe();
-  if (!output) return tl::unexpected(output.error());
+  auto output = TRY(make_pipe());
   std::vector<std::string> words{"ddrun-pmix", library, directory, label};
   std::vector<char*> argv, entries;
   for (std::string& word : words) argv.push_back(word.data());
@@ -88,14 +87,12 @@ Result<void> PmixHelper::start(const std::string& library, const std::string& di
   plan.argv = argv.data();
   plan.environment = entries.data();
   plan.standard_in = theirs.get();
-  plan.standard_out = plan.standard_err = output->write.get();
+  plan.standard_out = plan.standard_err = output.write.get();
   plan.want_pidfd = false;
-  auto spawned = spawn(plan);
-  if (!spawned) return tl::unexpected(spawned.error());
-  pid_ = *spawned;
+  pid_ = TRY(spawn(plan));
   helper::register_child(pid_);
   int error = assign_descriptor(socket_, std::move(ours));
-  if (error == 0) error = assign_descriptor(output_, std::move(output->read));
+  if (error == 0) error = assign_descriptor(output_, std::move(output.read));
   if (error != 0) return fail_errno(Errc::unavailable, "cannot watch the PMIx server", error);
   read_later();
   read_output_later();

@@ -38,12 +38,8 @@ RankListener::RankListener(boost::asio::any_io_executor executor, Handlers handl
     : executor_(std::move(executor)), handlers_(std::move(handlers)), pending_(executor_), alarm_(executor_) {}
 
 Result<void> RankListener::open() {
-  auto listeners = open_listeners({"127.0.0.1"}, 0);
-  if (!listeners) return tl::unexpected(listeners.error());
-  listener_ = std::move(listeners->front());
-  auto copy = duplicate(listener_.fd.get());
-  if (!copy) return tl::unexpected(copy.error());
-  if (const int err = assign_descriptor(pending_, std::move(*copy)); err != 0) {
+  listener_ = std::move(TRY(open_listeners({"127.0.0.1"}, 0)).front());
+  if (const int err = assign_descriptor(pending_, TRY(duplicate(listener_.fd.get()))); err != 0) {
     return fail_errno(Errc::unavailable, "cannot listen for MPI ranks", err);
   }
   wait_for_pending();
@@ -59,7 +55,7 @@ Result<void> RankListener::begin_round(const std::vector<int>& ranks, int world_
   world_size_ = world_size;
   while (slots_.size() < ranks.size()) {
     std::uint32_t token = 0;
-    if (auto filled = fill_random(std::as_writable_bytes(std::span(&token, 1))); !filled) return filled;
+    TRY(fill_random(std::as_writable_bytes(std::span(&token, 1))));
     token &= 0x7fffffff;
     const bool is_taken = std::any_of(slots_.begin(), slots_.end(), [&](const Slot& s) { return s.token == token; });
     if (token != 0 && !is_taken) slots_.push_back({token, ranks[slots_.size()]});
