@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "ddrun/base/duration.hpp"
-#include "ddrun/inspect/stacks.hpp"
+#include "ddrun/base/result.hpp"
+#include "ddrun/inspect/stack_page.hpp"
 #include "python_frames.hpp"
 #include "system_call.hpp"
+#include "unwinder.hpp"
 
 namespace ddrun::inspect {
 
@@ -41,5 +43,16 @@ void read_stacks(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers, const
 /// CPU time of all threads of the process that was read; 0 if it is gone. The kernel adds what runs at its ticks, each
 /// 1 to 10 ms.
 [[nodiscard]] std::chrono::nanoseconds cpu_time(const RankStacks& stacks);
+
+/// Registers and the upper end of the stack of a thread that computed at one moment.
+struct ThreadSample {
+  Registers registers;
+  std::vector<std::byte> stack;  ///< from its stack pointer on
+};
+
+/// Waits until the kernel's software clock finds the thread in user mode (perf_event_open(2)), which neither stops nor
+/// signals it. Blocks until `deadline` at most. Fails with `unavailable` where the kernel does not allow it
+/// (perf_event_paranoid above 2, seccomp) and with `timeout`.
+[[nodiscard]] Result<ThreadSample> sample_running_thread(pid_t thread, Deadline deadline);
 
 }  // namespace ddrun::inspect

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "ddrun/base/text.hpp"
-#include "elf_image.hpp"
 
 namespace ddrun::inspect {
 

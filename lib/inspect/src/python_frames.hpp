@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ddrun/base/duration.hpp"
-#include "ddrun/inspect/stacks.hpp"
+#include "ddrun/inspect/stack_page.hpp"
 #include "memory.hpp"
 
 namespace ddrun::inspect {

@@ -17,7 +17,6 @@
 #include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
-#include "ddrun/inspect/stack_page.hpp"
 #include "process_reader.hpp"
 #include "symbols.hpp"
 

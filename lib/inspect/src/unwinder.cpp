@@ -5,8 +5,6 @@
 #include <span>
 #include <utility>
 
-#include "elf_image.hpp"
-
 namespace ddrun::inspect {
 
 namespace {

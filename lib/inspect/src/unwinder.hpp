@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "ddrun/inspect/stacks.hpp"
+#include "ddrun/inspect/stack_page.hpp"
 #include "memory.hpp"
 
 namespace ddrun::inspect {

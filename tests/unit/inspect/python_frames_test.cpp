@@ -17,7 +17,6 @@
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/files.hpp"
 #include "ddrun/test/processes.hpp"
-#include "elf_image.hpp"
 #include "recorded_memory.hpp"
 
 using namespace ddrun;

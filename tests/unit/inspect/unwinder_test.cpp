@@ -19,8 +19,8 @@
 #include "ddrun/test/files.hpp"
 #include "ddrun/test/processes.hpp"
 #include "ddrun/test/soon.hpp"
+#include "process_reader.hpp"
 #include "recorded_memory.hpp"
-#include "running_thread.hpp"
 #include "symbols.hpp"
 #include "system_call.hpp"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ddrun/base/text.hpp"
-#include "ddrun/inspect/stacks.hpp"
+#include "ddrun/inspect/stack_page.hpp"
 
 namespace ddrun::inspect {
 

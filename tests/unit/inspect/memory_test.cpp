@@ -1,4 +1,4 @@
-#include "elf_image.hpp"
+#include "memory.hpp"
 
 #include <dlfcn.h>
 #include <unistd.h>
@@ -7,7 +7,6 @@
 #include <string>
 
 #include "ddrun/test/catch.hpp"
-#include "memory.hpp"
 
 using namespace ddrun::inspect;
 
