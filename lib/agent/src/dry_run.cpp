@@ -5,7 +5,6 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/assign_ranks.hpp"
 #include "ddrun/rendezvous/find_coordinator.hpp"
-#include "ddrun/rendezvous/local_rendezvous.hpp"
 #include "ddrun/topology/cpus.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"
 #include "preparation.hpp"

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "agent_link.hpp"
-#include "blocked_owner.hpp"
 #include "ddrun/base/io_context.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/soon.hpp"

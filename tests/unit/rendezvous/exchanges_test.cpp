@@ -1,6 +1,6 @@
 // Blobs that the members of a round give each other.
 
-#include "exchanges.hpp"
+#include "round_machine.hpp"
 
 #include "ddrun/test/catch.hpp"
 #include "scripted_job.hpp"

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "ddrun/rendezvous/local_rendezvous.hpp"
+#include "ddrun/rendezvous/find_coordinator.hpp"
 #include "ddrun/test/catch.hpp"
 
 using namespace ddrun;

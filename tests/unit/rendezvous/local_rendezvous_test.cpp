@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "ddrun/base/unique_fd.hpp"
-#include "ddrun/rendezvous/local_rendezvous.hpp"
+#include "ddrun/rendezvous/find_coordinator.hpp"
 #include "ddrun/rendezvous/rendezvous.hpp"
 #include "ddrun/store/tcp_client.hpp"
 #include "ddrun/test/catch.hpp"

@@ -18,7 +18,6 @@
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/messages.hpp"
-#include "ddrun/rendezvous/to_agent.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::agent {

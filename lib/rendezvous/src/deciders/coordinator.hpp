@@ -11,7 +11,6 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/coordinator_options.hpp"
 #include "ddrun/rendezvous/messages.hpp"
-#include "gathering.hpp"
 #include "job.hpp"
 #include "round_machine.hpp"
 

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,7 +22,6 @@
 #include "heartbeat.hpp"
 #include "job_state.hpp"
 #include "membership.hpp"
-#include "succession.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -68,6 +69,98 @@ class Outgoing {
   std::deque<std::string> early_events_;
   std::uint32_t pings_ = 0;
   Reported reported_;
+};
+
+/// What a coordinator knows of others of its job, before and after it: whether it may decide at present, and what
+/// members claim of an earlier one's last round (PROTOCOL.md, section 10). Without a lease nothing here ever changes.
+class Succession {
+ public:
+  // The lease.
+  /// Another coordinator may lead from now on. False if that was known.
+  bool suspend(Clock::time_point now);
+  /// The lease is held again. False if it always was.
+  bool resume();
+  /// Since when no round may begin, and no verdict be sent; empty: both may.
+  [[nodiscard]] const std::optional<Clock::time_point>& suspended_since() const { return suspended_since_; }
+  [[nodiscard]] bool is_suspended() const { return suspended_since_.has_value(); }
+  /// The next coordinator does not wait for members it does not know of, so their workers must end with the lease: once
+  /// members of a round are lost without a lease, the rest get no grace.
+  [[nodiscard]] bool must_kill() const { return is_suspended() && has_lost_members_; }
+
+  // Rounds of this coordinator.
+  void note_started();
+  void note_lost(const Member& gone);
+  /// A restart was decided that no START has carried yet.
+  void owe_restart() { owes_restart_ = true; }
+  [[nodiscard]] bool owes_restart() const { return owes_restart_ || must_kill(); }
+  /// A member of the last round was lost. It may have continued under another coordinator.
+  [[nodiscard]] bool has_lost_members() const { return has_lost_members_; }
+
+  // Takeover: claims of members about an earlier coordinator's last round.
+  /// Whether this claim is a reason to wait for others of the same round.
+  [[nodiscard]] bool is_news(const RoundClaim& claim) const;
+  /// Workers of that round run until `stopped_by` at most. `without_leader`: the former coordinator's machine runs
+  /// none, so its claim is not awaited.
+  void expect_claims(Clock::time_point now, Clock::time_point stopped_by, bool without_leader);
+  /// A member that claims any round but the last one counts as a newcomer.
+  void add_claim(Member& member, const RoundClaim& claim, Membership& members);
+  [[nodiscard]] bool expects_claims() const { return claims_.has_value(); }
+  /// Until when the claims are awaited; empty: no longer. `all_places_taken`: as many members as the job may have are
+  /// there.
+  [[nodiscard]] std::optional<Clock::time_point> wait_until(Clock::time_point now, bool all_places_taken) const;
+  // A new job without a lease, whose coordinator's machine has just lost its power and another job with it.
+  /// A machine of that job joins, whose own workers have ended. Those of the others may run until `stopped_by`.
+  void note_orphan(const RoundClaim& claim, Clock::time_point stopped_by);
+  /// Until when the rest of them, but the old coordinator's machine, is awaited; empty: no longer.
+  [[nodiscard]] std::optional<Clock::time_point> awaits_orphans_until(Clock::time_point now) const;
+
+  struct LastRound {
+    RoundClaim claim;  ///< of the highest term and round; term 0: no round was claimed
+    std::vector<LinkId> members;
+    bool succeeded = false;  ///< all members of it claim success
+  };
+  /// Ends the wait; empty if no claim was expected.
+  [[nodiscard]] std::optional<LastRound> take_claims();
+  void forget_claims() { claims_.reset(); }
+  /// The job is defined anew.
+  void forget_former() { former_ = Former::unknown; }
+  /// The highest round of any claim.
+  [[nodiscard]] Round claimed() const { return claimed_; }
+
+ private:
+  /// Whether the job has had another coordinator.
+  enum class Former { unknown, none, known };
+  struct Claims {
+    struct Of {
+      int node_rank = -1;
+      bool succeeded = false;
+    };
+    [[nodiscard]] Clock::time_point deadline() const { return former == Former::none ? first_by : by; }
+    [[nodiscard]] bool all_there() const { return last.term != 0 && of.size() >= size(); }
+    [[nodiscard]] std::size_t size() const { return static_cast<std::size_t>(last.node_count); }
+    [[nodiscard]] bool complete() const;
+
+    Clock::time_point first_by, by;
+    bool without_leader;
+    Former former = Former::none;  ///< no member knows of any
+    RoundClaim last{};             ///< as in LastRound
+    int leader_rank = -1;          ///< node rank of the coordinator's own machine in it; -1: none
+    std::map<LinkId, Of> of{};     ///< of those that claim it
+  };
+
+  std::optional<Clock::time_point> suspended_since_;
+  bool has_lost_members_ = false;  ///< since the last START
+  bool owes_restart_ = false;
+  struct Orphans {
+    Round round = 0;
+    std::size_t nodes = 0;
+    std::set<int> node_ranks{};  ///< that have come
+    Clock::time_point by{};
+  };
+  std::optional<Claims> claims_;
+  Orphans orphans_;
+  Former former_ = Former::unknown;
+  Round claimed_ = 0;
 };
 
 enum class CoordinatorState {
@@ -174,6 +267,49 @@ struct Job : JobState {
   void event(Make make, const Args&... args) {
     if (options.with_events) out.event(make(args...), members.size() + 100);
   }
+};
+
+/// Between rounds: what the next one waits for. Whether it then begins, and with which members, is decided by
+/// Coordinator.
+class Gathering {
+ public:
+  explicit Gathering(Job& job) : job_(job) {}
+
+  /// The job is defined anew.
+  void reset();
+  // Called in this order whenever members, or what the round waits for, have changed; they arm its deadlines.
+  /// True while members of an earlier coordinator's last round may still join.
+  [[nodiscard]] bool awaits_claims();
+  /// That round is over: the job continues from there. The verdict, if the job is over as well.
+  [[nodiscard]] std::optional<VerdictMessage> recover(const Succession::LastRound& round);
+  /// True if a round can begin.
+  [[nodiscard]] bool is_complete();
+
+  void note_last_call_over() { last_call_over_ = true; }
+  /// A round is over, or did not begin, for this reason. `had_started`: the join timeout begins anew.
+  void note_ended(VerdictMessage cause, bool had_started);
+  /// The next round is a restart, after the configured pause.
+  void spend_restart(const std::string& why);
+  /// Workers of a lost member may still run. If its agent ended, the kernel closed the connection and the guard killed
+  /// the workers. A silent one gives up the coordinator within the heartbeat timeout and stops its workers within their
+  /// grace; of one that is blocked, its link kills them.
+  void fence(const Member& gone, Clock::time_point since);
+
+  /// What waiting members wait for.
+  [[nodiscard]] std::string wait_reason() const;
+  [[nodiscard]] bool is_held_up() const {
+    return job_.deadlines.is_armed(Due::fence) || job_.succession.is_suspended();
+  }
+  /// `turned_away`: as of TurnedAway.
+  [[nodiscard]] VerdictMessage too_few_verdict(const std::string& turned_away) const;
+
+ private:
+  Job& job_;
+  /// Its time goes on beside a round that is not started.
+  std::optional<Clock::time_point> join_until_;
+  bool last_call_over_ = false;
+  std::string fenced_;                        ///< the lost member whose workers the fence waits for
+  std::optional<VerdictMessage> last_cause_;  ///< of the last round, if the job continued
 };
 
 }  // namespace ddrun::rendezvous

@@ -16,7 +16,6 @@
 #include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/lease/candidate.hpp"
 #include "ddrun/rendezvous/messages.hpp"
-#include "ddrun/rendezvous/to_agent.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 #include "dialer.hpp"
 

@@ -87,4 +87,11 @@ class AgentLink {
   std::thread thread_;
 };
 
+/// Sets `link.stalled`, by how long the thread of `executor` has not run a probe, and kills this node's workers if that
+/// thread, which was ordered to stop them, has not done so in time. For a link on `context`; `kill_workers` as in
+/// RendezvousOptions.
+void serve_blocked_owner(AgentLinkOptions& link, boost::asio::io_context& context,
+                         const boost::asio::any_io_executor& executor, std::function<bool()> kill_workers,
+                         Milliseconds grace, Milliseconds lost_sight_grace);
+
 }  // namespace ddrun::rendezvous

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "agent_link.hpp"
-#include "blocked_owner.hpp"
 #include "codec.hpp"
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/duration.hpp"

@@ -1,6 +1,3 @@
-#include "ddrun/rendezvous/local_rendezvous.hpp"
-
-#include <algorithm>
 #include <list>
 #include <optional>
 #include <utility>
@@ -11,79 +8,12 @@
 #include "ddrun/base/alarm.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/io_context.hpp"
-#include "ddrun/base/text.hpp"
 #include "ddrun/base/wrong_step.hpp"
-#include "ddrun/rendezvous/secret.hpp"
+#include "ddrun/rendezvous/find_coordinator.hpp"
 #include "ddrun/store/tcp_server.hpp"
 #include "member_driver.hpp"
 
 namespace ddrun::rendezvous {
-
-namespace {
-
-/// A wildcard counts as a name, as nothing listens on it; so does an address with brackets or a zone, which only some
-/// programs accept.
-enum class HostKind { loopback, address, name };
-
-HostKind kind_of(const std::string& host) {
-  if (host.empty() || host == "localhost") return HostKind::loopback;
-  const auto address = IpAddress::parse(host);
-  if (!address || host.find_first_of("[%") != std::string::npos || address->is_unspecified()) return HostKind::name;
-  return address->is_loopback() ? HostKind::loopback : HostKind::address;
-}
-
-}  // namespace
-
-Result<LocalEndpoint> choose_local_endpoint(const RendezvousSpec& spec) {
-  LocalEndpoint chosen;
-  std::string host;
-  const bool is_static = spec.backend == "static" && !spec.standalone;
-  const bool named = is_static && (!spec.endpoint.empty() || spec.master_port);
-  if (named && !spec.endpoint.empty()) {
-    const HostPort endpoint = split_host_port(spec.endpoint).value_or(HostPort{spec.endpoint, std::nullopt});
-    host = endpoint.host;
-    if (!endpoint.port || endpoint.port->empty()) {
-      return fail(Errc::invalid_argument,
-                  concat("--rdzv-endpoint=", spec.endpoint, " has no port: with --rdzv-backend=static give HOST:PORT"));
-    }
-    const auto port = parse_integer(*endpoint.port, 0, 65535);
-    if (!port)
-      return fail(Errc::invalid_argument, concat("--rdzv-endpoint=", spec.endpoint, ": port ", port.error().message));
-    chosen.port = static_cast<std::uint16_t>(*port);
-  } else if (named) {
-    host = spec.master_addr.value_or("127.0.0.1");
-    chosen.port = static_cast<std::uint16_t>(*spec.master_port);
-  } else if (spec.local_addr) {
-    host = *spec.local_addr;
-  }
-  chosen.listen_on = {"127.0.0.1", "::1"};
-  switch (kind_of(host)) {
-    case HostKind::loopback:
-      chosen.advertised = host.empty() ? "127.0.0.1" : host;
-      if (host == "::1") chosen.listen_on = {"::1", "127.0.0.1"};
-      else if (host != "localhost" && !host.empty() && host != "127.0.0.1")
-        chosen.listen_on.insert(chosen.listen_on.begin(), host);
-      break;
-    case HostKind::address:
-      chosen.advertised = host;
-      chosen.listen_on.insert(chosen.listen_on.begin(), host);
-      break;
-    case HostKind::name: chosen.advertised = "127.0.0.1"; break;
-  }
-  // Without an endpoint the run id must be unique.
-  const bool unnamed = is_static && !named && spec.id == "none";
-  chosen.run_id = spec.standalone || unnamed || spec.id.empty() ? random_id() : spec.id;
-  return chosen;
-}
-
-std::string reachable_address(const std::string& wanted, const std::vector<std::string>& listened) {
-  const auto wanted_address = IpAddress::parse(wanted);
-  std::vector<std::string> hosts;
-  for (const std::string& text : listened) hosts.push_back(split_host_port(text).value_or(HostPort{}).host);
-  const bool is_listening = std::any_of(
-      hosts.begin(), hosts.end(), [&](const std::string& host) { return IpAddress::parse(host) == wanted_address; });
-  return !wanted_address || is_listening || hosts.empty() ? wanted : hosts.front();
-}
 
 namespace {
 

@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "ddrun/base/duration.hpp"
 #include "ddrun/base/ip_address.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
@@ -255,5 +256,30 @@ template <class... Kinds>
 [[nodiscard]] constexpr bool is_any(const FromCoordinator& message) {
   return (std::holds_alternative<Kinds>(message) || ...);
 }
+
+// From the member of a job to its agent, in one process.
+/// The workers of this round may start.
+struct RoundBegins {
+  Round round;
+  RankAssignment ranks;
+};
+/// The current round is over.
+struct StopOrder {
+  bool another_round;
+  std::string why;
+  int signal;  ///< for the workers; 0: SIGTERM
+  /// From SIGTERM to SIGKILL, where the configured grace time is longer.
+  Milliseconds max_grace = Milliseconds::max();
+};
+/// The job goes on without this node, or has ended. Nothing follows.
+struct CoordinatorLost {
+  std::string why;  ///< one sentence
+};
+
+/// What the member of a job tells its agent. VerdictMessage: the job is over, nothing follows. PassSignal: for the
+/// workers of the current round. Waiting: on one machine, for a restart that is decided. Exchanged: of the current
+/// round, in the order of tags and node ranks.
+using ToAgent =
+    std::variant<RoundBegins, StopOrder, VerdictMessage, CoordinatorLost, Log, PassSignal, Waiting, Exchanged>;
 
 }  // namespace ddrun::rendezvous

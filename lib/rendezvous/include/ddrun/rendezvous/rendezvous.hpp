@@ -14,7 +14,6 @@
 #include "ddrun/lease/candidate.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 #include "ddrun/rendezvous/secret.hpp"
-#include "ddrun/rendezvous/to_agent.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::rendezvous {
