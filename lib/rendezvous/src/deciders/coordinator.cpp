@@ -106,7 +106,7 @@ std::optional<Rejection> check_join(const Join& join, JobState& job, const Coord
   if (job.raw_settings.empty()) {
     // If an agent runs the coordinator, its job is served, even if another agent joins first.
     const Join& first = options.own_join ? *options.own_join : join;
-    const auto settings = read_settings(first.settings);
+    const auto settings = options.settings ? *options.settings : read_settings(first.settings);
     if (!settings) return refuse(settings.error().message);
     job.adopt(first, *settings);
   }

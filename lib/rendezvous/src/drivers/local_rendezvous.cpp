@@ -12,6 +12,7 @@
 #include "ddrun/rendezvous/find_coordinator.hpp"
 #include "ddrun/store/tcp_server.hpp"
 #include "member_driver.hpp"
+#include "settings.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -99,6 +100,9 @@ CoordinatorOptions LocalRendezvous::coordinator_options(const RendezvousOptions&
   options_for_job.host = options.full_host;
   options_for_job.single_member = true;
   options_for_job.with_events = options.spec->events_file.has_value();
+  JobSettings& settings = options_for_job.settings.emplace(job_settings(*options.spec));
+  settings.min_nodes = settings.max_nodes = 1;
+  settings.node_max_failures = 0;  // no other machine to continue on
   options_for_job.on_step = wrong_step_hook("coordinator");
   return options_for_job;
 }
@@ -163,13 +167,8 @@ Result<void> LocalRendezvous::await_first_client(WorldStore& store) {
 }
 
 void LocalRendezvous::carry_out(const member_action::Dial& dial) {
-  Join join = dial.join;
-  for (auto& [key, value] : join.settings) {
-    if (key == "min_nodes" || key == "max_nodes") value = "1";
-    if (key == "node_max_failures") value = "0";  // no other machine to continue on
-  }
   const LinkAddresses addresses{*IpAddress::parse("127.0.0.1"), *IpAddress::parse("127.0.0.1")};
-  coordinator_.join(own_link, join, addresses, now());
+  coordinator_.join(own_link, dial.join, addresses, now());
   take_outputs();
 }
 

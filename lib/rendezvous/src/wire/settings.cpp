@@ -19,51 +19,36 @@ namespace ddrun::rendezvous {
 
 namespace {
 
-using Value = std::variant<int, Milliseconds, std::optional<Milliseconds>>;
 using Field = std::variant<int*, Milliseconds*, std::optional<Milliseconds>*>;
 
-/// A setting of JOIN: its key, its option, where an agent has it, and where the coordinator stores it.
+/// A setting of JOIN: its key, its option, and its value.
 struct Setting {
   const char* key;
   const char* option;  ///< with dashes
-  Value (*of)(const LaunchSpec& spec);
   Field (*in)(JobSettings& settings);
   int low = 0;  ///< bounds of a number; times have a common bound
   int high = 0;
   const char* unset = "not set";  ///< shown for an empty value
 };
 
-using Spec = const LaunchSpec&;
-
 constexpr int max_node_count = 100'000;
 constexpr int max_int = std::numeric_limits<int>::max();
 
 /// PROTOCOL.md, section 5.
 constexpr Setting table[] = {
-    {"min_nodes", "--nnodes", [](Spec s) -> Value { return s.rendezvous.min_nodes; },
-     [](JobSettings& j) -> Field { return &j.min_nodes; }, 1, max_node_count},
-    {"max_nodes", "--nnodes", [](Spec s) -> Value { return s.rendezvous.max_nodes; },
-     [](JobSettings& j) -> Field { return &j.max_nodes; }, 1, max_node_count},
-    {"max_restarts", "--max-restarts", [](Spec s) -> Value { return s.restart.max_restarts; },
-     [](JobSettings& j) -> Field { return &j.restart.max_restarts; }, 0, max_int - 1},
-    {"restart_backoff_ms", "--restart-backoff", [](Spec s) -> Value { return s.restart.backoff; },
-     [](JobSettings& j) -> Field { return &j.restart.backoff; }},
-    {"restart_window_ms", "--restart-window", [](Spec s) -> Value { return s.restart.window; },
-     [](JobSettings& j) -> Field { return &j.restart.window; }},
-    {"same_cause", "--same-cause", [](Spec s) -> Value { return s.restart.same_cause; },
-     [](JobSettings& j) -> Field { return &j.restart.same_cause; }, 0, max_int},
-    {"last_call_ms", "--last-call", [](Spec s) -> Value { return s.rendezvous.last_call; },
-     [](JobSettings& j) -> Field { return &j.last_call; }},
-    {"join_timeout_ms", "--join-timeout", [](Spec s) -> Value { return s.rendezvous.join_timeout; },
-     [](JobSettings& j) -> Field { return &j.join_timeout; }},
-    {"exit_skew_ms", "--exit-skew", [](Spec s) -> Value { return s.exit_skew; },
-     [](JobSettings& j) -> Field { return &j.exit_skew; }},
-    {"node_max_failures", "--node-max-failures", [](Spec s) -> Value { return s.rendezvous.node_max_failures; },
-     [](JobSettings& j) -> Field { return &j.node_max_failures; }, 0, max_int},
-    {"fence_ms", "--fence", [](Spec s) -> Value { return s.rendezvous.fence; },
-     [](JobSettings& j) -> Field { return &j.fence; }, 0, 0, "auto"},
-    {"grace_ms", "--shutdown-timeout", [](Spec s) -> Value { return s.stop.grace; },
-     [](JobSettings& j) -> Field { return &j.grace; }},
+    {"min_nodes", "--nnodes", [](JobSettings& j) -> Field { return &j.min_nodes; }, 1, max_node_count},
+    {"max_nodes", "--nnodes", [](JobSettings& j) -> Field { return &j.max_nodes; }, 1, max_node_count},
+    {"max_restarts", "--max-restarts", [](JobSettings& j) -> Field { return &j.restart.max_restarts; }, 0, max_int - 1},
+    {"restart_backoff_ms", "--restart-backoff", [](JobSettings& j) -> Field { return &j.restart.backoff; }},
+    {"restart_window_ms", "--restart-window", [](JobSettings& j) -> Field { return &j.restart.window; }},
+    {"same_cause", "--same-cause", [](JobSettings& j) -> Field { return &j.restart.same_cause; }, 0, max_int},
+    {"last_call_ms", "--last-call", [](JobSettings& j) -> Field { return &j.last_call; }},
+    {"join_timeout_ms", "--join-timeout", [](JobSettings& j) -> Field { return &j.join_timeout; }},
+    {"exit_skew_ms", "--exit-skew", [](JobSettings& j) -> Field { return &j.exit_skew; }},
+    {"node_max_failures", "--node-max-failures", [](JobSettings& j) -> Field { return &j.node_max_failures; }, 0,
+     max_int},
+    {"fence_ms", "--fence", [](JobSettings& j) -> Field { return &j.fence; }, 0, 0, "auto"},
+    {"grace_ms", "--shutdown-timeout", [](JobSettings& j) -> Field { return &j.grace; }},
 };
 
 /// Equal on all agents if any of them may lead: others wait for its coordinator by their own settings.
@@ -73,9 +58,9 @@ struct LeaseSetting {
   Milliseconds (*of)(const LaunchSpec& spec);
 };
 constexpr LeaseSetting lease_table[] = {
-    {"lease_ttl_ms", "--lease-ttl", [](Spec s) { return s.rendezvous.lease_ttl; }},
+    {"lease_ttl_ms", "--lease-ttl", [](const LaunchSpec& s) { return s.rendezvous.lease_ttl; }},
     {"silence_ms", "--heartbeat-interval times --heartbeat-misses",
-     [](Spec s) { return s.rendezvous.heartbeat_interval * s.rendezvous.heartbeat_misses; }},
+     [](const LaunchSpec& s) { return s.rendezvous.heartbeat_interval * s.rendezvous.heartbeat_misses; }},
 };
 
 std::string text_of(int number) { return std::to_string(number); }
@@ -169,11 +154,26 @@ std::string program_fingerprint(const LaunchSpec& spec) {
 
 }  // namespace
 
+JobSettings job_settings(const LaunchSpec& spec) {
+  const RendezvousSpec& rendezvous = spec.rendezvous;
+  return {.min_nodes = rendezvous.min_nodes,
+          .max_nodes = rendezvous.max_nodes,
+          .restart = spec.restart,
+          .last_call = rendezvous.last_call,
+          .join_timeout = rendezvous.join_timeout,
+          .exit_skew = spec.exit_skew,
+          .node_max_failures = rendezvous.node_max_failures,
+          .grace = spec.stop.grace,
+          .fence = rendezvous.fence};
+}
+
 Settings join_settings(const LaunchSpec& spec, const std::string& mpi) {
   Settings settings{{program_key, program_fingerprint(spec)}};
   if (!mpi.empty()) settings.emplace_back(mpi_key, mpi);
+  JobSettings values = job_settings(spec);
   for (const Setting& setting : table) {
-    settings.emplace_back(setting.key, std::visit([](const auto& value) { return text_of(value); }, setting.of(spec)));
+    settings.emplace_back(setting.key,
+                          std::visit([](const auto* value) { return text_of(*value); }, setting.in(values)));
   }
   if (spec.rendezvous.has_lease()) {
     for (const LeaseSetting& setting : lease_table) settings.emplace_back(setting.key, text_of(setting.of(spec)));

@@ -1,32 +1,19 @@
 #pragma once
 
-#include <optional>
 #include <string>
 
-#include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
+#include "ddrun/rendezvous/coordinator_options.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::rendezvous {
 
+/// Of this machine's agent.
+[[nodiscard]] JobSettings job_settings(const LaunchSpec& spec);
+
 /// Settings of JOIN that must be equal on all agents (PROTOCOL.md, section 5), sorted by key.
 [[nodiscard]] Settings join_settings(const LaunchSpec& spec, const std::string& mpi = {});
-
-/// The parsed settings of the first Join.
-struct JobSettings {
-  int min_nodes = 1;
-  int max_nodes = 1;
-  RestartPolicy restart;  ///< without exit codes
-  Milliseconds last_call{0};
-  Milliseconds join_timeout{600'000};
-  std::optional<Milliseconds> exit_skew;
-  int node_max_failures = 0;  ///< 0: no limit
-  Milliseconds grace{30'000};
-  std::optional<Milliseconds> fence;  ///< unset: as long as workers of a silent node may run
-
-  [[nodiscard]] bool fixed_size() const { return min_nodes == max_nodes; }
-};
 
 /// Errors: `invalid_argument`, naming the missing or invalid setting.
 [[nodiscard]] Result<JobSettings> read_settings(const Settings& settings);

@@ -8,8 +8,24 @@
 #include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/legal_order.hpp"
 #include "ddrun/rendezvous/messages.hpp"
+#include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::rendezvous {
+
+/// Settings that are equal on all agents of a job.
+struct JobSettings {
+  int min_nodes = 1;
+  int max_nodes = 1;
+  RestartPolicy restart;  ///< its exit codes are not used
+  Milliseconds last_call{0};
+  Milliseconds join_timeout{600'000};
+  std::optional<Milliseconds> exit_skew;
+  int node_max_failures = 0;  ///< 0: no limit
+  Milliseconds grace{30'000};
+  std::optional<Milliseconds> fence;  ///< unset: as long as workers of a silent node may run
+
+  [[nodiscard]] bool fixed_size() const { return min_nodes == max_nodes; }
+};
 
 /// Of a coordinator: lib/rendezvous/PROTOCOL.md, section 5.
 struct CoordinatorOptions {
@@ -36,6 +52,8 @@ struct CoordinatorOptions {
   /// The Join of the agent in this process, if there is one. Only this agent is the coordinator's own, and its settings
   /// define the job, even if another agent joins first.
   std::optional<Join> own_join;
+  /// With single_member: the job's settings, in place of those of its Join.
+  std::optional<JobSettings> settings;
   StepHook on_step;
 };
 
