@@ -45,13 +45,9 @@ FenceClock::time_point FenceClock::now() noexcept { return time_point(boot_time(
 
 Result<std::unique_ptr<Lease>> Lease::make(asio::any_io_executor executor, const LeaseOptions& options,
                                            ProgramOptions program, Listener listener, RunOn run_on) {
-  if (auto right = check_options(options, program); !right) return tl::unexpected(std::move(right.error()));
+  TRY(check_options(options, program));
   std::unique_ptr<asio::io_context> context;
-  if (run_on == RunOn::own_thread) {
-    auto made = make_io_context();
-    if (!made) return tl::unexpected(std::move(made.error()));
-    context = std::move(*made);
-  }
+  if (run_on == RunOn::own_thread) context = TRY(make_io_context());
   std::unique_ptr<Lease> lease(
       new Lease(std::move(executor), std::move(context), options, std::move(program), std::move(listener)));
   if (const int error = assign_descriptor(lease->timer_, make_boot_timer()); error != 0) {
@@ -98,12 +94,10 @@ void Lease::call(Event event, std::uint64_t id, Call call) {
 Result<void> Lease::start() {
   await_timer();
   if (context_) {
-    auto thread = start_thread_signals_blocked("ddrun-lease", [this] {
+    thread_ = TRY(start_thread_signals_blocked("ddrun-lease", [this] {
       const auto work = asio::make_work_guard(*context_);
       context_->run();
-    });
-    if (!thread) return tl::unexpected(std::move(thread.error()));
-    thread_ = std::move(*thread);
+    }));
   }
   call(event::TimeIsUp{});
   return {};

@@ -31,7 +31,7 @@ Result<void> check_key(std::string_view key) {
 }
 
 Result<void> check_value(std::string_view key, std::string_view value) {
-  if (auto ok = check_key(key); !ok) return ok;
+  TRY(check_key(key));
   if (value.size() <= max_value_size) return {};
   return fail(Errc::invalid_argument, concat("the value for store key '", printable(key), "' has ", value.size(),
                                              " bytes; at most ", max_value_size, " are allowed: split it"));
@@ -42,9 +42,7 @@ Result<void> check_keys(std::span<const std::string> keys) {
     return fail(Errc::invalid_argument, concat("one store call names ", keys.size(), " keys; at most ",
                                                max_keys_per_call, " are allowed: make several calls"));
   }
-  for (const auto& key : keys) {
-    if (auto ok = check_key(key); !ok) return ok;
-  }
+  for (const auto& key : keys) TRY(check_key(key));
   return {};
 }
 

@@ -94,10 +94,9 @@ class TcpClient::Connection {
     std::string nonce, greeting = request(Opcode::validate);
     wire::put(nonce, static_cast<std::uint32_t>(::getpid()));
     wire::put(greeting, wire::magic);
-    if (auto ok = send_by(deadline, greeting + request(Opcode::ping) + nonce); !ok) return ok;
-    const auto echo = receive_by(deadline, nonce.size());
-    if (!echo) return tl::unexpected(echo.error());
-    if (*echo != nonce) return protocol_error("the greeting wrongly; something else may be listening there");
+    TRY(send_by(deadline, greeting + request(Opcode::ping) + nonce));
+    const auto echo = TRY(receive_by(deadline, nonce.size()));
+    if (echo != nonce) return protocol_error("the greeting wrongly; something else may be listening there");
     return {};
   }
 
@@ -114,21 +113,16 @@ class TcpClient::Connection {
     });
   }
   Result<std::string> receive_bytes() {
-    const auto size = receive<std::uint64_t>();
-    if (!size) return tl::unexpected(size.error());
+    const auto size = TRY(receive<std::uint64_t>());
     // PyTorch's servers do not limit values; a greater size means that client and server are out of step.
     constexpr std::uint64_t most = 4ULL * 1024 * 1024 * 1024;
-    if (*size > most) return protocol_error(concat("with a value of ", *size, " bytes"));
-    return receive_part(*size);
+    if (size > most) return protocol_error(concat("with a value of ", size, " bytes"));
+    return receive_part(size);
   }
 
   Result<std::vector<std::string>> receive_list(std::uint64_t size) {
     std::vector<std::string> texts;
-    while (texts.size() < size) {
-      auto text = receive_bytes();
-      if (!text) return tl::unexpected(std::move(text.error()));
-      texts.push_back(std::move(*text));
-    }
+    while (texts.size() < size) texts.push_back(TRY(receive_bytes()));
     return texts;
   }
 
@@ -142,7 +136,7 @@ class TcpClient::Connection {
 
   /// Waits for the keys. The connection stays usable after `timeout`.
   Result<void> wait(std::span<const std::string> keys, Deadline deadline) {
-    if (auto ok = send(request(Opcode::wait, keys), deadline); !ok) return ok;
+    TRY(send(request(Opcode::wait, keys), deadline));
     const auto answer = receive_by(deadline, 1);
     if (!answer && answer.error().code == Errc::timeout) return cancel_wait(keys);
     if (!answer) return tl::unexpected(lost(answer.error()));
@@ -170,11 +164,8 @@ class TcpClient::Connection {
   Result<void> send_by(Deadline deadline, std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t sent = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (sent >= 0) {
-        bytes.remove_prefix(static_cast<std::size_t>(sent));
-      } else if (auto ok = retry(POLLOUT, deadline); !ok) {
-        return ok;
-      }
+      if (sent >= 0) bytes.remove_prefix(static_cast<std::size_t>(sent));
+      else TRY(retry(POLLOUT, deadline));
     }
     return {};
   }
@@ -188,8 +179,8 @@ class TcpClient::Connection {
       } else if (got == 0) {
         return fail(Errc::connection_lost, "the server closed the connection",
                     std::error_code(ECONNRESET, std::generic_category()));
-      } else if (auto ok = retry(POLLIN, deadline); !ok) {
-        return tl::unexpected(std::move(ok.error()));
+      } else {
+        TRY(retry(POLLIN, deadline));
       }
     }
     std::string bytes = received_.substr(0, size);
@@ -275,7 +266,7 @@ const std::string& TcpClient::server() const { return connection_->name; }
 template <class Call>
 std::invoke_result_t<Call, TcpClient::Connection&> TcpClient::with_connection(const Result<void>& arguments,
                                                                               Call call) {
-  if (!arguments) return tl::unexpected(arguments.error());
+  TRY(arguments);
   const std::lock_guard lock(mutex_);
   if (!connection_->broken) return call(*connection_);
   return fail(Errc::connection_lost, concat("the connection to the store at ", server(), " was lost before"));
@@ -333,14 +324,12 @@ Result<std::int64_t> TcpClient::num_keys(Deadline deadline) {
 
 Result<std::vector<std::string>> TcpClient::list_keys(Deadline deadline) {
   return with_connection({}, [&](Connection& link) -> Result<std::vector<std::string>> {
-    const auto count = link.ask<std::int64_t>(request(Opcode::list_keys), deadline);
-    if (!count) return tl::unexpected(count.error());
-    if (*count < 0) return link.protocol_error(concat(*count, " as the number of keys"));
-    auto keys = link.receive_list(static_cast<std::uint64_t>(*count));
-    if (!keys) return keys;
+    const auto count = TRY(link.ask<std::int64_t>(request(Opcode::list_keys), deadline));
+    if (count < 0) return link.protocol_error(concat(count, " as the number of keys"));
+    auto keys = TRY(link.receive_list(static_cast<std::uint64_t>(count)));
     // Keys without the "/" were not set by a client, such as PyTorch's "init/".
-    std::erase_if(*keys, [](const std::string& key) { return !key.starts_with('/'); });
-    for (std::string& key : *keys) key.erase(0, 1);
+    std::erase_if(keys, [](const std::string& key) { return !key.starts_with('/'); });
+    for (std::string& key : keys) key.erase(0, 1);
     return keys;
   });
 }

@@ -128,7 +128,7 @@ class TcpServer::Loop {
 
 Result<void> TcpServer::Loop::open() {
   port_ = listeners_.front().at.port();
-  if (auto opened = thread_.open("cannot start the store"); !opened) return opened;
+  TRY(thread_.open("cannot start the store"));
   for (std::size_t i = 0; i < listeners_.size(); ++i) {
     if (!thread_.watch(EPOLL_CTL_ADD, listeners_[i].fd.get(), EPOLLIN, first_listener_token + i)) {
       return fail_errno(Errc::unavailable, "cannot start the store", errno);
@@ -358,12 +358,10 @@ TcpServer::TcpServer(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
 TcpServer::~TcpServer() = default;
 
 Result<std::unique_ptr<TcpServer>> TcpServer::listen(const TcpServerOptions& options) {
-  auto peers = AllowedPeers::from(options.allowed_peers);
-  if (!peers) return tl::unexpected(std::move(peers.error()));
-  auto listeners = open_listeners(options.addresses, options.port);
-  if (!listeners) return tl::unexpected(std::move(listeners.error()));
-  auto loop = std::make_unique<Loop>(std::move(*listeners), std::move(*peers), options);
-  if (auto ok = loop->open(); !ok) return tl::unexpected(std::move(ok.error()));
+  auto peers = TRY(AllowedPeers::from(options.allowed_peers));
+  auto listeners = TRY(open_listeners(options.addresses, options.port));
+  auto loop = std::make_unique<Loop>(std::move(listeners), std::move(peers), options);
+  TRY(loop->open());
   return std::unique_ptr<TcpServer>(new TcpServer(std::move(loop)));
 }
 
@@ -372,9 +370,8 @@ Result<void> TcpServer::serve() { return loop_->serve(); }
 int TcpServer::descriptor() const { return loop_->descriptor(); }
 
 Result<std::unique_ptr<TcpServer>> TcpServer::start(const TcpServerOptions& options) {
-  auto server = listen(options);
-  if (!server) return server;
-  if (auto served = (*server)->serve(); !served) return tl::unexpected(std::move(served.error()));
+  auto server = TRY(listen(options));
+  TRY(server->serve());
   return server;
 }
 
@@ -385,9 +382,7 @@ std::vector<std::string> TcpServer::addresses() const { return loop_->addresses(
 Result<void> TcpServer::new_round() { return loop_->new_round(); }
 
 Result<void> TcpServer::new_round(const std::vector<std::string>& allowed_peers) {
-  auto peers = AllowedPeers::from(allowed_peers);
-  if (!peers) return tl::unexpected(std::move(peers.error()));
-  return loop_->new_round(std::move(*peers));
+  return loop_->new_round(TRY(AllowedPeers::from(allowed_peers)));
 }
 
 TcpServerStats TcpServer::stats() const { return loop_->stats(); }

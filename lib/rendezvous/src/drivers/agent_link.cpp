@@ -395,12 +395,10 @@ AgentLink::~AgentLink() {
 }
 
 Result<void> AgentLink::start() {
-  auto thread = start_thread_signals_blocked("ddrun-link", [context = context_.get()] {
+  thread_ = TRY(start_thread_signals_blocked("ddrun-link", [context = context_.get()] {
     const auto work = asio::make_work_guard(*context);
     context->run();
-  });
-  if (!thread) return tl::unexpected(std::move(thread.error()));
-  thread_ = std::move(*thread);
+  }));
   connection_->post([](Connection& connection) { connection.start(); });
   return {};
 }

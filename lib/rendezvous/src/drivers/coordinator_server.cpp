@@ -209,7 +209,7 @@ class CoordinatorServer::Loop {
 
 Result<void> CoordinatorServer::Loop::start() {
   port_ = listeners_.front().at.port();
-  if (auto opened = thread_.open("cannot start the coordinator"); !opened) return opened;
+  TRY(thread_.open("cannot start the coordinator"));
   for (std::size_t i = 0; i < listeners_.size(); ++i) {
     if (!thread_.watch(EPOLL_CTL_ADD, listeners_[i].fd.get(), EPOLLIN, first_listener_token + i)) {
       return fail_errno(Errc::unavailable, "cannot start the coordinator", errno);
@@ -757,7 +757,7 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::start(const Coordi
                 listeners.error().cause);
   }
   auto loop = std::make_unique<Loop>(std::move(*listeners), options);
-  if (auto ok = loop->start(); !ok) return tl::unexpected(std::move(ok.error()));
+  TRY(loop->start());
   return std::unique_ptr<CoordinatorServer>(new CoordinatorServer(std::move(loop)));
 }
 

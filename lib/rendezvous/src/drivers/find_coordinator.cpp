@@ -109,9 +109,7 @@ Result<std::vector<Endpoint>> endpoints_of(const RendezvousSpec& spec) {
   const auto default_port = static_cast<std::uint16_t>(is_static ? spec.master_port.value_or(static_port) : c10d_port);
   Endpoint endpoint;
   if (!spec.endpoint.empty()) {
-    auto parsed = endpoint_of(spec.endpoint, default_port);
-    if (!parsed) return tl::unexpected(parsed.error());
-    endpoint = std::move(*parsed);
+    endpoint = TRY(endpoint_of(spec.endpoint, default_port));
   } else if (spec.master_addr) {
     endpoint = {*spec.master_addr, default_port};
   }
@@ -151,10 +149,8 @@ void nearest_first(std::vector<Endpoint>& endpoints, const std::vector<IpAddress
 }
 
 Result<CoordinatorLocation> find_coordinator(const RendezvousSpec& spec, const LocalMachine& machine) {
-  auto endpoints = endpoints_of(spec);
-  if (!endpoints) return tl::unexpected(endpoints.error());
   CoordinatorLocation location;
-  location.candidates = std::move(*endpoints);
+  location.candidates = TRY(endpoints_of(spec));
   location.loopback_only = std::all_of(location.candidates.begin(), location.candidates.end(), is_loopback_endpoint);
   const bool by_rank = spec.backend == "static" && spec.node_rank.has_value();
   if (spec.is_host) {

@@ -46,7 +46,7 @@ constexpr std::size_t max_announced_bytes = 1024;
 Result<lease::ProgramOptions> lease_program(const RendezvousSpec& spec, std::function<void(pid_t)> on_start) {
   lease::ProgramOptions program;
   if (spec.is_etcd()) {
-    if (auto there = lease::check_etcdctl(); !there) return tl::unexpected(there.error());
+    TRY(lease::check_etcdctl());
     program.name = "etcdctl";
     const auto conf = [&](const char* key) { return spec.conf_value(key).value_or(""); };
     program.argv =
@@ -110,7 +110,7 @@ Result<std::uint16_t> RoundStore::open(const Open& order, std::uint16_t port) {
   // A name or a translated address does not tell where connections arrive.
   if (!ours) addresses = {"0.0.0.0", "::"};
   if (server_ && addresses == listens_on_ && (port == 0 || port == server_->port())) {
-    if (auto emptied = server_->new_round(order.addresses); !emptied) return tl::unexpected(emptied.error());
+    TRY(server_->new_round(order.addresses));
     return server_->port();
   }
   server_.reset();
@@ -120,11 +120,10 @@ Result<std::uint16_t> RoundStore::open(const Open& order, std::uint16_t port) {
   options.max_memory = max_memory_;
   options.allowed_peers = order.addresses;
   options.on_refusal = warn_on(executor_);
-  auto started = store::TcpServer::start(options);
-  if (!started) return tl::unexpected(started.error());
-  port = (*started)->port();
+  auto started = TRY(store::TcpServer::start(options));
+  port = started->port();
   if (with_store_) {
-    server_ = std::move(*started);
+    server_ = std::move(started);
     listens_on_ = std::move(addresses);
   }
   return port;
@@ -217,11 +216,9 @@ Result<void> JobRendezvous::open() {
   options_.secret.reset();
   machine_ = this_machine();
   if (rendezvous.has_lease()) {
-    if (auto opened = open_lease(); !opened) return opened;
+    TRY(open_lease());
   } else {
-    auto location = find_coordinator(rendezvous, machine_);
-    if (!location) return tl::unexpected(location.error());
-    location_ = std::move(*location);
+    location_ = TRY(find_coordinator(rendezvous, machine_));
   }
   if (!location_.warning.empty()) say(Level::warning, location_.warning);
   store_ = std::make_unique<RoundStore>(executor_, machine_.addresses, rendezvous.store_max_memory,
@@ -237,16 +234,13 @@ Result<void> JobRendezvous::open() {
 
 Result<void> JobRendezvous::open_lease() {
   const RendezvousSpec& rendezvous = options_.spec->rendezvous;
-  auto program = lease_program(rendezvous, options_.on_lease_program);
-  if (!program) return tl::unexpected(program.error());
+  auto program = TRY(lease_program(rendezvous, options_.on_lease_program));
   location_.is_explicit = true;
   location_.ports = {static_cast<std::uint16_t>(rendezvous.coordinator_port)};
   const int candidates = std::max(rendezvous.max_nodes, rendezvous.agents_expected);
-  auto made =
-      lease::Lease::make(executor_, {rendezvous.id, rendezvous.lease_ttl, candidates, wrong_step_hook("candidate")},
-                         std::move(*program), [this](const lease::Tell& what) { step(what); });
-  if (!made) return tl::unexpected(made.error());
-  lease_ = std::move(*made);
+  lease_ =
+      TRY(lease::Lease::make(executor_, {rendezvous.id, rendezvous.lease_ttl, candidates, wrong_step_hook("candidate")},
+                             std::move(program), [this](const lease::Tell& what) { step(what); }));
   return {};
 }
 

@@ -108,19 +108,14 @@ CoordinatorOptions LocalRendezvous::coordinator_options(const RendezvousOptions&
 }
 
 Result<void> LocalRendezvous::open() {
-  const RendezvousSpec& spec = options_.spec->rendezvous;
-  auto endpoint = choose_local_endpoint(spec);
-  if (!endpoint) return tl::unexpected(endpoint.error());
-  endpoint_ = std::move(*endpoint);
+  endpoint_ = TRY(choose_local_endpoint(options_.spec->rendezvous));
   run_id_ = endpoint_.run_id;
-  for (std::size_t world = 0; world < options_.with_store.size(); ++world) {
-    if (auto opened = open_store(); !opened) return opened;
-  }
+  for (std::size_t world = 0; world < options_.with_store.size(); ++world) TRY(open_store());
   // All ports are taken by now, so that they differ.
   auto with_store = options_.with_store.begin();
   for (WorldStore& store : stores_) {
     if (!*with_store++) store.server.reset();
-    else if (auto awaited = await_first_client(store); !awaited) return awaited;
+    else TRY(await_first_client(store));
   }
   MemberOptions member;
   member.may_run_server = true;
@@ -151,9 +146,8 @@ Result<void> LocalRendezvous::open_store() {
 }
 
 Result<void> LocalRendezvous::await_first_client(WorldStore& store) {
-  auto watched = duplicate(store.server->descriptor());
-  if (!watched) return tl::unexpected(watched.error());
-  if (const int err = assign_descriptor(store.first_client, std::move(*watched)); err != 0) {
+  auto watched = TRY(duplicate(store.server->descriptor()));
+  if (const int err = assign_descriptor(store.first_client, std::move(watched)); err != 0) {
     return fail_errno(Errc::unavailable, "cannot watch the store", err);
   }
   store.first_client.async_wait(boost::asio::posix::stream_descriptor::wait_read,
@@ -187,8 +181,7 @@ void LocalRendezvous::take_outputs() {
 Result<void> LocalRendezvous::renew_stores() {
   if (std::exchange(stores_are_new_, false)) return {};
   for (WorldStore& store : stores_) {
-    if (!store.server) continue;
-    if (auto renewed = store.server->new_round(); !renewed) return renewed;
+    if (store.server) TRY(store.server->new_round());
   }
   return {};
 }

@@ -60,7 +60,7 @@ Result<std::optional<Secret>> read_secret(const std::string& path, bool missing_
     return fail_errno(errno == ENOENT ? Errc::invalid_argument : Errc::unavailable,
                       concat("cannot read the secret file ", path), errno);
   }
-  if (auto fine = check_file(fd.get(), path); !fine) return tl::unexpected(fine.error());
+  TRY(check_file(fd.get(), path));
 
   std::string text(Secret::max_size + 16, '\0');  // room for what trim_typed() strips, and to detect more
   std::size_t size = 0;
@@ -176,10 +176,9 @@ Result<std::optional<FoundSecret>> find_secret(const RendezvousSpec& spec, const
   }
   const auto path = spec.secret_file ? spec.secret_file : secret_path(variable);
   if (!path) return std::optional<FoundSecret>();
-  auto secret = read_secret(*path, !spec.secret_file);
-  if (!secret) return tl::unexpected(secret.error());
-  if (!*secret) return std::optional<FoundSecret>();
-  return FoundSecret{std::move(**secret), *path};
+  auto secret = TRY(read_secret(*path, !spec.secret_file));
+  if (!secret) return std::optional<FoundSecret>();
+  return FoundSecret{std::move(*secret), *path};
 }
 
 Result<FoundSecret> find_or_make_secret(const RendezvousSpec& spec, const EnvironmentLookup& variable) {
@@ -189,9 +188,8 @@ Result<FoundSecret> find_or_make_secret(const RendezvousSpec& spec, const Enviro
         concat("a job on several machines needs a secret that all of them know, and none can be made here: ", why,
                "; give --secret-file or DDRUN_SECRET (--insecure: admit any process that reaches the port)"));
   };
-  auto found = find_secret(spec, variable);
-  if (!found) return tl::unexpected(found.error());
-  if (*found) return std::move(**found);
+  auto found = TRY(find_secret(spec, variable));
+  if (found) return std::move(*found);
   const auto path = secret_path(variable);
   if (!path) return cannot("neither XDG_CONFIG_HOME nor HOME is set");
   auto text = new_secret_text();
@@ -199,11 +197,10 @@ Result<FoundSecret> find_or_make_secret(const RendezvousSpec& spec, const Enviro
   const auto written = write_new_secret(*path, *text);
   wipe(*text);
   if (!written && written.error().cause != std::errc::file_exists) return cannot(written.error().message);
-  found = find_secret(spec, variable);
-  if (!found) return tl::unexpected(found.error());
-  if (!*found) return cannot(concat(*path, " cannot be read again"));
-  (*found)->is_new = written.has_value();
-  return std::move(**found);
+  found = TRY(find_secret(spec, variable));
+  if (!found) return cannot(concat(*path, " cannot be read again"));
+  found->is_new = written.has_value();
+  return std::move(*found);
 }
 
 std::string new_secret_message(const std::string& file) {
@@ -237,12 +234,12 @@ std::optional<std::string> secret_path(const EnvironmentLookup& variable) {
 
 Result<std::string> new_secret_text() {
   std::array<std::byte, 32> bytes{};
-  if (auto filled = fill_random(bytes); !filled) return tl::unexpected(filled.error());
+  TRY(fill_random(bytes));
   return in_hex(bytes);
 }
 
 Result<void> write_new_secret(const std::string& path, std::string_view text) {
-  if (auto made = make_directories(path); !made) return made;
+  TRY(make_directories(path));
   // Written under a temporary name, so that no reader sees half a secret.
   const std::string unfinished = concat(path, ".", random_id());
   UniqueFd fd(::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
