@@ -152,9 +152,7 @@ Result<JobRequest> JobRequest::parse(std::string_view line) {
   }
   request.as_json = format == "json";
   if (object.contains("ranks")) {
-    auto ranks = parse_ranks(text("ranks").value_or(""));
-    if (!ranks) return tl::unexpected(ranks.error());
-    request.ranks = std::move(*ranks);
+    request.ranks = TRY(parse_ranks(text("ranks").value_or("")));
   }
   return request;
 }
@@ -262,8 +260,7 @@ Result<void> JobSocket::open_in(const std::string& folder, pid_t pid) {
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
     return fail_errno(Errc::not_found, "cannot create the folder", errno);
   }
-  const auto opened = open_job_folder(folder, ::geteuid());
-  if (!opened) return tl::unexpected(opened.error());
+  const UniqueFd opened = TRY(open_job_folder(folder, ::geteuid()));
   UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   // The mode of the file that bind() creates, without a change of the umask, which all threads share.
   (void)::fchmod(listener.get(), 0600);
@@ -279,7 +276,7 @@ Result<void> JobSocket::open_in(const std::string& folder, pid_t pid) {
     };
     err = bind();
     // If that is the socket of a dead job, this removes it.
-    if (err == EADDRINUSE && !connect_to_job(*opened, name, Clock::now())) err = bind();
+    if (err == EADDRINUSE && !connect_to_job(opened, name, Clock::now())) err = bind();
   }
   if (err == 0 && (::lstat(made->path.c_str(), &made->file) != 0 || ::listen(listener.get(), max_clients) != 0)) {
     err = errno;

@@ -59,12 +59,11 @@ Result<UniqueFd> StdinFeed::open(const RankName& rank) {
     }
     seekable_ = false;
   }
-  auto pipe = make_pipe();
-  if (!pipe) return tl::unexpected(pipe.error());
+  auto pipe = TRY(make_pipe());
   // Only ddrun's end: the worker expects to block.
-  ::fcntl(pipe->write.get(), F_SETFL, O_NONBLOCK);
-  if (auto added = add(rank, std::move(pipe->write)); !added) return tl::unexpected(added.error());
-  return std::move(pipe->read);
+  ::fcntl(pipe.write.get(), F_SETFL, O_NONBLOCK);
+  TRY(add(rank, std::move(pipe.write)));
+  return std::move(pipe.read);
 }
 
 Result<void> StdinFeed::add(const RankName& rank, UniqueFd fd) {

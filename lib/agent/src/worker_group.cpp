@@ -91,11 +91,9 @@ bool WorkerGroup::reads_stdin(const Worker& worker) const {
 
 Result<void> WorkerGroup::begin(int slot_index, Worker& worker, const worker_env::WorkerEnvironment& environment) {
   const PreparedProgram& program = prepared_.of(worker.end.slot);
-  auto streams = output_.open_streams(worker.end.slot);
-  if (!streams) return tl::unexpected(streams.error());
+  auto streams = TRY(output_.open_streams(worker.end.slot));
   bool inherit_stdin = false;
-  auto input = open_stdin(worker, *streams, inherit_stdin);
-  if (!input) return tl::unexpected(input.error());
+  const auto input = TRY(open_stdin(worker, streams, inherit_stdin));
 
   SpawnSlot& slot = slots_[static_cast<std::size_t>(slot_index)];
   if (std::exchange(slot.program, &program) != &program) {
@@ -116,10 +114,10 @@ Result<void> WorkerGroup::begin(int slot_index, Worker& worker, const worker_env
   plan.argv = slot.argv.data();
   plan.environment = environment.block(worker.end.local_rank, slot.environment);
   plan.directory = program.command.chdir ? program.directory.c_str() : nullptr;
-  plan.standard_in = inherit_stdin ? -1 : *input ? input->get() : null_.get();
-  plan.standard_out = streams->out ? streams->out.get() : -1;
-  plan.standard_err = streams->err ? streams->err.get() : -1;
-  plan.controlling_terminal = streams->terminal;
+  plan.standard_in = inherit_stdin ? -1 : input ? input.get() : null_.get();
+  plan.standard_out = streams.out ? streams.out.get() : -1;
+  plan.standard_err = streams.err ? streams.err.get() : -1;
+  plan.controlling_terminal = streams.terminal;
   if (!prepared_.binding.cpus.empty()) {
     const auto& cpus = prepared_.binding.cpus[static_cast<std::size_t>(worker.end.slot)];
     plan.cpu_mask = cpus.empty() ? nullptr : cpus.data();
@@ -129,10 +127,9 @@ Result<void> WorkerGroup::begin(int slot_index, Worker& worker, const worker_env
 
   worker.end.started = std::chrono::system_clock::now();
   worker.started_at = Clock::now();
-  auto child = spawner_->begin(slot_index, plan);
-  if (!child) return tl::unexpected(child.error());
+  auto child = TRY(spawner_->begin(slot_index, plan));
   slot.worker = &worker;
-  watch(worker, std::move(*child));
+  watch(worker, std::move(child));
   return {};
 }
 
@@ -164,13 +161,9 @@ Result<bool> WorkerGroup::confirm(int slot_index, Milliseconds limit) {
 
 Result<void> WorkerGroup::await(int slot, const std::function<bool()>& should_stop) {
   for (Milliseconds limit = process::first_exec_wait;; limit = next_exec_wait) {
-    auto executed = confirm(slot, limit);
-    if (!executed) return tl::unexpected(executed.error());
-    if (*executed) return start_failure_;
+    if (TRY(confirm(slot, limit))) return start_failure_;
     // Of those behind it some may run: signals are forwarded to them, too.
-    for (int other = 0; other < process::Spawner::slots; ++other) {
-      if (auto runs = confirm(other, Milliseconds(0)); !runs) return tl::unexpected(runs.error());
-    }
+    for (int other = 0; other < process::Spawner::slots; ++other) (void)TRY(confirm(other, Milliseconds(0)));
     if (!start_failure_ || should_stop()) return start_failure_;
   }
 }

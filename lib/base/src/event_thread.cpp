@@ -46,9 +46,7 @@ Result<void> EventThread::open(const char* what) {
 }
 
 Result<void> EventThread::start(const char* name, std::function<void()> run) {
-  auto thread = start_thread_signals_blocked(name, std::move(run));
-  if (!thread) return tl::unexpected(std::move(thread.error()));
-  thread_ = std::move(*thread);
+  thread_ = TRY(start_thread_signals_blocked(name, std::move(run)));
   return {};
 }
 

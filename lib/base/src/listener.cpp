@@ -121,9 +121,7 @@ Result<void> Listener::restart() {
   }
   // Fallback for kernels where that does not work.
   fd.reset();
-  auto again = listen_on(at);
-  if (!again) return tl::unexpected(std::move(again.error()));
-  *this = std::move(*again);
+  *this = TRY(listen_on(at));
   return {};
 }
 

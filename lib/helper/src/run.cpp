@@ -85,17 +85,11 @@ class Helper : public std::enable_shared_from_this<Helper> {
 
  private:
   Result<void> try_start(const std::vector<std::string>& argv, const std::string& input) {
-    for (UniqueFd& stream : streams_) {
-      auto file = make_stream_file();
-      if (!file) return tl::unexpected(file.error());
-      stream = std::move(*file);
-    }
+    for (UniqueFd& stream : streams_) stream = TRY(make_stream_file());
     if (!write_all(streams_[0].get(), input.data(), input.size()) || ::lseek(streams_[0].get(), 0, SEEK_SET) != 0) {
       return fail_errno(Errc::unavailable, concat("no place for what ", argv[0], " is to read"), errno);
     }
-    const auto started = spawn(argv, {streams_[0].get(), streams_[1].get(), streams_[2].get()}, false);
-    if (!started) return tl::unexpected(started.error());
-    pid_ = *started;
+    pid_ = TRY(spawn(argv, {streams_[0].get(), streams_[1].get(), streams_[2].get()}, false));
     const rlimit size{limits_.output, limits_.output};
     ::prlimit(pid_, RLIMIT_FSIZE, &size, nullptr);  // fails only if the limit is already lower
     // Not started by Boost's launchers: they fork, and leak the child without pidfds.
@@ -171,12 +165,11 @@ Running start(boost::asio::any_io_executor executor, const std::vector<std::stri
 }
 
 Result<Output> run(const std::vector<std::string>& argv, Limits limits, const std::string& input) {
-  const auto io = make_io_context();
-  if (!io) return tl::unexpected(io.error());
+  const auto io = TRY(make_io_context());
   std::optional<Result<Output>> result;
   const auto helper =
-      start((*io)->get_executor(), argv, limits, [&](Result<Output> got) { result = std::move(got); }, input);
-  (*io)->run();
+      start(io->get_executor(), argv, limits, [&](Result<Output> got) { result = std::move(got); }, input);
+  io->run();
   if (!result) return fail(Errc::unavailable, concat("cannot wait for ", argv[0]));
   return std::move(*result);
 }

@@ -196,8 +196,8 @@ class Relay {
 
  private:
   Result<void> set_up() {
-    if (auto opened = watcher_.open(); !opened) return opened;
-    if (auto opened = signals_.open(); !opened) return opened;
+    TRY(watcher_.open());
+    TRY(signals_.open());
     pidfd_ = pidfd_of(node_.pid);
     watcher_.watch(node_.pid, pidfd_.get());
 

@@ -52,7 +52,7 @@ T take_value(Result<T> tried) {
 }  // namespace ddrun
 
 /// The value of a Result; a failure is returned from the function around it: `auto pipe = TRY(make_pipe());`. Only in
-/// functions that return a Result, and not in coroutines.
+/// functions that return a Result, not in coroutines, and not beside a temporary that has to be destroyed.
 #ifdef __clang_analyzer__  // it misses destructors of what a statement expression returns
 #define TRY(...) ddrun::take_value(__VA_ARGS__)
 #else
