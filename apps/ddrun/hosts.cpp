@@ -131,11 +131,8 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   options.secret = std::move(*secret);
   options.job.color = launch.messages.color;
   options.log = spec.log;
-  const bool terminal = ::isatty(STDOUT_FILENO) == 1 || ::isatty(STDERR_FILENO) == 1;
-  const logs::RankConsoleOptions shown(spec.log, terminal);
-  if (shown.fold || shown.color || shown.progress == Progress::rows) {
-    options.job.relay_mark = concat(logs::mark_end, random->substr(16, 16), ' ');
-  }
+  const logs::RankConsoleOptions shown(spec.log, ::isatty(STDOUT_FILENO) == 1 || ::isatty(STDERR_FILENO) == 1);
+  options.job.all_progress = shown.fold || shown.color || shown.progress == Progress::rows;
   options.job.ending_signal = preferred_ending_signal(spec.stop.ending_signals);
   options.job.grace = spec.stop.grace;
   return options;
@@ -233,12 +230,9 @@ Result<cli::Launch> launch_of(const remote::Bootstrap& part, const remote::HeadC
   if (!part.runs_coordinator) spec.events_file.reset();
   else if (spec.events_file) spec.events_file = head.events_path();
   launch->messages.color = part.color;
-  if (!part.relay_mark.empty()) {
-    spec.log.relay_mark = part.relay_mark;
-    spec.log.fold = When::never;
-    spec.log.progress = Progress::all;
-    spec.log.timestamps = false;
-  }
+  spec.log.frames = head.frames();
+  if (part.all_progress) spec.log.progress = Progress::all;
+  else if (spec.log.progress == Progress::rows) spec.log.progress = Progress::last;
   // Messages about the whole job are shown by the coordinator's host only.
   if (!part.runs_coordinator && launch->messages.shown == Level::notice) launch->messages.shown = Level::warning;
   return std::move(*launch);

@@ -141,6 +141,10 @@ ByteReader::Read ByteReader::read_some(int rounds) {
   return Read::again;
 }
 
+void ByteReader::catch_up() {
+  if (fd_.is_open()) (void)read_some(std::numeric_limits<int>::max());
+}
+
 void ByteReader::drain() {
   paused_ = false;
   if (!fd_.is_open()) return;

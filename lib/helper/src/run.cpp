@@ -167,8 +167,8 @@ Running start(boost::asio::any_io_executor executor, const std::vector<std::stri
 Result<Output> run(const std::vector<std::string>& argv, Limits limits, const std::string& input) {
   const auto io = TRY(make_io_context());
   std::optional<Result<Output>> result;
-  const auto helper =
-      start(io->get_executor(), argv, limits, [&](Result<Output> got) { result = std::move(got); }, input);
+  const auto helper = start(
+      io->get_executor(), argv, limits, [&](Result<Output> got) { result = std::move(got); }, input);
   io->run();
   if (!result) return fail(Errc::unavailable, concat("cannot wait for ", argv[0]));
   return std::move(*result);

@@ -155,7 +155,6 @@ StreamPlan plan_stream(const OutputOptions& options, StreamId stream, int slot, 
   const LogSpec& log = options.log;
   const WorkerPlace& place = options.places[static_cast<std::size_t>(slot)];
   const StreamChoice& choice = options.program_of(place).streams;
-  const bool several = options.workers() > 1;
   const auto has = [&](const StreamSelection& selection) {
     const Streams streams = selection.of(place.number);
     return stream == StreamId::out ? has_out(streams) : has_err(streams);
@@ -170,10 +169,8 @@ StreamPlan plan_stream(const OutputOptions& options, StreamId stream, int slot, 
   plan.console = listed && (teed || !redirected);
   plan.duplicate = targets.files && !filters.empty();
 
-  const bool decorated = several || log.timestamps || !log.line_prefix_template.empty() ||
-                         (log.label != Label::automatic && log.label != Label::none);
   const bool piped =
-      (plan.console && (decorated || plan.file)) || (plan.file && log.rotate_bytes > 0) || plan.duplicate;
+      (plan.console && (options.decorates() || plan.file)) || (plan.file && log.rotate_bytes > 0) || plan.duplicate;
   if (piped) plan.kind = StreamPlan::Kind::piped;
   else if (plan.file) plan.kind = StreamPlan::Kind::direct_file;
   else if (plan.console) plan.kind = StreamPlan::Kind::inherit;

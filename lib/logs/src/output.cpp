@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "attempt_files.hpp"
@@ -15,8 +16,15 @@
 namespace ddrun::logs {
 
 Output::Output(boost::asio::any_io_executor executor, OutputOptions options) : options_(std::move(options)) {
+  // Where a worker writes to ddrun's stdout itself, its lines and ddrun's keep their order only there.
+  if (options_.log.frames && options_.decorates()) {
+    std::tie(options_.console_out, options_.console_err) = *options_.log.frames;
+  } else {
+    options_.log.frames.reset();
+  }
   const auto open_console = [&](int fd) {
     RankConsoleOptions of_console(options_.log, ::isatty(fd) == 1);
+    of_console.first_key = consoles_.empty() ? 1 : UINT32_MAX / 2;
     of_console.fold = of_console.fold && options_.workers() > 1;
     of_console.queue_high = options_.queue_high;
     of_console.idle_flush_delay = options_.idle_flush_delay;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "ddrun/base/text.hpp"
+#include "ddrun/logs/piece_frames.hpp"
 #include "fold.hpp"
 #include "line_prefix.hpp"
 #include "pseudo_terminal.hpp"
@@ -40,10 +41,12 @@ bool terminal_reflows() {
 }  // namespace
 
 RankConsoleOptions::RankConsoleOptions(const LogSpec& log, bool is_terminal)
-    : fold(log.labels_ranks() && (log.fold == When::always || (log.fold == When::automatic && is_terminal))),
+    : fold(!log.frames && log.labels_ranks() &&
+           (log.fold == When::always || (log.fold == When::automatic && is_terminal))),
       progress(log.progress),
-      color(log.color == When::always || (log.color == When::automatic && is_terminal)),
-      timestamps(log.timestamps) {
+      color(!log.frames && (log.color == When::always || (log.color == When::automatic && is_terminal))),
+      timestamps(log.timestamps && !log.frames),
+      frames(log.frames.has_value()) {
   if (progress == Progress::automatic) progress = is_terminal ? Progress::rows : Progress::last;
 }
 
@@ -118,7 +121,16 @@ ScreenSize RankConsole::worker_screen(const RankStream& stream) {
   return screen_size(console_->descriptor()).without_prefix(width);
 }
 
+/// A worker that is there again, as after a restart, keeps its key.
+void RankConsole::announce(RankStream& stream) {
+  const auto key = options_.first_key + static_cast<std::uint32_t>(keys_.size());
+  const auto [known, is_new] = keys_.try_emplace({stream.rank, stream.prefix}, key);
+  stream.key = known->second;
+  if (is_new) console_->add(encode(WorkerLabel{key, stream.rank, stream.labelled, stream.prefix}));
+}
+
 void RankConsole::open_stream(RankStream& stream) {
+  if (options_.frames) announce(stream);
   if (options_.color && stream.labelled && !stream.prefix.empty()) {
     stream.prefix = colored_label(stream.position, stream.prefix);
   }
@@ -138,18 +150,32 @@ bool RankConsole::folds(const RankStream& stream, Deadline now) const {
 
 void RankConsole::feed(RankStream& stream, std::string_view chunk) {
   if (console_->gone()) return console_->count_lost(chunk.size());
-  const bool needs_time =
-      options_.fold || options_.timestamps || options_.progress != Progress::all || console_->is_terminal();
-  const Deadline now = needs_time ? Clock::now() : Deadline();
+  const Deadline now = needs_time() ? Clock::now() : Deadline();
   if (stream.source < 0 && stream.text->passes(chunk)) {
     const std::string_view prefix = stamped(stream.prefix, now);
     stream.text->feed_lines(chunk, [&](const Piece& piece) {
       if (piece.text.ends_with('\n')) ++lines_shown_;
-      console_->add(prefix, piece);
+      if (options_.frames) add_frames(stream.key, stream.is_error, piece);
+      else console_->add(prefix, piece);
     });
   } else {
     stream.text->feed(chunk, now, [&](const Piece& piece) { take_piece(stream, piece, now); });
   }
+  end_feed(stream, now);
+}
+
+bool RankConsole::needs_time() const {
+  return options_.fold || options_.timestamps || options_.progress != Progress::all || console_->is_terminal();
+}
+
+void RankConsole::feed(RankStream& stream, const Piece& piece) {
+  if (console_->gone()) return console_->count_lost(piece.text.size());
+  const Deadline now = needs_time() ? Clock::now() : Deadline();
+  stream.text->feed(piece, now, [&](const Piece& shown) { take_piece(stream, shown, now); });
+  end_feed(stream, now);
+}
+
+void RankConsole::end_feed(RankStream& stream, Deadline now) {
   if (unfinished_bytes_ > max_unfinished_bytes && stream.text->unfinished_bytes() > 0) {
     stream.text->break_line(now, [&](const Piece& piece) { show_piece(stream, piece, now); });
   }
@@ -191,7 +217,20 @@ void RankConsole::take_piece(RankStream& stream, const Piece& piece, Deadline no
 void RankConsole::show_piece(RankStream& stream, const Piece& piece, Deadline now) {
   if (stream.fold != nullptr) stream.fold->release(stream.source);
   if (piece.end == PieceEnd::cut || piece.text.ends_with('\n')) ++lines_shown_;
-  add_piece(&stream, stamped(stream.prefix, now), piece);
+  if (options_.frames) add_frames(stream.key, stream.is_error, piece);
+  else add_piece(&stream, stamped(stream.prefix, now), piece);
+}
+
+void RankConsole::add_frames(std::uint32_t key, bool is_error, Piece piece) {
+  if (console_->gone()) return console_->count_lost(piece.text.size());
+  while (true) {
+    Piece part{piece.text.substr(0, max_piece_bytes), piece.continues, piece.end};
+    piece.text.remove_prefix(part.text.size());
+    piece.continues = true;
+    if (!piece.text.empty()) part.end = PieceEnd::open;
+    console_->add(piece_header({key, is_error, part}), Piece{part.text});
+    if (piece.text.empty()) return;
+  }
 }
 
 void RankConsole::on_stream_deadline() {
@@ -388,7 +427,15 @@ void RankConsole::resize() {
 
 void RankConsole::add_text(std::string_view text) {
   if (console_->gone()) return console_->count_lost(text.size());
-  add_unlabelled(nullptr, {}, Piece{text});
+  if (options_.frames) {
+    release();
+    LineAssembler lines;
+    const auto add = [this](const Piece& line) { add_frames(0, true, line); };
+    lines.feed(text, add);
+    lines.finish(add);
+  } else {
+    add_unlabelled(nullptr, {}, Piece{text});
+  }
   lines_shown_ += static_cast<std::uint64_t>(std::count(text.begin(), text.end(), '\n'));
 }
 
@@ -431,6 +478,7 @@ void RankConsole::close() {
 }
 
 bool RankConsole::ends_mid_line() const {
+  if (options_.frames) return false;
   return console_->is_terminal() ? display_->open_line != nullptr : console_->ends_mid_line();
 }
 

@@ -148,7 +148,6 @@ RankStream WorkerStreams::shown_stream(const WorkerIdentity& worker, StreamId id
   if (several) shown.role = options_.program_of(place).role;
   shown.scope = shown.role;
   shown.prefix = prefix_of(worker);
-  if (!log.relay_mark.empty()) shown.prefix = concat(log.relay_mark, worker.rank, mark_end, shown.prefix, mark_end);
   shown.labelled = worker.prefix.empty() && log.line_prefix_template.empty();
   if (log.label == Label::host) shown.scope = concat(options_.hostname, several ? ":" : "", shown.scope);
   shown.is_input = is_input(worker);

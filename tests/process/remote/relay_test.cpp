@@ -71,7 +71,9 @@ class Host {
     append_frame(frame, type, payload);
     REQUIRE(write_all(to_.get(), frame.data(), frame.size()));
   }
-  void start() const { send(FrameType::start, "the secret\n" + encode(Bootstrap{})); }
+  void start(const Bootstrap& part = {}) const { send(FrameType::start, "the secret\n" + encode(part)); }
+  /// The next thing that the relay sends breaks the connection.
+  void stop_reading() { from_.reset(); }
   void signal(int number) const { ::kill(pid_, number); }
   /// Waits until the relay has said something.
   [[nodiscard]] bool is_up() const {
@@ -224,4 +226,48 @@ TEST_CASE("The end of the job ends a host that is in no round, and what it says 
   const auto all = host.read_all();
   CHECK(of_type(all, FrameType::ended) == (in_round ? "4" : "3"));
   CHECK(of_type(all, FrameType::err) == (in_round ? "late" : ""));
+}
+
+TEST_CASE("Lines of workers stand between what ddrun says before and after them") {
+  const bool one_console = GENERATE(false, true);
+  CAPTURE(one_console);
+  Host host([](const Bootstrap&, const HeadConnection& head) {
+    const auto [out, err] = head.frames();
+    WipedString frames;
+    for (int i = 0; i < 2000; ++i) append_frame(frames, FrameType::piece, std::string(300, '.'));
+    const bool written = write_all(STDERR_FILENO, "early\n", 6) && write_all(out, frames.data(), frames.size()) &&
+                         write_all(err, frames.data(), frames.size()) && write_all(STDERR_FILENO, "late\n", 5);
+    return written ? 0 : 1;
+  });
+  Bootstrap part;
+  part.one_console = one_console;
+  host.start(part);
+  std::vector<std::pair<std::string, int>> seen;  // text or "", and how many frames of it
+  for (const Got& one : host.read_all()) {
+    const bool is_text = one.type == FrameType::out || one.type == FrameType::err;
+    if (!is_text && one.type != FrameType::piece) continue;
+    const std::string text = is_text ? one.payload : "";
+    if (seen.empty() || seen.back().first != text) seen.emplace_back(text, 0);
+    ++seen.back().second;
+  }
+  CHECK(seen == std::vector<std::pair<std::string, int>>{{"early\n", 1}, {"", 4000}, {"late\n", 1}});
+}
+
+TEST_CASE("A relay ends with its job when the head is gone while it sends") {
+  const TemporaryDirectory directory;
+  Host host([&](const Bootstrap&, const HeadConnection&) {
+    ::signal(SIGPIPE, SIG_IGN);
+    ddrun::test::write_file(directory.file("up"), "");
+    bool told = false;
+    for (int seconds = 0; !told && seconds < 20; ++seconds) {
+      write_all(STDOUT_FILENO, "x\n", 2);
+      told = receives(SIGTERM, 1);
+    }
+    ddrun::test::write_file(directory.file("end"), told ? "told" : "not told");
+    return 0;
+  });
+  host.start();
+  REQUIRE(wait_until([&] { return ::access(directory.file("up").c_str(), F_OK) == 0; }));
+  host.stop_reading();
+  CHECK(wait_until([&] { return ddrun::test::read_file(directory.file("end")) == "told"; }));
 }

@@ -193,16 +193,3 @@ TEST_CASE("labels have the colour of their rank on a terminal") {
   CHECK(h.all == "\033[33m[11] \033[mx\r\n");
   CHECK(h.end());
 }
-
-TEST_CASE("lines for another ddrun have the mark, the rank and the label") {
-  OutputHarness h(2, [](OutputOptions& options) {
-    options.log.relay_mark = "\x02mark ";
-    options.log.progress = Progress::all;
-  });
-  h.start();
-  put(h.workers[1].out, "50%\rx\n");
-  CHECK(h.end());
-  CHECK(h.shown_out ==
-        "\x02mark 11\x02[11] \x02"
-        "50%\r\x02mark 11\x02[11] \x02x\n");
-}

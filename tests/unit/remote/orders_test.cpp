@@ -24,7 +24,7 @@ TEST_CASE("A host's part of the job arrives whole, with bytes that are no text")
   sent.coordinators = {{"10.0.0.1", 29400}, {"fd00::1", 29400}};
   sent.reads_input = true;
   sent.color = true;
-  sent.relay_mark = "\x02mark ";
+  sent.all_progress = true;
   sent.one_console = true;
   sent.ending_signal = 1;
   sent.grace = Milliseconds(1500);

@@ -61,6 +61,17 @@ void StreamText::feed(std::string_view bytes, Time now, PieceSink emit) {
   if (!has_rows() && lines_.continues()) expire(idle_at_, emit);
 }
 
+void StreamText::feed(const Piece& piece, Time now, PieceSink emit) {
+  if (block_ || piece.end == PieceEnd::open) {
+    feed(piece.text, now, emit);
+    if (piece.end == PieceEnd::cut) feed("\n", now, emit);
+  } else if (!lines_.has_partial() && !lines_.continues()) {
+    pass(piece, now, emit);
+  } else {
+    lines_.end_line(piece.text, piece.end, [&](const Piece& line) { pass(line, now, emit); });
+  }
+}
+
 std::string_view StreamText::feed_plain(std::string_view bytes, Time now, PieceSink emit) {
   const std::string_view rest = lines_.feed(bytes, [&](const Piece& piece) { return pass(piece, now, emit); });
   const std::string_view partial = lines_.partial();

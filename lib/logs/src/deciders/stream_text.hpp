@@ -78,6 +78,8 @@ class StreamText {
   void feed_lines(std::string_view bytes, Emit&& emit) {
     lines_.feed(bytes, emit);
   }
+  /// The same for a piece that another StreamText has given out.
+  void feed(const Piece& piece, Time now, PieceSink emit);
   /// When expire() has something to do.
   [[nodiscard]] std::optional<Time> deadline() const;
   void expire(Time now, PieceSink emit);

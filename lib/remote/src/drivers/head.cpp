@@ -74,7 +74,7 @@ class Head {
                   },
                   [this](pid_t first) { watcher_.reap(first); },
                   [this](const char* who, pid_t) { step(host_event::ParentLost{who}); }}),
-        console_(io_.get_executor(), options_.log, options_.job.relay_mark, [this] { on_console_change(); }),
+        console_(io_.get_executor(), options_.log, [this] { on_console_change(); }),
         machine_(machine_options(options_)),
         deadline_(io_.get_executor()),
         ping_(io_.get_executor()),
@@ -243,6 +243,8 @@ class Head {
         if (!frame.payload.empty()) host.addresses = split(frame.payload, ' ');
         if (is_throttled_) host.link->pause(true);
         return step(host_event::Ready{index});
+      case FrameType::worker: return HostConsole::add_worker(host.lines, frame.payload);
+      case FrameType::piece: return console_.show_piece(host.lines, frame.payload);
       case FrameType::out: return console_.show(host.lines, HostConsole::Stream::out, frame.payload);
       case FrameType::err: return console_.show(host.lines, HostConsole::Stream::err, frame.payload);
       case FrameType::events:

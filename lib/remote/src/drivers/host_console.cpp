@@ -1,6 +1,5 @@
 #include "host_console.hpp"
 
-#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/logs/piece_frames.hpp"
 
 namespace ddrun::remote {
 
@@ -28,11 +28,9 @@ bool is_file(int fd) {
 
 }  // namespace
 
-HostConsole::HostConsole(const boost::asio::any_io_executor& executor, const LogSpec& log, std::string mark,
+HostConsole::HostConsole(const boost::asio::any_io_executor& executor, const LogSpec& log,
                          std::function<void()> on_change)
-    : mark_(std::move(mark)),
-      labelled_(log.line_prefix_template.empty()),
-      on_change_(std::move(on_change)),
+    : on_change_(std::move(on_change)),
       patience_alarm_(executor),
       out_(console_on(executor, STDOUT_FILENO, log)),
       err_(logs::Console::same_file(STDOUT_FILENO, STDERR_FILENO) ? out_ : console_on(executor, STDERR_FILENO, log)) {
@@ -45,8 +43,7 @@ HostConsole::HostConsole(const boost::asio::any_io_executor& executor, const Log
 }
 
 HostConsole::Ranks HostConsole::console_on(const boost::asio::any_io_executor& executor, int fd, const LogSpec& log) {
-  logs::RankConsoleOptions options;
-  if (!mark_.empty()) options = logs::RankConsoleOptions(log, ::isatty(fd) == 1);
+  logs::RankConsoleOptions options(log, ::isatty(fd) == 1);
   options.queue_high = console_high;
   options.knows_ranks = false;
   if (is_file(fd)) {
@@ -67,55 +64,63 @@ void HostConsole::redirect_messages() {
   });
 }
 
-logs::RankStream& HostConsole::stream_of(HostLines& host, Stream stream, int rank, std::string_view prefix) {
-  const bool is_error = stream == Stream::err && out_ != err_;
-  for (const auto& known : host.ranks) {
-    if (known->rank == rank && known->is_error == is_error) return *known;
-  }
-  auto& added = *host.ranks.emplace_back(std::make_unique<logs::RankStream>());
-  added.rank = added.position = rank;
-  added.prefix = prefix;
-  added.labelled = labelled_;
-  if (const std::size_t colon = prefix.rfind(':'); colon != std::string_view::npos)
-    added.scope = prefix.substr(1, colon - 1);
-  added.is_error = is_error;
-  (is_error ? err_ : out_)->open_stream(added);
-  return added;
+void HostConsole::add_worker(HostLines& host, std::string_view payload) {
+  const auto worker = logs::decode_worker(payload);
+  if (!worker) return;
+  logs::RankStream& label = host.workers[worker->key].label;
+  label.rank = label.position = worker->rank;
+  label.prefix = worker->label;
+  label.labelled = worker->labelled;
+  if (const std::size_t colon = worker->label.rfind(':'); colon != std::string_view::npos)
+    label.scope = worker->label.substr(1, colon - 1);
 }
 
-/// A line of a worker is marked, or has its host already; those of ddrun itself get it here.
-void HostConsole::add(HostLines& host, Stream stream, logs::Piece piece) {
-  logs::RankConsole& ranks = stream == Stream::out ? *out_ : *err_;
-  if (!mark_.empty() && piece.text.starts_with(mark_)) {
-    std::string_view rest = piece.text.substr(mark_.size());
-    const std::string_view rank = rest.substr(0, rest.find(logs::mark_end));
-    rest.remove_prefix(std::min(rest.size(), rank.size() + 1));
-    const std::string_view prefix = rest.substr(0, rest.find(logs::mark_end));
-    if (const auto number = parse_integer(rank, 0, INT_MAX); number && prefix.size() < rest.size()) {
-      return ranks.feed(stream_of(host, stream, static_cast<int>(*number), prefix), rest.substr(prefix.size() + 1));
+void HostConsole::show_piece(HostLines& host, std::string_view payload) {
+  const auto got = logs::decode_piece(payload);
+  if (!got) return;
+  if (const auto worker = host.workers.find(got->key); worker != host.workers.end()) {
+    auto& stream = got->is_error ? worker->second.err : worker->second.out;
+    logs::RankConsole& console = got->is_error ? *err_ : *out_;
+    if (!stream) {
+      stream = std::make_unique<logs::RankStream>(worker->second.label);
+      stream->is_error = got->is_error;
+      console.open_stream(*stream);
     }
+    console.feed(*stream, got->piece);
+  } else if (got->key == 0) {
+    add_own(host, Stream::err, got->piece);
+    err_->flush();
   }
+  on_change_();
+}
+
+/// Of ddrun itself, with its host before it.
+void HostConsole::add_own(HostLines& host, Stream stream, logs::Piece piece) {
   constexpr std::string_view own = "ddrun: ";
   std::string_view prefix;
   if ((stream == Stream::err || out_ == err_) && !host.own_prefix.empty() && piece.text.starts_with(own)) {
     prefix = host.own_prefix;
     piece.text.remove_prefix(own.size());
   }
+  logs::RankConsole& ranks = stream == Stream::out ? *out_ : *err_;
   ranks.add_unlabelled(&(stream == Stream::out ? host.out : host.err), prefix, piece);
 }
 
 void HostConsole::show(HostLines& host, Stream stream, std::string_view bytes) {
   auto& lines = stream == Stream::out ? host.out : host.err;
-  lines.feed(bytes, [&](const logs::Piece& piece) { add(host, stream, piece); });
+  lines.feed(bytes, [&](const logs::Piece& piece) { add_own(host, stream, piece); });
   (stream == Stream::out ? out_ : err_)->flush();
   on_change_();
 }
 
 void HostConsole::finish(HostLines& host) {
-  host.out.finish([&](const logs::Piece& piece) { add(host, Stream::out, piece); });
-  host.err.finish([&](const logs::Piece& piece) { add(host, Stream::err, piece); });
-  for (const auto& stream : host.ranks) (stream->is_error ? err_ : out_)->close_stream(*stream);
-  host.ranks.clear();
+  host.out.finish([&](const logs::Piece& piece) { add_own(host, Stream::out, piece); });
+  host.err.finish([&](const logs::Piece& piece) { add_own(host, Stream::err, piece); });
+  for (const auto& [key, worker] : host.workers) {
+    if (worker.out) out_->close_stream(*worker.out);
+    if (worker.err) err_->close_stream(*worker.err);
+  }
+  host.workers.clear();
   out_->flush();
   err_->flush();
 }

@@ -3,6 +3,7 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -20,17 +21,20 @@ namespace ddrun::remote {
 /// blocked pings would make all hosts treat the connection as lost. Must live as long as the event loop.
 class HostConsole {
  public:
-  /// What of a host's two streams is not shown yet.
+  /// What a host has sent.
   struct HostLines {
+    struct Worker {
+      logs::RankStream label{};                        ///< of both
+      std::unique_ptr<logs::RankStream> out{}, err{};  ///< from the first line on
+    };
     std::string own_prefix;  ///< replaces the "ddrun: " of its ddrun's messages; empty: unchanged
     logs::LineAssembler out, err;
-    std::vector<std::unique_ptr<logs::RankStream>> ranks;  ///< of its workers, if their lines are marked
+    std::map<std::uint32_t, Worker> workers;  ///< by key
   };
   enum class Stream { out, err };
 
-  /// `mark`: before each line of a worker. `on_change` is called when is_congested() or is_empty() may have changed.
-  HostConsole(const boost::asio::any_io_executor& executor, const LogSpec& log, std::string mark,
-              std::function<void()> on_change);
+  /// `on_change` is called when is_congested() or is_empty() may have changed.
+  HostConsole(const boost::asio::any_io_executor& executor, const LogSpec& log, std::function<void()> on_change);
   ~HostConsole();
   HostConsole(const HostConsole&) = delete;
   HostConsole& operator=(const HostConsole&) = delete;
@@ -38,6 +42,9 @@ class HostConsole {
   /// Sets this as the message sink until close().
   void redirect_messages();
   void show(HostLines& host, Stream stream, std::string_view bytes);
+  // Frames of logs/piece_frames.hpp; others are ignored.
+  static void add_worker(HostLines& host, std::string_view payload);
+  void show_piece(HostLines& host, std::string_view payload);
   /// Writes the last line, also without a newline.
   void finish(HostLines& host);
   void flush();
@@ -61,14 +68,11 @@ class HostConsole {
  private:
   enum class Patience { waits, reads_ahead, bounded };
   using Ranks = std::shared_ptr<logs::RankConsole>;
-  void add(HostLines& host, Stream stream, logs::Piece piece);
+  void add_own(HostLines& host, Stream stream, logs::Piece piece);
   [[nodiscard]] Ranks console_on(const boost::asio::any_io_executor& executor, int fd, const LogSpec& log);
-  [[nodiscard]] logs::RankStream& stream_of(HostLines& host, Stream stream, int rank, std::string_view prefix);
   [[nodiscard]] std::size_t queued() const { return out_->console().queued() + err_->console().queued(); }
   void watch_progress();
 
-  const std::string mark_;
-  const bool labelled_;
   std::function<void()> on_change_;
   Patience patience_ = Patience::waits;
   Alarm patience_alarm_;

@@ -12,10 +12,11 @@
 #include <algorithm>
 #include <array>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
+#include <deque>
 #include <optional>
 
 #include "ddrun/base/address.hpp"
+#include "ddrun/base/alarm.hpp"
 #include "ddrun/base/byte_pipe.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
@@ -68,10 +69,16 @@ std::vector<std::string> reachable_addresses(std::string_view ssh_connection) {
   return texts;
 }
 
+/// What the child writes, in the order in which the relay opens it.
+enum class Output { out_frames, err_frames, out, err, events, report };
+constexpr std::size_t output_count = 6;
+
 /// The child process that runs this host's part of the job.
 struct NodeProcess {
   pid_t pid = -1;
-  UniqueFd input, output, errors, events, report;
+  UniqueFd pidfd;
+  UniqueFd input;
+  std::array<UniqueFd, output_count> outputs;
   UniqueFd control;  ///< to the child: Bootstrap and secret, each after its size; from the child: frames
 };
 
@@ -114,14 +121,11 @@ int signal_on_lost_connection(const Bootstrap& part) { return part.node_count > 
 /// Forks the child, which waits for its Bootstrap and ends without one or with the relay. Call first in this process.
 /// `node_main` runs in the child; its result is the exit code. Fails with `unavailable`.
 Result<NodeProcess> fork_node(const std::function<int(const Bootstrap&, const HeadConnection&)>& node_main) {
-  auto in = make_pipe();
-  auto out = make_pipe();
-  auto err = make_pipe();
-  auto events = make_pipe();
-  auto report = make_pipe();
+  Pipe in = TRY(make_pipe());
+  std::array<Pipe, output_count> outputs;
+  for (Pipe& output : outputs) output = TRY(make_pipe());
   std::array<int, 2> pair{};
-  if (!in || !out || !err || !events || !report ||
-      ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) != 0) {
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) != 0) {
     return fail_errno(Errc::unavailable, "cannot start", errno);
   }
   UniqueFd parent_end(pair[0]);
@@ -132,27 +136,32 @@ Result<NodeProcess> fork_node(const std::function<int(const Bootstrap&, const He
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (::getppid() != parent) ::_exit(exit_codes::launcher_failed);
-    ::dup2(in->read.get(), STDIN_FILENO);
-    ::dup2(out->write.get(), STDOUT_FILENO);
-    ::dup2(err->write.get(), STDERR_FILENO);
-    for (UniqueFd* fd : {&in->read, &in->write, &out->read, &out->write, &err->read, &err->write, &events->read,
-                         &report->read, &parent_end})
-      fd->reset();
+    const auto end_of = [&](Output which) -> UniqueFd& { return outputs[static_cast<std::size_t>(which)].write; };
+    ::dup2(in.read.get(), STDIN_FILENO);
+    ::dup2(end_of(Output::out).get(), STDOUT_FILENO);
+    ::dup2(end_of(Output::err).get(), STDERR_FILENO);
+    for (UniqueFd* fd : {&in.read, &in.write, &parent_end, &end_of(Output::out), &end_of(Output::err)}) fd->reset();
+    for (Pipe& output : outputs) output.read.reset();
     // Named by their paths, as descriptors that a user has opened; workers inherit no descriptor.
-    for (const UniqueFd* fd : {&events->write, &report->write}) ::fcntl(fd->get(), F_SETFD, 0);
+    for (const Output which : {Output::events, Output::report}) ::fcntl(end_of(which).get(), F_SETFD, 0);
     const auto bootstrap = read_bootstrap(child_end.get());
     if (bootstrap) ::prctl(PR_SET_PDEATHSIG, signal_on_lost_connection(*bootstrap));
-    if (bootstrap && bootstrap->one_console) ::dup2(STDOUT_FILENO, STDERR_FILENO);
-    const HeadConnection head(std::move(child_end), std::move(events->write), std::move(report->write));
+    if (bootstrap && bootstrap->one_console) {
+      ::dup2(STDOUT_FILENO, STDERR_FILENO);
+      end_of(Output::err_frames).reset();
+    }
+    const HeadConnection head(std::move(child_end), std::move(end_of(Output::events)),
+                              std::move(end_of(Output::report)),
+                              {std::move(end_of(Output::out_frames)), std::move(end_of(Output::err_frames))});
     ::_exit(bootstrap ? node_main(*bootstrap, head) : exit_codes::launcher_failed);
   }
-  return NodeProcess{child,
-                     std::move(in->write),
-                     std::move(out->read),
-                     std::move(err->read),
-                     std::move(events->read),
-                     std::move(report->read),
-                     std::move(parent_end)};
+  NodeProcess node{child,
+                   UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, child, 0))),
+                   std::move(in.write),
+                   {},
+                   std::move(parent_end)};
+  for (std::size_t i = 0; i < output_count; ++i) node.outputs[i] = std::move(outputs[i].read);
+  return node;
 }
 
 /// In the child.
@@ -162,7 +171,20 @@ void send_to_relay(const UniqueFd& control, FrameType type, std::string_view pay
   write_all(control.get(), bytes.data(), bytes.size());
 }
 
-UniqueFd pidfd_of(pid_t pid) { return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); }
+/// --events and --report on their way.
+struct Files {
+  std::string partial_event;
+  bool events_lost = false;
+  bool has_report = false;
+};
+
+/// Both directions, with frames at least in one.
+struct Channel {
+  explicit Channel(const boost::asio::any_io_executor& executor) : to(executor), from(executor) {}
+  ByteWriter to;
+  ByteReader from;
+  FrameReader frames;
+};
 
 class Relay {
  public:
@@ -172,18 +194,14 @@ class Relay {
         watcher_(
             io_.get_executor(), [this](const process::ChildEnd& end) { child_ended(end); }, [] {}),
         signals_(io_.get_executor(), [this](const process::SignalEvent& event) { handle_signal(event); }),
-        from_head_(io_.get_executor()),
-        to_head_(io_.get_executor()),
+        head_(io_.get_executor()),
         input_(io_.get_executor()),
-        output_(io_.get_executor()),
-        errors_(io_.get_executor()),
-        events_(io_.get_executor()),
-        report_(io_.get_executor()),
-        to_node_(io_.get_executor()),
-        from_node_(io_.get_executor()),
-        heartbeat_timer_(io_),
-        silence_(io_),
-        end_timer_(io_) {}
+        control_(io_.get_executor()),
+        heartbeat_(io_.get_executor()),
+        silence_(io_.get_executor()),
+        end_timer_(io_.get_executor()) {
+    for (std::size_t i = 0; i < output_count; ++i) outputs_.emplace_back(io_.get_executor());
+  }
 
   int run() {
     if (auto ready = set_up(); !ready) {
@@ -191,109 +209,135 @@ class Relay {
       return exit_codes::launcher_failed;
     }
     io_.run();
-    return code_.value_or(exit_codes::launcher_failed);
+    return code_;
   }
 
  private:
+  enum class State {
+    waiting,   ///< for this host's part of the job
+    started,   ///< its ddrun has the part
+    in_round,  ///< and takes part in a round
+    ended,     ///< its ddrun has ended
+    complete,  ///< and the head has all, or is lost
+  };
+  struct FramePipe {
+    FrameReader reader;
+    bool has_come = false;
+  };
+
   Result<void> set_up() {
     TRY(watcher_.open());
     TRY(signals_.open());
-    pidfd_ = pidfd_of(node_.pid);
-    watcher_.watch(node_.pid, pidfd_.get());
+    watcher_.watch(node_.pid, node_.pidfd.get());
 
-    to_head_.on_broken([this] { on_head_lost(); });
-    to_head_.on_empty([this] { pause_output(false); });
+    head_.to.on_broken([this] { on_head_lost(); });
+    head_.to.on_empty([this] { pause_output(false); });
     auto out = duplicate(STDOUT_FILENO);
     auto in = duplicate(STDIN_FILENO);
     auto control = duplicate(node_.control.get());
     if (!out || !in || !control) return fail(Errc::unavailable, "there are no descriptors left");
-    to_head_.open(std::move(*out));
-    from_head_.open(
+    head_.to.open(std::move(*out));
+    head_.from.open(
         std::move(*in), [this](std::string_view bytes) { handle_bytes(bytes); }, [this] { on_head_lost(); });
-    output_.open(
-        std::move(node_.output), [this](std::string_view bytes) { send_to_head(FrameType::out, bytes); },
-        [this] { report_end_if_complete(); });
-    errors_.open(
-        std::move(node_.errors), [this](std::string_view bytes) { send_to_head(FrameType::err, bytes); },
-        [this] { report_end_if_complete(); });
-    events_.open(
-        std::move(node_.events), [this](std::string_view bytes) { send_events(bytes); },
-        [this] { report_end_if_complete(); });
-    report_.open(
-        std::move(node_.report), [this](std::string_view bytes) { send_report(bytes); }, [this] { report_ended(); });
+    for (std::size_t i = 0; i < output_count; ++i) {
+      const auto which = static_cast<Output>(i);
+      outputs_[i].open(
+          std::move(node_.outputs[i]), [this, which](std::string_view bytes) { forward(which, bytes); },
+          [this, which] { on_output_end(which); });
+    }
     input_.on_empty([this] { acknowledge_input(); });
     input_.open(std::move(node_.input));
-    to_node_.open(std::move(node_.control));
-    from_node_.open(
+    control_.to.open(std::move(node_.control));
+    control_.from.open(
         std::move(*control), [this](std::string_view bytes) { handle_node_bytes(bytes); }, [] {});
     // Last, as the head may be gone already.
-    to_head_.write(frames_marker(options_.build_id));
+    head_.to.write(frames_marker(options_.build_id));
     const char* connection = ::getenv("SSH_CONNECTION");
     send_to_head(FrameType::hello, join(reachable_addresses(connection != nullptr ? connection : ""), " "));
-    arm_silence_timer();
+    watch_silence();
     send_heartbeats();
     return {};
   }
+
+  [[nodiscard]] ByteReader& output(Output which) { return outputs_[static_cast<std::size_t>(which)]; }
+  [[nodiscard]] bool has_ended() const { return state_ >= State::ended; }
 
   // ---- home
 
   void send_to_head(FrameType type, std::string_view payload) {
     WipedString bytes;
     append_frame(bytes, type, payload);
-    to_head_.write(bytes);
-    if (to_head_.queued() > output_high) pause_output(true);
+    write_to_head(bytes);
   }
 
-  /// Sends complete lines, so that dropping never splits one.
+  void write_to_head(std::string_view frames) {
+    head_.to.write(frames);
+    if (head_.to.queued() > output_high) pause_output(true);
+  }
+
+  void forward(Output which, std::string_view bytes) {
+    switch (which) {
+      case Output::out_frames: return forward_frames(frame_pipes_[0], Output::out, bytes);
+      case Output::err_frames: return forward_frames(frame_pipes_[1], Output::err, bytes);
+      case Output::out: return forward_text(FrameType::out, bytes);
+      case Output::err: return forward_text(FrameType::err, bytes);
+      case Output::events: return send_events(bytes);
+      case Output::report: files_.has_report = true; return send_to_head(FrameType::report, bytes);
+    }
+  }
+
+  /// Its ddrun writes frames as long as it runs workers, and text before the first and after the last one.
+  void forward_frames(FramePipe& from, Output text, std::string_view bytes) {
+    if (!from.has_come) output(text).catch_up();
+    from.has_come = true;
+    if (const auto frames = from.reader.whole(bytes); frames && !frames->empty()) write_to_head(*frames);
+  }
+
+  void forward_text(FrameType type, std::string_view bytes) {
+    if (frame_pipes_[0].has_come) output(Output::out_frames).catch_up();
+    if (frame_pipes_[1].has_come) output(Output::err_frames).catch_up();
+    send_to_head(type, bytes);
+  }
+
   void send_events(std::string_view bytes) {
-    partial_event_ += bytes;
-    const std::size_t end = partial_event_.rfind('\n') + 1;
+    files_.partial_event += bytes;
+    const std::size_t end = files_.partial_event.rfind('\n') + 1;
     if (end == 0) return;
-    if (to_head_.queued() < events_limit) {
-      send_to_head(FrameType::events, std::string_view(partial_event_).substr(0, end));
-    } else if (!events_lost_) {
-      events_lost_ = true;
+    if (head_.to.queued() < events_limit) {
+      send_to_head(FrameType::events, std::string_view(files_.partial_event).substr(0, end));
+    } else if (!std::exchange(files_.events_lost, true)) {
       send_to_head(FrameType::events, {});
     }
-    partial_event_.erase(0, end);
+    files_.partial_event.erase(0, end);
   }
 
-  void send_report(std::string_view bytes) {
-    has_report_ = true;
-    send_to_head(FrameType::report, bytes);
-  }
-
-  void report_ended() {
-    if (has_report_) send_to_head(FrameType::report, {});
-    report_end_if_complete();
+  void on_output_end(Output which) {
+    if (which == Output::report && files_.has_report) send_to_head(FrameType::report, {});
+    finish_if_complete();
   }
 
   void pause_output(bool paused) {
-    output_.pause(paused);
-    errors_.pause(paused);
-    report_.pause(paused);
+    for (const Output which : {Output::out_frames, Output::err_frames, Output::out, Output::err, Output::report}) {
+      output(which).pause(paused);
+    }
   }
 
   void handle_bytes(std::string_view bytes) {
-    arm_silence_timer();
-    if (!frames_.feed(bytes, [this](const Frame& frame) { handle_frame(frame); })) on_head_lost();
+    watch_silence();
+    if (!head_.frames.feed(bytes, [this](const Frame& frame) { handle_frame(frame); })) on_head_lost();
   }
 
   void send_heartbeats() {
-    heartbeat_timer_.expires_after(ping_interval());
-    heartbeat_timer_.async_wait([this](const boost::system::error_code& ec) {
-      if (ec || head_lost_) return;
+    heartbeat_.set(Clock::now() + ping_interval(), [this] {
+      if (head_is_lost_) return;
       // Queued data serves as heartbeat, too.
-      if (to_head_.queued() == 0) send_to_head(FrameType::alive, {});
+      if (head_.to.queued() == 0) send_to_head(FrameType::alive, {});
       send_heartbeats();
     });
   }
 
-  void arm_silence_timer() {
-    silence_.expires_after(silence_timeout());
-    silence_.async_wait([this](const boost::system::error_code& ec) {
-      if (!ec && Clock::now() >= silence_.expiry()) on_head_lost();
-    });
+  void watch_silence() {
+    silence_.set(Clock::now() + silence_timeout(), [this] { on_head_lost(); });
   }
 
   void handle_frame(const Frame& frame) {
@@ -305,10 +349,11 @@ class Relay {
         }
         break;
       case FrameType::over:
-        if (in_round_ || code_) break;
+        if (state_ >= State::in_round) break;
         // Its output so far is shown, but no message about this stop.
-        output_.drain();
-        errors_.drain();
+        for (const Output which : {Output::out_frames, Output::err_frames, Output::out, Output::err}) {
+          output(which).drain();
+        }
         signal_node(bootstrap_ ? bootstrap_->ending_signal : SIGTERM);
         break;
       case FrameType::input: handle_input(frame.payload); break;
@@ -318,30 +363,25 @@ class Relay {
 
   /// The head or the connection is lost: stop the job.
   void on_head_lost() {
-    if (head_lost_) return;
-    head_lost_ = true;
+    if (std::exchange(head_is_lost_, true)) return;
     silence_.cancel();
-    from_head_.drain();
-    to_head_.close();
+    head_.from.drain();
+    head_.to.close();
     // Output is discarded from now on, but must not block a worker.
     pause_output(false);
     input_.close();
     signal_node(bootstrap_ ? signal_on_lost_connection(*bootstrap_) : SIGTERM);
-    arm_end_timer((bootstrap_ ? bootstrap_->grace : Milliseconds(0)) + node_margin);
-    stop_if_finished();
-  }
-
-  void arm_end_timer(std::chrono::milliseconds from_now) {
-    end_timer_.expires_after(from_now);
-    end_timer_.async_wait([this](const boost::system::error_code& ec) {
-      if (!ec && !code_) ::kill(node_.pid, SIGKILL);  // its sweeper kills the rest
-    });
+    if (!has_ended()) {
+      end_timer_.set(Clock::now() + (bootstrap_ ? bootstrap_->grace : Milliseconds(0)) + node_margin,
+                     [this] { ::kill(node_.pid, SIGKILL); });  // its sweeper kills the rest
+    }
+    if (state_ == State::complete) io_.stop();
   }
 
   // ---- the job's ddrun
 
   void start_node(std::string_view payload) {
-    if (bootstrap_ || code_) return;
+    if (state_ != State::waiting) return;
     const std::size_t end = payload.find('\n');
     if (end == std::string_view::npos) return;
     auto bootstrap = decode_bootstrap(payload.substr(end + 1));
@@ -351,34 +391,34 @@ class Relay {
     send_to_node(payload.substr(0, end));
     if (!bootstrap->reads_input) input_.finish();
     bootstrap_ = std::move(*bootstrap);
+    state_ = State::started;
   }
 
   void send_to_node(std::string_view text) {
     const auto size = static_cast<std::uint32_t>(text.size());
-    to_node_.write({reinterpret_cast<const char*>(&size), sizeof size});  // NOLINT: stays on this machine
-    to_node_.write(text);
+    control_.to.write({reinterpret_cast<const char*>(&size), sizeof size});  // NOLINT: stays on this machine
+    control_.to.write(text);
   }
 
   /// `at_once`: a repetition that forces SIGKILL. Without a part of the job any signal ends this host: before, the head
   /// sends none but those that end the job.
   void signal_node(int signal, bool at_once = false) {
-    if (code_) return;
-    if (bootstrap_) {
-      sigval mark{};
-      mark.sival_int = at_once ? process::at_once_mark : ::getpid();
-      // The head is suspended and will send SIGCONT. (A guard treats a queued signal of its parent that way.)
-      if (signal == SIGSTOP) {
-        ::sigqueue(node_.pid, SIGTSTP, mark);
-        return;
-      }
-      if (signal == SIGTSTP) ::kill(node_.pid, signal);
-      else ::sigqueue(node_.pid, signal, mark);
-      ::kill(node_.pid, SIGCONT);
-    } else {
+    if (has_ended()) return;
+    if (!bootstrap_) {
       // The child still waits for its part: end-of-file ends it.
-      to_node_.close();
-      from_node_.drain();
+      control_.to.close();
+      return control_.from.drain();
     }
+    sigval mark{};
+    mark.sival_int = at_once ? process::at_once_mark : ::getpid();
+    // The head is suspended and will send SIGCONT. (A guard treats a queued signal of its parent that way.)
+    if (signal == SIGSTOP) {
+      ::sigqueue(node_.pid, SIGTSTP, mark);
+      return;
+    }
+    if (signal == SIGTSTP) ::kill(node_.pid, signal);
+    else ::sigqueue(node_.pid, signal, mark);
+    ::kill(node_.pid, SIGCONT);
   }
 
   void handle_input(std::string_view bytes) {
@@ -395,8 +435,8 @@ class Relay {
   }
 
   void handle_node_bytes(std::string_view bytes) {
-    (void)node_frames_.feed(bytes, [this](const Frame& frame) {
-      in_round_ = in_round_ || frame.type == FrameType::in_round;
+    (void)control_.frames.feed(bytes, [this](const Frame& frame) {
+      if (frame.type == FrameType::in_round && state_ == State::started) state_ = State::in_round;
       send_to_head(frame.type, frame.payload);
     });
   }
@@ -409,36 +449,26 @@ class Relay {
 
   void child_ended(const process::ChildEnd& end) {
     code_ = shell_code(end.status);
-    end_timer_.cancel();
+    state_ = State::ended;
     // If its guard was killed, its agent still stops the workers.
-    end_timer_.expires_after(head_lost_ && bootstrap_ ? bootstrap_->grace + node_margin : relay_output_limit);
-    end_timer_.async_wait([this](const boost::system::error_code& ec) {
-      if (ec) return;
-      for (ByteReader* from : {&output_, &errors_, &events_, &report_}) from->drain();
-      report_end_if_complete();
+    const Milliseconds limit = head_is_lost_ && bootstrap_ ? bootstrap_->grace + node_margin : relay_output_limit;
+    end_timer_.set(Clock::now() + limit, [this] {
+      for (ByteReader& output : outputs_) output.drain();
+      finish_if_complete();
     });
-    report_end_if_complete();
+    finish_if_complete();
   }
 
-  void report_end_if_complete() {
-    if (!code_ || end_reported_) return;
-    if (output_.is_open() || errors_.is_open() || events_.is_open() || report_.is_open()) return;
-    end_reported_ = true;
+  void finish_if_complete() {
+    const auto is_open = [](const ByteReader& output) { return output.is_open(); };
+    if (state_ != State::ended || std::any_of(outputs_.begin(), outputs_.end(), is_open)) return;
+    state_ = State::complete;
     end_timer_.cancel();
-    send_to_head(FrameType::ended, std::to_string(*code_));
-    stop_if_finished();
-  }
-
-  void stop_if_finished() {
-    if (!end_reported_) return;
-    if (head_lost_) return io_.stop();
+    send_to_head(FrameType::ended, std::to_string(code_));
     // Flush the queue first, with a limit.
-    silence_.expires_after(relay_output_limit);
-    silence_.async_wait([this](const boost::system::error_code& ec) {
-      if (!ec) io_.stop();
-    });
-    to_head_.on_empty([this] { io_.stop(); });
-    if (to_head_.queued() == 0) io_.stop();
+    silence_.set(Clock::now() + relay_output_limit, [this] { io_.stop(); });
+    head_.to.on_empty([this] { io_.stop(); });
+    if (head_is_lost_ || head_.to.queued() == 0) io_.stop();
   }
 
   const RelayOptions& options_;
@@ -446,30 +476,20 @@ class Relay {
   boost::asio::io_context io_{1};
   process::ChildWatcher watcher_;
   process::SignalSource signals_;
-  UniqueFd pidfd_;  ///< of the node's process
-  ByteReader from_head_;
-  ByteWriter to_head_;
+  Channel head_;
   ByteWriter input_;
-  ByteReader output_;
-  ByteReader errors_;
-  ByteReader events_;
-  ByteReader report_;
-  ByteWriter to_node_;
-  ByteReader from_node_;
-  FrameReader frames_;
-  FrameReader node_frames_;
-  boost::asio::steady_timer heartbeat_timer_;
-  boost::asio::steady_timer silence_;
-  boost::asio::steady_timer end_timer_;
-  std::optional<Bootstrap> bootstrap_;  ///< set once the job has been started
-  bool in_round_ = false;
-  std::size_t unacknowledged_ = 0;
-  std::string partial_event_;
-  bool events_lost_ = false;
-  bool has_report_ = false;
-  std::optional<int> code_;  ///< the job's exit code, once its ddrun has ended
-  bool end_reported_ = false;
-  bool head_lost_ = false;
+  std::size_t unacknowledged_ = 0;  ///< bytes of it
+  std::deque<ByteReader> outputs_;  ///< by Output
+  std::array<FramePipe, 2> frame_pipes_;
+  Files files_;
+  Channel control_;  ///< NodeProcess::control
+  Alarm heartbeat_;
+  Alarm silence_;
+  Alarm end_timer_;
+  State state_ = State::waiting;
+  bool head_is_lost_ = false;
+  std::optional<Bootstrap> bootstrap_;  ///< since State::started
+  int code_ = exit_codes::launcher_failed;
 };
 
 }  // namespace
@@ -484,6 +504,9 @@ std::string HeadConnection::read_secret() const { return read_text(control_.get(
 
 std::string HeadConnection::events_path() const { return concat("/dev/fd/", events_.get()); }
 std::string HeadConnection::report_path() const { return concat("/dev/fd/", report_.get()); }
+std::pair<int, int> HeadConnection::frames() const {
+  return {frames_[0].get(), frames_[1] ? frames_[1].get() : frames_[0].get()};
+}
 
 int run_relay(const RelayOptions& options,
               const std::function<int(const Bootstrap&, const HeadConnection&)>& node_main) {

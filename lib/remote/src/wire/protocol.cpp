@@ -22,7 +22,7 @@ namespace remote {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Bootstrap, args, directory, directory_needed, started_as, variables, job_id,
                                    node_rank, runs_coordinator, first_round_nodes, node_count, min_nodes, max_nodes,
-                                   slots, coordinators, reads_input, color, relay_mark, one_console, ending_signal,
+                                   slots, coordinators, reads_input, color, all_progress, one_console, ending_signal,
                                    grace)
 
 // CBOR: variables and arguments are bytes, and JSON is text.
@@ -54,6 +54,18 @@ void append_frame(WipedString& to, FrameType type, std::string_view payload) {
   bytes::put<std::endian::big>(to, static_cast<std::uint32_t>(payload.size()));
   to += static_cast<char>(type);
   to += payload;
+}
+
+Result<std::string_view> FrameReader::whole(std::string_view bytes) {
+  partial_.erase(0, std::exchange(passed_on_, 0));
+  partial_.append(bytes);
+  while (partial_.size() - passed_on_ >= header_size) {
+    const std::size_t length = bytes::load<std::uint32_t, std::endian::big>(partial_.data() + passed_on_);
+    if (length > max_payload_bytes) return fail(Errc::protocol, "a frame is too long");
+    if (partial_.size() - passed_on_ - header_size < length) break;
+    passed_on_ += header_size + length;
+  }
+  return std::string_view(partial_).substr(0, passed_on_);
 }
 
 }  // namespace remote

@@ -8,6 +8,7 @@
 #include "ddrun/base/bytes.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/base/wiped_string.hpp"
+#include "ddrun/logs/piece_frames.hpp"
 
 namespace ddrun::remote {
 
@@ -27,14 +28,16 @@ enum class FrameType : std::uint8_t {
   over,    ///< no payload; the job has ended: a host that is in no round ends
   // From a host.
   hello,        ///< its addresses for other hosts, in the order to try, separated by spaces
-  out,          ///< stdout of its workers and ddrun
-  err,          ///< their stderr
+  out,          ///< other text on the stdout of its ddrun, and of a worker that has none of its own
+  err,          ///< the same of stderr
   events,       ///< lines for --events, of the coordinator; empty: lines were dropped because of back pressure
   report,       ///< a part of --report, of the coordinator; empty: complete
   listening,    ///< the coordinator's port as text
   in_round,     ///< no payload; its ddrun takes part in a round
   input_taken,  ///< number of `input` bytes forwarded, as text (flow control)
   ended,        ///< its ddrun has exited; the exit code as text
+  worker = logs::worker_frame,  ///< as logs/piece_frames.hpp says
+  piece = logs::piece_frame,
 };
 
 struct Frame {
@@ -77,9 +80,13 @@ class FrameReader {
     return {};
   }
 
+  /// The frames that `bytes` complete, unread, to be passed on; valid until the next call. Fails as feed() does.
+  Result<std::string_view> whole(std::string_view bytes);
+
  private:
   static constexpr std::size_t header_size = 5;
   WipedString partial_;
+  std::size_t passed_on_ = 0;  ///< by whole()
 };
 
 /// Heartbeat timeout: without data for this long the connection is lost. 30 s; tests set DDRUN_SSH_SILENCE in seconds.

@@ -73,6 +73,15 @@ class LineAssembler {
     continues_ = flushed_cr_ = false;
   }
 
+  /// Ends the unfinished line, which may be empty, with `text`.
+  template <class Emit>
+  void end_line(std::string_view text, PieceEnd end, Emit&& emit) {
+    partial_ += text;
+    flushed_cr_ = false;
+    emit_piece(partial_, end, emit);
+    clear_partial();
+  }
+
   /// Goes on with this unfinished line; there is none.
   void resume(std::string line) { partial_ = std::move(line); }
 

@@ -53,6 +53,11 @@ struct OutputOptions {
   /// Called when a stream is read for the first time since trim(), which frees what that needs.
   std::function<void()> on_first_output{};
 
+  /// Lines have a label, or something else before them.
+  [[nodiscard]] bool decorates() const {
+    return workers() > 1 || log.timestamps || !log.line_prefix_template.empty() ||
+           (log.label != Label::automatic && log.label != Label::none);
+  }
   [[nodiscard]] int workers() const { return static_cast<int>(places.size()); }
   /// Labels and folders have roles.
   [[nodiscard]] bool has_several_programs() const { return programs.size() > 1; }

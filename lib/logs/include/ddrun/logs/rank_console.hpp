@@ -26,9 +26,6 @@ class Fold;
 class StreamText;
 struct ScreenSize;
 
-/// Between LogSpec::relay_mark, the rank, the prefix and the text of a line.
-constexpr char mark_end = '\x02';
-
 struct RankConsoleOptions {
   RankConsoleOptions() = default;
   /// What `log` asks for, on a terminal or elsewhere.
@@ -40,6 +37,8 @@ struct RankConsoleOptions {
   Progress progress = Progress::all;               ///< without a terminal that can erase, `rows` is `last`
   bool color = false;                              ///< of labels
   bool timestamps = false;
+  bool frames = false;                  ///< what is written are frames (piece_frames.hpp)
+  std::uint32_t first_key = 1;          ///< of workers there
   Milliseconds state_interval{10'000};  ///< of the last state of a line that is rewritten, without rows
   Milliseconds idle_flush_delay{200};   ///< on a terminal an unfinished line is shown after this silence
 };
@@ -59,6 +58,7 @@ struct RankStream {
   std::shared_ptr<StreamText> text{};
   Fold* fold = nullptr;              ///< null: its lines are shown as they are
   int source = -1;                   ///< of `fold`
+  std::uint32_t key = 0;             ///< in frames
   std::uint64_t changed = 0;         ///< when its row changed last
   bool is_live = false;              ///< it has lines that can change, or waits for a deadline
   std::size_t unfinished_bytes = 0;  ///< as counted in the total
@@ -83,6 +83,8 @@ class RankConsole {
   void open_stream(RankStream& stream);
   /// The next bytes of the stream.
   void feed(RankStream& stream, std::string_view chunk);
+  /// The same in pieces, as another RankConsole found them.
+  void feed(RankStream& stream, const Piece& piece);
   /// Shows its unfinished line.
   void close_stream(RankStream& stream);
 
@@ -119,6 +121,10 @@ class RankConsole {
     std::string prefix;
     std::string scope;
   };
+  void announce(RankStream& stream);
+  void add_frames(std::uint32_t key, bool is_error, Piece piece);
+  [[nodiscard]] bool needs_time() const;
+  void end_feed(RankStream& stream, Deadline now);
   [[nodiscard]] bool folds(const RankStream& stream, Deadline now) const;
   void take_piece(RankStream& stream, const Piece& piece, Deadline now);
   void show_piece(RankStream& stream, const Piece& piece, Deadline now);
@@ -140,9 +146,10 @@ class RankConsole {
   std::shared_ptr<Console> console_;
   std::list<std::pair<std::string, std::unique_ptr<Fold>>> folds_;  ///< with their roles, in order of first use
   std::unique_ptr<Display> display_;
-  std::map<std::pair<const Fold*, int>, Source> sources_;  ///< by their number there
-  const Fold* last_fold_ = nullptr;                        ///< that showed a line
-  std::vector<int> folded_sources_;                        ///< that showed a folded line last
+  std::map<std::pair<const Fold*, int>, Source> sources_;      ///< by their number there
+  std::map<std::pair<int, std::string>, std::uint32_t> keys_;  ///< of workers in frames, by rank and prefix
+  const Fold* last_fold_ = nullptr;                            ///< that showed a line
+  std::vector<int> folded_sources_;                            ///< that showed a folded line last
   std::string folded_prefix_;
   std::string stamped_prefix_;
   std::size_t unfinished_bytes_ = 0;

@@ -33,7 +33,7 @@ struct Bootstrap {
   std::vector<Endpoint> coordinators;  ///< for the coordinator's host: the address to listen on
   bool reads_input = false;            ///< this host receives the user's standard input
   bool color = false;
-  std::string relay_mark;      ///< LogSpec::relay_mark; empty: its lines are shown as they come
+  bool all_progress = false;   ///< each state of a progress bar is sent, not only the last one
   bool one_console = false;    ///< stdout and stderr are the same file, so their lines are kept in order
   int ending_signal = 15;      ///< signal for its ddrun when the connection is lost
   Milliseconds grace{30'000};  ///< time limit for that

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/remote/bootstrap.hpp"
@@ -12,8 +14,11 @@ namespace ddrun::remote {
 /// The connection of a host's ddrun to the user's ddrun (the head), through the relay. Closes its descriptors.
 class HeadConnection {
  public:
-  HeadConnection(UniqueFd control, UniqueFd events, UniqueFd report)
-      : control_(std::move(control)), events_(std::move(events)), report_(std::move(report)) {}
+  HeadConnection(UniqueFd control, UniqueFd events, UniqueFd report, std::array<UniqueFd, 2> frames)
+      : control_(std::move(control)),
+        events_(std::move(events)),
+        report_(std::move(report)),
+        frames_(std::move(frames)) {}
   /// Reports the coordinator's port on this host. Blocks only for a small write to a local socket.
   void report_coordinator_port(std::uint16_t port) const;
   /// Reports that a round begins on this host. Blocks no longer than the above.
@@ -24,11 +29,14 @@ class HeadConnection {
   /// blocks only for a small write to a local pipe; writing the report is subject to back pressure, like output.
   [[nodiscard]] std::string events_path() const;
   [[nodiscard]] std::string report_path() const;
+  /// For LogSpec::frames.
+  [[nodiscard]] std::pair<int, int> frames() const;
 
  private:
   UniqueFd control_;
   UniqueFd events_;
   UniqueFd report_;
+  std::array<UniqueFd, 2> frames_;  ///< of stdout and stderr; the second is empty if both are one
 };
 
 struct RelayOptions {

@@ -98,7 +98,8 @@ struct LogSpec {
   When fold = When::automatic;  ///< equal lines of several ranks are shown once
   Progress progress = Progress::automatic;
   When color = When::automatic;  ///< of labels; never: also where NO_COLOR forbids it
-  std::string relay_mark;        ///< stands, with the rank, before each line's prefix, for the ddrun that shows it
+  /// Another ddrun shows the lines: descriptors for frames (logs/piece_frames.hpp) of stdout and stderr, or one twice.
+  std::optional<std::pair<int, int>> frames;
   PtyUse pty = PtyUse::automatic;
   bool timestamps = false;  ///< local time with milliseconds before each console line
   std::vector<std::string> duplicate_stdout_filters;
