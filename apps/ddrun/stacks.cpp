@@ -10,13 +10,13 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.hpp"
-#include "ddrun/agent/job_socket_path.hpp"
 #include "ddrun/base/environment.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/cli/values.hpp"
+#include "ddrun/job_socket/job_socket_path.hpp"
 
 // `ddrun stacks`: asks a running job of this machine, through its socket, where its ranks are.
 
@@ -80,7 +80,7 @@ Found find_jobs(const std::string& wanted) {
   const uid_t self = ::geteuid();
   std::vector<std::pair<std::string, uid_t>> folders;
   const auto add = [&](uid_t owner, std::string_view runtime_dir) {
-    for (auto& folder : agent::job_socket_folders(owner, runtime_dir)) folders.emplace_back(std::move(folder), owner);
+    for (auto& folder : job_socket::folders(owner, runtime_dir)) folders.emplace_back(std::move(folder), owner);
   };
   add(self, variable("XDG_RUNTIME_DIR").value_or(""));
   struct stat info {};
@@ -90,14 +90,14 @@ Found find_jobs(const std::string& wanted) {
   }
   Found found;
   for (const auto& [path, owner] : folders) {
-    auto opened = agent::open_job_folder(path, owner);
+    auto opened = job_socket::open_folder(path, owner);
     if (!opened && opened.error().code != Errc::not_found) found.faults.push_back(opened.error().message);
     if (!opened) continue;
     const auto folder = std::make_shared<UniqueFd>(std::move(*opened));
     std::error_code ignored;
     const std::string listed = concat("/proc/self/fd/", folder->get());
     for (std::filesystem::directory_iterator file(listed, ignored), end; file != end; file.increment(ignored)) {
-      if (file->path().extension() != agent::job_socket_suffix) continue;
+      if (file->path().extension() != job_socket::suffix) continue;
       found.jobs.push_back({file->path().stem().string(), folder, {}, {}});
     }
   }
@@ -107,9 +107,9 @@ Found find_jobs(const std::string& wanted) {
 
 Error no_answer() { return {Errc::timeout, "it does not answer; SIGCONT continues one that was stopped"}; }
 
-/// Fails as connect_to_job() does.
+/// Fails as job_socket::connect() does.
 Result<UniqueFd> connect(const Job& job, Deadline deadline) {
-  auto connection = agent::connect_to_job(*job.folder, concat(job.name, agent::job_socket_suffix), deadline);
+  auto connection = job_socket::connect(*job.folder, concat(job.name, job_socket::suffix), deadline);
   if (!connection && connection.error().code == Errc::timeout) return tl::unexpected(no_answer());
   return connection;
 }

@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "ddrun/agent/job_socket_path.hpp"
 #include "ddrun/base/environment.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/job_socket/job_socket_path.hpp"
 
 namespace ddrun::agent {
 
@@ -18,6 +18,8 @@ namespace {
 
 constexpr Milliseconds socket_delay{100};
 using Format = inspect::StackReader::Request::Format;
+using job_socket::error_reply;
+using job_socket::reply_line;
 
 }  // namespace
 
@@ -71,11 +73,11 @@ void StackPages::give_up() {
 void StackPages::open_socket_later() {
   socket_timer_.set(Clock::now() + socket_delay, [this] {
     const std::string runtime_dir(job_.prepared.parent.get("XDG_RUNTIME_DIR").value_or(""));
-    socket_.open(job_socket_folders(::geteuid(), runtime_dir), job_.context.shared->started_pid);
+    socket_.open(job_socket::folders(::geteuid(), runtime_dir), job_.context.shared->started_pid);
   });
 }
 
-void StackPages::answer(const JobRequest& request, const JobSocket::Reply& reply) {
+void StackPages::answer(const job_socket::Request& request, const job_socket::Server::Reply& reply) {
   std::vector<RankName> names;
   std::vector<int> ranks;
   Targets asked;
@@ -86,7 +88,7 @@ void StackPages::answer(const JobRequest& request, const JobSocket::Reply& reply
     }
     if (request.includes(target.name)) asked.push_back(target);
   }
-  if (request.question == JobRequest::Question::job) {
+  if (request.question == job_socket::Request::Question::job) {
     const auto age = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - job_.record.started_at());
     return reply(reply_line({{"tag", tag_},
                              {"pid", job_.context.shared->started_pid.load()},

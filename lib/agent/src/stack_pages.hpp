@@ -9,9 +9,9 @@
 #include "ddrun/base/alarm.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/inspect/stack_reader.hpp"
+#include "ddrun/job_socket/job_socket.hpp"
 #include "ddrun/logs/output.hpp"
 #include "job.hpp"
-#include "job_socket.hpp"
 #include "participant.hpp"
 #include "worker_group.hpp"
 
@@ -39,14 +39,14 @@ class StackPages : public Participant {
   using Targets = std::vector<inspect::StackReader::Target>;
   /// The workers in `slots` that were started; none: all.
   [[nodiscard]] Targets targets(const std::set<int>& slots = {}) const;
-  void answer(const JobRequest& request, const JobSocket::Reply& reply);
+  void answer(const job_socket::Request& request, const job_socket::Server::Reply& reply);
 
   Job& job_;
   WorkerGroup& group_;
   logs::Output& output_;
   inspect::StackReader reader_;
   std::function<void()> on_answer_;
-  JobSocket socket_;
+  job_socket::Server socket_;
   Alarm socket_timer_;
   /// Tells this job from others: jobs in containers may share a directory and have the same PID.
   const std::string tag_ = concat(random_number());

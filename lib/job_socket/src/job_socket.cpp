@@ -1,4 +1,4 @@
-#include "job_socket.hpp"
+#include "ddrun/job_socket/job_socket.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -22,12 +22,12 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "ddrun/agent/job_socket_path.hpp"
 #include "ddrun/base/io_context.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/job_socket/job_socket_path.hpp"
 
-namespace ddrun::agent {
+namespace ddrun::job_socket {
 
 namespace {
 
@@ -50,13 +50,13 @@ std::optional<sockaddr_un> socket_address(const std::string& path) {
 }
 
 /// "0-3,trainer:7,router"
-Result<std::vector<JobRequest::Ranks>> parse_ranks(std::string_view text) {
+Result<std::vector<Request::Ranks>> parse_ranks(std::string_view text) {
   constexpr int highest = std::numeric_limits<int>::max();
-  std::vector<JobRequest::Ranks> all;
+  std::vector<Request::Ranks> all;
   for (const std::string& part : split(text, ',')) {
     const std::size_t colon = part.find(':');
     const bool is_role = colon == std::string::npos && part.find_first_not_of("0123456789-") != std::string::npos;
-    JobRequest::Ranks& ranks = all.emplace_back();
+    Request::Ranks& ranks = all.emplace_back();
     if (is_role || colon != std::string::npos) ranks.role = part.substr(0, colon);
     if (is_role) continue;
     const std::string range = part.substr(colon == std::string::npos ? 0 : colon + 1);
@@ -83,7 +83,7 @@ bool is_transient(int err) { return err == EAGAIN || err == EINTR; }
 
 }  // namespace
 
-std::vector<std::string> job_socket_folders(uid_t uid, std::string_view runtime_dir) {
+std::vector<std::string> folders(uid_t uid, std::string_view runtime_dir) {
   std::vector<std::string> folders;
   for (const std::string& dir : {std::string(runtime_dir), concat("/run/user/", uid)}) {
     struct stat info {};
@@ -94,7 +94,7 @@ std::vector<std::string> job_socket_folders(uid_t uid, std::string_view runtime_
   return folders;
 }
 
-Result<UniqueFd> open_job_folder(const std::string& folder, uid_t owner) {
+Result<UniqueFd> open_folder(const std::string& folder, uid_t owner) {
   UniqueFd fd(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat info {};
   if (!fd && errno == ENOTDIR) return fail(Errc::unavailable, concat(folder, " is not a directory"));
@@ -106,7 +106,7 @@ Result<UniqueFd> open_job_folder(const std::string& folder, uid_t owner) {
   return fd;
 }
 
-Result<UniqueFd> connect_to_job(const UniqueFd& folder, const std::string& name, Deadline deadline) {
+Result<UniqueFd> connect(const UniqueFd& folder, const std::string& name, Deadline deadline) {
   const UniqueFd file(::openat(folder.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
   struct stat before {
   }, after{};
@@ -132,7 +132,7 @@ Result<UniqueFd> connect_to_job(const UniqueFd& folder, const std::string& name,
   return connection;
 }
 
-Result<JobRequest> JobRequest::parse(std::string_view line) {
+Result<Request> Request::parse(std::string_view line) {
   const auto wrong = [](std::string_view what) { return fail(Errc::invalid_argument, std::string(what)); };
   const json object = json::parse(line, nullptr, false);
   if (!object.is_object()) return wrong("a request is one JSON object in a line");
@@ -142,7 +142,7 @@ Result<JobRequest> JobRequest::parse(std::string_view line) {
     if (found == object.end()) return "";
     return found->is_string() ? std::optional(found->get<std::string>()) : std::nullopt;
   };
-  JobRequest request;
+  Request request;
   const auto question = text("question");
   if (question == "stacks") request.question = Question::stacks;
   else if (question != "job") return wrong("\"question\" is \"job\" or \"stacks\"");
@@ -157,7 +157,7 @@ Result<JobRequest> JobRequest::parse(std::string_view line) {
   return request;
 }
 
-bool JobRequest::includes(const RankName& rank) const {
+bool Request::includes(const RankName& rank) const {
   return ranks.empty() || std::ranges::any_of(ranks, [&](const Ranks& some) {
            return (some.role.empty() || some.role == rank.role) && some.first <= rank.rank && rank.rank <= some.last;
          });
@@ -167,9 +167,9 @@ std::string reply_line(const json& reply) { return reply.dump(-1, ' ', false, js
 std::string error_reply(std::string_view message) { return reply_line({{"error", message}}); }
 
 /// One connection: reads a request, waits for its answer, writes it and disconnects.
-class JobSocket::Client : public std::enable_shared_from_this<Client> {
+class Server::Client : public std::enable_shared_from_this<Client> {
  public:
-  Client(JobSocket& owner, const boost::asio::any_io_executor& executor)
+  Client(Server& owner, const boost::asio::any_io_executor& executor)
       : owner_(owner), socket_(executor), timer_(executor) {}
 
   /// False without room in the event loop.
@@ -210,7 +210,7 @@ class JobSocket::Client : public std::enable_shared_from_this<Client> {
     }
     if (ec) return close();
     timer_.expires_at(Clock::time_point::max());
-    const auto request = JobRequest::parse(std::string_view(text_).substr(0, size - 1));
+    const auto request = Request::parse(std::string_view(text_).substr(0, size - 1));
     if (!request) return reply(error_reply(request.error().message));
     owner_.answer_(*request, [weak = weak_from_this()](std::string line) {
       if (const auto self = weak.lock()) self->reply(std::move(line));
@@ -227,24 +227,24 @@ class JobSocket::Client : public std::enable_shared_from_this<Client> {
         [self = shared_from_this()](const boost::system::error_code&, std::size_t) { self->close(); });
   }
 
-  JobSocket& owner_;
+  Server& owner_;
   stream_descriptor socket_;
   boost::asio::steady_timer timer_;
   std::string text_;  ///< the request, then the reply
   bool replied_ = false;
 };
 
-struct JobSocket::Listener {
+struct Server::Listener {
   stream_descriptor socket;
   std::string path;
   struct stat file {};
   bool waiting = false;  ///< for a client
 };
 
-JobSocket::JobSocket(boost::asio::any_io_executor executor, Answer answer)
+Server::Server(boost::asio::any_io_executor executor, Answer answer)
     : executor_(std::move(executor)), answer_(std::move(answer)), retry_(executor_) {}
 
-void JobSocket::open(const std::vector<std::string>& folders, pid_t pid) {
+void Server::open(const std::vector<std::string>& folders, pid_t pid) {
   std::string fault;
   for (const std::string& folder : folders) {
     const auto opened = open_in(folder, pid);
@@ -256,18 +256,18 @@ void JobSocket::open(const std::vector<std::string>& folders, pid_t pid) {
   accept_later();
 }
 
-Result<void> JobSocket::open_in(const std::string& folder, pid_t pid) {
+Result<void> Server::open_in(const std::string& folder, pid_t pid) {
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
     return fail_errno(Errc::not_found, "cannot create the folder", errno);
   }
-  const UniqueFd opened = TRY(open_job_folder(folder, ::geteuid()));
+  const UniqueFd opened = TRY(open_folder(folder, ::geteuid()));
   UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   // The mode of the file that bind() creates, without a change of the umask, which all threads share.
   (void)::fchmod(listener.get(), 0600);
   const auto made = std::make_shared<Listener>(Listener{stream_descriptor(executor_), {}, {}});
   int err = EADDRINUSE;
   for (int number = 1; number <= max_same_pid && err == EADDRINUSE; ++number) {
-    const std::string name = concat(pid, number == 1 ? "" : concat("-", number), job_socket_suffix);
+    const std::string name = concat(pid, number == 1 ? "" : concat("-", number), suffix);
     made->path = concat(folder, "/", name);
     const auto address = socket_address(made->path);
     if (!address) return fail(Errc::unavailable, "the path is too long for a socket");
@@ -276,7 +276,7 @@ Result<void> JobSocket::open_in(const std::string& folder, pid_t pid) {
     };
     err = bind();
     // If that is the socket of a dead job, this removes it.
-    if (err == EADDRINUSE && !connect_to_job(opened, name, Clock::now())) err = bind();
+    if (err == EADDRINUSE && !connect(opened, name, Clock::now())) err = bind();
   }
   if (err == 0 && (::lstat(made->path.c_str(), &made->file) != 0 || ::listen(listener.get(), max_clients) != 0)) {
     err = errno;
@@ -287,7 +287,7 @@ Result<void> JobSocket::open_in(const std::string& folder, pid_t pid) {
   return {};
 }
 
-void JobSocket::close() {
+void Server::close() {
   for (const auto& listener : std::exchange(listeners_, {})) {
     struct stat present {};
     if (::lstat(listener->path.c_str(), &present) == 0 && same_file(present, listener->file)) {
@@ -300,7 +300,7 @@ void JobSocket::close() {
   while (!clients_.empty()) (*clients_.begin())->close();
 }
 
-void JobSocket::accept_later() {
+void Server::accept_later() {
   for (const auto& listener : listeners_) {
     if (clients_.size() >= max_clients) return;
     if (std::exchange(listener->waiting, true)) continue;
@@ -311,7 +311,7 @@ void JobSocket::accept_later() {
   }
 }
 
-void JobSocket::accept_pending(Listener& listener) {
+void Server::accept_pending(Listener& listener) {
   while (clients_.size() < max_clients) {
     UniqueFd connection(::accept4(listener.socket.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!connection && !is_transient(errno) && errno != ECONNABORTED) {
@@ -326,9 +326,9 @@ void JobSocket::accept_pending(Listener& listener) {
   accept_later();
 }
 
-void JobSocket::remove(const std::shared_ptr<Client>& client) {
+void Server::remove(const std::shared_ptr<Client>& client) {
   clients_.erase(client);
   accept_later();
 }
 
-}  // namespace ddrun::agent
+}  // namespace ddrun::job_socket

@@ -19,11 +19,11 @@
 #include "ddrun/base/result.hpp"
 #include "ddrun/base/text.hpp"
 
-namespace ddrun::agent {
+namespace ddrun::job_socket {
 
 /// A request to a running job, one JSON object in a line, the only one of its connection: {"question":"job"}, or
 /// {"question":"stacks","ranks":"0-3,trainer:7,router","format":"json"}, where "ranks" and "format" may be absent.
-struct JobRequest {
+struct Request {
   enum class Question { job, stacks };
   Question question = Question::job;
   struct Ranks {
@@ -35,7 +35,7 @@ struct JobRequest {
   bool as_json = false;
 
   /// Fails with `invalid_argument`.
-  [[nodiscard]] static Result<JobRequest> parse(std::string_view line);
+  [[nodiscard]] static Result<Request> parse(std::string_view line);
   [[nodiscard]] bool includes(const RankName& rank) const;
 };
 
@@ -48,7 +48,7 @@ struct JobRequest {
 /// without a client. A client that does not read its reply within client_timeout is disconnected, and one that sends no
 /// complete request, where half of max_clients are there within crowded_timeout. Use on the executor's thread only;
 /// must outlive the event loop. SIGPIPE has to be ignored.
-class JobSocket {
+class Server {
  public:
   static constexpr std::size_t max_clients = 8;  ///< further ones wait in the kernel's queue
   static constexpr std::size_t max_request_bytes = 4096;
@@ -58,10 +58,10 @@ class JobSocket {
   /// Takes one line, without its newline. May be called at any later time, and not at all; without effect if the client
   /// has disconnected.
   using Reply = std::function<void(std::string line)>;
-  using Answer = std::function<void(const JobRequest& request, Reply reply)>;
+  using Answer = std::function<void(const Request& request, Reply reply)>;
 
-  JobSocket(boost::asio::any_io_executor executor, Answer answer);
-  ~JobSocket() { close(); }
+  Server(boost::asio::any_io_executor executor, Answer answer);
+  ~Server() { close(); }
 
   /// Listens in each of `folders` that can be used, which it creates if need be, as job_socket_path.hpp describes.
   /// `pid`: of the ddrun that the user started. Logs why a folder cannot be used; the job needs none, so that is a
@@ -86,4 +86,4 @@ class JobSocket {
   std::vector<std::shared_ptr<Listener>> listeners_;  ///< empty: closed
 };
 
-}  // namespace ddrun::agent
+}  // namespace ddrun::job_socket

@@ -1,4 +1,4 @@
-#include "job_socket.hpp"
+#include "ddrun/job_socket/job_socket.hpp"
 
 #include <signal.h>
 #include <sys/socket.h>
@@ -15,14 +15,14 @@
 #include <utility>
 #include <vector>
 
-#include "ddrun/agent/job_socket_path.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/unique_fd.hpp"
+#include "ddrun/job_socket/job_socket_path.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/files.hpp"
 
 using namespace ddrun;
-using namespace ddrun::agent;
+using namespace ddrun::job_socket;
 using ddrun::test::TemporaryDirectory;
 
 namespace {
@@ -30,9 +30,9 @@ namespace {
 constexpr std::string_view ask_for_stacks = "{\"question\":\"stacks\"}\n";
 
 Result<UniqueFd> connect_in(const std::string& folder, const std::string& name) {
-  const auto opened = open_job_folder(folder, ::geteuid());
+  const auto opened = open_folder(folder, ::geteuid());
   if (!opened) return tl::unexpected(opened.error());
-  return connect_to_job(*opened, name, Clock::now());
+  return connect(*opened, name, Clock::now());
 }
 
 /// A socket with PID 7 in a new folder.
@@ -78,10 +78,9 @@ struct Opened {
   std::string path = folder + "/7.sock";
   std::string messages;
   boost::asio::io_context io;
-  std::vector<std::pair<JobRequest, JobSocket::Reply>> requests;
-  JobSocket socket{io.get_executor(), [this](const JobRequest& request, JobSocket::Reply reply) {
-                     requests.emplace_back(request, reply);
-                   }};
+  std::vector<std::pair<Request, Server::Reply>> requests;
+  Server socket{io.get_executor(),
+                [this](const Request& request, Server::Reply reply) { requests.emplace_back(request, reply); }};
 };
 
 bool exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
@@ -95,19 +94,19 @@ void make_stale(const std::string& path) {
   REQUIRE(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
 }
 
-bool refuses(const std::string& line) { return !JobRequest::parse(line); }
+bool refuses(const std::string& line) { return !Request::parse(line); }
 
 }  // namespace
 
 TEST_CASE("A request names its question ranks and format") {
-  CHECK(JobRequest::parse(R"({"question":"job"})")->question == JobRequest::Question::job);
-  const auto all = JobRequest::parse(R"({"question":"stacks"})");
+  CHECK(Request::parse(R"({"question":"job"})")->question == Request::Question::job);
+  const auto all = Request::parse(R"({"question":"stacks"})");
   REQUIRE(all);
-  CHECK(all->question == JobRequest::Question::stacks);
+  CHECK(all->question == Request::Question::stacks);
   CHECK_FALSE(all->as_json);
   CHECK(all->includes({"", 0}));
   CHECK(all->includes({"trainer", 99'999}));
-  const auto some = JobRequest::parse(R"({"question":"stacks","ranks":"0-2,7,100-2147483647","format":"json"})");
+  const auto some = Request::parse(R"({"question":"stacks","ranks":"0-2,7,100-2147483647","format":"json"})");
   REQUIRE(some);
   CHECK(some->as_json);
   for (const int rank : {0, 2, 7, 100, 2'000'000'000}) CHECK(some->includes({"", rank}));
@@ -115,7 +114,7 @@ TEST_CASE("A request names its question ranks and format") {
 }
 
 TEST_CASE("A request may name ranks of single programs") {
-  const auto some = JobRequest::parse(R"({"question":"stacks","ranks":"7,trainer:0-2,router"})");
+  const auto some = Request::parse(R"({"question":"stacks","ranks":"7,trainer:0-2,router"})");
   REQUIRE(some);
   for (const RankName& rank : {RankName{"trainer", 0}, RankName{"trainer", 2}, RankName{"router", 9}, RankName{"x", 7}})
     CHECK(some->includes(rank));
@@ -174,12 +173,12 @@ TEST_CASE("Clients that do not read their reply are disconnected and make room f
   Opened job;
   job.open();
   std::vector<UniqueFd> deaf;
-  for (std::size_t i = 0; i < JobSocket::max_clients; ++i) deaf.push_back(job.connect(ask_for_stacks));
+  for (std::size_t i = 0; i < Server::max_clients; ++i) deaf.push_back(job.connect(ask_for_stacks));
   const UniqueFd next = job.connect(ask_for_stacks);
-  REQUIRE(job.run_until([&] { return job.requests.size() == JobSocket::max_clients; }));
+  REQUIRE(job.run_until([&] { return job.requests.size() == Server::max_clients; }));
   const std::string line(8U << 20U, 'x');
   for (const auto& request : job.requests) request.second(line);
-  CHECK(job.run_until([&] { return job.requests.size() == JobSocket::max_clients + 1; }));
+  CHECK(job.run_until([&] { return job.requests.size() == Server::max_clients + 1; }));
   job.requests.back().second("reply");
   std::string text;
   CHECK(job.run_until([&] { return Opened::at_end(next, text); }));
@@ -193,7 +192,7 @@ TEST_CASE("A name that is taken by a live job gets a number and that of a dead j
   Opened job;
   job.open();
   boost::asio::io_context io;
-  JobSocket second(io.get_executor(), {});
+  Server second(io.get_executor(), {});
   second.open({job.folder}, 7);
   CHECK(exists(job.folder + "/7-2.sock"));
   second.close();
@@ -285,11 +284,11 @@ TEST_CASE("What is no socket in a folder of another user is neither followed nor
     CHECK(exists(other.file(name)) == (name != "none.sock"));
   }
   // A folder that was opened stays the same one, whatever takes its name.
-  const auto opened = open_job_folder(job.folder, ::geteuid());
+  const auto opened = open_folder(job.folder, ::geteuid());
   REQUIRE(opened);
   REQUIRE(::rename(job.folder.c_str(), other.file("moved").c_str()) == 0);
   REQUIRE(::symlink(other.path().c_str(), job.folder.c_str()) == 0);
-  CHECK(connect_to_job(*opened, "7.sock", Clock::now()));
+  CHECK(connect(*opened, "7.sock", Clock::now()));
 }
 
 TEST_CASE("A folder whose fault the user can mend is a warning only where there is no other") {
@@ -339,13 +338,13 @@ TEST_CASE("The folders are in XDG_RUNTIME_DIR of this user and in /tmp") {
   const TemporaryDirectory dir;
   const uid_t self = ::geteuid();
   const std::string standard = "/tmp/ddrun-" + std::to_string(self);
-  CHECK(job_socket_folders(self, dir.path()) == std::vector{dir.file("ddrun"), standard});
-  const auto without = job_socket_folders(self, "");
+  CHECK(folders(self, dir.path()) == std::vector{dir.file("ddrun"), standard});
+  const auto without = folders(self, "");
   CHECK(without.back() == standard);
   if (without.size() > 1) CHECK(without == std::vector{"/run/user/" + std::to_string(self) + "/ddrun", standard});
   for (const std::string& none : {std::string("tmp"), dir.file("missing"), dir.file("file", "")}) {
-    CHECK(job_socket_folders(self, none) == without);
+    CHECK(folders(self, none) == without);
   }
   constexpr uid_t unused = 3'912'345;
-  CHECK(job_socket_folders(unused, dir.path()) == std::vector{"/tmp/ddrun-" + std::to_string(unused)});
+  CHECK(folders(unused, dir.path()) == std::vector{"/tmp/ddrun-" + std::to_string(unused)});
 }
