@@ -173,6 +173,7 @@ int preferred_ending_signal(const std::set<int>& ending) {
 int run_on_hosts(const cli::Launch& launch, process::AgentContext& context) {
   auto options = head_options(launch);
   if (!options) return say_failure(options.error());
+  options->worker_program = launch.spec.first().name;
   // The coordinator's host folds its output; the summary is written here and needs the report.
   const agent::CiService ci = agent::detect_ci(launch.ci, Environment(environ));
   auto& args = options->job.args;

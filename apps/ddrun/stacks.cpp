@@ -46,9 +46,9 @@ what its threads execute. JOB is the PID of ddrun or the job's run id; it is not
 needed if one job of yours runs on this machine. The job is not disturbed.
 )",
                 argv::describe(stacks_options), R"(
-Exit status: 0; 1 no worker with such a rank runs; 2 wrong usage, or several
-jobs to choose from; 125 there was no job, or it did not answer. A program
-called stacks: ddrun -- stacks
+Exit status: 0; 1 no worker with such a rank runs here; 2 wrong usage, or
+several jobs to choose from; 125 there was no job, or it did not answer. A
+program called stacks: ddrun -- stacks
 
 Examples:
   ddrun stacks
@@ -173,6 +173,13 @@ std::vector<Job> select_jobs(std::vector<Job> jobs, const std::string& wanted, D
     if (!known.insert(tag.empty() ? job.name : tag).second) continue;
     if (wanted.empty() || by_pid || job.text("run_id") == wanted) selected.push_back(std::move(job));
   }
+  // The head of a job with --hosts names them; the agents on the hosts have its ranks.
+  const auto is_head = [](const Job& job) { return job.facts.contains("hosts"); };
+  std::set<std::string> of_agents;
+  for (const Job& job : selected) {
+    if (!is_head(job)) of_agents.insert(job.text("run_id"));
+  }
+  std::erase_if(selected, [&](const Job& job) { return is_head(job) && of_agents.contains(job.text("run_id")); });
   return selected;
 }
 
@@ -253,7 +260,7 @@ int run_stacks(const Parsed& parsed) {
   const Deadline deadline = Clock::now() + total_timeout;
   const auto [found, faults] = find_jobs(command.job);
   std::vector<Job> jobs = select_jobs(found, command.job, deadline);
-  // A job that waits for machines has no rank.
+  // A job that waits for machines, or whose ranks all run on others, has no rank here.
   const auto waits = [](const Job& job) {
     return job.error.empty() && job.facts.value("ranks", json::array()).empty();
   };

@@ -1,7 +1,6 @@
 #include "stack_pages.hpp"
 
 #include <time.h>
-#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -10,13 +9,11 @@
 #include "ddrun/base/environment.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/job_socket/job_socket_path.hpp"
 
 namespace ddrun::agent {
 
 namespace {
 
-constexpr Milliseconds socket_delay{100};
 using Format = inspect::StackReader::Request::Format;
 using job_socket::error_reply;
 using job_socket::reply_line;
@@ -30,7 +27,6 @@ StackPages::StackPages(Job& job, WorkerGroup& group, logs::Output& output, std::
       reader_(job.io.get_executor()),
       on_answer_(std::move(on_answer)),
       socket_(job.io.get_executor(), [this](const auto& request, const auto& reply) { answer(request, reply); }),
-      socket_timer_(job.io.get_executor()),
       limit_(job.io.get_executor()) {}
 
 StackPages::Targets StackPages::targets(const std::set<int>& slots) const {
@@ -71,10 +67,7 @@ void StackPages::give_up() {
 }
 
 void StackPages::open_socket_later() {
-  socket_timer_.set(Clock::now() + socket_delay, [this] {
-    const std::string runtime_dir(job_.prepared.parent.get("XDG_RUNTIME_DIR").value_or(""));
-    socket_.open(job_socket::folders(::geteuid(), runtime_dir), job_.context.shared->started_pid);
-  });
+  socket_.open_later(job_.prepared.parent.get("XDG_RUNTIME_DIR").value_or(""), job_.context.shared->started_pid);
 }
 
 void StackPages::answer(const job_socket::Request& request, const job_socket::Server::Reply& reply) {

@@ -31,7 +31,6 @@ class StackPages : public Participant {
                   std::function<void(const inspect::StackPage*)> done);
   void give_up();
 
-  /// Opens the job's socket a little later: a shorter job does not pay for a new file, some 4 % of its time on ext4.
   void open_socket_later();
   void close() override { socket_.close(); }
 
@@ -47,7 +46,6 @@ class StackPages : public Participant {
   inspect::StackReader reader_;
   std::function<void()> on_answer_;
   job_socket::Server socket_;
-  Alarm socket_timer_;
   /// Tells this job from others: jobs in containers may share a directory and have the same PID.
   const std::string tag_ = concat(random_number());
   unsigned number_ = 0;  ///< of the last async_show()

@@ -242,7 +242,7 @@ struct Server::Listener {
 };
 
 Server::Server(boost::asio::any_io_executor executor, Answer answer)
-    : executor_(std::move(executor)), answer_(std::move(answer)), retry_(executor_) {}
+    : executor_(std::move(executor)), answer_(std::move(answer)), timer_(executor_) {}
 
 void Server::open(const std::vector<std::string>& folders, pid_t pid) {
   std::string fault;
@@ -254,6 +254,10 @@ void Server::open(const std::vector<std::string>& folders, pid_t pid) {
   }
   if (listeners_.empty() && !fault.empty()) say(Level::warning, concat("'ddrun stacks' cannot ask this job: ", fault));
   accept_later();
+}
+
+void Server::open_later(std::string_view runtime_dir, pid_t pid) {
+  timer_.set(Clock::now() + open_delay, [this, in = folders(::geteuid(), runtime_dir), pid] { open(in, pid); });
 }
 
 Result<void> Server::open_in(const std::string& folder, pid_t pid) {
@@ -296,7 +300,7 @@ void Server::close() {
     boost::system::error_code ignored;
     listener->socket.close(ignored);
   }
-  retry_.cancel();
+  timer_.cancel();
   while (!clients_.empty()) (*clients_.begin())->close();
 }
 
@@ -316,7 +320,7 @@ void Server::accept_pending(Listener& listener) {
     UniqueFd connection(::accept4(listener.socket.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!connection && !is_transient(errno) && errno != ECONNABORTED) {
       // The pending connection would wake this loop again and again.
-      return retry_.set(Clock::now() + std::chrono::seconds(1), [this] { accept_later(); });
+      return timer_.set(Clock::now() + std::chrono::seconds(1), [this] { accept_later(); });
     }
     if (!connection) break;
     if (!is_trusted(connection.get())) continue;

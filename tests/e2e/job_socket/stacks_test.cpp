@@ -21,6 +21,7 @@
 
 using namespace ddrun::test;
 using ddrun::UniqueFd;
+using std::string_literals::operator""s;
 
 namespace {
 
@@ -196,6 +197,57 @@ TEST_CASE("Of several jobs one has to be named") {
   end(*two);
 }
 
+TEST_CASE("The head of a job on hosts names them and the local agent shows its ranks") {
+  const Machine machine;
+  const auto run = machine.start({"--hosts=localhost:2", "--rdzv-id=my-run"});
+  const std::string pid = std::to_string(run->pid());
+  const std::string facts = answer_to(machine.socket_of(*run), "{\"question\":\"job\"}\n");
+  CAPTURE(facts);
+  for (const std::string& fact : {R"("hosts":["localhost"])"s, R"("ranks":[])"s, R"("run_id":"my-run")"s,
+                                  R"("program":")"s + DDRUN_TEST_WORKER + "\"", "\"pid\":" + pid}) {
+    CHECK(has(facts, fact));
+  }
+  CHECK(wait_until([&] { return machine.ask().code() == 0; }));
+  for (const Words& words : {Words{}, {"my-run"}}) {
+    const auto asked = machine.ask(words);
+    DDRUN_SHOW(asked);
+    CHECK(asked.code() == 0);
+    CHECK(asked.err.empty());
+    CHECK(has(asked.out, "  ranks 0,1: waits for a signal, "));
+  }
+  const auto head = machine.ask({pid});
+  DDRUN_SHOW(head);
+  CHECK(head.code() == 1);
+  CHECK(has(head.err, "the ranks of this job run on its hosts; ask there, for example: ddrun stacks my-run\n"));
+  const auto other = machine.ask({"other-run"});
+  CHECK(other.code() == 125);
+  CHECK(count(other.err, "  my-run  ") == 1);
+  CHECK(machine.sockets() == 2);
+  end(*run);
+  CHECK(machine.sockets() == 0);
+}
+
+TEST_CASE("A job whose ranks are all on other machines is shown with where to ask") {
+  const Machine machine;
+  const TemporaryDirectory dir;
+  const std::string reach = dir.file("reach", "#!/bin/sh\nexec sleep 1000\n", 0755);
+  const auto run = machine.start({"--ssh=" + reach + " -4", "--hosts=far,near"});
+  const auto asked = machine.ask();
+  DDRUN_SHOW(asked);
+  CHECK(asked.code() == 1);
+  CHECK(asked.out.empty());
+  CHECK(has(asked.err, "ask there, for example: " + reach + " -4 far ddrun stacks\n"));
+  const auto here = machine.start({"-n", "1"});
+  CHECK(machine.ask().code() == 0);
+  end(*here);
+  run->signal(SIGINT);
+  const auto outcome = run->wait();
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == -SIGINT);
+  CHECK(run->all_gone());
+  CHECK(machine.sockets() == 0);
+}
+
 TEST_CASE("The socket of a killed job is noticed and removed") {
   const Machine machine;
   const auto run = machine.start({"-n", "1"});
@@ -354,7 +406,6 @@ TEST_CASE("Wrong requests get an error and silent clients are disconnected") {
   const Machine machine;
   const auto run = machine.start({"-n", "1"});
   const std::string path = machine.socket_of(*run);
-  using std::string_literals::operator""s;
   for (const std::string& request :
        {"hello\n"s, "\n"s, "\0\0\n"s, "{}\n"s, "[1]\n"s, std::string(4000, '[') + "\n", std::string(100'000, 'x'),
         R"({"question":7})"s + "\n", R"({"question":"stacks","ranks":[1]})"s + "\n",

@@ -2,20 +2,25 @@
 
 #include <signal.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
 #include <utility>
 
 #include "ddrun/base/alarm.hpp"
+#include "ddrun/base/environment.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/standard_input.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/job_socket/job_socket.hpp"
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/descriptor_limit.hpp"
 #include "ddrun/process/launcher.hpp"
@@ -54,6 +59,25 @@ HostsOptions machine_options(const HeadOptions& options) {
   return machine;
 }
 
+/// Replies on the job's socket: the job and its hosts, whose agents have the ranks and their stacks.
+job_socket::Server::Answer socket_answer(const HeadOptions& options, pid_t pid) {
+  const HeadHost& first = options.hosts.front();
+  const std::string ask = first.is_local ? concat("ddrun stacks ", shell_quote(options.job.job_id))
+                                         : concat(options.ssh, " ", first.name, " ddrun stacks");
+  const std::string job = job_socket::reply_line({{"tag", concat(std::random_device{}())},
+                                                  {"pid", pid},
+                                                  {"run_id", options.job.job_id},
+                                                  {"program", options.worker_program},
+                                                  {"ranks", nlohmann::json::array()},
+                                                  {"hosts", machine_options(options).names},
+                                                  {"started", ::time(nullptr)}});
+  const std::string no_stacks =
+      job_socket::error_reply(concat("the ranks of this job run on its hosts; ask there, for example: ", ask));
+  return [job, no_stacks](const job_socket::Request& request, const job_socket::Server::Reply& reply) {
+    reply(request.question == job_socket::Request::Question::job ? job : no_stacks);
+  };
+}
+
 /// What HostsMachine decides, over ssh.
 class Head {
  public:
@@ -76,6 +100,7 @@ class Head {
                   [this](const char* who, pid_t) { step(host_event::ParentLost{who}); }}),
         console_(io_.get_executor(), options_.log, [this] { on_console_change(); }),
         machine_(machine_options(options_)),
+        socket_(io_.get_executor(), socket_answer(options_, context_.shared->started_pid)),
         deadline_(io_.get_executor()),
         ping_(io_.get_executor()),
         time_limit_(io_.get_executor()),
@@ -89,6 +114,7 @@ class Head {
       return exit_codes::launcher_failed;
     }
     io_.run();
+    socket_.close();
     const bool has_stalled = machine_.state() != HostsState::over;
     if (has_stalled) {
       say_error("ddrun has no event to wait for before all hosts have ended: a system call that it needs is denied");
@@ -129,6 +155,7 @@ class Head {
     for (std::size_t i = 0; i < hosts_.size(); ++i) {
       if (hosts_.size() > 1) hosts_[i].lines.own_prefix = concat("ddrun on ", options_.hosts[i].name, ": ");
     }
+    socket_.open_later(variable("XDG_RUNTIME_DIR").value_or(""), context_.shared->started_pid);
     step(host_event::Begin{});
     ping();
     return {};
@@ -349,6 +376,7 @@ class Head {
   process::SignalReceiver signals_;
   HostConsole console_;
   HostsMachine machine_;
+  job_socket::Server socket_;
   Alarm deadline_;  ///< of machine_
   Alarm ping_;
   Alarm time_limit_;

@@ -54,6 +54,7 @@ class Server {
   static constexpr std::size_t max_request_bytes = 4096;
   static constexpr Milliseconds client_timeout{5'000};
   static constexpr Milliseconds crowded_timeout{500};
+  static constexpr Milliseconds open_delay{100};
 
   /// Takes one line, without its newline. May be called at any later time, and not at all; without effect if the client
   /// has disconnected.
@@ -67,6 +68,9 @@ class Server {
   /// `pid`: of the ddrun that the user started. Logs why a folder cannot be used; the job needs none, so that is a
   /// warning only where all have a fault that the user can mend.
   void open(const std::vector<std::string>& folders, pid_t pid);
+  /// open() in the job_socket_path.hpp folders of this user after open_delay: a shorter job does not pay for a new
+  /// file, some 4 % of its time on ext4. `runtime_dir`: XDG_RUNTIME_DIR.
+  void open_later(std::string_view runtime_dir, pid_t pid);
   /// Disconnects all clients and removes the files that are still its own.
   void close();
 
@@ -81,7 +85,7 @@ class Server {
 
   boost::asio::any_io_executor executor_;
   Answer answer_;
-  Alarm retry_;  ///< after a lack of descriptors
+  Alarm timer_;  ///< of open_later(), then after a lack of descriptors
   std::set<std::shared_ptr<Client>> clients_;
   std::vector<std::shared_ptr<Listener>> listeners_;  ///< empty: closed
 };

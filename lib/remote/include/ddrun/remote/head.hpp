@@ -27,6 +27,7 @@ struct HeadOptions {
   std::string program;                 ///< path of this executable; also tried on the hosts
   bool portable = true;                ///< statically linked
   Bootstrap job;                       ///< the common values of all hosts
+  std::string worker_program;          ///< its name, for the list of jobs of `ddrun stacks`
   LogSpec log;                         ///< how this console shows their lines
   std::string secret;                  ///< the job's secret, without a newline; wiped once all hosts have it
   std::uint16_t coordinator_port = 0;  ///< on its host; 0: a free one
