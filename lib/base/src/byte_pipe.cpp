@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -23,14 +24,11 @@ void close_descriptor(stream_descriptor& fd) {
   fd.close(ignored);
 }
 
-ssize_t write_some(int fd, std::string_view bytes) {
-  const ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-  return n >= 0 || errno != ENOTSOCK ? n : ::write(fd, bytes.data(), bytes.size());
-}
-
 }  // namespace
 
 int ByteWriter::open(UniqueFd fd) {
+  struct stat info {};
+  is_socket_ = ::fstat(fd.get(), &info) == 0 && S_ISSOCK(info.st_mode);
   ::fcntl(fd.get(), F_SETFL, O_NONBLOCK);
   const int err = assign_descriptor(fd_, std::move(fd));
   if (err == 0 || !on_broken_) return err;
@@ -48,7 +46,9 @@ void ByteWriter::write(std::string_view bytes) {
 
 void ByteWriter::flush() {
   while (written_ < queue_.size()) {
-    const ssize_t n = write_some(fd_.native_handle(), std::string_view(queue_).substr(written_));
+    const std::string_view rest = std::string_view(queue_).substr(written_);
+    const ssize_t n = is_socket_ ? ::send(fd_.native_handle(), rest.data(), rest.size(), MSG_NOSIGNAL)
+                                 : ::write(fd_.native_handle(), rest.data(), rest.size());
     if (n >= 0) {
       written_ += static_cast<std::size_t>(n);
     } else if (errno == EAGAIN) {

@@ -101,25 +101,23 @@ DetectResult find_lsf(const DetectContext& context) {
   const std::string all_of_them = file ? "--hostfile=$LSB_DJOB_HOSTFILE" : concat("--hosts=", join(hosts.value, ","));
   Detected detected =
       script_on(context, "LSF", std::move(hosts), concat("lsf-", job->value), "LSB_JOBID", all_of_them, "blaunch");
-  const auto rank = number_of(context.variables, "JSM_NAMESPACE_RANK", 0, node_limit);
-  const auto size = number_of(context.variables, "JSM_NAMESPACE_SIZE", 1, node_limit);
-  if (!rank) return tl::unexpected<Error>(rank.error());
-  if (!size) return tl::unexpected<Error>(size.error());
-  if (*rank && *size) {
+  const auto rank = TRY(number_of(context.variables, "JSM_NAMESPACE_RANK", 0, node_limit));
+  const auto size = TRY(number_of(context.variables, "JSM_NAMESPACE_SIZE", 1, node_limit));
+  if (rank && size) {
     const int nodes = detected.nodes->value.max;
     detected.refusal.clear();
-    if ((*size)->value > nodes) {
+    if (size->value > nodes) {
       detected.shape = Shape::ranks;
       detected.refusal =
-          concat("jsrun started ", (*size)->value, " ddruns on ", counted(nodes, "node"),
+          concat("jsrun started ", size->value, " ddruns on ", counted(nodes, "node"),
                  " (JSM_NAMESPACE_SIZE), and each would start workers of its own; write: jsrun -r 1 ddrun "
                  "--nproc-per-node=",
-                 ((*size)->value + nodes - 1) / nodes, " ...");
+                 (size->value + nodes - 1) / nodes, " ...");
       return detected;
     }
     detected.shape = Shape::agents;
-    detected.nodes = {{{(*size)->value, (*size)->value}, "JSM_NAMESPACE_SIZE"}};
-    set_node_rank(detected, **rank);
+    detected.nodes = {{{size->value, size->value}, "JSM_NAMESPACE_SIZE"}};
+    set_node_rank(detected, *rank);
   }
   return detected;
 }

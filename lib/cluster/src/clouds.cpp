@@ -28,25 +28,23 @@ std::vector<std::string> words_of(std::string_view text) {
 }
 
 DetectResult find_members(const DetectContext& context, const Names& names, int fixed_port) {
-  const auto rank = first_number_of(context.variables, names.rank, 0, node_limit);
-  const auto nodes = first_number_of(context.variables, names.nodes, 1, node_limit);
+  const auto rank = TRY(first_number_of(context.variables, names.rank, 0, node_limit));
+  const auto nodes = TRY(first_number_of(context.variables, names.nodes, 1, node_limit));
   const auto gpus =
       names.gpus.empty() ? Maybe<int>{} : number_of(context.variables, names.gpus, 0, 1000).value_or(std::nullopt);
-  if (!rank) return tl::unexpected<Error>(rank.error());
-  if (!nodes) return tl::unexpected<Error>(nodes.error());
   Detected detected;
   detected.scheme = names.scheme;
   detected.shape = Shape::agents;
   const auto list = first_text_of(context.variables, names.hosts);
   std::vector<std::string> hosts = list ? words_of(list->value) : std::vector<std::string>{};
-  if (*nodes) detected.nodes = {{{(*nodes)->value, (*nodes)->value}, (*nodes)->variable}};
+  if (nodes) detected.nodes = {{{nodes->value, nodes->value}, nodes->variable}};
   else if (!hosts.empty())
     detected.nodes = {{{static_cast<int>(hosts.size()), static_cast<int>(hosts.size())}, list->variable}};
-  if (*rank && detected.nodes && (*rank)->value >= detected.nodes->value.max) {
-    return contradiction(concat((*rank)->variable, "=", (*rank)->value),
+  if (rank && detected.nodes && rank->value >= detected.nodes->value.max) {
+    return contradiction(concat(rank->variable, "=", rank->value),
                          concat(detected.nodes->variable, " with ", detected.nodes->value.max));
   }
-  if (*rank) set_node_rank(detected, **rank);
+  if (rank) set_node_rank(detected, *rank);
   const auto id = names.id.empty() ? Maybe<std::string>{} : text_of(context.variables, names.id);
   if (id) detected.job_id = {{as_job_id(id->value), id->variable}};
   if (!hosts.empty()) {

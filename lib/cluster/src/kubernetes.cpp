@@ -11,18 +11,16 @@ namespace {
 constexpr std::uint16_t pod_port = 29400;  ///< every pod has its own address
 
 DetectResult leader_worker_set(const DetectContext& context, const Fact<std::string>& leader) {
-  const auto size = number_of(context.variables, "LWS_GROUP_SIZE", 1, node_limit);
-  const auto index = number_of(context.variables, "LWS_WORKER_INDEX", 0, node_limit);
-  if (!size) return tl::unexpected<Error>(size.error());
-  if (!index) return tl::unexpected<Error>(index.error());
+  const auto size = TRY(number_of(context.variables, "LWS_GROUP_SIZE", 1, node_limit));
+  const auto index = TRY(number_of(context.variables, "LWS_WORKER_INDEX", 0, node_limit));
   Detected detected;
   detected.scheme = "Kubernetes LeaderWorkerSet";
   detected.shape = Shape::agents;
-  if (*size) detected.nodes = {{{(*size)->value, (*size)->value}, "LWS_GROUP_SIZE"}};
-  if (*size && *index && (*index)->value >= (*size)->value) {
-    return contradiction(concat("LWS_WORKER_INDEX=", (*index)->value), concat("LWS_GROUP_SIZE=", (*size)->value));
+  if (size) detected.nodes = {{{size->value, size->value}, "LWS_GROUP_SIZE"}};
+  if (size && index && index->value >= size->value) {
+    return contradiction(concat("LWS_WORKER_INDEX=", index->value), concat("LWS_GROUP_SIZE=", size->value));
   }
-  if (*index) set_node_rank(detected, **index);
+  if (index) set_node_rank(detected, *index);
   detected.coordinators = {{{{leader.value, pod_port}}, leader.variable}};
   detected.job_id = {{as_job_id(short_host_name(leader.value)), leader.variable}};
   return detected;

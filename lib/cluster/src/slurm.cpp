@@ -117,23 +117,21 @@ class Slurm {
       detected.in_step = in_own_step_;
       return {};
     }
-    const auto tasks = first_number_of(variables_, slurm_step_tasks_names, 1, 100'000'000);
-    const auto node = number_of(variables_, "SLURM_NODEID", 0, node_limit);
-    if (!tasks) return tl::unexpected<Error>(tasks.error());
-    if (!node) return tl::unexpected<Error>(node.error());
-    if (*node && detected.nodes && (*node)->value >= detected.nodes->value.max) {
-      return contradiction(concat("SLURM_NODEID=", (*node)->value),
+    const auto tasks = TRY(first_number_of(variables_, slurm_step_tasks_names, 1, 100'000'000));
+    const auto node = TRY(number_of(variables_, "SLURM_NODEID", 0, node_limit));
+    if (node && detected.nodes && node->value >= detected.nodes->value.max) {
+      return contradiction(concat("SLURM_NODEID=", node->value),
                            concat(detected.nodes->variable, "=", detected.nodes->value.max));
     }
-    detected.node_rank = *node;
+    detected.node_rank = node;
     detected.shape = Shape::agents;
-    if (*tasks) detected.agents = (*tasks)->value;
-    if (*tasks && detected.nodes && (*tasks)->value > detected.nodes->value.max) {
+    if (tasks) detected.agents = tasks->value;
+    if (tasks && detected.nodes && tasks->value > detected.nodes->value.max) {
       const int nodes = detected.nodes->value.max;
-      const int each = ((*tasks)->value + nodes - 1) / nodes;
+      const int each = (tasks->value + nodes - 1) / nodes;
       detected.shape = Shape::ranks;
       detected.refusal =
-          concat("srun started ", (*tasks)->value, " ddruns on ", counted(nodes, "node"), " (", (*tasks)->variable,
+          concat("srun started ", tasks->value, " ddruns on ", counted(nodes, "node"), " (", tasks->variable,
                  "), and each would start workers of its own; write: srun --nodes=", nodes,
                  " --ntasks-per-node=1 ddrun --nproc-per-node=", each,
                  " ... (or --nnodes=1, if each is meant to be a job of its own)");

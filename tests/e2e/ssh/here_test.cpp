@@ -121,3 +121,27 @@ TEST_CASE("An argument of the program is no number of workers") {
   CHECK(outcome.code() == 0);
   CHECK(std::count(outcome.out.begin(), outcome.out.end(), '\n') == 3);
 }
+
+TEST_CASE("What a worker writes looks the same through a host's connection") {
+  const std::string script = R"(i=0
+while [ $i -lt 20 ]; do printf '%d%%\r' $i; i=$((i+1)); done; echo
+printf 'bar \r 50%%\r 100%%\nname? '; printf 'bob\na\r\n\n'
+head -c 1000000 /dev/zero | tr '\0' x; echo
+printf '\033[31mred\033[m \377\n\rend')";
+  for (const char* progress : {"all", "last"}) {
+    for (const char* label : {"--label=rank", "--label=none", "--log-line-prefix-template=<${rank}> "}) {
+      CAPTURE(progress, label);
+      const Words words{"--progress=" + std::string(progress), label, "--", "sh", "-c", script};
+      Words here = command({}), there = command({"--hosts=localhost"});
+      here.insert(here.end(), words.begin(), words.end());
+      there.insert(there.end(), words.begin(), words.end());
+      const auto local = finish(here);
+      const auto remote = finish(there);
+      CHECK(remote.code() == 0);
+      CHECK(remote.err.empty());
+      const bool same = remote.out == local.out;
+      CHECK(same);
+      CHECK(has(local.out, std::string(1'000'000, 'x') + "\n"));
+    }
+  }
+}

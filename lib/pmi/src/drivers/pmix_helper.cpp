@@ -9,14 +9,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <utility>
 
 #include "ddrun/base/bytes.hpp"
 #include "ddrun/base/environment.hpp"
-#include "ddrun/base/io_context.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/helper/run.hpp"
@@ -27,12 +25,8 @@ extern "C" const char ddrun_pmix_program[], ddrun_pmix_program_end[];
 
 namespace ddrun::pmi {
 
-using boost::asio::posix::stream_descriptor;
-using boost::system::error_code;
-
 namespace {
 
-constexpr std::size_t read_size = std::size_t{64} * 1024;
 constexpr std::size_t max_text = 1024;
 
 #ifndef MFD_EXEC
@@ -68,7 +62,7 @@ UniqueFd program_in_file() {
 }  // namespace
 
 PmixHelper::PmixHelper(boost::asio::any_io_executor executor, process::Launcher& launcher, Handlers handlers)
-    : launcher_(launcher), handlers_(std::move(handlers)), socket_(executor), output_(executor) {}
+    : launcher_(launcher), handlers_(std::move(handlers)), in_(executor), out_(executor), output_(executor) {}
 
 Result<void> PmixHelper::start(const std::string& library, const std::string& directory, const std::string& label,
                                std::vector<std::string> environment) {
@@ -91,11 +85,17 @@ Result<void> PmixHelper::start(const std::string& library, const std::string& di
   plan.want_pidfd = false;
   pid_ = TRY(spawn(plan));
   helper::register_child(pid_);
-  int error = assign_descriptor(socket_, std::move(ours));
-  if (error == 0) error = assign_descriptor(output_, std::move(output.read));
+  int error = out_.open(TRY(duplicate(ours.get())));
+  if (error == 0) {
+    error = in_.open(
+        std::move(ours), [this](std::string_view bytes) { take_frames(bytes); },
+        [this] { lose(text_.empty() ? "it exited or was killed" : std::string(trim(text_))); });
+  }
+  if (error == 0) {
+    error = output_.open(
+        std::move(output.read), [this](std::string_view bytes) { take_output(bytes); }, [] {});
+  }
   if (error != 0) return fail_errno(Errc::unavailable, "cannot watch the PMIx server", error);
-  read_later();
-  read_output_later();
   return {};
 }
 
@@ -116,71 +116,31 @@ Result<pid_t> PmixHelper::spawn(process::SpawnPlan plan) {
                                         " (noexec?), or the C library is not glibc; set TMPDIR to another folder"));
 }
 
-void PmixHelper::read_later() {
-  socket_.async_wait(stream_descriptor::wait_read, [this](const error_code& ec) {
-    if (ec || !socket_.is_open()) return;
-    drain();
-    if (socket_.is_open()) read_later();
-  });
-}
+void PmixHelper::drain() { in_.catch_up(); }
 
-void PmixHelper::drain() {
-  while (socket_.is_open()) {
-    std::array<char, read_size> buffer;  // NOLINT: written by recv
-    const ssize_t size = ::recv(socket_.native_handle(), buffer.data(), buffer.size(), MSG_DONTWAIT);
-    if (size < 0 && errno == EINTR) continue;
-    if (size < 0 && errno == EAGAIN) return;
-    if (size <= 0) return lose(text_.empty() ? "it exited or was killed" : std::string(trim(text_)));
-    in_.append(buffer.data(), static_cast<std::size_t>(size));
-    take_frames();
-  }
-}
-
-void PmixHelper::take_frames() {
-  while (socket_.is_open() && in_.size() >= frame_head_bytes) {
-    const auto size = bytes::load<std::uint32_t>(in_.data());
+void PmixHelper::take_frames(std::string_view bytes) {
+  received_ += bytes;
+  while (in_.is_open() && received_.size() >= frame_head_bytes) {
+    const auto size = bytes::load<std::uint32_t>(received_.data());
     if (size > max_helper_payload) return lose("it sent a frame that is too long");
-    if (in_.size() - frame_head_bytes < size) return;
-    pmix_event::Frame frame{static_cast<unsigned char>(in_[sizeof size]), in_.substr(frame_head_bytes, size)};
+    if (received_.size() - frame_head_bytes < size) return;
+    pmix_event::Frame frame{static_cast<unsigned char>(received_[sizeof size]),
+                            received_.substr(frame_head_bytes, size)};
     // Before the handler, which may drain.
-    in_.erase(0, frame_head_bytes + size);
+    received_.erase(0, frame_head_bytes + size);
     handlers_.frame(std::move(frame));
   }
 }
 
-void PmixHelper::read_output_later() {
-  output_.async_wait(stream_descriptor::wait_read, [this](const error_code& ec) {
-    if (ec || !output_.is_open()) return;
-    std::array<char, 4096> buffer;  // NOLINT: written by read
-    const ssize_t size = ::read(output_.native_handle(), buffer.data(), buffer.size());
-    if (size > 0) text_.append(buffer.data(), static_cast<std::size_t>(size));
-    for (auto end = text_.find('\n'); end != std::string::npos || text_.size() > max_text; end = text_.find('\n')) {
-      handlers_.said(std::string_view(text_).substr(0, end));
-      text_.erase(0, std::max(end, end + 1));
-    }
-    error_code ignored;
-    if (size > 0 || (size < 0 && errno == EINTR)) read_output_later();
-    else output_.close(ignored);
-  });
+void PmixHelper::take_output(std::string_view bytes) {
+  text_ += bytes;
+  for (auto end = text_.find('\n'); end != std::string::npos || text_.size() > max_text; end = text_.find('\n')) {
+    handlers_.said(std::string_view(text_).substr(0, end));
+    text_.erase(0, std::max(end, end + 1));
+  }
 }
 
-void PmixHelper::send(std::string_view frame) {
-  if (!socket_.is_open()) return;
-  out_ += frame;
-  if (!waits_to_write_) write_some();
-}
-
-void PmixHelper::write_some() {
-  const ssize_t size = ::send(socket_.native_handle(), out_.data(), out_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (size > 0) out_.erase(0, static_cast<std::size_t>(size));
-  if (size < 0 && errno != EAGAIN && errno != EINTR) out_.clear();  // its end is read
-  if (out_.empty()) return;
-  waits_to_write_ = true;
-  socket_.async_wait(stream_descriptor::wait_write, [this](const error_code& ec) {
-    waits_to_write_ = false;
-    if (!ec && socket_.is_open()) write_some();
-  });
-}
+void PmixHelper::send(std::string_view frame) { out_.write(frame); }
 
 void PmixHelper::lose(std::string why) {
   close();
@@ -188,8 +148,8 @@ void PmixHelper::lose(std::string why) {
 }
 
 void PmixHelper::close() {
-  error_code ignored;
-  socket_.close(ignored);
+  in_.close();
+  out_.close();
   const auto children = helper::registered_children();
   if (std::ranges::find(children, pid_) != children.end()) ::kill(pid_, SIGKILL);
 }

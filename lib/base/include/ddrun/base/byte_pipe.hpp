@@ -42,6 +42,7 @@ class ByteWriter {
   boost::asio::posix::stream_descriptor fd_;
   WipedString queue_;
   std::size_t written_ = 0;
+  bool is_socket_ = false;
   bool waiting_ = false;
   bool finishing_ = false;
   std::function<void()> on_empty_;

@@ -3,12 +3,12 @@
 #include <sys/types.h>
 
 #include <boost/asio/any_io_executor.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "ddrun/base/byte_pipe.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/pmi/pmix_server.hpp"
 #include "ddrun/process/launcher.hpp"
@@ -42,19 +42,17 @@ class PmixHelper {
 
  private:
   Result<pid_t> spawn(process::SpawnPlan plan);
-  void read_later();
-  void read_output_later();
-  void write_some();
-  void take_frames();
+  void take_frames(std::string_view bytes);
+  void take_output(std::string_view bytes);
   void lose(std::string why);
 
   process::Launcher& launcher_;
   Handlers handlers_;
-  boost::asio::posix::stream_descriptor socket_;
-  boost::asio::posix::stream_descriptor output_;
+  ByteReader in_;
+  ByteWriter out_;
+  ByteReader output_;
   pid_t pid_ = 0;  ///< 0: none
-  std::string in_, out_, text_;
-  bool waits_to_write_ = false;
+  std::string received_, text_;
 };
 
 }  // namespace ddrun::pmi
