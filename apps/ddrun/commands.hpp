@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -156,14 +157,31 @@ struct DetectedCluster {
 /// scheduler.
 void note_unused_gpus(const cli::Launch& launch, int gpu_limit = std::numeric_limits<int>::max());
 
-// A job on hosts reached by ssh (hosts.cpp). Both functions return the program's exit code.
+// Agents on other machines (hosts.cpp).
 
 /// The ending signal that workers are least likely to ignore: with an ignored SIGHUP the end would take the whole grace
 /// time. SIGKILL if there is none.
 [[nodiscard]] int preferred_ending_signal(const std::set<int>& ending);
 
-/// On the user's machine (--hosts, --hostfile), in the agent process.
-int run_on_hosts(const cli::Launch& launch, process::AgentContext& context);
+/// What the agents of a job are started with.
+struct StartRequest {
+  const cli::Launch& launch;
+  const std::vector<std::string>& arguments;   ///< ddrun's as typed
+  std::optional<cluster::SlurmScript> script;  ///< this process is in the script of a Slurm job
+};
+
+/// A way to start agents on other machines from this one: over ssh (--hosts, --hostfile) or by srun.
+struct AgentStarter {
+  /// In the agent process: starts the agents, forwards signals to them and blocks until they have ended. Returns the
+  /// program's exit code; nullopt, at once, if the job is not started this way.
+  std::function<std::optional<int>(const StartRequest&, process::AgentContext&)> run;
+  /// In the guard, after the agent process: if that was killed, stops agents that do not end by themselves. May block
+  /// for 20 s.
+  std::function<void()> stop_orphans;
+};
+
+/// Must be called before guard and agent process are forked: they share memory about the agents.
+[[nodiscard]] std::array<AgentStarter, 2> make_agent_starters();
 
 /// Runs this host's part of a job of the head.
 using RunLaunch = std::function<int(const cli::Launch&, process::AgentContext&, const remote::Bootstrap&,

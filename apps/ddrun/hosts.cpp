@@ -30,10 +30,11 @@
 #include "ddrun/remote/bootstrap.hpp"
 #include "ddrun/remote/head.hpp"
 #include "ddrun/remote/relay.hpp"
+#include "ddrun/remote/srun.hpp"
 #include "ddrun/rendezvous/secret.hpp"
 #include "ddrun/worker_env/program_path.hpp"
 
-// A job on hosts reached by ssh: the head on the user's machine, and `ddrun relay` on each host.
+// Agents on other machines: the head of --hosts on the user's machine, `ddrun relay` on each host, and srun.
 
 namespace ddrun {
 
@@ -161,16 +162,9 @@ Result<void> open_files(const LaunchSpec& spec, agent::CiService ci, agent::Even
   return spec.report_file ? agent::check_report_file(*spec.report_file) : Result<void>();
 }
 
-}  // namespace
-
-int preferred_ending_signal(const std::set<int>& ending) {
-  for (const int signal : {SIGTERM, SIGHUP, SIGINT}) {
-    if (ending.count(signal) != 0) return signal;
-  }
-  return ending.empty() ? SIGKILL : *ending.begin();
-}
-
-int run_on_hosts(const cli::Launch& launch, process::AgentContext& context) {
+std::optional<int> run_on_hosts(const StartRequest& request, process::AgentContext& context) {
+  const cli::Launch& launch = request.launch;
+  if (!launch.spec.remote.asked_for()) return std::nullopt;
   auto options = head_options(launch);
   if (!options) return say_failure(options.error());
   options->worker_program = launch.spec.first().name;
@@ -185,6 +179,55 @@ int run_on_hosts(const cli::Launch& launch, process::AgentContext& context) {
   if (!launch.spec.dry_run) return remote::run_head(std::move(*options), context);
   const std::string text = remote::describe_head(*options);
   return write_shared(STDOUT_FILENO, text) ? 0 : exit_codes::launcher_failed;
+}
+
+// ---- srun
+
+/// Ensures that the agents have a secret: the user's, or a new one. Returns 0 or the exit code.
+int share_secret(const RendezvousSpec& spec) {
+  if (spec.insecure) return 0;
+  auto found = rendezvous::find_secret(spec, variable);
+  if (!found) return say_failure(found.error());
+  if (*found) return 0;
+  auto made = rendezvous::new_secret_text();
+  if (!made) return say_failure(made.error(), exit_codes::launcher_failed);
+  ::setenv("DDRUN_SECRET", made->c_str(), 1);
+  rendezvous::wipe(*made);
+  return 0;
+}
+
+/// From the script of a Slurm job: ddrun with the same arguments on each node.
+std::optional<int> run_by_srun(const StartRequest& request, remote::SrunStep* step, process::AgentContext& context) {
+  const LaunchSpec& spec = request.launch.spec;
+  if (!request.script || spec.dry_run) return std::nullopt;
+  if (variable("DDRUN_STARTED_BY_SRUN")) {
+    say_error(
+        "an agent that srun started takes itself for the script of the job; give --env-detect=slurm, or --nnodes, "
+        "--node-rank and --rdzv-endpoint");
+    return exit_codes::launcher_failed;
+  }
+  if (const int code = share_secret(spec.rendezvous); code != 0) return code;
+  const remote::SrunOptions options{request.arguments, worker_env::start_path(spec.started_as), request.script->nodes,
+                                    request.script->in_step};
+  const auto code = remote::run_srun(spec, options, step, context);
+  return code ? *code : say_failure(code.error());
+}
+
+}  // namespace
+
+int preferred_ending_signal(const std::set<int>& ending) {
+  for (const int signal : {SIGTERM, SIGHUP, SIGINT}) {
+    if (ending.count(signal) != 0) return signal;
+  }
+  return ending.empty() ? SIGKILL : *ending.begin();
+}
+
+std::array<AgentStarter, 2> make_agent_starters() {
+  remote::SrunStep* const step = remote::share_srun_step();
+  const auto by_srun = [step](const StartRequest& request, process::AgentContext& context) {
+    return run_by_srun(request, step, context);
+  };
+  return {{{run_on_hosts, [] {}}, {by_srun, [step] { remote::stop_orphaned_step(step); }}}};
 }
 
 // ---- ddrun relay

@@ -1,11 +1,10 @@
 // ddrun: parses the command line, runs the job, returns an exit code.
 
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -21,14 +20,10 @@
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/cluster/agent_starter.hpp"
-#include "ddrun/cluster/detect.hpp"
 #include "ddrun/process/guard.hpp"
-#include "ddrun/process/signals.hpp"
 #include "ddrun/remote/bootstrap.hpp"
 #include "ddrun/remote/relay.hpp"
 #include "ddrun/rendezvous/secret.hpp"
-#include "ddrun/worker_env/program_path.hpp"
 
 namespace {
 
@@ -107,49 +102,6 @@ int run_part_of_job(const cli::Launch& launch, process::AgentContext& context, c
   return run(launch, context, std::move(hooks), &part);
 }
 
-/// Ensures that the agents have a secret: the user's, or a new one. Returns 0 or the exit code.
-int share_secret(const RendezvousSpec& spec) {
-  if (spec.insecure) return 0;
-  auto found = rendezvous::find_secret(spec, variable);
-  if (!found) return say_failure(found.error());
-  if (*found) return 0;
-  auto made = rendezvous::new_secret_text();
-  if (!made) return say_failure(made.error(), exit_codes::launcher_failed);
-  ::setenv("DDRUN_SECRET", made->c_str(), 1);
-  rendezvous::wipe(*made);
-  return 0;
-}
-
-/// Starts ddrun with the same `arguments` on each node, from the job's batch script.
-int start_agents(const LaunchSpec& spec, const cluster::SlurmScript& script, std::vector<std::string> arguments,
-                 process::AgentContext& context, cluster::AgentStarter& starter) {
-  if (auto ready = starter.prepare(); !ready) return say_failure(ready.error(), exit_codes::launcher_failed);
-  if (const int code = share_secret(spec.rendezvous); code != 0) return code;
-  // srun is started with the resolved path; the agents need the original one.
-  if (const std::string self = worker_env::start_path(spec.started_as); !self.empty()) {
-    ::setenv("DDRUN_STARTED_BY_SRUN", self.c_str(), 1);
-  }
-  cluster::AgentStart start;
-  start.arguments = std::move(arguments);
-  start.stdin_ = spec.stdin_;
-  start.stdin_usable = context.stdin_usable;
-  start.ending_signals = spec.stop.ending_signals;
-  start.on_started = [&](std::chrono::milliseconds margin) {
-    context.shared->begin_signal_handling(spec.stop.ending_signals, spec.stop.grace + margin);
-  };
-  start.guard_messages = context.guard_messages.get();
-  start.read_guard_message = [&context](bool& gone) -> std::optional<cluster::ForwardedSignal> {
-    process::SignalMessage message;
-    const ssize_t n = ::read(context.guard_messages.get(), &message, sizeof message);
-    gone = n == 0;
-    if (n != static_cast<ssize_t>(sizeof message)) return std::nullopt;
-    return cluster::ForwardedSignal{message.signal, message.sender, message.at_once};
-  };
-  start.sweeper_liveness = context.sweeper_liveness.get();
-  start.repeat_interval = process::RepeatedSignal::duplicate_window;
-  return starter.run(script, start);
-}
-
 Parsed parse_arguments(const std::vector<std::string>& arguments) {
   return parse(arguments, Environment(environ), version_info(), ::isatty(STDERR_FILENO) != 0);
 }
@@ -169,7 +121,7 @@ int command_main(const Command* command, const std::vector<std::string>& argumen
 }
 
 int agent_main(std::string_view started_as, const std::vector<std::string>& arguments, process::AgentContext& context,
-               cluster::AgentStarter& starter) {
+               std::span<const AgentStarter> starters) {
   const auto parsed = parse_arguments(arguments);
   if (const auto* text = std::get_if<cli::PrintAndExit>(&parsed)) return print(text->text, text->to_stderr, text->code);
   auto launch = std::get<cli::Launch>(parsed);
@@ -182,11 +134,12 @@ int agent_main(std::string_view started_as, const std::vector<std::string>& argu
       return say_failure(begun.error(), exit_codes::usage);
     }
   }
-  if (launch.spec.remote.asked_for()) return run_on_hosts(launch, context);
-  const auto found = detect_cluster(launch, context.shared->started_pid);
+  const Result<DetectedCluster> found =
+      launch.spec.remote.asked_for() ? DetectedCluster{} : detect_cluster(launch, context.shared->started_pid);
   if (!found) return say_failure(found.error(), exit_codes::usage);
-  if (const auto& script = found->completion.start_agents; script && !launch.spec.dry_run) {
-    return start_agents(launch.spec, *script, arguments, context, starter);
+  const StartRequest request{launch, arguments, found->completion.start_agents};
+  for (const AgentStarter& starter : starters) {
+    if (const auto code = starter.run(request, context)) return *code;
   }
   const auto& gpus = found->detected.gpus;
   if (gpus) note_unused_gpus(launch, gpus->value);
@@ -210,10 +163,10 @@ int main(int argc, char** argv) {
     ::_exit(run_main(exit_codes::launcher_failed, [&] { return command_main(command, arguments(argc)); }));
   }
   const std::string started_as = argc > 0 ? argv[0] : "";
-  const auto starter = cluster::make_agent_starter();
+  const auto starters = make_agent_starters();
   const process::ProgramEnd end = process::run_guarded(argc, argv, [&](process::AgentContext& context) {
-    return agent_main(started_as, arguments(argc), context, *starter);
+    return agent_main(started_as, arguments(argc), context, starters);
   });
-  starter->stop_orphaned_agents();
+  for (const AgentStarter& starter : starters) starter.stop_orphans();
   process::end_program(end);
 }
