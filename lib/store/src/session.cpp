@@ -1,7 +1,6 @@
 #include "session.hpp"
 
 #include "ddrun/base/text.hpp"
-#include "limits.hpp"
 
 namespace ddrun::store {
 
@@ -15,7 +14,7 @@ void put_value(std::string& to, const std::string* value) {
 
 std::string describe(const Request& request) {
   const std::string key(request.key);
-  return concat(opcode_name(request.op), " of ", describe_keys({&key, 1}));
+  return concat(opcode_name(request.op), " of ", wire::describe_keys({&key, 1}));
 }
 
 }  // namespace

@@ -12,14 +12,40 @@
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
-#include "limits.hpp"
 #include "wire.hpp"
 
 namespace ddrun::store {
 
 using wire::Opcode;
 
+static_assert(max_key_size + 1 == wire::max_key, "the client puts one character in front of a key");
+static_assert(max_value_size == wire::max_value && max_keys_per_call == wire::max_keys);
+
 namespace {
+
+// Limits that the client checks before it sends: a server would only close the connection.
+
+Result<void> check_key(std::string_view key) {
+  if (key.size() <= max_key_size) return {};
+  return fail(Errc::invalid_argument, concat("store key '", wire::printable(key), "' has ", key.size(),
+                                             " bytes; at most ", max_key_size, " are allowed"));
+}
+
+Result<void> check_value(std::string_view key, std::string_view value) {
+  TRY(check_key(key));
+  if (value.size() <= max_value_size) return {};
+  return fail(Errc::invalid_argument, concat("the value for store key '", wire::printable(key), "' has ", value.size(),
+                                             " bytes; at most ", max_value_size, " are allowed: split it"));
+}
+
+Result<void> check_keys(std::span<const std::string> keys) {
+  if (keys.size() > max_keys_per_call) {
+    return fail(Errc::invalid_argument, concat("one store call names ", keys.size(), " keys; at most ",
+                                               max_keys_per_call, " are allowed: make several calls"));
+  }
+  for (const auto& key : keys) TRY(check_key(key));
+  return {};
+}
 
 /// Beyond its deadline a call waits so long for replies that a server sends at once.
 constexpr std::chrono::seconds response_grace{5};
@@ -158,7 +184,7 @@ class TcpClient::Connection {
     if (!answer) return tl::unexpected(std::move(answer.error()));
     if (*answer != wire::wait_cancelled) return protocol_error(concat(int{*answer}, " to a cancelled wait"));
     if (came) return {};
-    return fail(Errc::timeout, concat("timed out waiting for store ", describe_keys(keys)));
+    return fail(Errc::timeout, concat("timed out waiting for store ", wire::describe_keys(keys)));
   }
 
   Result<void> send_by(Deadline deadline, std::string_view bytes) {

@@ -1,14 +1,17 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "ddrun/base/bytes.hpp"
+#include "ddrun/base/text.hpp"
 
-// Numbers of the protocol and the encoding of its fields; defined in docs/store.md.
+// Numbers of the protocol and the encoding of its fields, defined in docs/store.md; and their text for messages.
 namespace ddrun::store::wire {
 
 enum class Opcode : std::uint8_t {
@@ -46,6 +49,26 @@ inline constexpr std::size_t opcode_count = 0x14;
   static_assert(std::size(names) == opcode_count);
   const auto index = static_cast<std::size_t>(op);
   return index < std::size(names) ? names[index] : "?";
+}
+
+/// For messages: control characters become '?', and a long key is cut.
+[[nodiscard]] inline std::string printable(std::string_view key) {
+  constexpr std::size_t max_shown = 60;
+  std::string text(key.substr(0, max_shown));
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }, '?');
+  if (key.size() > max_shown) text += "...";
+  return text;
+}
+
+/// "key a", "keys a, b and 7 more"
+[[nodiscard]] inline std::string describe_keys(std::span<const std::string> keys) {
+  constexpr std::size_t max_shown = 3;
+  if (keys.size() == 1) return concat("key ", printable(keys[0]));
+  std::string text = "keys ";
+  for (std::size_t i = 0; i < std::min(keys.size(), max_shown); ++i) text += (i > 0 ? ", " : "") + printable(keys[i]);
+  if (keys.size() > max_shown) text += concat(" and ", keys.size() - max_shown, " more");
+  return text;
 }
 
 inline constexpr std::uint32_t magic = 0x3c85f7ce;
