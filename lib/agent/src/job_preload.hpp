@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <string>
 
 #include "ddrun/base/alarm.hpp"
 #include "ddrun/base/result.hpp"

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <map>
 #include <string>
-#include <utility>
 
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/duration.hpp"

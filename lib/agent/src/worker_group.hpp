@@ -6,7 +6,6 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <functional>
 #include <initializer_list>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
