@@ -1,7 +1,6 @@
 #include "stream_text.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "ddrun/base/text.hpp"
