@@ -11,7 +11,6 @@
 #include "input.hpp"
 #include "wire/pmi_line.hpp"
 #include "wire/process_mapping.hpp"
-#include "wire/put_batch.hpp"
 
 using namespace ddrun::pmi;
 

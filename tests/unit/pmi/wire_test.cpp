@@ -7,7 +7,6 @@
 #include "key_space.hpp"
 #include "pmi_line.hpp"
 #include "process_mapping.hpp"
-#include "put_batch.hpp"
 
 using namespace ddrun;
 using namespace ddrun::pmi;

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "pmi_line.hpp"
-#include "put_batch.hpp"
 
 namespace ddrun::pmi {
 

@@ -13,7 +13,6 @@
 #include "key_space.hpp"
 #include "pmi_line.hpp"
 #include "process_mapping.hpp"
-#include "put_batch.hpp"
 
 namespace ddrun::pmi {
 
