@@ -9,7 +9,7 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/worker_env/program_path.hpp"
-#include "elf_file.hpp"
+#include "program_format.hpp"
 
 namespace ddrun::worker_env {
 
