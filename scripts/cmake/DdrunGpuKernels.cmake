@@ -35,7 +35,7 @@ function(ddrun_nvcc_architectures result)
   set(${result} "${architectures}" PARENT_SCOPE)
 endfunction()
 
-# ddrun_gpu_kernels(ddrun_collectives SOURCE cuda/kernels.cu EMBED src/gpu/kernels.cpp DEPENDS cuda/a.hpp …)
+# ddrun_gpu_kernels(ddrun_collectives SOURCE cuda/kernels.cu EMBED src/gpu/device_memory.cpp DEPENDS cuda/a.hpp …)
 #
 # Compiles SOURCE and defines DDRUN_GPU_KERNELS, the path of what came out, for EMBED. Does nothing without nvcc.
 function(ddrun_gpu_kernels target)

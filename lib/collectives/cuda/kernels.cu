@@ -1,5 +1,5 @@
 // Kernels for device memory: each thread runs its part of sequence_walk.hpp. extern "C", as they are looked up by name;
-// the arguments must match lib/collectives/src/gpu/kernels.cpp.
+// the arguments must match lib/collectives/src/gpu/device_memory.cpp.
 
 #include "sequence_walk.hpp"
 
@@ -28,7 +28,7 @@ __device__ void add_all(std::uint64_t mine, unsigned long long* total) {
 
 }  // namespace
 
-// The number of 512-thread blocks that gpu/kernels.cpp starts per multiprocessor. Architecture 75 holds only 1024
+// The number of 512-thread blocks that gpu/device_memory.cpp starts per multiprocessor. Architecture 75 holds only 1024
 // threads.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 #define DDRUN_BOUNDS __launch_bounds__(512, 2)

@@ -4,7 +4,6 @@
 
 #include "back_ends.hpp"
 #include "ddrun/base/text.hpp"
-#include "describe.hpp"
 #include "exchange.hpp"
 #include "gpu/survey.hpp"
 

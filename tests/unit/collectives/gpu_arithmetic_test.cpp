@@ -6,7 +6,7 @@
 #include "cuda/sequence_walk.hpp"
 #include "ddrun/collectives/pattern.hpp"
 #include "ddrun/test/catch.hpp"
-#include "gpu/kernels.hpp"
+#include "gpu/device_memory.hpp"
 
 using namespace ddrun::collectives;
 

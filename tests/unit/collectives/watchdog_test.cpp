@@ -1,4 +1,4 @@
-#include "gpu/watchdog.hpp"
+#include "gpu/nccl_session.hpp"
 
 #include <atomic>
 #include <future>
