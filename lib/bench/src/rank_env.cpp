@@ -8,7 +8,7 @@
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
-#include "ddrun/cluster/started_rank.hpp"
+#include "ddrun/cluster/detect.hpp"
 #include "ddrun/store/resolve.hpp"
 
 namespace ddrun::bench {

@@ -1,4 +1,3 @@
-#include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
 #include "schemes.hpp"
 

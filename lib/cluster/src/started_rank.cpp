@@ -1,8 +1,7 @@
-#include "ddrun/cluster/started_rank.hpp"
+#include "ddrun/cluster/detect.hpp"
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/cluster/hosts.hpp"
 #include "schemes.hpp"
 
 namespace ddrun::cluster {

@@ -1,4 +1,4 @@
-#include "ddrun/cluster/started_rank.hpp"
+#include "ddrun/cluster/detect.hpp"
 
 #include "scenario.hpp"
 
