@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -16,6 +17,7 @@
 #include <new>
 #include <optional>
 
+#include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/shared_output.hpp"
@@ -289,6 +291,19 @@ class Guard {
   bool sweeper_is_gone_ = false;
 };
 
+/// Blocks until `child` has another parent, or is gone.
+void wait_for_end_of_parent(pid_t child, pid_t parent) {
+  const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, parent, 0)));
+  constexpr int look_again_ms = 100;
+  pollfd ended{pidfd.get(), POLLIN, 0};  // a negative descriptor is ignored
+  while (true) {
+    // Read after the pidfd was opened: if it is still the parent, the pid was not reused before.
+    const auto stat = read_process_stat(child);
+    if (!stat || stat->parent != parent) return;
+    if (::poll(&ended, 1, pidfd ? -1 : look_again_ms) > 0) return;
+  }
+}
+
 }  // namespace
 
 void SharedState::begin_signal_handling(const std::set<int>& signals, Milliseconds grace) {
@@ -460,6 +475,20 @@ void end_program(const ProgramEnd& end) {
   }
   // Nothing is buffered: destructors would only take time.
   ::_exit(end.code);
+}
+
+Result<void> end_with_parent(const SharedState& shared, int signal) {
+  const pid_t parent = shared.parent_pid;
+  if (parent == 0) {
+    return fail(Errc::invalid_argument,
+                "--end-with-parent: the parent process is outside of this PID namespace; leave the option out");
+  }
+  auto thread = TRY(start_thread_signals_blocked("ddrun-parent", [&shared, parent, signal] {
+    wait_for_end_of_parent(shared.started_pid, parent);
+    shared.signal_guard(signal);
+  }));
+  thread.detach();
+  return {};
 }
 
 }  // namespace ddrun::process
