@@ -216,12 +216,6 @@ Result<Event> Event::make(std::shared_ptr<Device> device, Kind kind) {
 Event::Event(Event&& other) noexcept
     : device_(std::move(other.device_)), event_(std::exchange(other.event_, nullptr)) {}
 
-Event& Event::operator=(Event&& other) noexcept {
-  std::swap(device_, other.device_);
-  std::swap(event_, other.event_);
-  return *this;
-}
-
 Event::~Event() {
   if (event_ == nullptr || device_->is_unusable()) return;
   if (device_->use()) (void)device_->driver().event_destroy(event_);

@@ -172,7 +172,6 @@ class Event {
   enum class Kind { timing, order };
   [[nodiscard]] static Result<Event> make(std::shared_ptr<Device> device, Kind kind);
   Event(Event&& other) noexcept;
-  Event& operator=(Event&& other) noexcept;
   ~Event();
 
   /// Marks the point after all work enqueued so far.
