@@ -16,7 +16,6 @@
 #include "ddrun/agent/events_file.hpp"
 #include "ddrun/agent/report.hpp"
 #include "ddrun/base/build_info.hpp"
-#include "ddrun/base/duration.hpp"
 #include "ddrun/base/environment.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"

@@ -2,7 +2,6 @@
 #include <array>
 
 #include "ddrun/base/text.hpp"
-#include "ddrun/cli/values.hpp"
 #include "settings.hpp"
 
 // Slips that are legal command lines or environments: a warning, or a hint once the job has failed.

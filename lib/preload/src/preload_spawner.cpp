@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
-#include <cstdio>
 #include <cstdlib>
 
 #include "ddrun/base/io_context.hpp"
