@@ -1,7 +1,5 @@
 #include "ddrun/logs/piece_frames.hpp"
 
-#include <limits.h>
-
 #include "ddrun/base/bytes.hpp"
 
 namespace ddrun::logs {
@@ -16,19 +14,15 @@ std::string frame(std::uint8_t type, std::size_t size, std::uint32_t key) {
   std::string bytes;
   bytes::put<std::endian::big>(bytes, static_cast<std::uint32_t>(size));
   bytes += static_cast<char>(type);
-  bytes::put<std::endian::big>(bytes, key);
+  bytes::put(bytes, key);
   return bytes;
-}
-
-std::uint32_t number_at(std::string_view payload, std::size_t at) {
-  return bytes::load<std::uint32_t, std::endian::big>(payload.data() + at);
 }
 
 }  // namespace
 
 std::string encode(const WorkerLabel& worker) {
   std::string bytes = frame(worker_frame, worker_header + worker.label.size(), worker.key);
-  bytes::put<std::endian::big>(bytes, static_cast<std::uint32_t>(worker.rank));
+  bytes::put(bytes, static_cast<std::int32_t>(worker.rank));
   bytes += worker.labelled ? '\1' : '\0';
   return bytes.append(worker.label);
 }
@@ -41,19 +35,19 @@ std::string piece_header(const WorkerPiece& piece) {
 }
 
 std::optional<WorkerLabel> decode_worker(std::string_view payload) {
-  if (payload.size() < worker_header || number_at(payload, 4) > INT_MAX) return std::nullopt;
-  return WorkerLabel{number_at(payload, 0), static_cast<int>(number_at(payload, 4)), payload[8] != 0,
-                     payload.substr(worker_header)};
+  bytes::Reader reader(payload);
+  WorkerLabel worker{reader.number<std::uint32_t>(), reader.number<std::int32_t>(), reader.boolean()};
+  worker.label = reader.left();
+  return reader.ok() && worker.rank >= 0 ? std::optional(worker) : std::nullopt;
 }
 
 std::optional<WorkerPiece> decode_piece(std::string_view payload) {
-  if (payload.size() < piece_header_bytes) return std::nullopt;
-  const auto kind = static_cast<std::uint8_t>(payload[5]);
-  const auto end = static_cast<std::uint8_t>(kind & ~continues_bit);
-  if (end > static_cast<std::uint8_t>(PieceEnd::open)) return std::nullopt;
-  return WorkerPiece{number_at(payload, 0),
-                     payload[4] != 0,
-                     {payload.substr(piece_header_bytes), (kind & continues_bit) != 0, static_cast<PieceEnd>(end)}};
+  bytes::Reader reader(payload);
+  WorkerPiece got{reader.number<std::uint32_t>(), reader.boolean()};
+  const auto kind = reader.number<std::uint8_t>();
+  const auto end = static_cast<PieceEnd>(kind & ~continues_bit);
+  got.piece = {reader.left(), (kind & continues_bit) != 0, end};
+  return reader.ok() && end <= PieceEnd::open ? std::optional(got) : std::nullopt;
 }
 
 }  // namespace ddrun::logs

@@ -141,10 +141,10 @@ TEST_CASE("what workers write looks the same through frames as without") {
 
 TEST_CASE("frames that are none are refused") {
   for (const std::string& payload :
-       {std::string(), std::string(5, '\0'), std::string("\0\0\0\1\0\3", 6), std::string("\0\0\0\1\0\x83", 6)}) {
+       {std::string(), std::string(5, '\0'), std::string("\1\0\0\0\0\3", 6), std::string("\1\0\0\0\0\x83", 6)}) {
     CHECK_FALSE(decode_piece(payload));
     CHECK_FALSE(decode_worker(payload));
   }
-  CHECK_FALSE(decode_worker(std::string("\0\0\0\1\x80\0\0\0\1", 9)));
-  CHECK(decode_worker(std::string("\0\0\0\1\0\0\0\7\1[7] ", 13))->label == "[7] ");
+  CHECK_FALSE(decode_worker(std::string("\1\0\0\0\0\0\0\x80\1", 9)));
+  CHECK(decode_worker(std::string("\1\0\0\0\7\0\0\0\1[7] ", 13))->label == "[7] ");
 }

@@ -7,7 +7,6 @@
 
 #include "ddrun/base/bytes.hpp"
 #include "ddrun/base/result.hpp"
-#include "ddrun/base/wiped_string.hpp"
 #include "ddrun/logs/piece_frames.hpp"
 
 namespace ddrun::remote {

@@ -7,8 +7,8 @@
 #include <memory>
 #include <string_view>
 
+#include "ddrun/base/bytes.hpp"
 #include "ddrun/base/unique_fd.hpp"
-#include "ddrun/base/wiped_string.hpp"
 
 namespace ddrun {
 

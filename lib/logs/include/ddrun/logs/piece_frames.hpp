@@ -9,7 +9,7 @@
 #include "ddrun/logs/line_assembler.hpp"
 
 // The lines of workers on their way to a ddrun on another machine, which labels and shows them. A frame is
-//   4 bytes  length of the payload, most significant byte first, as all numbers here
+//   4 bytes  length of the payload, most significant byte first (the other numbers: least)
 //   1 byte   type
 //   payload  of worker_frame: 4 bytes key, 4 bytes rank, 1 byte whether the label is ddrun's, the label
 //            of piece_frame: 4 bytes key, 1 byte stream, 1 byte kind (PieceEnd, 0x80 if it continues a line), the text
