@@ -170,6 +170,11 @@ bool RankConsole::needs_time() const {
 
 void RankConsole::feed(RankStream& stream, const Piece& piece) {
   if (console_->gone()) return console_->count_lost(piece.text.size());
+  if (stream.source < 0 && !options_.timestamps && stream.text->passes(piece)) {
+    if (piece.text.ends_with('\n')) ++lines_shown_;
+    console_->add(stream.prefix, piece);
+    return flush();
+  }
   const Deadline now = needs_time() ? Clock::now() : Deadline();
   stream.text->feed(piece, now, [&](const Piece& shown) { take_piece(stream, shown, now); });
   end_feed(stream, now);

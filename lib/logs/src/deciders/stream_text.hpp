@@ -78,7 +78,11 @@ class StreamText {
   void feed_lines(std::string_view bytes, Emit&& emit) {
     lines_.feed(bytes, emit);
   }
-  /// The same for a piece that another StreamText has given out.
+  /// The same for a whole line.
+  [[nodiscard]] bool passes(const Piece& line) const {
+    return line.end == PieceEnd::terminated && !line.continues && !lines_.has_partial() && passes(line.text);
+  }
+  /// Takes a piece that another StreamText has given out.
   void feed(const Piece& piece, Time now, PieceSink emit);
   /// When expire() has something to do.
   [[nodiscard]] std::optional<Time> deadline() const;
