@@ -9,7 +9,7 @@
 
 #include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/bench/run.hpp"
+#include "ddrun/bench/errors.hpp"
 
 namespace ddrun::bench {
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "benchmark.hpp"
+#include "ddrun/bench/errors.hpp"
 #include "ddrun/bench/options.hpp"
 #include "ddrun/bench/rank_env.hpp"
 #include "ddrun/collectives/checker.hpp"
