@@ -323,7 +323,7 @@ class Relay {
   }
 
   void handle_bytes(std::string_view bytes) {
-    watch_silence();
+    if (state_ != State::complete) watch_silence();
     if (!head_.frames.feed(bytes, [this](const Frame& frame) { handle_frame(frame); })) on_head_lost();
   }
 
