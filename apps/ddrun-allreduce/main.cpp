@@ -6,7 +6,6 @@
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
-#include "ddrun/bench/errors.hpp"
 #include "ddrun/bench/options.hpp"
 #include "ddrun/bench/rank_env.hpp"
 #include "ddrun/bench/run.hpp"

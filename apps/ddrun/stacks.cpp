@@ -16,7 +16,7 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/cli/values.hpp"
-#include "ddrun/job_socket/job_socket_path.hpp"
+#include "ddrun/job_socket/job_socket.hpp"
 
 // `ddrun stacks`: asks a running job of this machine, through its socket, where its ranks are.
 

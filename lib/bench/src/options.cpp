@@ -11,7 +11,6 @@
 #include "ddrun/argv/argv.hpp"
 #include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/bench/errors.hpp"
 #include "reports.hpp"
 
 namespace ddrun::bench {

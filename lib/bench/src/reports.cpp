@@ -9,7 +9,6 @@
 
 #include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/bench/errors.hpp"
 
 namespace ddrun::bench {
 

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "benchmark.hpp"
-#include "ddrun/bench/errors.hpp"
 #include "ddrun/bench/options.hpp"
 #include "ddrun/bench/rank_env.hpp"
 #include "ddrun/collectives/checker.hpp"

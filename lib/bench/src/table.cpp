@@ -9,7 +9,7 @@
 
 #include "ddrun/base/shared_output.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/bench/errors.hpp"
+#include "ddrun/bench/options.hpp"
 #include "results.hpp"
 
 namespace ddrun::bench {

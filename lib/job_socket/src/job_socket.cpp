@@ -25,7 +25,6 @@
 #include "ddrun/base/io_context.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/job_socket/job_socket_path.hpp"
 
 namespace ddrun::job_socket {
 

@@ -17,7 +17,6 @@
 
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/unique_fd.hpp"
-#include "ddrun/job_socket/job_socket_path.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/files.hpp"
 

@@ -27,7 +27,7 @@ enum class FrameType : std::uint8_t {
   over,    ///< no payload; the job has ended: a host that is in no round ends
   // From a host.
   hello,        ///< its addresses for other hosts, in the order to try, separated by spaces
-  out,          ///< other text on the stdout of its ddrun, and of a worker that has none of its own
+  out,          ///< other text on the stdout of its ddrun, also of a worker that has the same
   err,          ///< the same of stderr
   events,       ///< lines for --events, of the coordinator; empty: lines were dropped because of back pressure
   report,       ///< a part of --report, of the coordinator; empty: complete
