@@ -45,8 +45,12 @@ using Result = tl::expected<T, Error>;
 
 /// For TRY. The value of a success.
 template <class T>
-T take_value(Result<T> tried) {
+T take_value(Result<T>&& tried) {
   if constexpr (!std::is_void_v<T>) return *std::move(tried);
+}
+/// For TRY. Not inline, as it is in each function that can fail.
+[[gnu::noinline, gnu::cold]] inline tl::unexpected<Error> take_error(Error& error) {
+  return tl::unexpected<Error>(std::move(error));
 }
 
 }  // namespace ddrun
@@ -56,10 +60,10 @@ T take_value(Result<T> tried) {
 #ifdef __clang_analyzer__  // it misses destructors of what a statement expression returns
 #define TRY(...) ddrun::take_value(__VA_ARGS__)
 #else
-#define TRY(...)                                                   \
-  __extension__({                                                  \
-    auto tried_ = (__VA_ARGS__);                                   \
-    if (!tried_) return tl::unexpected(std::move(tried_).error()); \
-    ddrun::take_value(std::move(tried_));                          \
+#define TRY(...)                                           \
+  __extension__({                                          \
+    auto tried_ = (__VA_ARGS__);                           \
+    if (!tried_) return ddrun::take_error(tried_.error()); \
+    ddrun::take_value(std::move(tried_));                  \
   })
 #endif
