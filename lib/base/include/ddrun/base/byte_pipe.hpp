@@ -60,7 +60,7 @@ class ByteReader {
   [[nodiscard]] bool is_open() const { return fd_.is_open(); }
   /// While paused nothing is read (back pressure).
   void pause(bool paused);
-  /// Reads what is available now, unless it is paused.
+  /// Reads what a pipe can hold and is available now, unless it is paused.
   void catch_up();
   /// Reads what is available without blocking and closes; `on_end` is not called.
   void drain();
