@@ -57,6 +57,11 @@ struct PmixMachine {
       if (condition()) return true;
     }
     UNSCOPED_INFO(said << reason);
+    for (const pid_t pid : helper::registered_children()) {
+      for (const char* const name : {"status", "wchan", "syscall"}) {
+        UNSCOPED_INFO(name << ": " << read_file(concat("/proc/", pid, "/", name)));
+      }
+    }
     return false;
   }
   bool says(const std::string& text) {
