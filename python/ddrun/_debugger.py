@@ -51,4 +51,4 @@ class Debugger(pdb.Pdb):
 
 
 def is_outer(frame):
-    return frame.f_globals.get("__name__", "").startswith(("ddrun._", "IPython."))
+    return frame.f_globals.get("__name__", "").startswith(("ddrun._", "IPython.", "_pytest.", "pluggy."))

@@ -10,6 +10,7 @@ import time
 HOLD = 0.1  # seconds that a line waits for equal lines of other ranks
 MOST_HELD = 1 << 20  # characters that wait
 MOST_SAID = 1 << 16  # characters of what ddrun says
+OF_CALLS = re.compile("/(IPython/core|_pytest|pluggy)/|<ddrun --preload>")  # files of what calls tasks, in stacks of a crash
 UPDATE = 0.1  # seconds between two updates of progress bars
 
 
@@ -103,7 +104,7 @@ class Crash:
         """What to show in place of this line."""
         held, self.held = self.held, ""
         frame = re.match(r'  File "(.*)", line \d+', text)
-        is_own = frame and (os.path.dirname(frame[1]) == os.path.dirname(__file__) or "/IPython/core/" in frame[1])
+        is_own = frame and (os.path.dirname(frame[1]) == os.path.dirname(__file__) or OF_CALLS.search(frame[1]))
         if re.match("(Current t|T)hread 0x", text):
             self.held, self.own = text, False
             return []

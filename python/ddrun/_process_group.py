@@ -76,6 +76,7 @@ def store_holder():
                 socket.create_connection(("127.0.0.1", port), 1).close()
                 if time.monotonic() > deadline:
                     return holder()
+                gc.collect()
                 time.sleep(0.02)
         hosted.remove(port)
     return None

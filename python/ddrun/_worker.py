@@ -177,6 +177,7 @@ def main():
     connection = _connection.connect(json.loads(os.environ.pop("DDRUN_PYTHON_JOB")), hello)
     _home.take_over(connection.welcome["home"])
     _home.make_main(connection.welcome["home"])
+    global rank
     rank = Rank(connection)
     os.register_at_fork(after_in_child=rank.leave)
     sys.breakpointhook = rank.on_breakpoint

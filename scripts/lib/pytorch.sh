@@ -4,7 +4,7 @@
 
 pytorch_requirements=(torch==2.15.0 numpy==2.4.6)
 package_requirements=(cloudpickle==3.1.3 ipykernel==7.4.0 ipyparallel==9.2.0 matplotlib==3.11.2 mpi4py==4.1.2
-  mpich==5.0.2 nbclient==0.11.0)
+  mpich==5.0.2 nbclient==0.11.0 pytest==9.2.0 pytest-xdist==3.8.0)
 framework_requirements=(lightning==2.6.6 accelerate==1.15.0 transformers==5.23.0 ray==2.60.0 distributed==2026.8.0
   submitit==1.5.4 jupyterlab==4.6.6 playwright==1.65.2)
 # Besides that of package_requirements, each in an environment of its own; the first ones with PyTorch already.

@@ -1,4 +1,4 @@
-"""Processes driven from Python, beside ipyparallel: notebook."""
+"""Processes driven from Python, beside ipyparallel and multiprocessing: notebook, pytest."""
 
 import json
 import os
@@ -6,8 +6,10 @@ import subprocess
 import time
 
 from measuring import HERE, Comparison, Failure, Skip, compare, descendants, in_turn, stat_fields
+from preloading import needs_torch
 from storing import torch_python
 
+PYTHON_FOLDER = os.path.join(HERE, "..", "..", "python")
 DRIVER = os.path.join(HERE, "notebook_driver.py")
 LEFT_LIMIT = 10  # seconds
 
@@ -18,7 +20,7 @@ def notebook(bench, note):
         python = torch_python(bench)
     except Skip as why:
         return [Comparison("notebook", "", [], skipped=str(why))]
-    environment = {**os.environ, "PYTHONPATH": os.path.join(HERE, "..", "..", "python"), "DDRUN_PROGRAM": bench.ddrun}
+    environment = {**os.environ, "PYTHONPATH": PYTHON_FOLDER, "DDRUN_PROGRAM": bench.ddrun}
 
     def start(*words):
         return subprocess.Popen([python, DRIVER, *map(str, words)], env=environment, stdout=subprocess.PIPE,
@@ -68,3 +70,41 @@ def notebook(bench, note):
     ends = [killed() for _ in range(bench.count(5, 2))]
     rows.append(Comparison("notebook", "8 ranks, all gone after kill -9 of the caller", ends, scale=1e3, unit="ms"))
     return rows
+
+
+# Tests that do nothing, in one process or in four; the last ones start these for each test.
+TESTS = {
+    "ddrun": "import pytest\n" + "".join(f"@pytest.mark.ranks(4)\ndef test_{number}(): pass\n" for number in range(100)),
+    "unmarked": "".join(f"def test_{number}(): pass\n" for number in range(100)),
+    "multiprocessing": "import multiprocessing\ndef work(): pass\n" + "".join(f"""
+def test_{number}():
+    started = [multiprocessing.get_context("spawn").Process(target=work) for _ in range(4)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join()
+        assert process.exitcode == 0
+""" for number in range(100)),
+    "thousand": "".join(f"def test_{number}(): pass\n" for number in range(1000)),
+}
+
+
+@needs_torch
+def pytest(bench, note, python):
+    """pytest with tests on 4 ranks, beside tests on none; and what the package costs tests on none."""
+    environment = {**os.environ, "PYTHONPATH": PYTHON_FOLDER, "DDRUN_PROGRAM": bench.ddrun}
+
+    def side(name, *plugin):
+        path = os.path.join(bench.scratch, f"test_{name}.py")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(TESTS[name])
+        command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, path]
+        return lambda: bench.run(command, limit=120, environment=environment)["seconds"]
+
+    plugin, repeats = ("-p", "ddrun_pytest"), bench.count(9, 2)
+    samples, trouble = in_turn({"ddrun": (repeats, side("ddrun", *plugin)), "unmarked": (repeats, side("unmarked")),
+                                "multiprocessing": (bench.count(3, 1), side("multiprocessing"))}, note)
+    rows = compare("pytest", "100 tests on 4 ranks", samples, trouble, {"unmarked": (0.1, 1 / 30), "multiprocessing": (10, 3)})
+    samples, trouble = in_turn({"ddrun": (3 * repeats, side("thousand", *plugin)), "without ddrun": (3 * repeats, side("thousand"))},
+                               note)
+    return rows + compare("pytest", "1,000 tests on none", samples, trouble, {"without ddrun": (0.99, 0.97)})

@@ -43,6 +43,7 @@ BENCHMARKS = {
     "stacks-pause": inspecting.stacks_pause,
     "ddp-run": training.ddp_run,
     "notebook": notebooks.notebook,
+    "pytest": notebooks.pytest,
     "store-get": storing.store_get,
     "store-pipelined": storing.store_pipelined,
     "store-storm": storing.store_storm,

@@ -229,7 +229,7 @@ class Page:
             (folder / name).symlink_to(ROOT / name)
         first = [str(programs)] + ([str(venv / "bin")] if venv else [])
         self.search = ":".join([*first, os.environ.get("PATH", "/usr/bin:/bin")])
-        package = {"PYTHONPATH": str(ROOT / "python"), "DDRUN_PROGRAM": DDRUN} if venv else {}
+        package = {"PYTHONPATH": str(ROOT / "python"), "DDRUN_PROGRAM": DDRUN, "PYTEST_PLUGINS": "ddrun_pytest"} if venv else {}
         self.env = {**package, "PATH": self.search, "HOME": str(self.home), "TMPDIR": str(folder / ".tmp"), "XDG_CONFIG_HOME": None}
 
     def run(self):

@@ -9,11 +9,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "support"))
 import running  # noqa: E402
+from documents import ROOT  # noqa: E402
 from cases import main, wait_until  # noqa: E402,F401  for the tests
 from running import DDRUN, Result, Running, environment, processes_of, run  # noqa: E402,F401  for the tests
 
@@ -56,6 +58,21 @@ def run_ddrun(args, **options):
 
 def run_torchrun(args, **options):
     return run([TORCHRUN, *args], **options)
+
+
+def install(folder):
+    """The Python package, as `pip install --target` would leave it in this new folder, with its entry points."""
+    metadata = folder / "ddrun-0.dist-info"
+    for made in (metadata, folder / "bin"):
+        made.mkdir(parents=True)
+    for name in ("ddrun", "ddrun_pytest"):
+        (folder / name).symlink_to(ROOT / "python" / name)
+    (folder / "bin/ddrun").symlink_to(DDRUN)
+    (metadata / "METADATA").write_text("Name: ddrun\nVersion: 0\n")
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    (metadata / "entry_points.txt").write_text("".join(
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items()) for group, points in groups.items()))
+    return folder
 
 
 class TorchTest(unittest.TestCase):

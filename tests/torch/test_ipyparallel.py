@@ -2,10 +2,8 @@
 import json
 import os
 import signal
-import tomllib
 
-from harness import DDRUN, PYTHON, Running, TorchTest, main, script, wait_until
-from documents import ROOT
+from harness import PYTHON, Running, TorchTest, install, main, script, wait_until
 
 
 class Engines(TorchTest):
@@ -13,18 +11,8 @@ class Engines(TorchTest):
 
     def start(self, *args):
         """The cluster's starter, and what it has printed."""
-        site = self.tmp / "site"  # as `pip install --target` leaves it
-        metadata = site / "ddrun-0.dist-info"
-        for folder in (metadata, site / "bin"):
-            folder.mkdir(parents=True)
-        (site / "ddrun").symlink_to(ROOT / "python/ddrun")
-        (site / "bin/ddrun").symlink_to(DDRUN)
-        (metadata / "METADATA").write_text("Name: ddrun\nVersion: 0\n")
-        groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-        (metadata / "entry_points.txt").write_text("".join(
-            f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items()) for group, points in groups.items()))
         running = Running([PYTHON, script("ipp_cluster.py"), *args], cwd=self.tmp,
-                          env={"PYTHONPATH": site, "IPYTHONDIR": self.tmp / "ipython"})
+                          env={"PYTHONPATH": install(self.tmp / "site"), "IPYTHONDIR": self.tmp / "ipython"})
         self.addCleanup(running.kill)
         facts = self.tmp / "facts.json"
         wait_until(lambda: facts.exists() or running.process.poll() is not None, 90, running.output)

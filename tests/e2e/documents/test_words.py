@@ -27,6 +27,7 @@ FOREIGN = {
     "coming-from-torchrun.md": {"local-rank"},
     "schedulers.md": {"kill-on-bad-exit"},
     "notebooks.md": {"rank"},
+    "python.md": {"ranks-timeout", "ranks-preload", "lf", "junitxml", "pdb"},  # of pytest
 }
 OTHER_PROGRAMS = re.compile(
     r"(?:^|[\s(|/])(?:\.ci/run|\./\w+|\w+\.py|iperf3|srun|sbatch|salloc|scancel|mpirun|mpiexec|torchrun|"

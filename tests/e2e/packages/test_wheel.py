@@ -78,6 +78,8 @@ class Wheel(unittest.TestCase):
                     "licenses/LICENSE", "licenses/NOTICE"):
             self.assertTrue([name for name in names if name.endswith(end)], end)
         self.assertNotIn("_scripts]", entry_points)
+        self.assertIn("[pytest11]\nddrun = ddrun_pytest\n", entry_points)
+        self.assertIn("ddrun_pytest/__init__.py", names)
         self.assertIn("\nLicense-Expression: BSD-3-Clause\n", metadata)
         required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist:")]
         self.assertEqual([line for line in required if "; extra ==" not in line], [])
