@@ -47,7 +47,7 @@ class Debugger(pdb.Pdb):
 
     def set_continue(self):
         super().set_continue()
-        self.rank.send(None, "continue", None)  # another rank may ask
+        self.rank.tell("continue", None)  # another rank may ask
 
 
 def is_outer(frame):

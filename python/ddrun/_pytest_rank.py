@@ -48,7 +48,7 @@ class Plugin:
     def pytest_runtest_logreport(self, report):
         self.reports.append(self.config.hook.pytest_report_to_serializable(config=self.config, report=report))
         if report.failed or hasattr(report, "wasxfail") and report.skipped:
-            _worker.rank.send(None, "over", (time.monotonic(), self.reports[-1]))
+            _worker.rank.tell("over", (time.monotonic(), self.reports[-1]))
 
     def pytest_warning_recorded(self, warning_message, when, nodeid, location):
         text, kind = str(warning_message.message), warning_message.category

@@ -4,8 +4,8 @@ A task is (number, payload), see _payload. Other messages are ("interrupt", numb
 after which the rank ends with status 0; it ends with NOT_CONNECTED if the connection ends without that. The answer is
 (number, "value", pickled, begun, seconds) or (number, "error", error, begun, seconds), see `describe`; begun: how many
 collectives, see `collectives`. A rank asks (None, "display" or "debug", (number, *content)), which the caller answers by
-("answer", number, answer). Before an answer and a request a rank of a group writes a line with the job's mark and the number
-to stdout and stderr: the caller knows by it that it has all that was printed.
+("answer", number, answer), and tells (None, "continue" or "over", content). Before an answer and a request a rank of a group
+writes a line with the job's mark and the number to stdout and stderr: the caller knows by it that it has all that was printed.
 """
 
 import contextlib
@@ -36,15 +36,18 @@ class Rank:
     def send(self, *message):
         self.connection.send(message)
 
+    def tell(self, kind, content):
+        """From a task. In a thread of its own, as an interrupt of this one would leave half a message."""
+        thread = threading.Thread(target=self.send, args=(None, kind, content), daemon=True)
+        thread.start()
+        thread.join()
+
     def ask(self, kind, *content, timeout=None):
         """The caller's answer, when it has shown what was printed before. Raises queue.Empty after `timeout` seconds."""
         with self.asking:
             number = next(self.numbers)
             self.write_marks(number)
-            # In a thread of its own, as an interrupt of this one would leave half a message.
-            thread = threading.Thread(target=self.send, args=(None, kind, (number, *content)), daemon=True)
-            thread.start()
-            thread.join()
+            self.tell(kind, (number, *content))
             while (answer := self.answers.get(timeout=timeout))[0] != number:
                 pass
             return answer[1]
