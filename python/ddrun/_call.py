@@ -6,7 +6,7 @@ import pickle
 import time
 
 from ddrun import _process_group, _task
-from ddrun._errors import RemoteTraceback, add_note, from_rank
+from ddrun._errors import RemoteTraceback, add_note, add_stacks, from_rank
 from ddrun._output import ranks_named
 from ddrun._payload import payload
 
@@ -139,7 +139,7 @@ class Call:
                 return False
             stuck = {peer.rank for peer in self.peers()} or set(self.leaving.values())
             if not self.stopped:
-                self.failure = TimeoutError(f"the call took more than {self.timeout} s; {ranks_named(stuck)} had not answered")
+                self.time_out(stuck)
                 self.stop()
                 return True
             if self.left is not None:
@@ -153,6 +153,10 @@ class Call:
             for peer in self.peers():
                 job.send(peer, "abort")
         return True
+
+    def time_out(self, stuck):
+        self.failure = TimeoutError(f"the call took more than {self.timeout} s; {ranks_named(stuck)} had not answered")
+        add_stacks(self.failure, self.group.stacks(stuck))
 
     def uneven(self):
         """Whether some ranks have begun a collective that others have not, so that the next one would hang."""

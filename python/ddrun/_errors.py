@@ -1,7 +1,12 @@
 """What calls of ranks raise."""
 
 import pickle
+import re
 import signal
+
+PAGE = re.compile(r"^ddrun: where the ranks .*\n(?:  .*\n)*", re.M)  # of stacks, in what ddrun says
+# In a page, lines of the frames through which calls, cells and tests come.
+OWN_FRAME = re.compile(r"^    .* (\S*/)?(ddrun/_|IPython/core/|_pytest/|pluggy/)\w+\.py:\d+( .*)?\n|^    \.\.\. \d+ frames\n", re.M)
 
 
 class RankError(RuntimeError):
@@ -45,20 +50,31 @@ def from_rank(error, peer):
 
 def died(job):
     """The exception for an event "failed" or "lost" of ddrun, or for its end without one."""
-    event, said = job.death, job.output.take_said().strip()
+    event, said = job.death, job.output.take_said()
+    pages = OWN_FRAME.sub("", "".join(PAGE.findall(said)))
+    said = PAGE.sub("", said).strip()
     if job.verdict == "timed_out":
-        return TimeoutError(said)
-    if not event:
-        return RuntimeError(job.broken or said or f"ddrun has ended with status {job.result}, without a verdict on the job")
-    number = event.get("signal")
-    return RankDied(said or event["why"], event.get("rank"), event.get("host"), event.get("pid"),
-                    signal.Signals(number) if number in list(signal.Signals) else number, event.get("exit_code"))
+        error = TimeoutError(said)
+    elif event:
+        number = event.get("signal")
+        error = RankDied(said or event["why"], event.get("rank"), event.get("host"), event.get("pid"),
+                         signal.Signals(number) if number in list(signal.Signals) else number, event.get("exit_code"))
+    else:
+        error = RuntimeError(job.broken or said or f"ddrun has ended with status {job.result}, without a verdict on the job")
+    add_stacks(error, pages)
+    return error
 
 
 def left(peer):
     """The exception for a rank that has ended by itself, before it has answered."""
     return RankDied(f"rank {peer.rank} on {peer.host} exited with code 0 before it has answered{peer.reason}", peer.rank,
                     peer.host, peer.pid, None, 0)
+
+
+def add_stacks(exception, page):
+    exception.ddrun_stacks = page
+    if page:
+        add_note(exception, page.rstrip())
 
 
 def add_note(exception, note):

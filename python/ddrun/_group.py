@@ -7,13 +7,14 @@ import itertools
 import os
 import pickle
 import signal
+import subprocess
 import threading
 import time
 
-from ddrun import _task
+from ddrun import _task, find_ddrun
 from ddrun._call import MARK_TIMEOUT, RESTART_AFTER, Call, pieces
 from ddrun._connection import NOT_CONNECTED
-from ddrun._errors import add_note, died, from_rank, left
+from ddrun._errors import OWN_FRAME, add_note, died, from_rank, left
 from ddrun._job import Job
 from ddrun._options import check_parameters, words
 from ddrun._output import Output, ranks_text
@@ -135,6 +136,11 @@ class Group:
     def interrupt(self):
         """From another thread, as Ctrl-C: the running call raises KeyboardInterrupt on all ranks, and here."""
         self._job.inbox.put(("interrupt", None))
+
+    def stacks(self, ranks=None):
+        """Where these ranks are, or all: the page of `ddrun stacks`, of this machine. May be called by all threads."""
+        words = [find_ddrun(), "stacks", str(self._job.process.pid), *[f"--rank={ranks_text(ranks or ())}"] * bool(ranks)]
+        return OWN_FRAME.sub("", subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout)
 
     def restart(self):
         """Starts all processes anew: forks of --preload's server, if there is one. Blocks until all are connected."""

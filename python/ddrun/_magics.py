@@ -18,6 +18,7 @@ USAGE = """%ddrun start [N] [--preload MODULES] [--hosts HOSTS] [options of ddru
 %%ddrun [--rank 0,2]                a cell on all ranks, or on these
 %ddrun push NAME...                 copy variables of the notebook to all ranks
 %ddrun pull EXPRESSION              its values, by rank
+%ddrun stacks                       where each rank is
 %ddrun status | restart | stop"""
 
 
@@ -45,7 +46,7 @@ class DdrunMagics(Magics):
         try:
             if cell is not None:
                 return self.run(line, cell)
-            if word not in ("start", "push", "pull", "status", "restart", "stop"):
+            if word not in ("start", "push", "pull", "stacks", "status", "restart", "stop"):
                 raise UsageError(f"usage:\n{USAGE}")
             return getattr(self, word)(rest)
         except UsageError:
@@ -108,6 +109,9 @@ class DdrunMagics(Magics):
         for rank, text in enumerate(self.group.run(_process_group.status)):
             self.group._output.line(rank, "stdout", text + "\n")
         self.group._output.show(True)
+
+    def stacks(self, line):
+        print(self.started().stacks(), end="")
 
     def show_pids(self):
         peers = self.started().peers()

@@ -7,22 +7,20 @@ import collections
 import contextlib
 import pickle
 import re
-import subprocess
 import time
 import warnings
 
 import pytest
 from _pytest._code.code import ReprEntryNative, ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
-from ddrun import _pytest_rank, find_ddrun
+from ddrun import _pytest_rank
 from ddrun._call import Call
-from ddrun._errors import RankDied
+from ddrun._errors import RankDied, add_stacks
 from ddrun._group import Group
-from ddrun._output import ranks_named, ranks_text
+from ddrun._output import ranks_named
 
 OTHERS_FINISH = 1  # seconds from the first failure of a rank until those that have not finished are interrupted
 BEGIN_TIMEOUT = 60  # seconds, at least, until the ranks have imported the tests
-OF_PYTEST = re.compile(r" (_pytest|pluggy|\S*/ddrun)/\w+\.py:\d+( |$)|^    \.\.\. \d+ frames$")  # lines of a page of stacks
 OF_RANKS = {"usepdb": False, "trace": False, "setupshow": False, "log_file": None, "dist": "no", "tx": [], "numprocesses": None,
             "no_cov": True, "xmlpath": None}  # values of options: ranks have no input, and report to this process only
 NOT_ON_RANKS = [f"no:{name}" for name in ("lfplugin", "nfplugin", "stepwise")]
@@ -33,7 +31,7 @@ class TestCall(Call):
 
     def __init__(self, group, timeout):
         super().__init__(group, timeout)
-        self.over, self.stacks = {}, ""  # by rank: (time, report)
+        self.over = {}  # by rank: (time, report)
 
     def reports(self, item):
         """By rank, those of ranks too that have failed and not ended. Passes warnings on, each once."""
@@ -53,14 +51,10 @@ class TestCall(Call):
         self.over.setdefault(peer.rank, content)
         self.deadline = min(self.deadline, time.monotonic() + OTHERS_FINISH)
 
-    def stop(self):
-        if isinstance(self.failure, TimeoutError) and not self.over:
-            stuck = {peer.rank for peer in self.peers()}
-            self.failure = TimeoutError(f"{ranks_named(stuck)} had not finished after {self.timeout:g} s (--ranks-timeout)")
-            words = [find_ddrun(), "stacks", str(self.group._job.process.pid), f"--rank={ranks_text(stuck)}"]
-            page = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
-            self.stacks = "".join(line for line in page.splitlines(keepends=True) if not OF_PYTEST.search(line))
-        super().stop()
+    def time_out(self, stuck):
+        self.failure = TimeoutError(f"{ranks_named(stuck)} had not finished after {self.timeout:g} s (--ranks-timeout)")
+        if not self.over:
+            add_stacks(self.failure, self.group.stacks(stuck))
 
     def debug(self, *request):
         """With the terminal's input and output, which pytest captures."""
@@ -219,7 +213,8 @@ def merge(item, group, error):
         texts["", error.reason if isinstance(error, RankDied) else why] = silent
     shown.sections += [(before + ranks_named(ranks), text) for (before, text), ranks in texts.items()]
     shown.sections += [(f"Captured {stream} of ranks", text) for stream, text in group.kept.items()]
-    shown.sections += [("stacks", call.stacks)] * bool(call.stacks)
+    if page := getattr(error, "ddrun_stacks", ""):
+        shown.sections.append(("stacks", page))
     if failed and group.size > 1:
         *place, name = shown.location
         shown.location = *place, f"{name} (rank {lead} of {group.size})"

@@ -307,7 +307,7 @@ class Groups(PackageTest):
                          [(3, 4, (), 0), (3, 4, (), 1)])
 
     def test_timeout(self):
-        """TimeoutError, whose cause says where a rank was; the group can be used again."""
+        """TimeoutError, whose cause and note say where ranks were; the group can be used again."""
         def asleep(chosen):
             if rank() in chosen:
                 time.sleep(FOREVER)
@@ -317,9 +317,13 @@ class Groups(PackageTest):
             with self.assertRaisesRegex(TimeoutError, f"more than 0.[15] s; {names} had not answered") as caught:
                 call()
             self.assertIn("time.sleep(FOREVER)", str(caught.exception.__cause__))
+            self.assertRegex(caught.exception.__notes__[0], rf"^where the ranks of .*\n  {names}\D.*sleeps, .*\n    .*asleep ")
+            self.assertNotIn("_worker.py", caught.exception.__notes__[0])
             self.assertEqual(group.run(rank, timeout=60), [0, 1, 2])
-        with self.assertRaisesRegex(TimeoutError, "stopped after 0.1 s"):
-            ddrun.run(time.sleep, FOREVER, nproc_per_node=2, timeout=0.1)
+        self.assertRegex(group.stacks([1]), r"^where the ranks of .*\n  rank 1 .*waits for another thread")
+        with self.assertRaisesRegex(TimeoutError, "^ddrun: error: stopped after 1.0 s") as caught:
+            ddrun.run(time.sleep, FOREVER, nproc_per_node=2, timeout=1)
+        self.assertRegex(caught.exception.__notes__[0], r"^ddrun: where the ranks .*after 1.0 s \(--timeout\):\n  rank")
 
     def test_input(self):
         """There is none, and the exception says what to write instead; what replaces sys.stdin is read."""
@@ -433,6 +437,15 @@ class Groups(PackageTest):
             group.run(sleep, self.tmp)
         pids.append(group.run(pid))
         self.assertEqual(len({pid for of_round in pids for pid in of_round}), 8)
+
+        def aborts():
+            if rank() == 1:
+                faulthandler.disable()
+                os.abort()
+            time.sleep(FOREVER)
+        with self.assertRaisesRegex(ddrun.RankDied, r"^rank 1 .*killed by SIGABRT.*$") as caught:
+            group.run(aborts)
+        self.assertRegex(caught.exception.__notes__[0], r"^ddrun: where the ranks .*after rank 1 aborted:\n  rank 0 .*\n    .*aborts ")
         self.assertEqual(self.printed, {"stdout": "", "stderr": ""})
 
     def test_modules(self):

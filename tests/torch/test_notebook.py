@@ -271,6 +271,7 @@ print('goes on')""")
 
     def test_status(self):
         self.assertRegex(self.shown("%ddrun status"), self.pids + r"(?:\[[\d,-]+\] \d+ MiB\n){1,3}$")
+        self.assertRegex(self.shown("%ddrun stacks"), r"^where the ranks of .*:\n  ranks? [\d,-]+.*: waits for another thread")
 
     def test_names_of_cells(self):
         """As the notebook's; two cells of one number have their own lines."""

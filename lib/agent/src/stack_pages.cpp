@@ -53,7 +53,10 @@ void StackPages::async_show(const std::string& why, Milliseconds limit, const st
                                       : concat(variable("TMPDIR").value_or("/tmp"), "/ddrun-stacks-", tag_, "-");
   inspect::StackReader::Request request{why, targets(slots), prefix, Format::text, job_.prepared.first().directory};
   reader_.async_read(std::move(request), [this, number = ++number_](const auto& answer) {
-    say(Level::notice, concat(answer.text, "  all threads: ", answer.file.empty() ? answer.file_error : answer.file));
+    // With -q too: it belongs to the error that follows.
+    const std::string page =
+        concat(answer.text, "  all threads: ", answer.file.empty() ? answer.file_error : answer.file);
+    say_text(concat("ddrun: ", sanitize_for_terminal(page), "\n"));
     if (!answer.file.empty()) job_.record.result().stack_files.push_back(answer.file);
     if (number != number_ || !done_) return;
     limit_.cancel();

@@ -284,7 +284,7 @@ class Stops(Job):
 
     def test_time_limit(self):
         report = self.folder / "report.json"
-        result = self.start_stuck("--timeout=4s", f"--report={report}", HANG, "call").wait()
+        result = self.start_stuck("-q", "--timeout=4s", f"--report={report}", HANG, "call").wait()
         self.assertEqual(result.code, 124)
         file = self.check(result, "after 4.0 s (--timeout)")
         self.assertEqual(json.loads(report.read_text())["stacks"], [str(file)])
