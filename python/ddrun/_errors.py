@@ -4,7 +4,7 @@ import pickle
 import re
 import signal
 
-PAGE = re.compile(r"^ddrun: where the ranks .*\n(?:  .*\n)*", re.M)  # of stacks, in what ddrun says
+PAGE = re.compile(r"^ddrun(?: on \S+)?: where the ranks .*\n(?:  .*\n)*", re.M)  # of stacks, in what ddrun says
 # In a page, lines of the frames through which calls, cells and tests come.
 OWN_FRAME = re.compile(r"^    .* (\S*/)?(ddrun/_|IPython/core/|_pytest/|pluggy/)\w+\.py:\d+( .*)?\n|^    \.\.\. \d+ frames\n", re.M)
 
