@@ -227,10 +227,10 @@ class Pytest(TorchTest):
         return running
 
     def end(self, running):
-        """Nothing may be left running."""
-        result = running.wait()
+        """Nothing may be left running, when wait() would end it."""
+        running.process.wait(running.timeout)
         wait_until(lambda: not running.processes(), what=lambda: f"the end of {running.processes()}")
-        return result
+        return running.wait()
 
     def run_pytest(self, *args, **options):
         """What it has printed, and how each test has ended in pytest's words."""
@@ -323,8 +323,7 @@ class Pytest(TorchTest):
         answers.write_text("q\n")
         with answers.open() as stdin:
             running = self.start(stdin=stdin)
-        result = self.end(running)
-        self.assertIn("Exit: rank 1: Quitting debugger", result.out)
+        self.assertIn("Exit: rank 1: Quitting debugger", self.end(running).out)
 
     def test_process_group(self):
         """Of torch, for a mark with a backend. A failure leaves no part of one to the next test."""
@@ -348,8 +347,6 @@ class Pytest(TorchTest):
                 running = self.start()
                 wait_until(lambda: len(list(self.folder.glob("*.started"))) == 2, what=running.output)
                 running.process.send_signal(number)
-                running.process.wait(60)
-                wait_until(lambda: not running.processes(), what=lambda: f"the end of {running.processes()}")
                 self.assertEqual(self.end(running).code, code)
                 for file in self.folder.glob("*.started"):
                     file.unlink()
