@@ -5,22 +5,22 @@ import os
 import subprocess
 import time
 
-from measuring import HERE, Comparison, Failure, Skip, compare, descendants, in_turn, stat_fields
+from measuring import HERE, Comparison, Failure, compare, descendants, in_turn, stat_fields
 from preloading import needs_torch
-from storing import torch_python
 
-PYTHON_FOLDER = os.path.join(HERE, "..", "..", "python")
 DRIVER = os.path.join(HERE, "notebook_driver.py")
 LEFT_LIMIT = 10  # seconds
 
 
-def notebook(bench, note):
+def with_package(bench):
+    """The environment of a Python that finds the package."""
+    return {**os.environ, "PYTHONPATH": os.path.join(HERE, "..", "..", "python"), "DDRUN_PROGRAM": bench.ddrun}
+
+
+@needs_torch
+def notebook(bench, note, python):
     """A group of processes of Python: until it is ready, restarted with --preload, a cell, an exception, an interrupt."""
-    try:
-        python = torch_python(bench)
-    except Skip as why:
-        return [Comparison("notebook", "", [], skipped=str(why))]
-    environment = {**os.environ, "PYTHONPATH": PYTHON_FOLDER, "DDRUN_PROGRAM": bench.ddrun}
+    environment = with_package(bench)
 
     def start(*words):
         return subprocess.Popen([python, DRIVER, *map(str, words)], env=environment, stdout=subprocess.PIPE,
@@ -92,7 +92,7 @@ def test_{number}():
 @needs_torch
 def pytest(bench, note, python):
     """pytest with tests on 4 ranks, beside tests on none; and what the package costs tests on none."""
-    environment = {**os.environ, "PYTHONPATH": PYTHON_FOLDER, "DDRUN_PROGRAM": bench.ddrun}
+    environment = with_package(bench)
 
     def side(name, *plugin):
         path = os.path.join(bench.scratch, f"test_{name}.py")
