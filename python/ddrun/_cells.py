@@ -15,7 +15,7 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.history import HistoryManager
 from IPython.core.interactiveshell import InteractiveShell
 
-from ddrun import _task
+from ddrun import _task, _worker
 
 
 class Compiler(CachingCompiler):
@@ -41,7 +41,6 @@ class ValueHook(DisplayHook):
 class Publisher(DisplayPublisher):
     """Sends what display() and clear_output() do to the caller, from the first of a cell's ranks; text is printed by each."""
 
-    rank = None  # of _worker
     first = True
 
     def publish(self, data, metadata=None, *_, transient=None, update=False, **__):
@@ -56,11 +55,11 @@ class Publisher(DisplayPublisher):
 
     def send(self, method, **arguments):
         """Blocks until it is shown, behind what was printed before it, for 1 s at most. Between tasks nothing is shown."""
-        if not self.first or self.rank.running is None:
+        if not self.first or _worker.rank.running is None:
             return
         content = ", ".join(arguments.get("data", [method])), _task.dumps((method, arguments))
         with contextlib.suppress(queue.Empty):
-            self.rank.ask("display", *content, timeout=1)
+            _worker.rank.ask("display", *content, timeout=1)
 
 
 @functools.lru_cache(maxsize=None)
@@ -84,10 +83,7 @@ def debug(line):
     """%debug of the last cell, in place of IPython's."""
     if not _task.kept:
         return print("%debug: the last cell of this rank raised no exception", file=sys.stderr)
-    debugger = shell().display_pub.rank.debug()
-    debugger.reset()
-    debugger.interaction(None, _task.kept)
-    debugger.set_continue()
+    _worker.rank.debug().post_mortem(_task.kept)
 
 
 def forget():

@@ -37,6 +37,14 @@ class Debugger(pdb.Pdb):
         if is_outer(frame.f_back) and not self.quitting:  # a step leads to the end of the task
             self.set_continue()
 
+    def post_mortem(self, traceback):
+        """Asks about the innermost frame. Returns whether the user quits."""
+        self.reset()
+        self.interaction(None, traceback)
+        quits = self.quitting
+        self.set_continue()
+        return quits
+
     def end(self):
         """Of the task: a step may have led out of it. Frees frames; those below have this object as their trace function."""
         sys.settrace(None)

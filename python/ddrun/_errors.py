@@ -5,8 +5,9 @@ import re
 import signal
 
 PAGE = re.compile(r"^ddrun(?: on \S+)?: where the ranks .*\n(?:  .*\n)*", re.M)  # of stacks, in what ddrun says
-# In a page, lines of the frames through which calls, cells and tests come.
-OWN_FRAME = re.compile(r"^    .* (\S*/)?(ddrun/_|IPython/core/|_pytest/|pluggy/)\w+\.py:\d+( .*)?\n|^    \.\.\. \d+ frames\n", re.M)
+CALLERS = "IPython/core|_pytest|pluggy"  # folders of what calls cells and tests
+# In a page, lines of the frames through which calls come.
+OWN_FRAME = re.compile(rf"^    .* (\S*/)?(ddrun/_|({CALLERS})/)\w+\.py:\d+( .*)?\n|^    \.\.\. \d+ frames\n", re.M)
 
 
 class RankError(RuntimeError):

@@ -7,10 +7,12 @@ import re
 import sys
 import time
 
+from ddrun._errors import CALLERS
+
 HOLD = 0.1  # seconds that a line waits for equal lines of other ranks
 MOST_HELD = 1 << 20  # characters that wait
 MOST_SAID = 1 << 16  # characters of what ddrun says
-OF_CALLS = re.compile("/(IPython/core|_pytest|pluggy)/|<ddrun --preload>")  # files of what calls tasks, in stacks of a crash
+OF_CALLS = re.compile(f"/({CALLERS})/|<ddrun --preload>")  # files of what calls tasks, in stacks of a crash
 UPDATE = 0.1  # seconds between two updates of progress bars
 
 

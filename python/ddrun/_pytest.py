@@ -197,7 +197,7 @@ def merge(item, group, error):
     failed = [rank for rank in over if any(report.failed for report in reports[rank])]
     lead = None if error and not over else failed[0] if failed else 0 if 0 in reports else over[0]
     own = failure(item, error) if lead is None else reports[lead]
-    shown = next((report for report in own if report.failed), own[1 % len(own)])
+    shown = next((report for report in own if report.failed), own[1 % len(own)])  # else the call, if there was one
     texts = collections.defaultdict(list)  # (before, text): ranks
     for rank in sorted(reports.keys() - {lead}):
         for report in reports[rank]:
@@ -226,9 +226,10 @@ def merge(item, group, error):
 def failure(item, error):
     """Reports for a test that none of its ranks has ended."""
     message, cause = str(error).partition("\n")[0], getattr(error.__cause__, "args", None)  # of a RemoteTraceback: the text
-    text = cause[0] if cause else f"{type(error).__name__}: {error}"
     if isinstance(error, (RankDied, TimeoutError)):
         text = message
+    else:
+        text = cause[0] if cause else f"{type(error).__name__}: {error}"
     file, line, _ = item.location
     trace = ReprTraceback([ReprEntryNative([f"{text.rstrip()}\n"])], None, "native")
     longrepr = ReprExceptionInfo(trace, ReprFileLocation(file, (line or 0) + 1, message))

@@ -59,12 +59,9 @@ class Plugin:
     def pytest_exception_interact(self, call, report):
         if self.pdb and report.when != "collect":
             debugger = _worker.rank.debug()
-            debugger.reset()
             debugger.message(report.longreprtext)
-            debugger.interaction(None, call.excinfo.tb)
-            if debugger.quitting:
+            if debugger.post_mortem(call.excinfo.tb):
                 pytest.exit("Quitting debugger")
-            debugger.set_continue()
 
     @pytest.fixture
     def tmp_path(self):

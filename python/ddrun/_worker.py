@@ -23,6 +23,7 @@ from ddrun import _connection, _home, _process_group, _task
 from ddrun._connection import NOT_CONNECTED
 
 FIRST_REQUEST = 10**12  # above the numbers of tasks
+rank = None  # of this process
 
 
 class Rank:
@@ -193,5 +194,5 @@ def main():
     if connection.welcome["cells"]:
         from ddrun import _cells
 
-        _cells.shell().display_pub.rank = rank  # while the user types the first cell
+        _cells.shell()  # while the user types the first cell
     sys.exit(rank.work())
