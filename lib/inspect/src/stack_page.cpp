@@ -199,10 +199,14 @@ std::string describe(const ThreadStack& thread, Stance stance) {
   return concat("waits for other ranks", thread.state == 'R' ? " and computes" : "");
 }
 
-std::string cpu_text(const std::vector<const RankStacks*>& ranks) {
+double mean_cpu(const std::vector<const RankStacks*>& ranks) {
   double sum = 0;
   for (const RankStacks* rank : ranks) sum += rank->cpu;
-  return concat(std::lround(100 * sum / static_cast<double>(ranks.size())), " % CPU", ranks.size() > 1 ? " each" : "");
+  return sum / static_cast<double>(ranks.size());
+}
+
+std::string cpu_text(const std::vector<const RankStacks*>& ranks) {
+  return concat(std::lround(100 * mean_cpu(ranks)), " % CPU", ranks.size() > 1 ? " each" : "");
 }
 
 std::vector<int> numbers_of(const std::vector<const RankStacks*>& ranks) {
@@ -255,6 +259,8 @@ std::string describe_awaited(const RankStacks& process) {
   return concat("child ", process.read_pid(), " ", process.program, ": ", summary(process, Stance::apart));
 }
 
+std::string describe_without_threads(const RankStacks& rank) { return rank.note.empty() ? "has ended" : rank.note; }
+
 void add_group(Text& text, const StackGroup& group, std::size_t limit, const std::string& directory) {
   const RankStacks& first = *group.ranks.front();
   std::string who = name_workers(names_of(group.ranks));
@@ -262,7 +268,7 @@ void add_group(Text& text, const StackGroup& group, std::size_t limit, const std
     who +=
         concat(" (pid ", first.pid, first.child != 0 ? concat(", child ", first.child, " ", first.program) : "", ")");
   }
-  if (first.threads.empty()) return text.line(2, concat(who, ": ", first.note.empty() ? "has ended" : first.note));
+  if (first.threads.empty()) return text.line(2, concat(who, ": ", describe_without_threads(first)));
   const ThreadStack main = common_stack(group);
   text.line(2, concat(who, ": ", describe(main, group.stance), ", ", cpu_text(group.ranks)));
   add_frames(text, main.python, main.python_left_out, limit,
@@ -307,6 +313,10 @@ Json native_json(const std::vector<NativeFrame>& frames) {
   return list;
 }
 
+double rounded(double cpu) { return std::round(cpu * 1000) / 1000; }
+
+Json note_json(const RankStacks& rank) { return rank.note.empty() ? Json(nullptr) : Json(rank.note); }
+
 Json rank_json(const RankStacks& rank) {
   Json threads = Json::array();
   for (const ThreadStack& thread : rank.threads) {
@@ -326,12 +336,21 @@ Json rank_json(const RankStacks& rank) {
           {"pid", rank.pid},
           {"child", rank.child != 0 ? Json(rank.child) : Json(nullptr)},
           {"program", rank.program},
-          {"cpu", std::round(rank.cpu * 1000) / 1000},
-          {"note", rank.note.empty() ? Json(nullptr) : Json(rank.note)},
+          {"cpu", rounded(rank.cpu)},
+          {"note", note_json(rank)},
           {"threads_left_out", rank.threads_left_out},
           {"threads", std::move(threads)},
           {"awaited", std::move(awaited)}};
 }
+
+Json group_json(const StackGroup& group) {
+  constexpr std::array<const char*, 4> stances{"halted", "apart", "waits", "unknown"};
+  return {{"role", role_json(*group.ranks.front())},
+          {"ranks", numbers_of(group.ranks)},
+          {"stance", stances[static_cast<std::size_t>(group.stance)]}};
+}
+
+std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 }  // namespace
 
@@ -402,21 +421,35 @@ std::string full_text(const StackPage& page) {
 }
 
 std::string json_text(const StackPage& page) {
-  constexpr std::array<const char*, 4> stances{"halted", "apart", "waits", "unknown"};
   Json json{{"schema_version", 1}, {"why", page.why}, {"groups", Json::array()}};
   json["time_us"] = std::chrono::duration_cast<std::chrono::microseconds>(page.at.time_since_epoch()).count();
-  for (const StackGroup& group : group_ranks(page)) {
-    json["groups"].push_back({{"role", role_json(*group.ranks.front())},
-                              {"ranks", numbers_of(group.ranks)},
-                              {"stance", stances[static_cast<std::size_t>(group.stance)]}});
-  }
+  for (const StackGroup& group : group_ranks(page)) json["groups"].push_back(group_json(group));
   // Rank by rank, as the values of a page need many times the memory of its text.
-  const auto dump = [](const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); };
   std::string text = dump(json);
   text.replace(text.size() - 1, 1, R"(,"ranks":[)");
   for (const RankStacks& rank : page.ranks)
     text += concat(&rank == page.ranks.data() ? "" : ",", dump(rank_json(rank)));
   return text + "]}";
+}
+
+std::string groups_json(const StackPage& page) {
+  Json list = Json::array();
+  for (const StackGroup& group : group_ranks(page)) {
+    if (list.size() == max_shown_groups) break;
+    const RankStacks& first = *group.ranks.front();
+    ThreadStack main = first.threads.empty() ? ThreadStack() : common_stack(group);
+    main.python.resize(std::min(main.python.size(), max_shown_frames));
+    main.native.resize(std::min(main.native.size(), max_shown_frames));
+    Json json = group_json(group);
+    json["host"] = nullptr;
+    json["doing"] = first.threads.empty() ? describe_without_threads(first) : describe(main, group.stance);
+    json["cpu"] = rounded(mean_cpu(group.ranks));
+    json["note"] = note_json(first);
+    json["python"] = python_json(main.python);
+    json["native"] = native_json(main.native);
+    list.push_back(std::move(json));
+  }
+  return dump(list);
 }
 
 }  // namespace ddrun::inspect

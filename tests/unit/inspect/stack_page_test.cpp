@@ -296,3 +296,26 @@ TEST_CASE("the page as JSON") {
   CHECK(rank["threads"][0]["native"][0]["function"] == "clock_nanosleep");
   CHECK(rank["threads"][0]["native"][0]["module"] == "/lib/libc.so.6");
 }
+
+TEST_CASE("the groups of the page as JSON, with the frames of the main threads") {
+  StackPage page{"", {}, {reducing(0), sleeping(1), sleeping(2), RankStacks()}};
+  page.ranks[1].threads[0].python.resize(30);
+  page.ranks[2].threads[0].python.resize(30);
+  page.ranks[2].threads[0].python[0].numbers = {{"step", 4}};
+  page.ranks[2].cpu = 1;
+  page.ranks[3].rank = 3;
+  const auto groups = nlohmann::json::parse(groups_json(page));
+  REQUIRE(groups.size() == 3);
+  CHECK(groups[0]["ranks"] == std::vector{1, 2});
+  CHECK(groups[0]["doing"] == "sleeps");
+  CHECK(groups[0]["cpu"] == 0.5);
+  CHECK(groups[0]["python"].size() == 20);
+  CHECK(groups[0]["python"][0]["function"] == "load_batch");
+  CHECK(groups[0]["python"][0]["numbers"].empty());
+  CHECK(groups[0]["native"][0]["function"] == "clock_nanosleep");
+  CHECK(groups[1]["doing"] == "waits for other ranks");
+  CHECK(groups[2]["doing"] == "has ended");
+  page.ranks = {};
+  for (int rank = 0; rank < 12; ++rank) page.ranks.push_back(rank_at(rank, {{"f", "/job/a.py", rank, {}}}, "sleeps"));
+  CHECK(nlohmann::json::parse(groups_json(page)).size() == 10);
+}

@@ -112,5 +112,7 @@ struct HeldUp {
 [[nodiscard]] std::string full_text(const StackPage& page);
 /// docs/schemas/stacks.schema.json
 [[nodiscard]] std::string json_text(const StackPage& page);
+/// The groups as short_text() shows them: "stacks" of an attempt in docs/schemas/report.schema.json.
+[[nodiscard]] std::string groups_json(const StackPage& page);
 
 }  // namespace ddrun::inspect
