@@ -545,13 +545,14 @@ Result<void> Agent::spawn(Part part) {
 
 void Agent::carry_out(const action::ReadStacks& read) {
   close_evidence();
-  stacks_.async_show(
-      read.why, read.limit, read.slots, [this, finds_cause = read.finds_cause](const inspect::StackPage* page) {
-        if (page != nullptr && finds_cause) {
-          record_.find_culprits(*page, job_.prepared, machine_.first_failure().value_or(0), group_, output_);
-        }
-        dispatch(event::StacksRead{});
-      });
+  stacks_.async_show(read.why, read.limit, read.slots,
+                     [this, finds_cause = read.finds_cause](const inspect::StackPage* page) {
+                       if (page != nullptr) record_.set_stacks(*page);
+                       if (page != nullptr && finds_cause) {
+                         record_.find_culprits(*page, job_.prepared, machine_.first_failure(), group_, output_);
+                       }
+                       dispatch(event::StacksRead{});
+                     });
 }
 
 void Agent::close_evidence() {

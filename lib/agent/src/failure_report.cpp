@@ -319,11 +319,16 @@ void add_failure(Lines& lines, const std::string& host, const AttemptResult& att
   }
 }
 
-/// No worker had failed by itself when the job was stopped, but one had reported a failure.
+/// No worker had failed by itself when the job was stopped, but one had reported a failure, or held up the others.
 void add_unended_failure(Lines& lines, const JobResult& result) {
   if (result.attempts.empty() || !result.attempts.back().cause || result.attempts.back().first_failure) return;
   const AttemptResult& last = result.attempts.back();
   const WorkerEnd& worker = last.workers.at(*last.cause);
+  if (last.cause_evidence.kind == EvidenceKind::stack) {
+    lines.sentence("cause", concat(worker.name(), " ", worker.why, " (", place(result.host, worker), ")"));
+    if (!worker.stderr_log.empty()) lines.block("log", {worker.stderr_log});
+    return;
+  }
   lines.block("failed",
               {concat(worker.name(), " had failed after ", format_duration(time_until(worker, last.cause_evidence)),
                       " (", place(result.host, worker), ")")});

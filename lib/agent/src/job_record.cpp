@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "ddrun/base/messages.hpp"
@@ -42,6 +43,7 @@ void JobRecord::begin_attempt(int workers) {
   begin_spawn();
   stop_begun_at_.reset();
   culprits_ = {};
+  stacks_.clear();
   death_reasons_.begin_attempt(workers);
 }
 
@@ -119,24 +121,37 @@ std::string JobRecord::describe_hang(const Worker& worker, WorkerGroup& group, l
   return aborted ? end.name() + " aborted" : std::string();
 }
 
-void JobRecord::find_culprits(inspect::StackPage page, const Preparation& prepared, int first_failure,
-                              WorkerGroup& group, logs::Output& output) {
+void JobRecord::set_stacks(const inspect::StackPage& page) {
+  if (stacks_.empty()) stacks_ = inspect::groups_json(page);
+}
+
+void JobRecord::find_culprits(const inspect::StackPage& page, const Preparation& prepared,
+                              std::optional<int> first_failure, WorkerGroup& group, logs::Output& output) {
   output.drain_all();
-  std::size_t world = 0;
-  for (const Worker& worker : group.workers()) {
-    const bool is_in = prepared.of(worker.end.slot).world == prepared.of(first_failure).world;
-    world += is_in ? 1 : 0;
-    if (is_in && !says_timeout(present_end(worker, output))) continue;
-    std::erase_if(page.ranks, [&](const inspect::RankStacks& rank) {
-      return RankName{rank.role, rank.rank} == worker.end.rank_name();
-    });
+  std::set<std::optional<int>> worlds;
+  for (const Worker& worker : group.workers())
+    worlds.insert(prepared.of(first_failure.value_or(worker.end.slot)).world);
+  for (const std::optional<int>& world : worlds) {
+    inspect::StackPage part = page;
+    std::size_t size = 0;
+    for (const Worker& worker : group.workers()) {
+      const bool is_in = prepared.of(worker.end.slot).world == world;
+      size += is_in ? 1 : 0;
+      if (is_in && !says_timeout(present_end(worker, output))) continue;
+      std::erase_if(part.ranks, [&](const inspect::RankStacks& rank) {
+        return RankName{rank.role, rank.rank} == worker.end.rank_name();
+      });
+    }
+    // With several machines it may be a rank of another one.
+    if (!spec_.rendezvous.several_machines() && culprits_.ranks.empty()) {
+      culprits_ = inspect::find_culprits(part, size);
+    }
   }
-  // With several machines it may be a rank of another one.
-  if (!spec_.rendezvous.several_machines()) culprits_ = inspect::find_culprits(page, world);
 }
 
 void JobRecord::apply_culprits(AttemptResult& attempt) const {
-  if (culprits_.ranks.empty() || !attempt.first_failure) return;
+  const bool had_failed = !attempt.first_failure && attempt.cause && attempt.cause_evidence.own;
+  if (culprits_.ranks.empty() || had_failed) return;
   const auto culprit = std::find_if(attempt.workers.begin(), attempt.workers.end(), [&](const WorkerEnd& worker) {
     return worker.rank_name() == culprits_.ranks.front();
   });
@@ -199,6 +214,7 @@ void JobRecord::add_attempt(const GroupMachine& machine, WorkerGroup& group, con
   timers_.clear();
   find_first_cause(attempt, stop_begun_at_.value_or(std::chrono::system_clock::now()));
   apply_culprits(attempt);
+  attempt.stacks = stacks_;
   result_.attempts.push_back(std::move(attempt));
   trim_attempts();
 }

@@ -44,10 +44,12 @@ class JobRecord {
   /// that it waited in vain for others; "rank 0 aborted" if it gives no reason. Else empty. Reads output of all, and
   /// error files.
   [[nodiscard]] std::string describe_hang(const Worker& worker, WorkerGroup& group, logs::Output& output) const;
-  /// `page`: where the others were then. Of those that have not timed out as well, the one that is elsewhere is the
-  /// cause of the attempt. Only ranks of the world of the first failure, by slot.
-  void find_culprits(inspect::StackPage page, const Preparation& prepared, int first_failure, WorkerGroup& group,
-                     logs::Output& output);
+  /// Keeps the groups of the attempt's first page: later ones show ranks that are being stopped.
+  void set_stacks(const inspect::StackPage& page);
+  /// Of the ranks that have not timed out, the one that holds up the others on this page is the cause of the attempt.
+  /// Only ranks of the world of the first failure, by slot; without one, of the first world where there is such a rank.
+  void find_culprits(const inspect::StackPage& page, const Preparation& prepared, std::optional<int> first_failure,
+                     WorkerGroup& group, logs::Output& output);
 
   /// Corrects the entry of a worker that ended after its attempt was recorded.
   void correct_late_exit(const WorkerEnd& end);
@@ -90,7 +92,7 @@ class JobRecord {
   };
   /// With its error file and its last words so far.
   [[nodiscard]] static WorkerEnd present_end(const Worker& worker, const logs::Output& output);
-  /// Makes the culprit the cause, if ddrun has stopped it.
+  /// Makes the culprit the cause, if ddrun has stopped it, and no other rank had failed before a stop without failure.
   void apply_culprits(AttemptResult& attempt) const;
   void read_evidence(Worker& worker, const logs::Output& output);
   [[nodiscard]] static std::string describe_python(const WorkerEnd& end, const PreparedProgram& prepared);
@@ -111,7 +113,9 @@ class JobRecord {
   DeathReasons death_reasons_;
   std::map<pid_t, Timer> timers_;  ///< by the worker's pid
   std::optional<std::chrono::system_clock::time_point> stop_begun_at_;
-  inspect::HeldUp culprits_;  ///< of the present attempt
+  // Of the present attempt.
+  inspect::HeldUp culprits_;
+  std::string stacks_;  ///< groups_json() of its first page
   bool missing_report_warned_ = false;
 };
 

@@ -287,8 +287,14 @@ class Stops(Job):
         result = self.start_stuck("-q", "--timeout=4s", f"--report={report}", HANG, "call").wait()
         self.assertEqual(result.code, 124)
         file = self.check(result, "after 4.0 s (--timeout)")
-        self.assertEqual(json.loads(report.read_text())["stacks"], [str(file)])
         self.assertEqual(file.parent, self.folder)
+        self.assertIn("\n  cause:   rank 2 held up the others: ", result.err)
+        self.assertEqual(json.loads(report.read_text())["stacks"], [str(file)])
+
+    def test_time_limit_of_two_programs(self):
+        result = self.start("-q", "--timeout=4s", "sleep", "1000", ":", "-n", RANKS, HANG, "call", ranks=1).wait()
+        self.assertEqual(result.code, 124)
+        self.assertRegex(result.err, r"\n  cause:   \S+ rank 2 held up the others: ")
 
     def test_quit(self):
         running = self.start_stuck(f"--log-dir={self.folder}/logs", HANG, "call")
@@ -296,6 +302,7 @@ class Stops(Job):
         result = running.wait()
         self.assertEqual(result.code, 131)
         self.assertIn("/attempt_0/stacks-1.txt", str(self.check(result, "at SIGQUIT")))
+        self.assertIn("\n  cause:   rank 2 held up the others: ", result.err)
 
     def test_end_of_grace_time(self):
         script = ("if [ $RANK = 1 ]; then until [ -e $HANG_FOLDER/ready ]; do sleep 0.01; done; exit 3; fi\n"
@@ -303,6 +310,7 @@ class Stops(Job):
         result = self.start("--shutdown-timeout=1s", "sh", "-c", script, ranks=2).wait()
         self.assertEqual(result.code, 3)
         self.assertIn("where the ranks of this machine are, when the grace time of 1.0 s ended:\n  rank 0 (pid ", result.err)
+        self.assertNotIn("held up", result.err)
 
     def test_a_second_signal_does_not_wait(self):
         running = self.start_stuck(HANG, "call")

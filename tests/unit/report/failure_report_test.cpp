@@ -138,6 +138,23 @@ TEST_CASE("a rank that held up the others comes before the one that timed out") 
             "(train.py:7), sleeps\n");
 }
 
+TEST_CASE("a rank that held up the others until the job timed out is named") {
+  JobResult result = failed_job(3, 2, Signaled{SIGTERM});
+  result.verdict = Verdict::timed_out;
+  result.timeout = 2s;
+  AttemptResult& attempt = result.attempts.back();
+  attempt.first_failure.reset();
+  attempt.cause_evidence = {EvidenceKind::stack, {}};
+  attempt.workers[2] = stopped(2);
+  attempt.workers[2].why = "held up the others: load_batch (train.py:7), sleeps";
+  attempt.workers[2].stderr_log = "/logs/2/stderr.log";
+  CHECK(failure_report(result, false) ==
+        "ddrun: error: stopped after 2.0 s, the limit set with --timeout\n"
+        "  cause:   rank 2 held up the others: load_batch (train.py:7), sleeps (pid 4702 on node7)\n"
+        "  log:     /logs/2/stderr.log\n"
+        "  workers: ranks 0-2 stopped by ddrun\n");
+}
+
 TEST_CASE("earlier attempts have their reason and their log") {
   JobResult result = failed_job(2, 1, Exited{1});
   result.attempts = {attempt(0, 2, 1, Exited{1}), attempt(1, 2, 1, Exited{1}), attempt(2, 2, 1, Exited{1}),

@@ -318,7 +318,7 @@ GroupMachine::Decision GroupMachine::fail_attempt(int slot, rendezvous::Failed f
   if (first_failure_ || job_is_ending_) return stay();
   first_failure_ = slot;
   failed.may_restart = failed.by_signal || rules_.restart.no_restart_on.count(failed.code) == 0;
-  return after({action::Send{std::move(failed)}}, take_down(SIGTERM, {.why = std::move(why), .finds_cause = true}));
+  return after({action::Send{std::move(failed)}}, take_down(SIGTERM, {.why = std::move(why)}));
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::WorkersKilled&) {
@@ -335,7 +335,8 @@ GroupMachine::Decision GroupMachine::handle(const event::GroupGone&) {
 GroupMachine::Decision GroupMachine::handle(const event::GraceExpired& expired) {
   // With a bound from elsewhere the next round counts on it.
   if (state_ == GroupState::looking || max_grace_ < rules_.stop.grace) return kill();
-  return take_down(SIGKILL, {.why = concat("when the grace time of ", format_duration(expired.duration), " ended")});
+  return take_down(SIGKILL, {.why = concat("when the grace time of ", format_duration(expired.duration), " ended"),
+                             .finds_cause = false});
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::KillExpired& expired) {

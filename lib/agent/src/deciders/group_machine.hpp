@@ -130,7 +130,7 @@ struct StartServiceMargin {  ///< dispatch RankFailed after a while unless a sto
 struct ReadStacks {                          ///< show where the ranks are, and dispatch StacksRead
   std::string why;                           ///< "after 6.0 s (--timeout)"
   Milliseconds limit = Milliseconds::max();  ///< StacksRead comes after it at the latest
-  bool finds_cause = false;                  ///< a worker timed out: the rank that is elsewhere is the cause
+  bool finds_cause = true;                   ///< the rank that holds up the others is the cause
   std::set<int> slots{};                     ///< only these; empty: all
 };
 struct GiveUpStacks {};  ///< no StacksRead follows

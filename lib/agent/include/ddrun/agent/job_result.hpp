@@ -89,7 +89,7 @@ enum class EvidenceKind {
   end,
   error_file,
   last_words,
-  stack,  ///< it was elsewhere when another rank had timed out
+  stack,  ///< it held up the others when another rank, or the job, had timed out
 };
 
 struct Evidence {
@@ -106,6 +106,7 @@ struct AttemptResult {
   std::optional<std::size_t> first_failure;  ///< index into workers: the first that failed by itself
   std::optional<std::size_t> cause;          ///< index into workers: the first that failed, by evidence
   Evidence cause_evidence;                   ///< of `cause`
+  std::string stacks;                        ///< where the ranks were: inspect::groups_json(); empty: not read
   std::chrono::nanoseconds ran{0};
 };
 
