@@ -47,23 +47,24 @@ const Json* failed_worker(const Json& attempt) {
 /// The worker whose failure ended the job; null if there is none.
 const Json* cause_of(const Json& report) {
   const Json& cause = report["cause"];
-  if (cause.is_object()) {
-    for (const char* key : {"failed_first", "worker"}) {
-      if (cause[key].is_object()) return &cause[key];
-    }
-    return nullptr;
+  for (const char* key : {"failed_first", "worker"}) {
+    if (cause.is_object() && cause[key].is_object()) return &cause[key];
   }
-  return report["attempts"].empty() ? nullptr : failed_worker(report["attempts"].back());
+  return nullptr;
 }
+
+bool held_up(const Json& worker) { return worker.value("stopped_by_ddrun", false) && worker["why"].is_string(); }
 
 /// "rank 3 exited with code 1"
 std::string describe_end(const Json& worker) {
   const std::string rank = rank_name(worker).text();
+  if (held_up(worker)) return concat(rank, " ", plain_line(text_at(worker, "why")));
   if (worker.value("stopped_by_ddrun", false)) return rank + " failed first";
   return concat(rank, worker["signal"].is_object() ? " was " : " ", text_at(worker, "ended_how"));
 }
 
-/// The end of the job in one sentence.
+}  // namespace
+
 std::string outcome_of(const Json& report) {
   const std::string verdict = text_at(report, "verdict");
   if (verdict == "success") {
@@ -72,25 +73,32 @@ std::string outcome_of(const Json& report) {
   }
   const Json* const worker = cause_of(report);
   if (verdict == "worker_failed" && worker != nullptr) return describe_end(*worker);
-  if (report["cause"].is_object()) return plain_line(text_at(report["cause"], "why"));
   if (const std::string message = text_at(report, "message"); !message.empty()) return plain_line(message);
   if (verdict == "timed_out") {
     const std::chrono::duration<double> limit(report["timeout_s"].is_number() ? report["timeout_s"].get<double>() : 0);
     return concat("stopped after ", format_duration(std::chrono::duration_cast<std::chrono::nanoseconds>(limit)),
-                  ", the limit set with --timeout");
+                  ", the limit set with --timeout", worker != nullptr ? "; " + describe_end(*worker) : "");
   }
   if (report["signal"].is_object()) return "stopped by " + text_at(report["signal"], "name");
   return verdict == "worker_failed" ? "the workers failed" : "ddrun could not do its work";
 }
 
-/// The reason in a few lines of bounded length; may be empty.
+namespace {
+
+/// The reason in a few lines of bounded length, without what describe_end() says; may be empty.
 std::string reason_of(const Json& worker) {
   const auto end = worker_from_json(one_line(worker));
   if (!end) return {};
   std::vector<std::string> lines = reason_lines(*end);
-  if (!end->why.empty()) lines.push_back(plain_line(end->why));
+  if (!end->why.empty() && !held_up(worker)) lines.push_back(plain_line(end->why));
   for (std::string& line : lines) line = cut_line(std::move(line), 500);
   return join(lines, "\n");
+}
+
+/// "rank 3 exited with code 1: ValueError: no data"
+std::string describe_failure(const Json& worker) {
+  const std::string reason = reason_of(worker);
+  return describe_end(worker) + (reason.empty() ? "" : ": " + reason);
 }
 
 // ---- GitHub and GitLab
@@ -265,7 +273,7 @@ std::string github_summary(const std::string& json) {
       concat(attempts.empty() ? 0 : attempts.back().value("attempt", 0), " of ", report.value("max_restarts", 0)));
   row("Time", format_duration(std::chrono::duration_cast<std::chrono::nanoseconds>(
                   std::chrono::duration<double>(report.value("ran_s", 0.0)))));
-  if (worker != nullptr) row("Cause", concat(describe_end(*worker), ": ", reason_of(*worker)));
+  if (worker != nullptr) row("Cause", describe_failure(*worker));
   if (!attempts.empty()) row("Ranks", outcomes_of(attempts.back()));
   return table + "\n";
 }
@@ -331,7 +339,7 @@ std::string failure_text(const Json& worker) {
   if (worker["error"].is_object()) {
     text += concat(text_at(worker["error"], "message"), "\n", text_at(worker["error"], "traceback"), "\n");
   }
-  return text + text_at(worker, "why");
+  return held_up(worker) ? text : text + text_at(worker, "why");
 }
 
 bool failed_itself(const Json& worker, const Json* cause) {
@@ -386,9 +394,8 @@ std::string junit_report(const std::string& json) {
   property("run_id", text_at(report, "run_id"));
   for (std::size_t i = 0; i + 1 < attempts.size(); ++i) {
     const Json* const worker = failed_worker(attempts[i]);
-    const std::string reason = worker != nullptr ? reason_of(*worker) : "";
     property(concat("attempt ", attempts[i].value("attempt", 0)),
-             worker == nullptr ? "stopped" : describe_end(*worker) + (reason.empty() ? "" : ": " + reason));
+             worker == nullptr ? "stopped" : describe_failure(*worker));
   }
   std::string started = text_at(report, "started");
   started.resize(std::min<std::size_t>(started.size(), 19));

@@ -69,6 +69,7 @@ Json attempt_json(const AttemptResult& attempt, const JobResult& result, const O
     json["first_failed_rank"] = first.rank;
   }
   json["cause"] = attempt_cause_json(attempt);
+  json["stacks"] = attempt.stacks.empty() ? Json::array() : Json::parse(attempt.stacks);
   Json workers = Json::array();
   for (const WorkerEnd& worker : attempt.workers) {
     workers.push_back(worker_json(worker));
@@ -100,6 +101,22 @@ Json cause_json(const JobCause& cause) {
     json["failed_first"]["host"] = text_or_null(cause.failed_first_host);
   }
   return json;
+}
+
+/// What ended a job of one machine.
+JobCause local_cause(const JobResult& result) {
+  JobCause cause;
+  cause.host = result.host;
+  cause.node_rank = 0;
+  if (result.attempts.empty()) return cause;
+  const AttemptResult& last = result.attempts.back();
+  const auto ended = last.first_failure ? last.first_failure : last.cause;
+  if (ended) cause.worker = last.workers.at(*ended);
+  if (last.cause && last.cause != ended) {
+    cause.failed_first = last.workers.at(*last.cause);
+    cause.failed_first_host = result.host;
+  }
+  return cause;
 }
 
 Json command_json(const std::optional<CommandEnd>& end) {
@@ -144,7 +161,8 @@ std::string json_report(const JobResult& result) {
   json["log_dir"] = text_or_null(result.log_dir);
   json["world_size"] = result.world_size;
   json["node_count"] = result.node_count;
-  json["cause"] = result.cause && result.verdict != Verdict::success ? cause_json(*result.cause) : Json(nullptr);
+  json["cause"] = nullptr;
+  if (result.verdict != Verdict::success) json["cause"] = cause_json(result.cause.value_or(local_cause(result)));
   json["max_restarts"] = result.max_restarts;
   json["timeout_s"] = result.timeout.count() > 0 ? Json(seconds(result.timeout)) : Json(nullptr);
   json["started"] = utc(result.started);
@@ -164,6 +182,10 @@ std::string json_report(const JobResult& result) {
   json["attempts"] = Json::array();
   for (const AttemptResult& attempt : result.attempts)
     json["attempts"].push_back(attempt_json(attempt, result, others));
+  if (result.verdict != Verdict::success) {
+    if (result.message.empty()) json["message"] = outcome_of(json);
+    if (!result.cause) json["cause"]["why"] = json["message"];
+  }
   return report_text(json);
 }
 

@@ -25,6 +25,9 @@ double seconds(Duration duration) {
 /// One worker of the report (docs/schemas/report.schema.json).
 [[nodiscard]] Json worker_json(const WorkerEnd& worker);
 
+/// The end of the job in one sentence. `report`: from json_report(), also while it has no "message".
+[[nodiscard]] std::string outcome_of(const Json& report);
+
 /// "preload" of the report, and of an event.
 [[nodiscard]] Json preload_json(const PreloadResult& preload);
 

@@ -289,7 +289,14 @@ class Stops(Job):
         file = self.check(result, "after 4.0 s (--timeout)")
         self.assertEqual(file.parent, self.folder)
         self.assertIn("\n  cause:   rank 2 held up the others: ", result.err)
-        self.assertEqual(json.loads(report.read_text())["stacks"], [str(file)])
+        written = json.loads(report.read_text())
+        self.assertEqual(written["stacks"], [str(file)])
+        self.assertEqual(written["cause"]["worker"]["rank"], 2)
+        self.assertIn("; rank 2 held up the others: ", written["message"])
+        [attempt] = written["attempts"]
+        self.assertEqual((attempt["cause"]["rank"], attempt["cause"]["evidence"]), (2, "stack"))
+        self.assertEqual((attempt["stacks"][0]["ranks"], attempt["stacks"][0]["doing"]), ([2], "reads a pipe"))
+        self.assertIn("stuck_in_call", [frame["function"] for frame in attempt["stacks"][0]["python"]])
 
     def test_time_limit_of_two_programs(self):
         result = self.start("-q", "--timeout=4s", "sleep", "1000", ":", "-n", RANKS, HANG, "call", ranks=1).wait()

@@ -174,7 +174,7 @@ def asked(jobs):
         (jobs.folder / "asked.stacks").write_text(answer)
         return answer.count('"sleeps"') == 2 and '"train"' in answer
     wait_until(sleeps)
-    job.process.terminate()
+    job.process.send_signal(signal.SIGQUIT)  # its report has the stacks, too
     job.wait()
 
 

@@ -77,13 +77,18 @@ TEST_CASE("the report has every fact of the result under its key") {
   end.last_words->at = result.started + 12s;
   end.stderr_tail = {"one", "two"};
   end.stderr_log = "/logs/1/stderr.log";
-  CHECK(json_report(result) == R"({
+  Json report = Json::parse(json_report(result));
+  Json cause = std::exchange(report["cause"]["worker"], nullptr);
+  cause["host"] = "node7";
+  cause["node_rank"] = 0;
+  CHECK(cause == report["attempts"][0]["workers"][0]);
+  CHECK(report.dump(2) == R"({
   "schema_version": 1,
   "verdict": "worker_failed",
   "exit_code": 139,
   "signal": null,
   "signal_sender": null,
-  "message": null,
+  "message": "rank 1 was killed by SIGSEGV (invalid memory access), core dumped",
   "run_id": "job7",
   "host": "node7",
   "program": "train.py",
@@ -99,7 +104,13 @@ TEST_CASE("the report has every fact of the result under its key") {
   "log_dir": "/logs",
   "world_size": 2,
   "node_count": 1,
-  "cause": null,
+  "cause": {
+    "why": "rank 1 was killed by SIGSEGV (invalid memory access), core dumped",
+    "host": "node7",
+    "node_rank": 0,
+    "worker": null,
+    "failed_first": null
+  },
   "max_restarts": 3,
   "timeout_s": null,
   "started": "2026-11-21T01:11:13.123Z",
@@ -127,6 +138,7 @@ TEST_CASE("the report has every fact of the result under its key") {
         "time": "2026-11-21T01:11:25.123Z",
         "reason": "core file: /data/core.4701"
       },
+      "stacks": [],
       "workers": [
         {
           "role": null,
@@ -178,8 +190,40 @@ TEST_CASE("the report has every fact of the result under its key") {
       ]
     }
   ]
+})");
 }
-)");
+
+TEST_CASE("the report says what ended the job, on one machine too") {
+  JobResult result = failed_job(3, 0, Exited{1});
+  AttemptResult& last = result.attempts.back();
+  const auto report = [&] { return nlohmann::json::parse(json_report(result)); };
+  last.cause = 2;
+  last.cause_evidence = {EvidenceKind::last_words, {}};
+  CHECK(report()["message"] == "rank 2 failed first");
+  CHECK(report()["cause"]["worker"]["rank"] == 0);
+  CHECK(report()["cause"]["failed_first"]["rank"] == 2);
+  CHECK(report()["cause"]["failed_first"]["host"] == "node7");
+
+  result.verdict = Verdict::timed_out;
+  result.timeout = 2s;
+  last.first_failure.reset();
+  last.workers[0] = stopped(0);
+  last.cause_evidence.kind = EvidenceKind::stack;
+  last.workers[2].why = "held up the others: load_batch (train.py:7), sleeps";
+  CHECK(
+      report()["message"] ==
+      "stopped after 2.0 s, the limit set with --timeout; rank 2 held up the others: load_batch (train.py:7), sleeps");
+  CHECK(report()["cause"]["why"] == report()["message"]);
+  CHECK(report()["cause"]["worker"]["rank"] == 2);
+  CHECK(report()["cause"]["failed_first"].is_null());
+
+  last.cause.reset();
+  result.message = "rank 1 still ran 1.0 s after the first worker had ended well (--exit-skew)";
+  CHECK(report()["message"] == result.message);
+  CHECK(report()["cause"]["why"] == result.message);
+  CHECK(report()["cause"]["worker"].is_null());
+  result.verdict = Verdict::success;
+  CHECK(report()["cause"].is_null());
 }
 
 TEST_CASE("exit code 9 and SIGKILL are different in the report") {
