@@ -342,6 +342,27 @@ std::string failure_text(const Json& worker) {
   return held_up(worker) ? text : text + text_at(worker, "why");
 }
 
+/// Where the ranks of the attempt were; empty: not read.
+std::string stacks_of(const Json& attempt) {
+  std::string text;
+  for (const Json& group : attempt["stacks"]) {
+    std::vector<RankName> ranks;
+    for (const Json& rank : group["ranks"]) ranks.push_back({text_at(group, "role"), rank.get<int>()});
+    text += concat(name_workers(ranks), ": ", plain_line(text_at(group, "doing")), "\n");
+    for (const Json& frame : group[group["python"].empty() ? "native" : "python"]) {
+      const std::string function = frame["function"].is_null() ? "?" : text_at(frame, "function");
+      const std::string file = text_at(frame, frame.contains("file") ? "file" : "module");
+      const std::string line = frame.contains("line") ? concat(":", frame.value("line", 0)) : "";
+      text += concat("    ", plain_line(function), " (", plain_line(file), line, ")\n");
+    }
+  }
+  return text;
+}
+
+std::string system_err(const std::string& text) {
+  return text.empty() ? "" : concat("    <system-err>", xml(text), "</system-err>\n");
+}
+
 bool failed_itself(const Json& worker, const Json* cause) {
   if (worker.value("success", false)) return false;
   return !worker.value("stopped_by_ddrun", false) || (cause != nullptr && rank_name(*cause) == rank_name(worker));
@@ -374,16 +395,16 @@ std::string junit_report(const std::string& json) {
       ++skipped;
       cases += "    <skipped message=\"stopped by ddrun\"/>\n";
     }
-    const std::string tail = lines_of(worker["stderr_tail"]);
-    if (!tail.empty()) cases += concat("    <system-err>", xml(tail), "</system-err>\n");
-    cases += "  </testcase>\n";
+    cases += system_err(lines_of(worker["stderr_tail"])) + "  </testcase>\n";
   }
-  const bool job_failed = failed && failures == 0;
+  const std::string stacks = attempts.empty() ? "" : stacks_of(attempts.back());
+  const bool job_failed = failed && (failures == 0 || !stacks.empty());
   if (job_failed) {
     ++tests;
     const std::string outcome = outcome_of(report);
     cases += concat(head, attribute("name", "job"), time_of(report), ">\n    <error", attribute("message", outcome),
-                    attribute("type", text_at(report, "verdict")), ">", xml(outcome), "</error>\n  </testcase>\n");
+                    attribute("type", text_at(report, "verdict")), ">", xml(outcome), "</error>\n");
+    cases += system_err(stacks) + "  </testcase>\n";
   }
   std::string properties;
   const auto property = [&](std::string_view name, std::string_view value) {

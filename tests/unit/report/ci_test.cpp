@@ -90,3 +90,25 @@ TEST_CASE("JUnit has a case per rank, and any bytes in it") {
   late.attempts.back().cause.reset();
   CHECK(has(junit_report(json_report(late)), "<error message=\"stopped after 3"));
 }
+
+TEST_CASE("JUnit has the stacks of a job that hung, and the rank that held up the others as a failure") {
+  JobResult result = failed_job(3, 2, Signaled{SIGTERM});
+  result.verdict = Verdict::timed_out;
+  result.timeout = std::chrono::seconds(3);
+  AttemptResult& attempt = result.attempts.back();
+  attempt.first_failure.reset();
+  attempt.cause_evidence = {EvidenceKind::stack, {}};
+  attempt.workers[2] = stopped(2);
+  attempt.workers[2].why = "held up the others: load_batch (train.py:7), sleeps";
+  attempt.stacks = R"([{"role": null, "ranks": [2], "doing": "sleeps", "native": [],
+                        "python": [{"function": "load_batch", "file": "/job/train.py", "line": 7}]},
+                       {"role": null, "ranks": [0, 1], "doing": "waits for other ranks", "python": [],
+                        "native": [{"function": null, "module": "/lib/libnccl.so"}]}])";
+  const std::string xml = junit_report(json_report(result));
+  CHECK(has(xml, "tests=\"4\" failures=\"1\" errors=\"1\" skipped=\"2\""));
+  CHECK(has(xml, "<failure message=\"rank 2 held up the others: load_batch (train.py:7), sleeps\""));
+  CHECK(has(xml, "<error message=\"stopped after 3.0 s, the limit set with --timeout; rank 2 held up the others: "));
+  CHECK(has(xml,
+            "<system-err>rank 2: sleeps&#10;    load_batch (/job/train.py:7)&#10;"
+            "ranks 0,1: waits for other ranks&#10;    ? (/lib/libnccl.so)&#10;</system-err>\n  </testcase>"));
+}

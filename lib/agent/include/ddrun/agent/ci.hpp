@@ -38,7 +38,7 @@ struct CiFold {
 void report_to_github(const std::string& json);
 
 /// --report=x.xml: a JUnit test suite with a case per rank of the last attempt, and a case "job" if the job failed
-/// without a failed rank.
+/// without a failed rank, or ddrun read the stacks, which are its <system-err>.
 [[nodiscard]] std::string junit_report(const std::string& json);
 
 }  // namespace ddrun::agent
