@@ -55,6 +55,7 @@ namespace asio = boost::asio;
 GroupMachine::Rules machine_rules(const Job& job) {
   const LaunchSpec& spec = job.spec;
   GroupMachine::Rules rules{spec.restart, spec.stop, spec.exit_skew, spec.timeout.value_or(Milliseconds{0})};
+  rules.several_machines = spec.rendezvous.several_machines();
   rules.runs_coordinator = [&job] { return job.rendezvous->runs_coordinator(); };
   if (!spec.has_several_programs()) return rules;
   rules.name_workers = [&job](const std::set<int>& slots) {
@@ -192,6 +193,8 @@ class Agent : private Participant {
   void on_told(const rendezvous::Exchanged& part) {
     if (mpi_) mpi_->on_told(part);
   }
+  void on_told(const rendezvous::Look& look) { stacks_.on_told(look); }
+  void on_told(const rendezvous::Page& page) { stacks_.on_told(page); }
   void on_told(const rendezvous::Waiting&) {
     if (!machine_.job_is_ending()) record_.announce_restart();
   }
@@ -204,6 +207,7 @@ class Agent : private Participant {
   void carry_out(const action::AwaitReady&) { readiness_.begin(); }
   void carry_out(const action::StartServiceMargin& ended);
   void carry_out(const action::ReadStacks& read);
+  void carry_out(const action::AnswerOrder& order) { stacks_.answer(order); }
   void carry_out(const action::GiveUpStacks&) { stacks_.give_up(); }
   void carry_out(const action::SignalGroup& signal) {
     close_evidence();
@@ -283,7 +287,14 @@ Agent::Agent(Job& job)
                 [this](const Event& event) { dispatch(event); }),
       commands_(job, output_, watcher_, job_cgroup_),
       trim_(job.io.get_executor(), output_),
-      stacks_(job, group_, output_, [this] { trim_.trim_later(); }),
+      stacks_(
+          job, group_, output_, [this] { trim_.trim_later(); },
+          [this](const inspect::StackPage& page, bool finds_cause) {
+            record_.set_stacks(page);
+            if (finds_cause) {
+              record_.find_culprits(page, job_.prepared, machine_.first_failure(), group_, output_);
+            }
+          }),
       readiness_(job, group_, [this](const Event& event) { dispatch(event); }),
       event_log_(spec_.event_log_handler, job.prepared,
                  spec_.rendezvous.standalone ? "c10d" : spec_.rendezvous.backend),
@@ -545,14 +556,7 @@ Result<void> Agent::spawn(Part part) {
 
 void Agent::carry_out(const action::ReadStacks& read) {
   close_evidence();
-  stacks_.async_show(read.why, read.limit, read.slots,
-                     [this, finds_cause = read.finds_cause](const inspect::StackPage* page) {
-                       if (page != nullptr) record_.set_stacks(*page);
-                       if (page != nullptr && finds_cause) {
-                         record_.find_culprits(*page, job_.prepared, machine_.first_failure(), group_, output_);
-                       }
-                       dispatch(event::StacksRead{});
-                     });
+  stacks_.async_show(read, [this] { dispatch(event::StacksRead{}); });
 }
 
 void Agent::close_evidence() {

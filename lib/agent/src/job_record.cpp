@@ -121,13 +121,23 @@ std::string JobRecord::describe_hang(const Worker& worker, WorkerGroup& group, l
   return aborted ? end.name() + " aborted" : std::string();
 }
 
+bool JobRecord::has_given_up(const Worker& worker, logs::Output& output) {
+  output.drain(worker.end.slot);
+  return says_timeout(present_end(worker, output));
+}
+
 void JobRecord::set_stacks(const inspect::StackPage& page) {
   if (stacks_.empty()) stacks_ = inspect::groups_json(page);
 }
 
 void JobRecord::find_culprits(const inspect::StackPage& page, const Preparation& prepared,
                               std::optional<int> first_failure, WorkerGroup& group, logs::Output& output) {
-  output.drain_all();
+  if (page.is_whole_job) {
+    culprits_ = inspect::find_culprits(page, static_cast<std::size_t>(result_.world_size));
+    return;
+  }
+  // On several machines it may be a rank of another one.
+  if (spec_.rendezvous.several_machines()) return;
   std::set<std::optional<int>> worlds;
   for (const Worker& worker : group.workers())
     worlds.insert(prepared.of(first_failure.value_or(worker.end.slot)).world);
@@ -137,15 +147,9 @@ void JobRecord::find_culprits(const inspect::StackPage& page, const Preparation&
     for (const Worker& worker : group.workers()) {
       const bool is_in = prepared.of(worker.end.slot).world == world;
       size += is_in ? 1 : 0;
-      if (is_in && !says_timeout(present_end(worker, output))) continue;
-      std::erase_if(part.ranks, [&](const inspect::RankStacks& rank) {
-        return RankName{rank.role, rank.rank} == worker.end.rank_name();
-      });
+      if (!is_in || has_given_up(worker, output)) part.gave_up.push_back(worker.end.rank_name());
     }
-    // With several machines it may be a rank of another one.
-    if (!spec_.rendezvous.several_machines() && culprits_.ranks.empty()) {
-      culprits_ = inspect::find_culprits(part, size);
-    }
+    if (culprits_.ranks.empty()) culprits_ = inspect::find_culprits(part, size);
   }
 }
 
@@ -358,6 +362,21 @@ std::string failure_text(const AttemptResult& attempt, WorkerEnd (*shorten)(Work
   return one_line(failure);
 }
 
+/// As add_failed_before() has it, for a worker of any machine.
+std::string held_up_text(const inspect::HeldUp& culprits, std::chrono::system_clock::time_point at) {
+  WorkerEnd worker;
+  worker.role = culprits.ranks.front().role;
+  worker.rank = culprits.ranks.front().rank;
+  worker.local_rank = culprits.local_rank;
+  worker.pid = culprits.pid;
+  worker.why = culprits.why;
+  worker.stopped_by_ddrun = true;
+  worker.started = at;
+  Json failure;
+  add_failed_before(failure, worker, {EvidenceKind::stack, at});
+  return one_line(failure);
+}
+
 }  // namespace
 
 void JobRecord::set_verdict(const rendezvous::VerdictMessage& verdict, bool runs_coordinator) {
@@ -387,11 +406,20 @@ JobCause JobRecord::read_cause(const rendezvous::VerdictMessage& verdict, bool r
   cause.restarts = verdict.restarts;
   bool is_elsewhere = false;  // of the worker that failed first, according to the coordinator
   if (auto before = read_failed_first(verdict)) {
-    cause.failed_first = std::move(before->worker);
+    cause.failed_first = before->worker;
     cause.failed_first_evidence = before->evidence;
     cause.failed_first_host = before->host.empty() ? verdict.host : before->host;
+    const bool is_held_up = before->evidence.kind == EvidenceKind::stack && before->node_rank < 0;
+    if (is_held_up && !result_.attempts.empty()) {
+      for (const WorkerEnd& own : result_.attempts.back().workers) {
+        if (own.rank_name() != before->worker.rank_name()) continue;
+        cause.failed_first = own;
+        cause.failed_first->why = before->worker.why;
+        cause.is_detailed = true;
+      }
+    }
     const bool is_local = before->host == result_.host && before->node_rank == node_rank_;
-    is_elsewhere = !before->host.empty() && !is_local;
+    is_elsewhere = is_held_up || (!before->host.empty() && !is_local);
     if (is_local && !result_.attempts.empty() && result_.attempts.back().cause) {
       const AttemptResult& last = result_.attempts.back();
       cause.failed_first = last.workers[*last.cause];
@@ -441,6 +469,7 @@ rendezvous::Stopped JobRecord::stopped_message(bool whole) const {
     stopped.failure.full = failure_text(last, shortened);
     stopped.failure.brief = failure_text(last, brief);
   }
+  if (!culprits_.host.empty()) stopped.held_up = {held_up_text(culprits_, *stop_begun_at_), culprits_.host};
   if (whole) {
     Json workers = Json::array();
     for (const WorkerEnd& worker : last.workers) workers.push_back(worker_json(worker));

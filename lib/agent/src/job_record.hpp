@@ -44,6 +44,8 @@ class JobRecord {
   /// that it waited in vain for others; "rank 0 aborted" if it gives no reason. Else empty. Reads output of all, and
   /// error files.
   [[nodiscard]] std::string describe_hang(const Worker& worker, WorkerGroup& group, logs::Output& output) const;
+  /// Its last words say that it waited in vain for others.
+  [[nodiscard]] static bool has_given_up(const Worker& worker, logs::Output& output);
   /// Keeps the groups of the attempt's first page: later ones show ranks that are being stopped.
   void set_stacks(const inspect::StackPage& page);
   /// Of the ranks that have not timed out, the one that holds up the others on this page is the cause of the attempt.

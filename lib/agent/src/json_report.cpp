@@ -89,8 +89,14 @@ Json attempt_json(const AttemptResult& attempt, const JobResult& result, const O
   return json;
 }
 
-Json cause_json(const JobCause& cause) {
+Json cause_json(JobCause cause) {
   Json json;
+  // No worker has ended the job, but one has held it up.
+  if (!cause.worker && cause.failed_first) {
+    cause.worker = std::exchange(cause.failed_first, std::nullopt);
+    cause.host = cause.failed_first_host;
+    cause.node_rank = -1;
+  }
   json["why"] = cause.why;
   json["host"] = text_or_null(cause.host);
   json["node_rank"] = cause.node_rank >= 0 ? Json(cause.node_rank) : Json(nullptr);

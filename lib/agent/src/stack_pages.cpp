@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -9,25 +10,46 @@
 #include "ddrun/base/environment.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/rendezvous/rendezvous.hpp"
 
 namespace ddrun::agent {
 
 namespace {
 
 using Format = inspect::StackReader::Request::Format;
+using Scope = action::ReadStacks::Scope;
 using job_socket::error_reply;
 using job_socket::reply_line;
 
+// Options of the question (PROTOCOL.md, section 11).
+constexpr const char* main_threads = "";
+constexpr const char* all_threads = "all";
+constexpr const char* for_stop = "stop";  ///< main threads; all go to a file of the machine
+
+/// From the question to the page, without a word of the coordinator.
+constexpr Milliseconds page_timeout{3'400};
+/// Of a machine's own ranks before a stop.
+constexpr Milliseconds reading_timeout{2'500};
+/// What was read of this machine's ranks before its question came answers that one.
+constexpr Milliseconds own_lasts{3'000};
+// Of what a machine sends of its ranks, and of all.
+constexpr std::size_t smallest_share = std::size_t{32} << 10U;
+constexpr std::size_t all_shares = std::size_t{4} << 20U;
+
 }  // namespace
 
-StackPages::StackPages(Job& job, WorkerGroup& group, logs::Output& output, std::function<void()> on_answer)
+StackPages::StackPages(Job& job, WorkerGroup& group, logs::Output& output, std::function<void()> on_answer,
+                       OnPage on_page)
     : job_(job),
       group_(group),
       output_(output),
       reader_(job.io.get_executor()),
       on_answer_(std::move(on_answer)),
-      socket_(job.io.get_executor(), [this](const auto& request, const auto& reply) { answer(request, reply); }),
-      limit_(job.io.get_executor()) {}
+      on_page_(std::move(on_page)),
+      socket_(job.io.get_executor(), [this](const auto& request, const auto& reply) { answer_client(request, reply); }),
+      limit_(job.io.get_executor()),
+      settled_(job.io.get_executor()),
+      late_(job.io.get_executor()) {}
 
 StackPages::Targets StackPages::targets(const std::set<int>& slots) const {
   Targets targets;
@@ -38,42 +60,236 @@ StackPages::Targets StackPages::targets(const std::set<int>& slots) const {
   return targets;
 }
 
-void StackPages::async_show(const std::string& why, Milliseconds limit, const std::set<int>& slots,
-                            std::function<void(const inspect::StackPage*)> done) {
-  done_ = std::move(done);
-  if (limit != Milliseconds::max()) {
-    limit_.set(Clock::now() + limit, [this, limit] {
-      say(Level::notice, concat("the stacks of the ranks were not read within ", format_duration(limit)));
-      std::exchange(done_, nullptr)(nullptr);
+// ---- before a stop
+
+void StackPages::async_show(const action::ReadStacks& read, std::function<void()> done) {
+  ++shows_;
+  show_ = Show{std::move(done), read.why, read.limit};
+  // A question has its own limit.
+  limit_show(read.scope == Scope::order ? reading_timeout : Milliseconds::max());
+  if (read.scope == Scope::machine) return show_machine(read);
+  show_->awaits_own = true;
+  read_own(for_stop);
+  if (read.scope == Scope::asks) {
+    show_->awaits_page = true;
+    ask(for_stop, true, page_request(read.why), [this, number = shows_](const Answer* own) {
+      if (own != nullptr) show(*own);
+      if (number != shows_ || !show_) return;
+      show_->awaits_own = show_->awaits_page = false;
+      go_on_showing();
     });
+  } else if (read.look != 0) {
+    answer({read.look, read.awaits_page});
+  } else {
+    show_->awaits_order = true;
   }
-  // Without log files the page is a temporary file, which stays.
-  const bool has_logs = !output_.run_dir().empty();
-  const std::string prefix = has_logs ? output_.attempt_dir() + "/stacks-"
-                                      : concat(variable("TMPDIR").value_or("/tmp"), "/ddrun-stacks-", tag_, "-");
-  inspect::StackReader::Request request{why, targets(slots), prefix, Format::text, job_.prepared.first().directory};
-  reader_.async_read(std::move(request), [this, number = ++number_](const auto& answer) {
-    // With -q too: it belongs to the error that follows.
-    const std::string page =
-        concat(answer.text, "  all threads: ", answer.file.empty() ? answer.file_error : answer.file);
-    say_text(concat("ddrun: ", sanitize_for_terminal(page), "\n"));
-    if (!answer.file.empty()) job_.record.result().stack_files.push_back(answer.file);
-    if (number != number_ || !done_) return;
-    limit_.cancel();
-    std::exchange(done_, nullptr)(&answer.page);
+}
+
+void StackPages::limit_show(Milliseconds limit) {
+  limit = std::min(limit, show_->limit);
+  if (limit == Milliseconds::max()) return;
+  limit_.set(Clock::now() + limit, [this, limit] {
+    say(Level::notice, concat("the stacks of the ranks were not read within ", format_duration(limit)));
+    std::exchange(show_, {})->done();
   });
+}
+
+/// Without log files the page is a temporary file, which stays.
+std::string StackPages::file_prefix() const {
+  return output_.run_dir().empty() ? concat(variable("TMPDIR").value_or("/tmp"), "/ddrun-stacks-", tag_, "-")
+                                   : output_.attempt_dir() + "/stacks-";
+}
+
+void StackPages::show(const Answer& answer) {
+  // With -q too: it belongs to the error that follows.
+  const std::string& file = answer.file.empty() ? answer.file_error : answer.file;
+  const std::string page = concat(answer.text, file.empty() ? "" : concat("  all threads: ", file, "\n"));
+  say_text(concat("ddrun: ", sanitize_for_terminal(page)));
+  on_page_(answer.page, answer.page.is_whole_job);
+}
+
+void StackPages::show_machine(const action::ReadStacks& read) {
+  show_->awaits_own = true;
+  Request request{read.why, targets(read.slots), file_prefix(), Format::text, job_.prepared.first().directory};
+  reader_.async_read(std::move(request), [this, number = shows_, finds_cause = read.finds_cause](const auto& answer) {
+    show(answer);
+    if (!answer.file.empty()) job_.record.result().stack_files.push_back(answer.file);
+    if (number != shows_ || !show_) return;
+    show_->awaits_own = false;
+    if (!finds_cause) return go_on_showing();
+    settle([this, number, page = answer.page] {
+      on_page_(page, true);
+      if (number == shows_ && show_) go_on_showing();
+    });
+  });
+}
+
+void StackPages::answer(const action::AnswerOrder& order) {
+  if (!show_) return;
+  show_->awaits_order = false;
+  if (order.look != 0) send_own(for_stop, order.look);
+  if (order.awaits_page) {
+    show_->awaits_page = true;
+    limit_show(page_timeout + reading_timeout);
+    await_page(show_->why);
+  }
+  go_on_showing();
+}
+
+void StackPages::go_on_showing() {
+  if (show_->awaits_own || show_->awaits_order || show_->awaits_page) return;
+  limit_.cancel();
+  std::exchange(show_, {})->done();
 }
 
 void StackPages::give_up() {
   limit_.cancel();
-  done_ = nullptr;
+  show_.reset();
+  // What is there helps all the same.
+  std::vector<std::uint32_t> open;
+  for (const auto& [number, question] : questions_) {
+    if (question.is_for_stop || number == 0) open.push_back(number);
+  }
+  for (const std::uint32_t number : open) end_question(number, {"not all machines had answered at the stop"}, false);
 }
+
+// ---- several machines
+
+void StackPages::on_told(const rendezvous::Look& look) {
+  if (look.question != rendezvous::stacks_question) return job_.rendezvous->send(rendezvous::Stacks{look.number});
+  read_own(look.options);
+  send_own(look.options, look.number);
+}
+
+void StackPages::read_own(const std::string& options) {
+  const auto found = own_.find(options);
+  const bool is_new = found != own_.end() && !found->second.is_used && Clock::now() < found->second.begun + own_lasts;
+  const bool is_awaited = found != own_.end() && !found->second.is_settled;
+  if (is_new || is_awaited) return;
+  const auto begun = Clock::now();
+  own_[options] = {begun, false, false, {}, {}};
+  Request request;
+  request.targets = targets();
+  if (options == for_stop) request.file_prefix = file_prefix();
+  request.format = Format::share;
+  request.all_threads = options == all_threads;
+  request.max_bytes = std::max(smallest_share, all_shares / static_cast<std::size_t>(job_.ranks.node_count));
+  reader_.async_read(std::move(request), [this, options, begun](const auto& answer) {
+    if (!answer.file.empty()) job_.record.result().stack_files.push_back(answer.file);
+    Own& own = own_[options];
+    if (own.begun != begun) return;
+    own.text = answer.text;
+    if (!show_ || options != for_stop) return answer_looks(options);
+    settle([this, options, number = shows_] {
+      answer_looks(options);
+      if (number != shows_ || !show_) return;
+      show_->awaits_own = false;
+      go_on_showing();
+    });
+  });
+}
+
+void StackPages::answer_looks(const std::string& options) {
+  Own& own = own_[options];
+  own.is_settled = true;
+  for (const std::uint32_t look : std::exchange(own.looks, {})) send_own(options, look);
+}
+
+void StackPages::send_own(const std::string& options, std::uint32_t look) {
+  Own& own = own_[options];
+  own.is_used = true;
+  if (!own.is_settled) return own.looks.push_back(look);
+  std::vector<RankName> gave_up;
+  for (const Worker& worker : group_.workers()) {
+    if (job_.record.has_given_up(worker, output_)) gave_up.push_back(worker.end.rank_name());
+  }
+  job_.rendezvous->send(rendezvous::Stacks{look, true, inspect::share_of(gave_up, job_.ranks.base_rank, *own.text)});
+}
+
+void StackPages::open_question(std::uint32_t number, Question question) {
+  question.by = Clock::now() + page_timeout;
+  if (questions_.empty()) late_.set(question.by, [this] { end_late_questions(); });
+  questions_.emplace(number, std::move(question));
+}
+
+void StackPages::end_late_questions() {
+  const auto now = Clock::now();
+  std::vector<std::uint32_t> late;
+  Deadline next = Deadline::max();
+  for (const auto& [number, question] : questions_) {
+    if (question.by <= now) late.push_back(number);
+    else next = std::min(next, question.by);
+  }
+  if (next != Deadline::max()) late_.set(next, [this] { end_late_questions(); });
+  const std::string why = concat("the coordinator did not answer within ", format_duration(page_timeout));
+  for (const std::uint32_t number : late) end_question(number, {why}, false);
+}
+
+void StackPages::ask(const std::string& options, bool is_for_stop, Request request,
+                     std::function<void(const Answer*)> done) {
+  if (++last_question_ == 0) ++last_question_;
+  open_question(last_question_, {options, std::move(request), std::move(done), is_for_stop, {}});
+  job_.rendezvous->send(rendezvous::Ask{last_question_, rendezvous::stacks_question, options, is_for_stop});
+}
+
+StackPages::Request StackPages::page_request(const std::string& why) const {
+  return {why, {}, "", Format::text, job_.prepared.first().directory};
+}
+
+/// On the machine that reports to the user.
+void StackPages::await_page(const std::string& why) {
+  if (questions_.contains(0)) return;
+  const auto done = [this, number = shows_](const Answer* answer) {
+    show(*answer);
+    if (number != shows_ || !show_) return;
+    show_->awaits_page = false;
+    go_on_showing();
+  };
+  open_question(0, {for_stop, page_request(why), done, false, {}});
+}
+
+void StackPages::on_told(const rendezvous::Page& page) {
+  if (page.number == 0) await_page(show_ ? show_->why : "");
+  const auto found = questions_.find(page.number);
+  if (found == questions_.end()) return;
+  if (page.node_rank < 0) return end_question(page.number, page.missing, true);
+  Question& question = found->second;
+  inspect::StackReader::Share& share = question.shares[page.node_rank];
+  share.host = page.host;
+  share.text += page.part;
+  if (page.last) question.complete.insert(page.node_rank);
+}
+
+void StackPages::end_question(std::uint32_t number, std::vector<std::string> notes, bool in_time) {
+  Question question = std::move(questions_.extract(number).mapped());
+  if (questions_.empty()) late_.cancel();
+  if (in_time && question.is_for_stop) return question.done(nullptr);
+  std::vector<inspect::StackReader::Share> shares;
+  for (auto& [node_rank, share] : question.shares) {
+    if (question.complete.contains(node_rank)) shares.push_back(std::move(share));
+  }
+  const auto own = own_.find(question.options);
+  if (shares.empty() && own != own_.end() && own->second.text) {
+    notes.push_back("the ranks of this machine only");
+    shares.push_back({job_.ranks.host, inspect::share_of({}, job_.ranks.base_rank, *own->second.text)});
+  }
+  if (questions_.empty()) std::erase_if(own_, [](const auto& one) { return one.second.text.has_value(); });
+  reader_.async_merge(std::move(question.request), std::move(shares), std::move(notes),
+                      [done = std::move(question.done)](const auto& answer) { done(&answer); });
+}
+
+// ---- `ddrun stacks`
 
 void StackPages::open_socket_later() {
   socket_.open_later(job_.prepared.parent.get("XDG_RUNTIME_DIR").value_or(""), job_.context.shared->started_pid);
 }
 
-void StackPages::answer(const job_socket::Request& request, const job_socket::Server::Reply& reply) {
+void StackPages::close() {
+  socket_.close();
+  questions_.clear();
+}
+
+void StackPages::answer_client(const job_socket::Request& request, const job_socket::Server::Reply& reply) {
   std::vector<RankName> names;
   std::vector<int> ranks;
   Targets asked;
@@ -93,16 +309,27 @@ void StackPages::answer(const job_socket::Request& request, const job_socket::Se
                              {"ranks", ranks},
                              {"started", ::time(nullptr) - age.count()}}));
   }
+  const auto answered = [this, as_json = request.as_json, reply](const auto& read) {
+    on_answer_();
+    reply(as_json ? concat(R"({"stacks":)", read.text, "}") : reply_line({{"text", read.text}}));
+  };
+  Request page = page_request("");
+  if (request.as_json) page.format = Format::json;
+  if (job_.ranks.node_count > 1) {
+    const std::string options = request.as_json ? all_threads : main_threads;
+    page.includes = [request](const RankName& rank) { return request.includes(rank); };
+    read_own(options);
+    return ask(options, false, std::move(page), [answered, reply, is_some = !request.ranks.empty()](const Answer* read) {
+      if (is_some && read->page.ranks.empty()) return reply(error_reply("no such rank runs in this job"));
+      answered(*read);
+    });
+  }
   if (ranks.empty()) return reply(error_reply("no worker of this job runs on this machine at present; ask again"));
   if (asked.empty()) {
     return reply(error_reply(concat("no such rank runs on this machine; give some of ", name_workers(names))));
   }
-  const auto format = request.as_json ? Format::json : Format::text;
-  reader_.async_read({"", std::move(asked), "", format, job_.prepared.first().directory},
-                     [this, as_json = request.as_json, reply](const auto& read) {
-                       on_answer_();
-                       reply(as_json ? concat(R"({"stacks":)", read.text, "}") : reply_line({{"text", read.text}}));
-                     });
+  page.targets = std::move(asked);
+  reader_.async_read(std::move(page), answered);
 }
 
 }  // namespace ddrun::agent

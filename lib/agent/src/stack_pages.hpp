@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -11,46 +14,110 @@
 #include "ddrun/inspect/stack_reader.hpp"
 #include "ddrun/job_socket/job_socket.hpp"
 #include "ddrun/logs/output.hpp"
+#include "ddrun/rendezvous/messages.hpp"
+#include "group_machine.hpp"
 #include "job.hpp"
 #include "participant.hpp"
 #include "worker_group.hpp"
 
 namespace ddrun::agent {
 
-/// Where the ranks of this machine are: for the console before a stop, and for `ddrun stacks`, on the job's socket. All
-/// is borrowed; for the agent's thread.
+/// Where the ranks of the job are: for the console before a stop, and for `ddrun stacks`, on the job's socket. On
+/// several machines each reads its own ranks, and the one that asks, or at a stop the coordinator's, makes one page of
+/// all. All is borrowed; for the agent's thread.
 class StackPages : public Participant {
  public:
+  /// A page is shown; `finds_cause`: it tells the cause of a stop.
+  using OnPage = std::function<void(const inspect::StackPage&, bool finds_cause)>;
   /// `on_answer` is called after each answer to `ddrun stacks`.
-  StackPages(Job& job, WorkerGroup& group, logs::Output& output, std::function<void()> on_answer);
+  StackPages(Job& job, WorkerGroup& group, logs::Output& output, std::function<void()> on_answer, OnPage on_page);
 
-  /// Reads, writes all threads to a file, shows the page on the console with the file's path, and calls `done`, unless
-  /// give_up() came first; after `limit` without a page, which is shown when it is complete, if the job still runs.
-  /// One at a time. Of the workers in `slots`; none: all.
-  void async_show(const std::string& why, Milliseconds limit, const std::set<int>& slots,
-                  std::function<void(const inspect::StackPage*)> done);
+  /// Reads, writes all threads to a file, shows the page on the console with the file's path unless another machine
+  /// does, and calls `done`, unless give_up() came first; after read.limit without a page, which is shown when it is
+  /// complete, if the job still runs. One at a time. Of the workers in read.slots; none: all.
+  void async_show(const action::ReadStacks& read, std::function<void()> done);
+  void answer(const action::AnswerOrder& order);
   void give_up();
 
+  void on_told(const rendezvous::Look& look);
+  void on_told(const rendezvous::Page& page);
+
   void open_socket_later();
-  void close() override { socket_.close(); }
+  void close() override;
 
  private:
+  static constexpr Milliseconds settle_time{200};
+
+  using Request = inspect::StackReader::Request;
+  using Answer = inspect::StackReader::Answer;
   using Targets = std::vector<inspect::StackReader::Target>;
+  /// The answers of all machines to one question.
+  struct Question {
+    std::string options;
+    Request request;                          ///< for the page of all
+    std::function<void(const Answer*)> done;  ///< null: another machine has the page
+    bool is_for_stop = false;                 ///< another machine gets the answers
+    Deadline by;
+    std::map<std::int32_t, inspect::StackReader::Share> shares = {};  ///< by node rank
+    std::set<std::int32_t> complete = {};
+  };
+  /// This machine's ranks for a question.
+  struct Own {
+    Clock::time_point begun;
+    bool is_used = false;              ///< it has answered a question
+    bool is_settled = false;           ///< `text` may be sent
+    std::optional<std::string> text;   ///< once it is read
+    std::vector<std::uint32_t> looks;  ///< that await it
+  };
+  /// What async_show() waits for.
+  struct Show {
+    std::function<void()> done;
+    std::string why;
+    Milliseconds limit{0};
+    bool awaits_own = false;
+    bool awaits_order = false;
+    bool awaits_page = false;
+  };
+
   /// The workers in `slots` that were started; none: all.
   [[nodiscard]] Targets targets(const std::set<int>& slots = {}) const;
-  void answer(const job_socket::Request& request, const job_socket::Server::Reply& reply);
+  [[nodiscard]] std::string file_prefix() const;
+  void show(const Answer& answer);
+  void show_machine(const action::ReadStacks& read);
+  /// Once ranks that were read while they gave up waiting have said so.
+  void settle(std::function<void()> then) { settled_.set(Clock::now() + settle_time, std::move(then)); }
+  void limit_show(Milliseconds limit);
+  void go_on_showing();
+  void read_own(const std::string& options);
+  void answer_looks(const std::string& options);
+  void send_own(const std::string& options, std::uint32_t look);
+  /// `done` comes with the page of all machines, or with what there is of it in time.
+  void ask(const std::string& options, bool is_for_stop, Request request, std::function<void(const Answer*)> done);
+  void open_question(std::uint32_t number, Question question);
+  void end_question(std::uint32_t number, std::vector<std::string> notes, bool in_time);
+  void end_late_questions();
+  /// Of a page for the console.
+  [[nodiscard]] Request page_request(const std::string& why) const;
+  void await_page(const std::string& why);
+  void answer_client(const job_socket::Request& request, const job_socket::Server::Reply& reply);
 
   Job& job_;
   WorkerGroup& group_;
   logs::Output& output_;
   inspect::StackReader reader_;
   std::function<void()> on_answer_;
+  OnPage on_page_;
   job_socket::Server socket_;
   /// Tells this job from others: jobs in containers may share a directory and have the same PID.
   const std::string tag_ = concat(random_number());
-  unsigned number_ = 0;  ///< of the last async_show()
+  unsigned shows_ = 0;  ///< number of the last async_show()
   Alarm limit_;
-  std::function<void(const inspect::StackPage*)> done_;  ///< of the last async_show(), until it is called
+  std::optional<Show> show_;
+  std::map<std::string, Own> own_;  ///< by the options of their question
+  std::uint32_t last_question_ = 0;
+  Alarm settled_;  ///< what ranks say after they were read is there
+  std::map<std::uint32_t, Question> questions_;  ///< by number; 0: a stop asks
+  Alarm late_;                                   ///< for the first of their limits
 };
 
 }  // namespace ddrun::agent

@@ -199,29 +199,57 @@ std::string describe(const ThreadStack& thread, Stance stance) {
   return concat("waits for other ranks", thread.state == 'R' ? " and computes" : "");
 }
 
-double mean_cpu(const std::vector<const RankStacks*>& ranks) {
-  double sum = 0;
-  for (const RankStacks* rank : ranks) sum += rank->cpu;
-  return sum / static_cast<double>(ranks.size());
-}
-
-std::string cpu_text(const std::vector<const RankStacks*>& ranks) {
-  return concat(std::lround(100 * mean_cpu(ranks)), " % CPU", ranks.size() > 1 ? " each" : "");
-}
-
 std::vector<int> numbers_of(const std::vector<const RankStacks*>& ranks) {
   std::vector<int> numbers;
-  for (const RankStacks* rank : ranks) numbers.push_back(rank->rank);
+  for (const RankStacks* rank : ranks) {
+    numbers.push_back(rank->rank);
+    numbers.insert(numbers.end(), rank->also.begin(), rank->also.end());
+  }
+  std::ranges::sort(numbers);
   return numbers;
 }
 
 std::vector<RankName> names_of(const std::vector<const RankStacks*>& ranks) {
   std::vector<RankName> names;
-  for (const RankStacks* rank : ranks) names.push_back({rank->role, rank->rank});
+  for (const int number : numbers_of(ranks)) names.push_back({ranks.front()->role, number});
   return names;
 }
 
+/// Empty: this machine, or several.
+std::string host_of(const StackGroup& group) {
+  const std::string& host = group.ranks.front()->host;
+  const bool is_one = std::ranges::all_of(group.ranks, [&](const RankStacks* rank) { return rank->host == host; });
+  return is_one ? host : "";
+}
+
+std::string on_host(const StackGroup& group) {
+  const std::string host = host_of(group);
+  return host.empty() ? "" : " on " + host;
+}
+
+std::size_t size_of(const StackGroup& group) {
+  std::size_t size = 0;
+  for (const RankStacks* rank : group.ranks) size += 1 + rank->also.size();
+  return size;
+}
+
+double mean_cpu(const std::vector<const RankStacks*>& ranks) {
+  double sum = 0, count = 0;
+  for (const RankStacks* rank : ranks) {
+    const double here = 1 + static_cast<double>(rank->also.size());
+    sum += here * rank->cpu;
+    count += here;
+  }
+  return sum / count;
+}
+
+std::string cpu_text(const StackGroup& group) {
+  return concat(std::lround(100 * mean_cpu(group.ranks)), " % CPU", size_of(group) > 1 ? " each" : "");
+}
+
 Json role_json(const RankStacks& rank) { return rank.role.empty() ? Json(nullptr) : Json(rank.role); }
+
+Json host_json(const std::string& host) { return host.empty() ? Json(nullptr) : Json(host); }
 
 /// The main thread of the first rank, with those numbers that all ranks have.
 ThreadStack common_stack(const StackGroup& group) {
@@ -263,14 +291,14 @@ std::string describe_without_threads(const RankStacks& rank) { return rank.note.
 
 void add_group(Text& text, const StackGroup& group, std::size_t limit, const std::string& directory) {
   const RankStacks& first = *group.ranks.front();
-  std::string who = name_workers(names_of(group.ranks));
-  if (group.ranks.size() == 1 && first.pid != 0) {
+  std::string who = name_workers(names_of(group.ranks)) + on_host(group);
+  if (size_of(group) == 1 && first.pid != 0) {
     who +=
         concat(" (pid ", first.pid, first.child != 0 ? concat(", child ", first.child, " ", first.program) : "", ")");
   }
   if (first.threads.empty()) return text.line(2, concat(who, ": ", describe_without_threads(first)));
   const ThreadStack main = common_stack(group);
-  text.line(2, concat(who, ": ", describe(main, group.stance), ", ", cpu_text(group.ranks)));
+  text.line(2, concat(who, ": ", describe(main, group.stance), ", ", cpu_text(group)));
   add_frames(text, main.python, main.python_left_out, limit,
              [&](const PythonFrame& frame) { return line_of(frame, directory); });
   if (main.python.empty()) {
@@ -289,8 +317,12 @@ void add_group(Text& text, const StackGroup& group, std::size_t limit, const std
   if (!first.note.empty()) text.line(4, concat("(", first.note, ")"));
 }
 
+void add_notes(Text& text, const StackPage& page) {
+  for (const std::string& note : page.notes) text.line(2, concat("(", note, ")"));
+}
+
 std::string headline(const StackPage& page) {
-  return concat("where the ranks of this machine are", page.why.empty() ? "" : ", ", page.why, ":\n");
+  return concat("where the ranks of ", page.is_whole_job ? "the job" : "this machine", " are", page.why.empty() ? "" : ", ", page.why, ":\n");
 }
 
 Json python_json(const std::vector<PythonFrame>& frames) {
@@ -333,6 +365,7 @@ Json rank_json(const RankStacks& rank) {
   for (const RankStacks& process : rank.awaited) awaited.push_back(rank_json(process));
   return {{"role", role_json(rank)},
           {"rank", rank.rank},
+          {"host", host_json(rank.host)},
           {"pid", rank.pid},
           {"child", rank.child != 0 ? Json(rank.child) : Json(nullptr)},
           {"program", rank.program},
@@ -367,22 +400,74 @@ std::vector<StackGroup> group_ranks(const StackPage& page) {
   std::vector<StackGroup> groups;
   for (auto& [key, group] : by_place) groups.push_back(std::move(group));
   std::ranges::sort(groups, {}, [](const StackGroup& group) {
-    return std::tuple(group.stance, group.ranks.size(), group.ranks.front()->rank);
+    return std::tuple(group.stance, size_of(group), group.ranks.front()->rank);
   });
   return groups;
 }
 
-HeldUp find_culprits(const StackPage& page, std::size_t world) {
+void keep_ranks(StackPage& page, const std::function<bool(const RankName&)>& keep) {
+  std::erase_if(page.ranks, [&](RankStacks& rank) {
+    std::erase_if(rank.also, [&](int number) { return !keep({rank.role, number}); });
+    const bool is_kept = keep({rank.role, rank.rank});
+    if (is_kept || rank.also.empty()) return !is_kept;
+    rank.rank = rank.also.front();
+    rank.also.erase(rank.also.begin());
+    return false;
+  });
+}
+
+void merge_equal(StackPage& page) {
+  // Places refer to the ranks.
+  std::map<std::tuple<std::string_view, char, bool, std::string_view, Place>, std::vector<RankStacks*>> equal;
+  std::vector<RankStacks*> heads;
+  for (RankStacks& rank : page.ranks) {
+    if (rank.threads.empty() || !rank.awaited.empty()) {
+      heads.push_back(&rank);
+      continue;
+    }
+    const ThreadStack& main = rank.threads.front();
+    auto& ranks = equal[{rank.role, main.state, main.on_socket, rank.note, place_of(rank)}];
+    if (ranks.empty()) heads.push_back(&rank);
+    ranks.push_back(&rank);
+  }
+  for (auto& [place, ranks] : equal) {
+    if (ranks.size() == 1) continue;
+    StackGroup group{Stance::unknown, {ranks.begin(), ranks.end()}};
+    RankStacks& head = *ranks.front();
+    std::vector<int> numbers = numbers_of(group.ranks);
+    std::erase(numbers, head.rank);
+    double cpu = 0;
+    for (const RankStacks* rank : ranks) cpu += rank->cpu * (1 + static_cast<double>(rank->also.size()));
+    head.cpu = cpu / static_cast<double>(size_of(group));
+    head.host = host_of(group);
+    ThreadStack common = common_stack(group);
+    head.threads.front() = std::move(common);
+    head.also = std::move(numbers);
+  }
+  equal.clear();
+  std::vector<RankStacks> merged;
+  for (RankStacks* head : heads) merged.push_back(std::move(*head));
+  page.ranks = std::move(merged);
+}
+
+HeldUp find_culprits(StackPage page, std::size_t world) {
+  const std::vector<RankName> gave_up = std::exchange(page.gave_up, {});
+  keep_ranks(page, [&](const RankName& rank) { return std::ranges::find(gave_up, rank) == gave_up.end(); });
   const auto groups = group_ranks(page);
   if (groups.empty() || !page.is_named) return {};
   const StackGroup& first = groups.front();
   std::size_t elsewhere = 0;
-  for (const StackGroup& group : groups) elsewhere += group.stance < Stance::waits ? group.ranks.size() : 0;
+  for (const StackGroup& group : groups) elsewhere += group.stance < Stance::waits ? size_of(group) : 0;
   const bool smallest = groups.size() > 1 && first.stance == Stance::waits && groups[1].stance == Stance::waits &&
-                        first.ranks.size() < groups[1].ranks.size();
+                        size_of(first) < size_of(groups[1]);
   if (!smallest && (elsewhere == 0 || 2 * elsewhere > world)) return {};
+  int base_rank = 0;
+  for (const int base : page.base_ranks) {
+    if (base <= first.ranks.front()->rank) base_rank = std::max(base_rank, base);
+  }
   return {names_of(first.ranks), plain_line(concat(smallest ? "is elsewhere: " : "held up the others: ",
-                                                   summary(*first.ranks.front(), first.stance)))};
+                                                   summary(*first.ranks.front(), first.stance))),
+          first.ranks.front()->host, first.ranks.front()->pid, first.ranks.front()->rank - base_rank};
 }
 
 std::string short_text(const StackPage& page, const std::string& directory) {
@@ -392,6 +477,7 @@ std::string short_text(const StackPage& page, const std::string& directory) {
     add_group(text, groups[i], max_shown_frames, directory);
   if (groups.size() > max_shown_groups)
     text.line(2, concat("and ", groups.size() - max_shown_groups, " more groups of ranks"));
+  add_notes(text, page);
   return headline(page) + text.take();
 }
 
@@ -399,6 +485,7 @@ std::string full_text(const StackPage& page) {
   Text text(file_columns);
   constexpr std::size_t no_limit = 1'000'000;
   for (const StackGroup& group : group_ranks(page)) add_group(text, group, no_limit, {});
+  add_notes(text, page);
   const auto add_process = [&](const RankStacks& rank, std::string_view whose) {
     text.line(0, "");
     text.line(0, concat(whose, RankName{rank.role, rank.rank}.text(), " (pid ", rank.read_pid(), " ", rank.program,
@@ -421,7 +508,7 @@ std::string full_text(const StackPage& page) {
 }
 
 std::string json_text(const StackPage& page) {
-  Json json{{"schema_version", 1}, {"why", page.why}, {"groups", Json::array()}};
+  Json json{{"schema_version", 1}, {"why", page.why}, {"notes", page.notes}, {"groups", Json::array()}};
   json["time_us"] = std::chrono::duration_cast<std::chrono::microseconds>(page.at.time_since_epoch()).count();
   for (const StackGroup& group : group_ranks(page)) json["groups"].push_back(group_json(group));
   // Rank by rank, as the values of a page need many times the memory of its text.
@@ -441,7 +528,7 @@ std::string groups_json(const StackPage& page) {
     main.python.resize(std::min(main.python.size(), max_shown_frames));
     main.native.resize(std::min(main.native.size(), max_shown_frames));
     Json json = group_json(group);
-    json["host"] = nullptr;
+    json["host"] = host_json(host_of(group));
     json["doing"] = first.threads.empty() ? describe_without_threads(first) : describe(main, group.stance);
     json["cpu"] = rounded(mean_cpu(group.ranks));
     json["note"] = note_json(first);

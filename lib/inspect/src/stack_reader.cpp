@@ -56,10 +56,11 @@ std::string write_new_file(const std::string& prefix, const std::string& text, s
 /// A page while it is read and completed.
 struct StackReader::Work {
   Request request;
-  StackPage page;  ///< the executor's until it is claimed
+  StackPage page;             ///< the executor's until it is claimed
+  std::vector<Share> shares;  ///< of other machines, in place of a reading
 
   [[nodiscard]] bool all_threads() const {
-    return request.format == Request::Format::json || !request.file_prefix.empty();
+    return request.all_threads || request.format == Request::Format::json || !request.file_prefix.empty();
   }
   /// True for the first caller, who then makes the answer.
   [[nodiscard]] bool claim() {
@@ -88,12 +89,20 @@ struct StackReader::Work {
   }
   /// The answer without its file, whose text goes to `file`.
   [[nodiscard]] Answer complete(std::string& file) {
-    for_each_process([](RankStacks& process) {
-      const std::chrono::duration<double> used = cpu_time(process) - process.cpu_before;
-      process.cpu = std::max(0.0, used / (Clock::now() - process.first_seen));
-    });
+    if (page.is_whole_job) {
+      merge();
+    } else {
+      for_each_process([](RankStacks& process) {
+        const std::chrono::duration<double> used = cpu_time(process) - process.cpu_before;
+        process.cpu = std::max(0.0, used / (Clock::now() - process.first_seen));
+      });
+    }
     Answer answer;
-    answer.text = request.format == Request::Format::json ? json_text(page) : short_text(page, request.directory);
+    switch (request.format) {
+      case Request::Format::text: answer.text = short_text(page, request.directory); break;
+      case Request::Format::json: answer.text = json_text(page); break;
+      case Request::Format::share: answer.text = share_text(page, request.all_threads, request.max_bytes); break;
+    }
     if (!request.file_prefix.empty()) {
       file = full_text(page);
       answer.file_error = concat("not written within ", format_duration(writing_time));
@@ -104,6 +113,16 @@ struct StackReader::Work {
   }
 
  private:
+  void merge() {
+    for (const Share& share : shares) {
+      if (!add_share(page, share.text, share.host)) page.notes.push_back(share.host + ": its answer cannot be read");
+    }
+    shares.clear();
+    if (request.includes) keep_ranks(page, request.includes);
+    std::ranges::sort(page.ranks, {}, [](const RankStacks& rank) { return std::pair(rank.role, rank.rank); });
+    if (request.format == Request::Format::text) merge_equal(page);
+  }
+
   std::mutex mutex_;
   bool claimed_ = false;
 };
@@ -141,6 +160,8 @@ struct StackReader::State : std::enable_shared_from_this<State> {
   /// Nothing runs if there can be no thread: the reading's time limit then ends it.
   void start_thread(std::function<void()> run);
   void read(Request request, std::function<void(Answer)> done);
+  void merge(Request request, std::vector<Share> shares, std::vector<std::string> notes,
+             std::function<void(Answer)> done);
   void start_reading_threads(std::uint64_t id, const Work& work);
   /// Begins a stage, which ends after this time if it is not over then.
   void enter(Reading::Stage stage, std::uint64_t id, Reading& reading, Milliseconds time);
@@ -192,6 +213,22 @@ void StackReader::State::read(Request request, std::function<void(Answer)> done)
   if (reading.missing == 0) return name(id, reading);
   enter(Reading::Stage::reading, id, reading, read_time);
   start_reading_threads(id, *reading.work);
+}
+
+void StackReader::State::merge(Request request, std::vector<Share> shares, std::vector<std::string> notes,
+                               std::function<void(Answer)> done) {
+  const std::uint64_t id = ++last_id;
+  Reading& reading = *readings.emplace(id, std::make_unique<Reading>(executor)).first->second;
+  reading.done = std::move(done);
+  const auto work = reading.work;
+  work->page.why = request.why;
+  work->page.at = std::chrono::system_clock::now();
+  work->page.is_whole_job = true;
+  work->page.notes = std::move(notes);
+  work->request = std::move(request);
+  work->shares = std::move(shares);
+  enter(Reading::Stage::writing, id, reading, naming_time);
+  start_thread([work, post = Post{executor, weak_from_this(), id}] { complete(*work, {}, true, post); });
 }
 
 void StackReader::State::start_reading_threads(std::uint64_t id, const Work& work) {
@@ -251,7 +288,7 @@ void StackReader::State::on_limit(std::uint64_t id, Reading& reading) {
   }
   // Without a thread it is made here; else it comes, as only its file can block.
   std::string file;
-  if (work->claim()) work->page.is_named = false, reading.answer = work->complete(file);
+  if (work->claim()) work->page.is_named = work->page.is_whole_job, reading.answer = work->complete(file);
   if (reading.answer.text.empty()) return enter(Reading::Stage::writing, id, reading, writing_time);
   finish(id);
 }
@@ -269,7 +306,7 @@ void StackReader::State::name(std::uint64_t id, Reading& reading) {
 
 void StackReader::State::complete(Work& work, const NameCache& names, bool is_named, const Post& post) {
   if (!work.claim()) return;
-  work.page.is_named = is_named;
+  if (!work.page.is_whole_job) work.page.is_named = is_named;
   work.for_each_frame([&](NativeFrame& frame) { set_name(frame, names); });
   std::string file;
   post([answer = work.complete(file)](State&, Reading* to) mutable {
@@ -299,6 +336,11 @@ StackReader::StackReader(boost::asio::any_io_executor executor)
 
 void StackReader::async_read(Request request, std::function<void(Answer)> done) {
   state_->read(std::move(request), std::move(done));
+}
+
+void StackReader::async_merge(Request request, std::vector<Share> shares, std::vector<std::string> notes,
+                              std::function<void(Answer)> done) {
+  state_->merge(std::move(request), std::move(shares), std::move(notes), std::move(done));
 }
 
 }  // namespace ddrun::inspect

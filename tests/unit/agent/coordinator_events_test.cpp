@@ -19,8 +19,10 @@ GroupMachine::Rules rules(bool runs_coordinator = false) {
 }
 
 /// Two workers run in a round.
-Walk running(bool runs_coordinator = false) {
-  Walk walk(rules(runs_coordinator));
+Walk running(bool runs_coordinator = false, bool several_machines = false) {
+  auto its_rules = rules(runs_coordinator);
+  its_rules.several_machines = several_machines;
+  Walk walk(its_rules);
   REQUIRE(walk.on(event::Start{}) == "join");
   REQUIRE(walk.machine.state() == GroupState::rendezvous);
   REQUIRE(walk.on(test::round_begins(0)) == "spawn 0");
@@ -299,4 +301,63 @@ TEST_CASE("events after the success of the only node change nothing") {
   }
   CHECK(gone(walk) == "send stopped");
   CHECK(walk.machine.verdict() == Verdict::success);
+}
+
+TEST_CASE("on several machines all are asked where the ranks are before LEAVE") {
+  Walk walk = running(false, true);
+  SECTION("at the time limit") {
+    CHECK(walk.on(event::JobTimeout{}) == "ask for stacks 15000, grace 30000");
+    SECTION("until the page is there") {
+      CHECK(walk.on(event::StacksRead{}) == "give up, send leave 124, " + stop_with_term);
+    }
+    SECTION("until another machine's end of the job") {
+      CHECK(walk.on(test::stop_order()) == "give up, send leave 124, " + stop_with_term);
+    }
+    SECTION("until the coordinator is lost") {
+      CHECK(walk.on(rendezvous::CoordinatorLost{"gone"}) == "give up, send leave 124, " + stop_with_term);
+    }
+    SECTION("until a second signal") {
+      CHECK(walk.signal(SIGINT).empty());
+      CHECK(walk.signal(SIGINT) == "give up, send leave 124, kill, check");
+    }
+    SECTION("while workers end") {
+      CHECK(walk.ended(0, Exited{0}).empty());
+      CHECK(walk.ended(1, Exited{0}).empty());
+      CHECK(walk.on(event::StacksRead{}) == "give up, send leave 124, " + stop_with_term);
+    }
+  }
+  SECTION("at SIGQUIT") {
+    CHECK(walk.signal(SIGQUIT) == "ask for stacks 15000, grace 30000");
+    CHECK(walk.on(event::StacksRead{}) == "give up, send leave 3, signal 3, grace 30000, check");
+  }
+  SECTION("at another signal none is asked") { CHECK(walk.signal(SIGTERM) == "send leave 15, " + stop_with_term); }
+}
+
+TEST_CASE("STOP may ask where the ranks are, and only then it waits for them") {
+  Walk walk = running(false, true);
+  rendezvous::StopOrder order = test::stop_order();
+  order.look = 7;
+  SECTION("where none has failed") {
+    CHECK(walk.on(order) == "stacks of order 7 15000, grace 30000");
+    CHECK(walk.on(event::StacksRead{}) == "give up, " + stop_with_term);
+  }
+  SECTION("where the rank has waited in vain") {
+    CHECK(walk.on(event::WorkerEnded{1, Exited{1}, "rank 1 timed out", {"", 1}, 1}) ==
+          "send failed 1, stacks of order 0 15000, grace 30000");
+    CHECK(walk.on(order) == "answer 7");
+    CHECK(walk.ended(0, Exited{1}).empty());
+    CHECK(walk.on(event::StacksRead{}) == "give up, " + stop_with_term);
+  }
+  SECTION("where a rank has failed in another way") {
+    CHECK(walk.ended(1, Exited{1}) == "send failed 1, " + stop_with_term);
+    CHECK(walk.on(order).empty());
+  }
+  SECTION("with SIGKILL it does not") {
+    order.signal = SIGKILL;
+    CHECK(walk.on(order) == "kill, check");
+  }
+  SECTION("nor from a coordinator that was lost") {
+    CHECK(walk.on(order) == "stacks of order 7 15000, grace 30000");
+    CHECK(walk.on(test::stop_order(0, Milliseconds{5'000})) == "give up, signal 15, grace 5000, check");
+  }
 }

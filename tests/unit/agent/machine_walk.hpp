@@ -38,7 +38,14 @@ inline std::string describe(const std::vector<agent::Action>& actions) {
       return "cancel " + std::to_string(cancel.signal);
     }
     std::string operator()(const agent::action::ReadStacks& read) const {
-      return read.limit == Milliseconds::max() ? "stacks" : "stacks " + std::to_string(read.limit.count());
+      using Scope = agent::action::ReadStacks::Scope;
+      const std::string text = read.scope == Scope::machine ? "stacks"
+                               : read.scope == Scope::asks  ? "ask for stacks"
+                                                            : "stacks of order " + std::to_string(read.look);
+      return read.limit == Milliseconds::max() ? text : text + " " + std::to_string(read.limit.count());
+    }
+    std::string operator()(const agent::action::AnswerOrder& order) const {
+      return "answer " + std::to_string(order.look);
     }
     std::string operator()(const agent::action::GiveUpStacks&) const { return "give up"; }
     std::string operator()(const agent::action::SignalGroup& sent) const {

@@ -63,7 +63,8 @@ TEST_CASE("messages have the layout of PROTOCOL.md") {
         "09000000"
         "00"
         "01"
-        "030000006f6f6d");
+        "030000006f6f6d"
+        "00");
   CHECK(encode(FromAgent(Stopped{1, {"f", "b", true, false, true, 2, "k"}, "w"}), payload) == 5);
   CHECK(hex(payload) ==
         "0100000000000000"
@@ -72,7 +73,9 @@ TEST_CASE("messages have the layout of PROTOCOL.md") {
         "010001"
         "0200000000000000"
         "010000006b"
-        "0100000077");
+        "0100000077"
+        "00000000"
+        "00000000");
   CHECK(encode(FromAgent(Leave{LeaveKind::time_is_up, 124, "t"}), payload) == 6);
   CHECK(hex(payload) ==
         "02"
@@ -141,12 +144,39 @@ TEST_CASE("messages have the layout of PROTOCOL.md") {
         "00"
         "00"
         "00000000");
-  CHECK(encode(FromCoordinator(Stop{2, true, "no", 15}), payload) == 70);
+  CHECK(encode(FromCoordinator(Stop{2, true, "no", 15, 3, true}), payload) == 70);
   CHECK(hex(payload) ==
         "0200000000000000"
         "01"
         "020000006e6f"
-        "0f000000");
+        "0f000000"
+        "03000000"
+        "01");
+  CHECK(encode(FromAgent(Ask{1, 2, "o", true}), payload) == 12);
+  CHECK(hex(payload) ==
+        "01000000"
+        "02"
+        "010000006f"
+        "01");
+  CHECK(encode(FromAgent(Stacks{1, true, "p"}), payload) == 13);
+  CHECK(hex(payload) ==
+        "01000000"
+        "01"
+        "0100000070");
+  CHECK(encode(FromCoordinator(Look{1, 2, "o"}), payload) == 78);
+  CHECK(hex(payload) ==
+        "01000000"
+        "02"
+        "010000006f");
+  CHECK(encode(FromCoordinator(Page{1, 2, "h", true, "p", {"m"}}), payload) == 79);
+  CHECK(hex(payload) ==
+        "01000000"
+        "02000000"
+        "0100000068"
+        "01"
+        "0100000070"
+        "01000000"
+        "010000006d");
   Start start;
   start.round = 1;
   start.ranks = {.run_id = "",
@@ -182,8 +212,8 @@ TEST_CASE("values that mean nothing are refused") {
   CHECK_FALSE(agent(6, "04 7d000000 00000000"));  // no such kind of LEAVE
   CHECK(coordinator(66, "01 00000000"));
   CHECK_FALSE(coordinator(66, "7f 00000000"));
-  CHECK(coordinator(70, "0100000000000000 01 00000000 00000000"));
-  CHECK_FALSE(coordinator(70, "0100000000000000 02 00000000 00000000"));  // neither true nor false
+  CHECK(coordinator(70, "0100000000000000 01 00000000 00000000 00000000 00"));
+  CHECK_FALSE(coordinator(70, "0100000000000000 02 00000000 00000000 00000000 00"));  // neither true nor false
 }
 
 TEST_CASE("a message of an unknown type is told from one that cannot be read") {

@@ -1,6 +1,7 @@
 #include "session.hpp"
 
 #include "codec.hpp"
+#include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
 
 using namespace ddrun;
@@ -106,4 +107,34 @@ TEST_CASE("a session detects changed and long frames") {
   bytes.back() ^= 1;
   ends.coordinator.receive(bytes.substr(50));
   CHECK(ends.coordinator.next(frame) == Status::wrong_tag);
+}
+
+TEST_CASE("answers about the ranks have one part on its way at a time") {
+  Ends ends;
+  ends.agent.open();
+  PacedAnswers answers;
+  const auto send = [&] {
+    Texts sent;
+    while (const auto part = answers.next(ends.agent)) {
+      ends.agent.send(kept, "part");
+      sent.push_back(concat(part->number, ":", part->part.size(), part->last ? "" : "..."));
+    }
+    return sent;
+  };
+  ends.agent.send(kept, "another");
+  CHECK(send().empty());
+  answers.add({1, true, std::string(2 * PacedAnswers::max_part_bytes + 5, 'x')});
+  CHECK(send() == Texts{"1:32768..."});
+  CHECK(ends.agent.confirm(1));
+  CHECK(send().empty());
+  CHECK(ends.agent.confirm(2));
+  CHECK(send() == Texts{"1:32768..."});
+  answers.add({2, true, ""});  // in place of the rest
+  CHECK(send().empty());
+  CHECK(ends.agent.confirm(3));
+  CHECK(send() == Texts{"2:0"});
+  CHECK(ends.agent.confirm(4));
+  CHECK(send().empty());
+  answers.add({3, true, std::string(PacedAnswers::max_part_bytes, 'x')});
+  CHECK(send() == Texts{"3:32768"});
 }

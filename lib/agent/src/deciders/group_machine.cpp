@@ -52,7 +52,7 @@ constexpr Step ignore(GroupState from) {
   return {from, events<Kinds...>, 0, 0, true};
 }
 
-/// GiveUpStacks comes before all that leads out of `looking`. With a grace time of 0 a group goes to `killing` at once.
+/// GiveUpStacks, and a LEAVE that waits, come before all that leads out of `looking`. With a grace time of 0 a group goes to `killing` at once.
 /// Actions of a stop that begins while workers are spawned are carried out when the spawning has been given up.
 constexpr auto table = [] {
   using enum GroupState;
@@ -67,6 +67,7 @@ constexpr auto table = [] {
   constexpr unsigned stop = actions<SignalGroup, StartGrace> | kill;
   constexpr unsigned cancel = actions<CancelPrepare>;
   constexpr unsigned look = actions<ReadStacks, StartGrace>;
+  constexpr unsigned answer = actions<AnswerOrder>;
   constexpr unsigned close = actions<Abandon, CloseOutput>;
   constexpr unsigned margin = actions<StartServiceMargin>;
   return std::array{
@@ -98,14 +99,16 @@ constexpr auto table = [] {
       on<WorkerEnded>(serving, {serving, looking, stopping, killing}, stop | look | send | margin),
       on<RankFailed, SpawnFailed>(serving, {serving, stopping, killing}, stop | send),
       on<JobTimeout, EndingSignal>(serving, {looking, stopping, killing}, stop | look | send),
-      on<ParentLost, StopOrder, VerdictMessage, CoordinatorLost, WorkersKilled>(serving, {stopping, killing}, stop),
+      on<StopOrder>(serving, {looking, stopping, killing}, stop | look),
+      on<ParentLost, VerdictMessage, CoordinatorLost, WorkersKilled>(serving, {stopping, killing}, stop),
       ignore<SkewExpired>(serving),
 
       on<WorkerEnded>(running, {running, looking, stopping, killing}, stop | look | send | margin | actions<StartSkew>),
       on<RankFailed, SpawnFailed>(running, {running, stopping, killing}, stop | send),
       on<SkewExpired>(running, {running, looking, stopping, killing}, stop | look | send),
       on<JobTimeout, EndingSignal>(running, {looking, stopping, killing}, stop | look | send),
-      on<ParentLost, StopOrder, VerdictMessage, CoordinatorLost, WorkersKilled>(running, {stopping, killing}, stop),
+      on<StopOrder>(running, {looking, stopping, killing}, stop | look),
+      on<ParentLost, VerdictMessage, CoordinatorLost, WorkersKilled>(running, {stopping, killing}, stop),
 
       on<StacksRead>(looking, {stopping, killing}, stop),
       on<WorkerEnded>(looking, {looking, stopping, killing}, stop),
@@ -113,7 +116,7 @@ constexpr auto table = [] {
       on<GraceExpired>(looking, {killing}, kill),
       on<JobTimeout, SpawnFailed>(looking, {looking}, send),
       on<EndingSignal>(looking, {looking, killing}, kill | send),
-      on<StopOrder>(looking, {looking, stopping, killing}, stop),
+      on<StopOrder>(looking, {looking, stopping, killing}, stop | answer),
       on<ParentLost, VerdictMessage, CoordinatorLost, WorkersKilled>(looking, {stopping, killing}, stop),
       ignore<RankFailed, SkewExpired>(looking),
 
@@ -182,8 +185,10 @@ std::vector<Action> GroupMachine::step(const Event& event) {
           wrong_step(concat(name(event), " in the state ", name(state_), ", with what led to ", name(decision.next)));
     }
   }
-  if (state_ == GroupState::looking && decision.next != state_)
+  if (state_ == GroupState::looking && decision.next != state_) {
+    if (pending_leave_) decision.actions.emplace(decision.actions.begin(), *std::exchange(pending_leave_, {}));
     decision.actions.emplace(decision.actions.begin(), action::GiveUpStacks{});
+  }
   state_ = decision.next;
   return std::move(decision.actions);
 }
@@ -205,6 +210,7 @@ GroupMachine::Decision GroupMachine::take_down(int signal, action::ReadStacks st
   if (stacks.why.empty() || !workers_run) return stop_group(signal);
   next_stop_ = kills ? SIGKILL : signal;
   answer_due_ = all_spawned;
+  looks_at_all_ = stacks.scope != action::ReadStacks::Scope::machine;
   if (kills) return {GroupState::looking, {std::move(stacks)}};
   // The grace time counts from here, and half of it is the workers'; a short one follows the reading.
   stacks.limit = std::max(grace() / 2, shortest_reading);
@@ -285,7 +291,9 @@ GroupMachine::Decision GroupMachine::handle(const event::WorkerEnded& ended) {
   const bool is_service = services_.contains(ended.slot);
   (is_service ? serving_ : running_).erase(ended.slot);
   const bool success = is_success(ended.status, rules_.restart);
-  if (taking_down()) return running_.empty() && serving_.empty() ? at_once(stay()) : stay();
+  // The page of all machines comes without them, too.
+  const bool is_last = running_.empty() && serving_.empty() && !looks_at_all_;
+  if (taking_down()) return is_last ? at_once(stay()) : stay();
   if (success && is_service) {
     return std::exchange(margin_running_, true) ? stay() : stay({action::StartServiceMargin{ended.slot}});
   }
@@ -318,7 +326,11 @@ GroupMachine::Decision GroupMachine::fail_attempt(int slot, rendezvous::Failed f
   if (first_failure_ || job_is_ending_) return stay();
   first_failure_ = slot;
   failed.may_restart = failed.by_signal || rules_.restart.no_restart_on.count(failed.code) == 0;
-  return after({action::Send{std::move(failed)}}, take_down(SIGTERM, {.why = std::move(why)}));
+  failed.waited = !why.empty();
+  const auto scope =
+      rules_.several_machines ? action::ReadStacks::Scope::order : action::ReadStacks::Scope::machine;
+  return after({action::Send{std::move(failed)}},
+               take_down(SIGTERM, {.why = std::move(why), .scope = scope}));
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::WorkersKilled&) {
@@ -372,12 +384,26 @@ GroupMachine::Decision GroupMachine::end_job(Verdict verdict, int signal_for_wor
   return has_attempt ? take_down(signal_for_workers, std::move(stacks)) : stay();
 }
 
+GroupMachine::Decision GroupMachine::leave_job(action::Send leave, Verdict verdict, int signal_for_workers,
+                                               action::ReadStacks stacks) {
+  if (rules_.several_machines) stacks.scope = action::ReadStacks::Scope::asks;
+  const bool asks = rules_.several_machines && !stacks.why.empty();
+  Decision decision = end_job(verdict, signal_for_workers, std::move(stacks));
+  // The coordinator stops all workers at LEAVE.
+  if (!asks || state_ == GroupState::looking || decision.next != GroupState::looking) {
+    return after({std::move(leave)}, std::move(decision));
+  }
+  pending_leave_ = std::move(leave);
+  answer_due_ = false;
+  return decision;
+}
+
 GroupMachine::Decision GroupMachine::handle(const event::JobTimeout&) {
   if (job_is_ending_ || job_succeeded()) return stay();
   const std::string limit = format_duration(rules_.job_limit);
-  return after({leave(rendezvous::LeaveKind::time_is_up, exit_codes::timed_out,
-                      concat("the job ran for ", limit, ", the limit set with --timeout"))},
-               end_job(Verdict::timed_out, SIGTERM, {.why = concat("after ", limit, " (--timeout)")}));
+  return leave_job(leave(rendezvous::LeaveKind::time_is_up, exit_codes::timed_out,
+                         concat("the job ran for ", limit, ", the limit set with --timeout")),
+                   Verdict::timed_out, SIGTERM, {.why = concat("after ", limit, " (--timeout)")});
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::EndingSignal& ending) {
@@ -393,14 +419,18 @@ GroupMachine::Decision GroupMachine::handle_first_signal(const event::EndingSign
   if (job_succeeded()) return kills_leftovers ? kill() : stay();
   if (verdict_ == Verdict::timed_out || verdict_ == Verdict::launcher_failed) return stay();
   if (!rules_.runs_coordinator()) awaits_verdict_ = false;
-  Decision decision =
-      end_job(Verdict::stopped_by_signal, ending.signal, {.why = ending.signal == SIGQUIT ? "at SIGQUIT" : ""});
+  const auto left = leave(rendezvous::LeaveKind::signalled, ending.signal, ending.sender);
+  if (state_ == GroupState::serving || state_ == GroupState::running) {
+    return leave_job(left, Verdict::stopped_by_signal, ending.signal,
+                     {.why = ending.signal == SIGQUIT ? "at SIGQUIT" : ""});
+  }
+  Decision decision = end_job(Verdict::stopped_by_signal, ending.signal);
   if (state_ == GroupState::stopping) decision = kills_leftovers ? kill() : stay({action::SignalGroup{ending.signal}});
   if (state_ == GroupState::looking) {
     answer_due_ = true;
     if (next_stop_ != SIGKILL) next_stop_ = ending.signal;
   }
-  return after({leave(rendezvous::LeaveKind::signalled, ending.signal, ending.sender)}, std::move(decision));
+  return after({left}, std::move(decision));
 }
 
 GroupMachine::Decision GroupMachine::handle_repeated_signal(const event::EndingSignal& ending) {
@@ -433,8 +463,8 @@ GroupMachine::Decision GroupMachine::handle(const event::SkewExpired&) {
                                 : concat(only_node_ ? "" : "local ", name_ranks({running_.begin(), running_.end()}));
   message_ = concat(names, " still ran ", format_duration(*rules_.exit_skew),
                     " after the first worker had ended well (--exit-skew)");
-  return after({leave(rendezvous::LeaveKind::skewed, exit_codes::timed_out, message_)},
-               end_job(Verdict::timed_out, SIGTERM, {.why = "at the end of --exit-skew"}));
+  return leave_job(leave(rendezvous::LeaveKind::skewed, exit_codes::timed_out, message_), Verdict::timed_out, SIGTERM,
+                   {.why = "at the end of --exit-skew"});
 }
 
 // ---- events from the coordinator
@@ -465,14 +495,23 @@ GroupMachine::Decision GroupMachine::handle(const rendezvous::StopOrder& order) 
   if (taking_down() && order.signal == SIGKILL) return kill();
   if (state_ == GroupState::looking) {
     // The coordinator's answer to what was sent can wait.
-    const bool is_answer = std::exchange(answer_due_, false) && order.max_grace == Milliseconds::max() &&
+    const bool is_answer = (std::exchange(answer_due_, false) || order.look != 0) &&
+                           order.max_grace == Milliseconds::max() &&
                            (order.signal == 0 || order.signal == ending_signal_);
-    return is_answer ? stay() : at_once(stay());
+    return is_answer ? stay({action::AnswerOrder{order.look, order.awaits_page}}) : at_once(stay());
   }
   if (state_ == GroupState::stopping) {
     return max_grace_ < rules_.stop.grace ? stay({action::StartGrace{max_grace_}}) : stay();
   }
-  return take_down(order.signal != 0 ? order.signal : SIGTERM);
+  action::ReadStacks stacks;
+  if (order.look != 0) {
+    stacks = {.why = concat("after ", order.why.substr(0, order.why.find(';'))),
+              .finds_cause = true,
+              .scope = action::ReadStacks::Scope::order,
+              .look = order.look,
+              .awaits_page = order.awaits_page};
+  }
+  return take_down(order.signal != 0 ? order.signal : SIGTERM, std::move(stacks));
 }
 
 GroupMachine::Decision GroupMachine::handle(const rendezvous::VerdictMessage&) {

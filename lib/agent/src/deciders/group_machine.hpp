@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <set>
@@ -132,6 +133,18 @@ struct ReadStacks {                          ///< show where the ranks are, and 
   Milliseconds limit = Milliseconds::max();  ///< StacksRead comes after it at the latest
   bool finds_cause = true;                   ///< the rank that holds up the others is the cause
   std::set<int> slots{};                     ///< only these; empty: all
+  enum class Scope {
+    machine,  ///< this one
+    asks,     ///< all: the coordinator is asked
+    order,    ///< all, as `look` says; 0: as StopOrder will say
+  };
+  Scope scope = Scope::machine;
+  std::uint32_t look = 0;    ///< as in StopOrder
+  bool awaits_page = false;  ///< as in StopOrder
+};
+struct AnswerOrder {  ///< of StopOrder, to ReadStacks with the scope `order`
+  std::uint32_t look = 0;
+  bool awaits_page = false;
 };
 struct GiveUpStacks {};  ///< no StacksRead follows
 struct SignalGroup {     ///< to each worker's process group, then SIGCONT for stopped ones
@@ -157,7 +170,8 @@ struct Abandon {  ///< no more messages: for the others this node is lost
 }  // namespace action
 
 using Action = std::variant<action::Prepare, action::CancelPrepare, action::SpawnWorkers, action::AwaitReady,
-                            action::StartServiceMargin, action::ReadStacks, action::GiveUpStacks, action::SignalGroup,
+                            action::StartServiceMargin, action::ReadStacks, action::AnswerOrder, action::GiveUpStacks,
+                            action::SignalGroup,
                             action::StartGrace, action::KillGroup, action::CheckGone, action::CloseOutput,
                             action::StartSkew, action::Finish, action::Join, action::Send, action::Abandon>;
 
@@ -189,6 +203,7 @@ class GroupMachine {
     StopPolicy stop;
     std::optional<Milliseconds> exit_skew;
     Milliseconds job_limit{0};  ///< --timeout, for the message
+    bool several_machines = false;
     /// Workers for messages; null: local ranks are the slots.
     std::function<std::string(const std::set<int>& slots)> name_workers{};
     /// Whether the coordinator is in this agent, which therefore ends last. May change while the job runs.
@@ -266,6 +281,8 @@ class GroupMachine {
   Actions pending_abandon();
   /// With the stacks read first if `stacks` says why and workers run.
   Decision end_job(Verdict verdict, int signal_for_workers, action::ReadStacks stacks = {});
+  /// The same with LEAVE, which on several machines follows the stacks.
+  Decision leave_job(action::Send leave, Verdict verdict, int signal_for_workers, action::ReadStacks stacks);
   /// A failure of ddrun itself.
   Actions cannot_go_on(std::string message, int code = exit_codes::launcher_failed);
   Decision wrong_step(std::string what);
@@ -294,7 +311,9 @@ class GroupMachine {
   bool skipped_round_ = false;  ///< it began while the job was ending here: no worker was started
   /// What follows `preparing` and `looking`: a stop by this signal, or a kill by SIGKILL; 0: no stop.
   int next_stop_ = 0;
+  bool looks_at_all_ = false;                     ///< `looking` is about all machines
   bool answer_due_ = false;                       ///< in `looking`: a StopOrder follows what was sent
+  std::optional<action::Send> pending_leave_;     ///< in `looking`: to be sent at its end
   Milliseconds max_grace_ = Milliseconds::max();  ///< of the attempt's stop
   Verdict verdict_ = Verdict::success;
   bool job_is_ending_ = false;  ///< by a signal, a timeout or a failure of ddrun, or the verdict is known

@@ -158,6 +158,8 @@ bool CauseDetails::other_failed_first() const {
 
 void CauseDetails::describe(VerdictMessage& verdict, std::string Failure::*text) const {
   verdict.cause = cause_.*text;
+  verdict.failed_first = held_up_;
+  if (!held_up_.failure.empty()) return;
   const bool adds_other = other_failed_first() && !verdict.cause.empty() && !(other_.*text).empty();
   verdict.failed_first = adds_other ? FailedFirst{other_.*text, other_host_, other_node_rank_} : FailedFirst{};
 }

@@ -52,6 +52,8 @@ class CauseDetails {
   void set_cause(const Failure& failure);
   /// From another node. Keeps the earliest failure with its own evidence, preferring workers that ended by themselves.
   void add_other(const Member& member, const Failure& failure);
+  /// From the page of all machines: it comes before what nodes have found for themselves.
+  void set_held_up(const FailedFirst& worker) { held_up_ = worker; }
   /// Sets the texts of VERDICT: Failure::full or Failure::brief.
   void describe(VerdictMessage& verdict, std::string Failure::*text) const;
   /// A line that is equal for failures of the same cause; empty if unknown.
@@ -64,6 +66,7 @@ class CauseDetails {
   Failure other_;
   std::string other_host_;
   int other_node_rank_ = -1;
+  FailedFirst held_up_;
 };
 
 }  // namespace ddrun::rendezvous

@@ -312,6 +312,7 @@ void Coordinator::receive(LinkId link, const FromAgent& message, Clock::time_poi
   } else if (const auto* pong = std::get_if<Pong>(&message)) {
     member->pong = pong->number;
     job_.out.on_pong(link, pong->number);
+    survey_.on_pong(link, pong->number);
     const Milliseconds stalled{pong->stalled_ms};
     if (stalled.count() == 0) member->stall_reported = false;
     if (job_.is_over() || stalled < stall_notice_delay || std::exchange(member->stall_reported, true)) return;
@@ -323,6 +324,7 @@ void Coordinator::receive(LinkId link, const FromAgent& message, Clock::time_poi
         [&](const auto& payload) {
           if constexpr (requires { on(*member, payload); }) on(*member, payload);
           else if constexpr (requires { round_.on(*member, payload); }) round_.on(*member, payload);
+          else if constexpr (requires { survey_.on(*member, payload); }) survey_.on(*member, payload);
         },
         message);
     after_round();
@@ -462,8 +464,10 @@ void Coordinator::release(Member& member, const std::string& why) {
 }
 
 void Coordinator::remove(const Member& member) {
+  const LinkId link = member.link;
   round_.members().remove(member);
-  job_.members.remove(member.link);
+  job_.members.remove(link);
+  survey_.on_lost(link);
 }
 
 // ---- the lease
@@ -508,6 +512,7 @@ void Coordinator::dismiss_members(RefusalKind kind, const std::string& why) {
   if (job_.state == CoordinatorState::ended || !job_.state.enter(CoordinatorOrder::Step::step_down)) return;
   job_.event(event_text::moved, job_.round, why);
   job_.deadlines.clear_all();
+  survey_.clear();
   job_.succession.forget_claims();
   stepped_down_ = why;
   while (!job_.members.empty()) {
@@ -534,6 +539,7 @@ void Coordinator::end(VerdictMessage verdict) {
   job_.verdict = std::move(verdict);
   job_.ended_at = job_.now;
   job_.deadlines.clear_all();
+  survey_.clear();
   job_.succession.forget_claims();
   if (!job_.options.has_lease) return publish_verdict();
   job_.arm_lease_deadline();
@@ -628,6 +634,7 @@ void Coordinator::on(Due due) {
       break;
     }
     case Due::skew: round_.on_skew(); break;
+    case Due::survey: return survey_.on_timeout();
     case Due::lease: {
       const auto since = job_.succession.suspended_since();
       const std::string why =

@@ -13,6 +13,7 @@
 #include "ddrun/rendezvous/messages.hpp"
 #include "job.hpp"
 #include "round_machine.hpp"
+#include "survey.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -134,7 +135,8 @@ class Coordinator {
 
   Job job_;
   Gathering gathering_{job_};
-  RoundMachine round_{job_};
+  Survey survey_{job_};
+  RoundMachine round_{job_, survey_};
   FailureHistory failures_;
   TurnedAway turned_away_;
   bool to_record_ = false;  ///< the transport has not taken the verdict yet

@@ -27,13 +27,14 @@ void Outgoing::refuse(LinkId link, RefusalKind kind, const std::string& why) {
   close(link);
 }
 
-void Outgoing::ping(LinkId link, std::uint32_t heard) {
+std::uint32_t Outgoing::ping(LinkId link, std::uint32_t heard) {
   if (++pings_ == 0) ++pings_;
   send(link, Ping{pings_, 0, heard});
   if (link == reported_.to && reported_.ping == 0) {
     reported_.ping = pings_;
     reported_.sent_before_ping = reported_.sent;
   }
+  return pings_;
 }
 
 void Outgoing::on_pong(LinkId link, std::uint32_t number) {

@@ -40,8 +40,8 @@ class Outgoing {
   void send(LinkId link, FromCoordinator message);
   void close(LinkId link);
   void refuse(LinkId link, RefusalKind kind, const std::string& why);
-  /// `heard`: number of its last PONG.
-  void ping(LinkId link, std::uint32_t heard);
+  /// `heard`: number of its last PONG. Returns the number of this ping.
+  std::uint32_t ping(LinkId link, std::uint32_t heard);
   void on_pong(LinkId link, std::uint32_t number);
 
   /// Queued until there is an observer; only the last `max_early` are kept.
@@ -179,7 +179,7 @@ enum class CoordinatorState {
 
 /// Deadlines of a coordinator, each handled completely before the next. Those that expire at one instant are handled in
 /// this order: losses and the end of a round before what begins one, and the end for lack of nodes after all.
-enum class Due { opened, stopped, skew, lease, claims, pause, fence, admission, last_call, join, verdict };
+enum class Due { opened, stopped, skew, survey, lease, claims, pause, fence, admission, last_call, join, verdict };
 
 struct CoordinatorOrder {
   using enum CoordinatorState;
@@ -197,6 +197,7 @@ struct CoordinatorOrder {
       {"the deadline of OPENED", any_of(opening)},
       {"the deadline of STOPPED of all", any_of(running, stopping)},
       {"the end of --exit-skew", any_of(running)},
+      {"the deadline of answers from all machines", any_of(gathering, opening, running, stopping)},
       {"the deadline of the lease, or of the verdict's record", any_of(gathering, recording)},
       {"the deadline of members of a former coordinator's round", any_of(gathering)},
       {"the end of the pause before a restart", any_of(gathering)},

@@ -154,7 +154,7 @@ void RoundMachine::on(Member& member, const Failed& message) {
              message.why.empty() || causes::is_declared(message)
                  ? cause.why
                  : concat(cause.why, ": ", causes::truncate_text(message.why)));
-  stop_for_cause(std::move(cause), member.link, message.may_restart, member.machine);
+  stop_for_cause(std::move(cause), member.link, message.may_restart, member.machine, message.waited);
 }
 
 void RoundMachine::on(Member& member, const Succeeded& message) {
@@ -177,6 +177,7 @@ void RoundMachine::on(Member& member, const Stopped& message) {
     job_.out.report({LogKind::report, message.workers, job_.round, member.node_rank, member.host});
   }
   if (ending_) {
+    if (!message.held_up.failure.empty()) ending_->details.set_held_up(message.held_up);
     if (ending_->cause_link == member.link) ending_->details.set_cause(message.failure);
     else ending_->details.add_other(member, message.failure);
   } else if (!succeeded) {
@@ -359,10 +360,14 @@ void RoundMachine::lose_orderly(Member& member, const Leave& message) {
 // ---- stopping
 
 void RoundMachine::stop_for_cause(VerdictMessage cause, LinkId cause_link, bool may_restart,
-                                  const std::string& machine) {
+                                  const std::string& machine, bool looks) {
   const bool restart = may_restart && job_.can_restart();
   if (may_restart && !restart && job_.budget.used() > 0) cause.why += "; no restart is left";
-  stop({std::move(cause), restart ? Ending::Next::restart : Ending::Next::end_of_job, cause_link, machine});
+  stop({.cause = std::move(cause),
+        .next = restart ? Ending::Next::restart : Ending::Next::end_of_job,
+        .cause_link = cause_link,
+        .machine = machine,
+        .looks = looks && !job_.options.single_member});
 }
 
 void RoundMachine::stop_permanently(VerdictMessage cause, const Member* member, int signal) {
@@ -396,8 +401,11 @@ void RoundMachine::send_stop(int signal) {
     stop.why += concat("; restarting all workers (restart ", job_.budget.used() + 1, " of ",
                        job_.settings.restart.max_restarts, ")");
   }
+  // Only the first time: a repeated one does not wait.
+  if (std::exchange(ending.looks, false) && signal != SIGKILL) stop.look = survey_.begin_at_stop();
   job_.event(event_text::ended, job_.round, stop.another_round, stop.why);
   for (const Member* member : members_.all()) {
+    stop.awaits_page = stop.look != 0 && member->link == job_.out.observer();
     if (member->was_notified()) job_.out.send(member->link, stop);
   }
 }

@@ -16,6 +16,7 @@
 #include "job.hpp"
 #include "membership.hpp"
 #include "settings.hpp"
+#include "survey.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -29,6 +30,7 @@ struct Ending {
   std::string machine = {};  ///< where the worker failed
   bool had_started = false;  ///< workers were running
   int signal = 0;            ///< of the last STOP
+  bool looks = false;        ///< STOP asks where the ranks are: one of them waited in vain for others
   Clock::time_point since = {};
   CauseDetails details = {};
 
@@ -141,7 +143,7 @@ class Exchanges {
 /// part, and what comes after, is decided by Coordinator.
 class RoundMachine {
  public:
-  explicit RoundMachine(Job& job) : job_(job) {}
+  RoundMachine(Job& job, Survey& survey) : job_(job), survey_(survey) {}
 
   /// `members` in order of their node ranks.
   void begin(std::vector<Member*> members);
@@ -186,7 +188,8 @@ class RoundMachine {
  private:
   void start(std::uint16_t port);
   void check_exchange();
-  void stop_for_cause(VerdictMessage cause, LinkId cause_link, bool may_restart, const std::string& machine = "");
+  void stop_for_cause(VerdictMessage cause, LinkId cause_link, bool may_restart, const std::string& machine = "",
+                      bool looks = false);
   void restart_for_newcomers(const std::vector<const Member*>& newcomers);
   void send_stop(int signal);
   void escalate_to_kill();
@@ -196,6 +199,7 @@ class RoundMachine {
   [[nodiscard]] Clock::time_point admit_from() const;
 
   Job& job_;
+  Survey& survey_;
   RoundMembers members_;
   std::array<Exchanges, 2> exchanges_;  ///< by the highest bit of tags
   bool any_succeeded_ = false;

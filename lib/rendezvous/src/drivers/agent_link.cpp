@@ -86,6 +86,8 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   void on_read_error(error_code ec);
   void take_frames();
   void on_message(const FromCoordinator& message);
+  void send_now(FromAgent message);
+  void send_answers();
   void send_directly(std::string_view bytes);
   void write();
   void end_attempt(bool keep_open = false);
@@ -116,6 +118,7 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   AgentLinkOptions options_;
   Dialer dialer_;
   Session session_;
+  PacedAnswers answers_;
   Stage stage_ = Stage::open;
   struct Workers {
     bool run = false;
@@ -281,6 +284,7 @@ void AgentLink::Connection::on_message(const FromCoordinator& message) {
       return dial(dialer_.unusable(concat("it has heard ", ping->received, " messages, it says")));
     }
     if (const auto step = dialer_.pinged(*ping, Clock::now())) dial(*step);
+    send_answers();
     const auto stalled_ms = static_cast<std::uint32_t>(std::min<std::int64_t>(options_.stalled().count(), UINT32_MAX));
     return send(Pong{ping->number, stalled_ms, session_.received()});
   }
@@ -306,8 +310,19 @@ void AgentLink::Connection::note_workers() {
   options_.on_workers(workers.run, workers.lose_sight_at, dialer_.heartbeat());
 }
 
-/// Kept until this agent is in the session. Dropped if it is too long even when shortened.
+void AgentLink::Connection::send_answers() {
+  while (auto part = answers_.next(session_)) send_now(std::move(*part));
+}
+
 void AgentLink::Connection::send(FromAgent message) {
+  const auto* const answer = std::get_if<Stacks>(&message);
+  if (answer == nullptr) return send_now(std::move(message));
+  answers_.add(*answer);
+  send_answers();
+}
+
+/// Kept until this agent is in the session. Dropped if it is too long even when shortened.
+void AgentLink::Connection::send_now(FromAgent message) {
   if (std::holds_alternative<Stopped>(message)) {
     dialer_.workers_ended();
     note_workers();

@@ -4,13 +4,19 @@
 #include <type_traits>
 
 #include "ddrun/base/bytes.hpp"
+#include "ddrun/base/fields.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::rendezvous {
 
 using bytes::put;
-using bytes::put_text;
 using bytes::Reader;
+
+// Found by bytes::FieldReader.
+static constexpr LeaveKind last(LeaveKind /*kind*/) { return LeaveKind::skewed; }
+static constexpr LogKind last(LogKind /*kind*/) { return LogKind::report; }
+static constexpr RefusalKind last(RefusalKind /*kind*/) { return RefusalKind::taken; }
+static constexpr VerdictKind last(VerdictKind /*kind*/) { return VerdictKind::node_lost; }
 
 namespace {
 
@@ -30,13 +36,13 @@ void fields(auto& visitor, Is<Join> auto& join) {
 void fields(auto& visitor, Is<Opened> auto& opened) { visitor(opened.round, opened.port); }
 void fields(auto& visitor, Is<Failed> auto& failed) {
   visitor(failed.round, failed.rank, failed.local_rank, failed.pid, failed.by_signal, failed.code, failed.core_dumped,
-          failed.may_restart, failed.why);
+          failed.may_restart, failed.why, failed.waited);
 }
 void fields(auto& visitor, Is<Succeeded> auto& succeeded) { visitor(succeeded.round); }
 void fields(auto& visitor, Is<Stopped> auto& stopped) {
   auto& failure = stopped.failure;
   visitor(stopped.round, failure.full, failure.brief, failure.own, failure.stopped, failure.explained, failure.time_us,
-          failure.key, stopped.workers);
+          failure.key, stopped.workers, stopped.held_up.failure, stopped.held_up.host);
 }
 void fields(auto& visitor, Is<Leave> auto& leave) { visitor(leave.kind, leave.code, leave.text); }
 void fields(auto& visitor, Is<Pong> auto& pong) { visitor(pong.number, pong.stalled_ms, pong.received); }
@@ -44,6 +50,8 @@ void fields(auto& visitor, Is<Resume> auto& resume) { visitor(resume.session, re
 
 void fields(auto& visitor, Is<PassSignal> auto& pass) { visitor(pass.round, pass.signal); }
 void fields(auto& visitor, Is<Exchange> auto& exchange) { visitor(exchange.round, exchange.tag, exchange.blob); }
+void fields(auto& visitor, Is<Ask> auto& ask) { visitor(ask.number, ask.question, ask.options, ask.is_for_stop); }
+void fields(auto& visitor, Is<Stacks> auto& stacks) { visitor(stacks.number, stacks.last, stacks.part); }
 
 void fields(auto& visitor, Is<Welcome> auto& welcome) {
   visitor(welcome.coordinator_host, welcome.heartbeat_ms, welcome.heartbeat_misses, welcome.session, welcome.term);
@@ -62,7 +70,7 @@ void fields(auto& visitor, Is<Start> auto& start) {
   visitor.port(ranks.master_port);
   visitor(start.term, start.job_state, ranks.host);
 }
-void fields(auto& visitor, Is<Stop> auto& stop) { visitor(stop.round, stop.another_round, stop.why, stop.signal); }
+void fields(auto& visitor, Is<Stop> auto& stop) { visitor(stop.round, stop.another_round, stop.why, stop.signal, stop.look, stop.awaits_page); }
 void fields(auto& visitor, Is<VerdictMessage> auto& verdict) {
   visitor(verdict.kind, verdict.exit_code, verdict.signal, verdict.host, verdict.node_rank, verdict.rank, verdict.why,
           verdict.cause, verdict.failed_first.failure, verdict.failed_first.host, verdict.failed_first.node_rank,
@@ -74,94 +82,65 @@ void fields(auto& visitor, Is<Resumed> auto& resumed) { visitor(resumed.received
 void fields(auto& visitor, Is<Exchanged> auto& part) {
   visitor(part.round, part.tag, part.first, part.blobs, part.last);
 }
+void fields(auto& visitor, Is<Look> auto& look) { visitor(look.number, look.question, look.options); }
+void fields(auto& visitor, Is<Page> auto& page) {
+  visitor(page.number, page.node_rank, page.host, page.last, page.part, page.missing);
+}
 
-using KeyAndValue = Settings::value_type;
-
-struct FieldWriter {
-  std::string& to;
-
-  void operator()(const auto&... values) { (one(values), ...); }
+struct FieldWriter : bytes::FieldWriter {
   void port(int value) { put(to, static_cast<std::uint16_t>(value)); }
   void rank(std::int32_t rank, bool is_wish) { put(to, is_wish ? -2 - rank : rank); }
-
-  void one(std::integral auto number) { put(to, number); }
-  template <class Kind>
-  requires std::is_enum_v<Kind>
-  void one(Kind kind) { put(to, static_cast<std::uint8_t>(kind)); }
-  void one(const std::string& text) { put_text(to, text); }
-  void one(const KeyAndValue& setting) { (*this)(setting.first, setting.second); }
-  template <class Item>
-  void one(const std::vector<Item>& items) {
-    put(to, static_cast<std::uint32_t>(items.size()));
-    for (const Item& item : items) one(item);
-  }
 };
 
-constexpr LeaveKind last(LeaveKind /*kind*/) { return LeaveKind::skewed; }
-constexpr LogKind last(LogKind /*kind*/) { return LogKind::report; }
-constexpr RefusalKind last(RefusalKind /*kind*/) { return RefusalKind::taken; }
-constexpr VerdictKind last(VerdictKind /*kind*/) { return VerdictKind::node_lost; }
-
-struct FieldReader {
-  Reader& from;
-
-  void operator()(auto&... values) { (one(values), ...); }
+struct FieldReader : bytes::FieldReader {
   void port(int& value) { value = from.number<std::uint16_t>(); }
   void rank(std::int32_t& rank, bool& is_wish) {
     rank = from.number<std::int32_t>();
     is_wish = rank < -1;
     if (is_wish) rank = -2 - rank;
   }
-
-  template <std::integral Integer>
-  void one(Integer& number) {
-    number = from.number<Integer>();
-  }
-  void one(bool& boolean) { boolean = from.boolean(); }
-  template <class Kind>
-  requires std::is_enum_v<Kind>
-  void one(Kind& kind) { kind = from.choice<Kind>(static_cast<std::uint8_t>(last(kind))); }
-  void one(std::string& text) { text = from.text(); }
-  void one(KeyAndValue& setting) { (*this)(setting.first, setting.second); }
-  template <class Item>
-  void one(std::vector<Item>& items) {
-    constexpr std::size_t smallest = std::same_as<Item, KeyAndValue> ? 8 : 4;  // length fields of empty texts
-    for (auto left = from.count(smallest); left > 0; --left) one(items.emplace_back());
-  }
 };
 
-// Types are numbered in the order of the variants.
-constexpr std::uint8_t first_from_agent = 1;
-constexpr std::uint8_t first_from_coordinator = 65;
-constexpr const char* agent_names[] = {"JOIN",  "OPENED", "FAILED", "SUCCEEDED",   "STOPPED",
-                                       "LEAVE", "PONG",   "RESUME", "PASS_SIGNAL", "EXCHANGE"};
-constexpr const char* coordinator_names[] = {"WELCOME", "REFUSED", "WAITING", "OPEN",    "START",       "STOP",
-                                             "VERDICT", "LOG",     "PING",    "RESUMED", "PASS_SIGNAL", "EXCHANGED"};
-template <class Message, class Of, std::size_t index = 0>
-constexpr std::uint8_t type_from(std::uint8_t first) {
-  if constexpr (std::same_as<std::variant_alternative_t<index, Of>, Message>) return first + index;
-  else return type_from<Message, Of, index + 1>(first);
+// In the order of the variants.
+constexpr std::uint8_t agent_types[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13};
+constexpr std::uint8_t coordinator_types[] = {65, 66, 67, 68, 69, 70, 71, 72, 73, 74, 75, 76, 78, 79};
+constexpr const char* agent_names[] = {"JOIN", "OPENED", "FAILED",      "SUCCEEDED", "STOPPED", "LEAVE",
+                                       "PONG", "RESUME", "PASS_SIGNAL", "EXCHANGE",  "ASK",     "STACKS"};
+constexpr const char* coordinator_names[] = {"WELCOME", "REFUSED", "WAITING", "OPEN",        "START",     "STOP", "VERDICT",
+                                             "LOG",     "PING",    "RESUMED", "PASS_SIGNAL", "EXCHANGED", "LOOK", "PAGE"};
+
+template <class Of>
+constexpr const auto& types_of() {
+  if constexpr (std::same_as<Of, FromAgent>) return agent_types;
+  else return coordinator_types;
 }
-static_assert(std::size(agent_names) == std::variant_size_v<FromAgent>);
-static_assert(std::size(coordinator_names) == std::variant_size_v<FromCoordinator>);
+template <class Message, class Of, std::size_t index = 0>
+constexpr std::uint8_t type_of() {
+  if constexpr (std::same_as<std::variant_alternative_t<index, Of>, Message>) return types_of<Of>()[index];
+  else return type_of<Message, Of, index + 1>();
+}
+static_assert(std::size(agent_types) == std::variant_size_v<FromAgent> &&
+              std::size(agent_names) == std::size(agent_types));
+static_assert(std::size(coordinator_types) == std::variant_size_v<FromCoordinator> &&
+              std::size(coordinator_names) == std::size(coordinator_types));
 
 template <class Message>
-std::uint8_t encode_any(const Message& message, std::string& payload, std::uint8_t first) {
+std::uint8_t encode_any(const Message& message, std::string& payload) {
   payload.clear();
-  FieldWriter visitor{payload};
+  FieldWriter visitor{{payload}};
   std::visit([&](const auto& alternative) { fields(visitor, alternative); }, message);
-  return static_cast<std::uint8_t>(first + message.index());
+  return types_of<Message>()[message.index()];
 }
 
 template <class Message, std::size_t index = 0>
-Result<Message> decode_any(std::uint8_t type, std::uint8_t first, std::string_view payload) {
+Result<Message> decode_any(std::uint8_t type, std::string_view payload) {
   if constexpr (index == std::variant_size_v<Message>) {
     return fail(Errc::unsupported, concat("a message of the unknown type ", int{type}));
   } else {
-    if (type != first + index) return decode_any<Message, index + 1>(type, first, payload);
+    if (type != types_of<Message>()[index]) return decode_any<Message, index + 1>(type, payload);
     Reader reader(payload);
     std::variant_alternative_t<index, Message> message;
-    FieldReader visitor{reader};
+    FieldReader visitor{{reader}};
     fields(visitor, message);
     if (!reader.ok()) {
       return fail(Errc::protocol,
@@ -196,11 +175,11 @@ std::optional<std::uint8_t> encode_shortened(Message& message, std::string& payl
 }  // namespace
 
 std::uint8_t encode(const FromAgent& message, std::string& payload) {
-  return encode_any(message, payload, first_from_agent);
+  return encode_any(message, payload);
 }
 
 std::uint8_t encode(const FromCoordinator& message, std::string& payload) {
-  return encode_any(message, payload, first_from_coordinator);
+  return encode_any(message, payload);
 }
 
 std::optional<std::uint8_t> encode(FromAgent& message, std::string& payload, std::size_t max_size) {
@@ -212,30 +191,30 @@ std::optional<std::uint8_t> encode(FromCoordinator& message, std::string& payloa
 }
 
 Result<FromAgent> decode_from_agent(std::uint8_t type, std::string_view payload) {
-  return decode_any<FromAgent>(type, first_from_agent, payload);
+  return decode_any<FromAgent>(type, payload);
 }
 
 Result<FromCoordinator> decode_from_coordinator(std::uint8_t type, std::string_view payload) {
-  return decode_any<FromCoordinator>(type, first_from_coordinator, payload);
+  return decode_any<FromCoordinator>(type, payload);
 }
 
 bool is_sequenced(std::uint8_t type) {
   switch (type) {
-    case type_from<Join, FromAgent>(first_from_agent):
-    case type_from<Pong, FromAgent>(first_from_agent):
-    case type_from<Resume, FromAgent>(first_from_agent):
-    case type_from<Ping, FromCoordinator>(first_from_coordinator):
-    case type_from<Resumed, FromCoordinator>(first_from_coordinator): return false;
+    case type_of<Join, FromAgent>():
+    case type_of<Pong, FromAgent>():
+    case type_of<Resume, FromAgent>():
+    case type_of<Ping, FromCoordinator>():
+    case type_of<Resumed, FromCoordinator>(): return false;
     default: return true;
   }
 }
 
 const char* type_name(std::uint8_t type) {
-  if (type >= first_from_agent && type < first_from_agent + std::size(agent_names)) {
-    return agent_names[type - first_from_agent];
+  for (std::size_t i = 0; i < std::size(agent_types); ++i) {
+    if (agent_types[i] == type) return agent_names[i];
   }
-  if (type >= first_from_coordinator && type < first_from_coordinator + std::size(coordinator_names)) {
-    return coordinator_names[type - first_from_coordinator];
+  for (std::size_t i = 0; i < std::size(coordinator_types); ++i) {
+    if (coordinator_types[i] == type) return coordinator_names[i];
   }
   return "?";
 }

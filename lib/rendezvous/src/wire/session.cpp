@@ -72,4 +72,22 @@ void Session::sent(std::size_t size) {
   }
 }
 
+void PacedAnswers::add(const Stacks& answer) {
+  parts_.clear();
+  std::size_t at = 0;
+  do {
+    std::string part = answer.part.substr(at, max_part_bytes);
+    at += max_part_bytes;
+    parts_.push_back({answer.number, at >= answer.part.size(), std::move(part)});
+  } while (at < answer.part.size());
+}
+
+std::optional<Stacks> PacedAnswers::next(const Session& session) {
+  if (parts_.empty() || session.confirmed() < last_) return std::nullopt;
+  last_ = session.sent_messages() + 1;
+  Stacks part = std::move(parts_.front());
+  parts_.pop_front();
+  return part;
+}
+
 }  // namespace ddrun::rendezvous

@@ -2,12 +2,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "ddrun/rendezvous/messages.hpp"
 #include "frames.hpp"
 #include "handshake.hpp"
 
@@ -42,6 +44,10 @@ class Session {
   /// The peer has received this many sequenced messages in total. False for an impossible number: more than were sent,
   /// or fewer than confirmed before.
   [[nodiscard]] bool confirm(std::uint64_t received);
+  /// Sequenced messages so far.
+  [[nodiscard]] std::uint64_t sent_messages() const { return confirmed_ + unconfirmed_.size(); }
+  /// Of these, by confirm().
+  [[nodiscard]] std::uint64_t confirmed() const { return confirmed_; }
   /// Output for the connection; after writing `size` bytes of it, call sent().
   [[nodiscard]] std::string_view unsent() const { return std::string_view(out_).substr(out_begin_); }
   void sent(std::size_t size);
@@ -59,6 +65,22 @@ class Session {
   std::vector<std::pair<std::uint8_t, std::string>> unconfirmed_;  ///< type and payload, oldest first
   std::size_t unconfirmed_bytes_ = 0;
   std::uint64_t confirmed_ = 0;
+};
+
+/// An agent's answers about its ranks, in parts of which one is on its way at a time: what answers heartbeats never
+/// waits behind a long message (PROTOCOL.md, section 6).
+class PacedAnswers {
+ public:
+  static constexpr std::size_t max_part_bytes = std::size_t{32} << 10U;
+
+  /// In place of what is left of an earlier one, whose question is over.
+  void add(const Stacks& answer);
+  /// The next part, which is sent at once, if the peer has the one before.
+  [[nodiscard]] std::optional<Stacks> next(const Session& session);
+
+ private:
+  std::deque<Stacks> parts_;
+  std::uint64_t last_ = 0;  ///< Session::sent_messages() with the last part
 };
 
 }  // namespace ddrun::rendezvous

@@ -5,8 +5,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -52,9 +54,11 @@ struct ThreadStack {
   std::size_t native_left_out = 0;
 };
 
-/// One rank of this machine.
+/// One rank, or several with equal main threads.
 struct RankStacks {
   int rank = 0;
+  std::vector<int> also;                  ///< further ranks that merge_equal() has put here, ascending
+  std::string host;                       ///< empty: this machine, or several
   std::string role;                       ///< of its program, if there are several
   pid_t pid = 0;                          ///< of its worker; 0: has ended
   pid_t child = 0;                        ///< read instead, as the worker only started this process; 0: none
@@ -71,12 +75,17 @@ struct RankStacks {
   [[nodiscard]] pid_t read_pid() const { return child != 0 ? child : pid; }
 };
 
-/// All ranks of this machine at one moment.
+/// All ranks of this machine, or of several, at one moment.
 struct StackPage {
   std::string why;  ///< after "where the ranks are": "after 6.0 s (--timeout)"
   std::chrono::system_clock::time_point at;
   std::vector<RankStacks> ranks;  ///< in order of rank, program by program
   bool is_named = true;           ///< false: there was no time for names of native functions
+  // Of several machines.
+  bool is_whole_job = false;
+  std::vector<std::string> notes;  ///< what is missing: "h2: was lost"
+  std::vector<int> base_ranks;     ///< the first rank of each
+  std::vector<RankName> gave_up;   ///< they have said that they waited in vain, and are no suspects
 };
 
 /// What a rank does for the others, from its main thread. In the order of the page.
@@ -100,10 +109,28 @@ struct StackGroup {
 struct HeldUp {
   std::vector<RankName> ranks;  ///< empty: not known
   std::string why;  ///< "held up the others: load_batch (train.py:7), sleeps"; "is elsewhere: ", where all ranks wait
+  std::string host = {};  ///< of the first, as in RankStacks
+  pid_t pid = 0;          ///< of the first
+  int local_rank = 0;     ///< of the first, on several machines
 };
 /// The first group, if its ranks are halted or apart and no more than half of `world` ranks are, or if it is smaller
-/// than all other groups. None without names of functions, which tell who waits.
-[[nodiscard]] HeldUp find_culprits(const StackPage& page, std::size_t world);
+/// than all other groups. Ranks that gave up are left out. None without names of functions, which tell who waits.
+[[nodiscard]] HeldUp find_culprits(StackPage page, std::size_t world);
+
+/// Without the others.
+void keep_ranks(StackPage& page, const std::function<bool(const RankName&)>& keep);
+/// Ranks of one program and with equal main threads, and without awaited processes, become one; numbers that differ
+/// are left out. Of other threads those of the first are kept.
+void merge_equal(StackPage& page);
+
+// The page of several machines. Each sends the others its ranks as bytes, which it names by share_of().
+/// Each different main thread once; with `all_threads` each rank on its own. At most `max_bytes`, but for some: other
+/// threads, then ranks, are left out and counted.
+[[nodiscard]] std::string share_text(StackPage page, bool all_threads, std::size_t max_bytes);
+/// `ranks`: of share_text().
+[[nodiscard]] std::string share_of(const std::vector<RankName>& gave_up, int base_rank, std::string_view ranks);
+/// Adds the ranks of `host`. False if the share, which is not to be trusted, cannot be read.
+[[nodiscard]] bool add_share(StackPage& page, std::string_view share, const std::string& host);
 
 /// For a console: at most 10 groups and 20 frames of each. Lines without "ddrun: ", with '\n', sanitized. `directory`:
 /// the job's, which is left out of file names.

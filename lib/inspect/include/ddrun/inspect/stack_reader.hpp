@@ -30,9 +30,17 @@ class StackReader {
     std::vector<Target> targets;  ///< in the order of the page
     /// "logs/attempt_0/stacks-": the page is written to stacks-1.txt, up to 10; empty: to no file.
     std::string file_prefix;
-    enum class Format { text, json };
-    Format format = Format::text;  ///< short_text() or json_text()
-    std::string directory = {};    ///< for short_text()
+    enum class Format { text, json, share };
+    Format format = Format::text;   ///< short_text(), json_text(), or share_text()
+    std::string directory = {};     ///< for short_text()
+    bool all_threads = false;       ///< for share_text()
+    std::size_t max_bytes = 0;      ///< for share_text()
+    std::function<bool(const RankName&)> includes = {};  ///< of async_merge(), on another thread; null: all ranks
+  };
+  /// What one machine has sent.
+  struct Share {
+    std::string host;
+    std::string text;  ///< of share_of()
   };
   struct Answer {
     std::string text;        ///< in the format of the request
@@ -45,6 +53,9 @@ class StackReader {
   /// Calls `done`, never from within, when all is read, named and written; with what there is, and a note in what is
   /// not, after 2.5 s, or once the text is made, on another thread. For a text alone only main threads are read.
   void async_read(Request request, std::function<void(Answer)> done);
+  /// The same from what machines have sent.
+  void async_merge(Request request, std::vector<Share> shares, std::vector<std::string> notes,
+                   std::function<void(Answer)> done);
 
  private:
   struct Work;

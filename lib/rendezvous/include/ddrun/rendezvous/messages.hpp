@@ -77,6 +77,7 @@ struct Failed {
   bool may_restart = true;
   std::string why = {};   ///< what the kernel or a timer says about it at once; may be empty
   std::string role = {};  ///< of several programs; not sent, as these have one machine
+  bool waited = false;    ///< its last words say that it waited in vain for other ranks
   bool operator==(const Failed&) const = default;
 };
 struct Succeeded {
@@ -95,10 +96,18 @@ struct Failure {
   std::string key = {};      ///< one line that is equal for failures of the same cause; empty: unknown
   bool operator==(const Failure&) const = default;
 };
+/// A worker of another node that failed before the one of the cause, or held up the others.
+struct FailedFirst {
+  std::string failure;  ///< as Failure::full or Failure::brief; empty: none
+  std::string host;
+  std::int32_t node_rank = -1;  ///< -1: not known
+  bool operator==(const FailedFirst&) const = default;
+};
 struct Stopped {
   Round round = 0;
   Failure failure = {};
   std::string workers = {};  ///< JSON of all workers of the node in this round, or empty
+  FailedFirst held_up = {};  ///< by the page of all machines, from the agent that got it; without its node rank
   bool operator==(const Stopped&) const = default;
 };
 enum class LeaveKind : std::uint8_t { signalled = 0, cannot_go_on = 1, time_is_up = 2, skewed = 3 };
@@ -132,7 +141,26 @@ struct Exchange {
   std::string blob;       ///< opaque to the coordinator
   bool operator==(const Exchange&) const = default;
 };
-using FromAgent = std::variant<Join, Opened, Failed, Succeeded, Stopped, Leave, Pong, Resume, PassSignal, Exchange>;
+/// What a question to all machines asks for; others are answered with nothing.
+inline constexpr std::uint8_t stacks_question = 0;
+/// A question to all machines with workers. Its answers come as Page.
+struct Ask {
+  std::uint32_t number = 0;  ///< chosen by the agent, not 0
+  std::uint8_t question = stacks_question;
+  std::string options = {};  ///< of the question
+  /// A stop follows the answers, which go to the agent that reports to the user; this one only gets their end.
+  bool is_for_stop = false;
+  bool operator==(const Ask&) const = default;
+};
+/// An answer to Look. On the connection it has parts of at most 32 KiB.
+struct Stacks {
+  std::uint32_t number = 0;  ///< of Look
+  bool last = true;          ///< no part of this answer follows
+  std::string part = {};     ///< opaque to the coordinator
+  bool operator==(const Stacks&) const = default;
+};
+using FromAgent = std::variant<Join, Opened, Failed, Succeeded, Stopped, Leave, Pong, Resume, PassSignal, Exchange, Ask,
+                               Stacks>;
 
 // From the coordinator.
 struct Welcome {
@@ -183,6 +211,8 @@ struct Stop {
   bool another_round = false;
   std::string why;
   std::int32_t signal = 0;  ///< for the workers; 0: SIGTERM
+  std::uint32_t look = 0;   ///< where the ranks are is to be sent first, as an answer to Look of this number; 0: not
+  bool awaits_page = false;  ///< this agent gets the answers of all
   bool operator==(const Stop&) const = default;
 };
 enum class VerdictKind : std::uint8_t {
@@ -192,13 +222,6 @@ enum class VerdictKind : std::uint8_t {
   stopped_by_signal = 3,  ///< SIGTERM, Ctrl-C …
   launcher_failed = 4,    ///< ddrun itself failed
   node_lost = 5,          ///< no restart left after a loss, or the coordinator was lost
-};
-/// A worker of another node that failed before the one of the cause.
-struct FailedFirst {
-  std::string failure;  ///< as Failure::full or Failure::brief; empty: none
-  std::string host;
-  std::int32_t node_rank = -1;
-  bool operator==(const FailedFirst&) const = default;
 };
 struct VerdictMessage {
   VerdictKind kind = VerdictKind::success;
@@ -249,8 +272,26 @@ struct Exchanged {
   bool last = false;  ///< no further part of this tag follows
   bool operator==(const Exchanged&) const = default;
 };
+/// A question to a machine with workers, which answers with Stacks.
+struct Look {
+  std::uint32_t number = 0;  ///< not 0
+  std::uint8_t question = stacks_question;
+  std::string options = {};
+  bool operator==(const Look&) const = default;
+};
+/// A part of a machine's answer, or the end of all answers.
+struct Page {
+  std::uint32_t number = 0;     ///< of Ask; 0: a stop has asked, and this agent reports to the user
+  std::int32_t node_rank = -1;  ///< -1: the end
+  std::string host = {};
+  bool last = false;      ///< no part of this machine's answer follows
+  std::string part = {};  ///< as in Stacks
+  /// At the end: machines whose answer is missing, with the reason.
+  std::vector<std::string> missing = {};
+  bool operator==(const Page&) const = default;
+};
 using FromCoordinator = std::variant<Welcome, Refused, Waiting, Open, Start, Stop, VerdictMessage, Log, Ping, Resumed,
-                                     PassSignal, Exchanged>;
+                                     PassSignal, Exchanged, Look, Page>;
 
 template <class... Kinds>
 [[nodiscard]] constexpr bool is_any(const FromCoordinator& message) {
@@ -270,6 +311,8 @@ struct StopOrder {
   int signal;  ///< for the workers; 0: SIGTERM
   /// From SIGTERM to SIGKILL, where the configured grace time is longer.
   Milliseconds max_grace = Milliseconds::max();
+  std::uint32_t look = 0;    ///< as in Stop
+  bool awaits_page = false;  ///< as in Stop
 };
 /// The job goes on without this node, or has ended. Nothing follows.
 struct CoordinatorLost {
@@ -279,7 +322,7 @@ struct CoordinatorLost {
 /// What the member of a job tells its agent. VerdictMessage: the job is over, nothing follows. PassSignal: for the
 /// workers of the current round. Waiting: on one machine, for a restart that is decided. Exchanged: of the current
 /// round, in the order of tags and node ranks.
-using ToAgent =
-    std::variant<RoundBegins, StopOrder, VerdictMessage, CoordinatorLost, Log, PassSignal, Waiting, Exchanged>;
+using ToAgent = std::variant<RoundBegins, StopOrder, VerdictMessage, CoordinatorLost, Log, PassSignal, Waiting, Exchanged,
+                             Look, Page>;
 
 }  // namespace ddrun::rendezvous

@@ -24,14 +24,16 @@ inline std::vector<rendezvous::FromAgent> messages_of_agent() {
            {17, 5, 2, 4, "{}", true, true},
            "boot 1"},
       Opened{1, 29500},
-      Failed{2, 9, 1, 4711, true, 9, true, false, "out of memory"},
+      Failed{2, 9, 1, 4711, true, 9, true, false, "out of memory", "", true},
       Succeeded{std::uint64_t{1} << 40},
-      Stopped{3, {R"({"rank":9})", "{}", true, true, true, -5, "boom"}, R"([{"rank":8},{"rank":9}])"},
+      Stopped{3, {R"({"rank":9})", "{}", true, true, true, -5, "boom"}, R"([{"rank":8},{"rank":9}])", {"{}", "node8", -1}},
       Leave{LeaveKind::skewed, 124, "rank 3 still runs"},
       Pong{4'000'000'000, 33'000, 1'000'000'000'000},
       Resume{"17.a1b2", 12},
       PassSignal{5, 10},
       Exchange{5, 3, "keys"},
+      Ask{1, 1, "all", true},
+      Stacks{2, false, "part"},
   };
 }
 
@@ -60,13 +62,15 @@ inline std::vector<rendezvous::FromCoordinator> messages_of_coordinator() {
       Waiting{1, 2, 4, true, "a place"},
       Open{5, "10.0.0.1", {"10.0.0.1", "", "fd00::7"}},
       start,
-      Stop{5, true, "node7 joins", 10},
+      Stop{5, true, "node7 joins", 10, 3, true},
       VerdictMessage{VerdictKind::node_lost, 125, 9, "node7", 2, 16, "node7 is silent", "{}", {"[]", "node8", 3}, 3},
       Log{LogKind::report, "[]", 5, 2, "node7"},
       Ping{4'000'000'000, 1'000'000'000'000, 3'999'999'999},
       Resumed{12},
       PassSignal{5, 10},
       Exchanged{5, 3, 1, {"keys", ""}, true},
+      Look{3, 1, "all"},
+      Page{4, 2, "node7", true, "part", {"node8: was lost"}},
   };
 }
 
