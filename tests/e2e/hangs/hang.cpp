@@ -7,11 +7,13 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <barrier>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #define NOINLINE __attribute__((noinline))
@@ -101,6 +103,19 @@ NOINLINE void stuck_in_native() {
   mutex.lock();
 }
 
+NOINLINE void take_both(std::mutex& first, std::mutex& second, std::barrier<>& has_first) {
+  first.lock();
+  has_first.arrive_and_wait();
+  second.lock();
+}
+
+NOINLINE void stuck_in_deadlock() {
+  std::mutex a, b;
+  std::barrier has_first(2);
+  std::thread other([&] { take_both(b, a, has_first); });
+  take_both(a, b, has_first);
+}
+
 NOINLINE void stuck_stopped() {
   ::raise(SIGSTOP);
   no_tail_call();
@@ -115,6 +130,7 @@ NOINLINE void step(int rank, const std::string& kind) {
   if (kind == "python") stuck_in_loop();
   else if (kind == "call") stuck_in_call();
   else if (kind == "native") stuck_in_native();
+  else if (kind == "deadlock") stuck_in_deadlock();
   else if (kind == "stopped") stuck_stopped();
   else if (kind == "order") stuck_in_order(rank);
   else barrier(rank);

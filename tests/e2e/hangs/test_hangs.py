@@ -94,6 +94,8 @@ def first_group(page):
 
 
 class Job(unittest.TestCase):
+    cwd = HERE
+
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="ddrun-hangs-"))
         self.addCleanup(shutil.rmtree, self.folder, True)
@@ -101,7 +103,7 @@ class Job(unittest.TestCase):
                     "HANG_VFORK": os.environ["DDRUN_TEST_VFORK"], "PYTHONFAULTHANDLER": None}
 
     def start(self, *args, ranks=RANKS, before=(), **options):
-        running = Running([*before, DDRUN, "-n", ranks, *args], env={**self.env, **options}, cwd=HERE, timeout=100)
+        running = Running([*before, DDRUN, "-n", ranks, *args], env={**self.env, **options}, cwd=self.cwd, timeout=100)
         self.addCleanup(running.kill)
         return running
 
