@@ -4,7 +4,8 @@ import pickle
 import re
 import signal
 
-PAGE = re.compile(r"^ddrun(?: on \S+)?: where the ranks .*\n(?:  .*\n)*", re.M)  # of stacks, in what ddrun says
+# A page of stacks, in what ddrun says; its first line may say who waits for whom.
+PAGE = re.compile(r"^ddrun(?: on \S+)?: (?:.+\n  )?where the ranks .*\n(?:  .*\n)*", re.M)
 CALLERS = "IPython/core|_pytest|pluggy"  # folders of what calls cells and tests
 # In a page, lines of the frames through which calls come.
 OWN_FRAME = re.compile(rf"^    .* (\S*/)?(ddrun/_|({CALLERS})/)\w+\.py:\d+( .*)?\n|^    \.\.\. \d+ frames\n", re.M)

@@ -66,6 +66,7 @@ ThreadStack thread(Input& input) {
 RankStacks process(Input& input, int number) {
   RankStacks process;
   process.rank = number;
+  process.world = input.byte() % 4 - 1;
   process.pid = input.byte();
   process.child = input.byte() % 3;
   process.program = name(input);
@@ -119,7 +120,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   check_text(culprits.why + "\n");
   const std::string text = short_text(page, name(input));
   check_text(text);
-  DDRUN_FUZZ_CHECK(std::count(text.begin(), text.end(), '\n') <= 1 + 10 * (1 + 20 + 2 + 3 + 2) + 1);
+  DDRUN_FUZZ_CHECK(std::count(text.begin(), text.end(), '\n') <= 2 + 10 * (1 + 20 + 2 + 3 + 2) + 1);
   check_text(full_text(page));
 
   const auto json = nlohmann::json::parse(json_text(page));

@@ -55,7 +55,9 @@ StackPages::Targets StackPages::targets(const std::set<int>& slots) const {
   Targets targets;
   for (const Worker& worker : group_.workers()) {
     if (!slots.empty() && !slots.contains(worker.end.slot)) continue;
-    if (worker.end.pid != 0) targets.push_back({worker.end.rank_name(), worker.child ? worker.end.pid : 0});
+    const PreparedProgram& program = job_.prepared.of(worker.end.slot);
+    const int world = program.command.is_service ? -1 : program.world.value_or(-1);
+    if (worker.end.pid != 0) targets.push_back({worker.end.rank_name(), worker.child ? worker.end.pid : 0, world});
   }
   return targets;
 }

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 #include <span>
 #include <string_view>
 #include <tuple>
@@ -22,6 +24,7 @@ using Json = nlohmann::json;
 constexpr std::size_t max_shown_groups = 10;
 constexpr std::size_t max_shown_frames = 20;
 constexpr std::size_t max_shown_children = 3;
+constexpr std::size_t max_named_groups = 3;  ///< in the first line, with their places
 /// Of a Python program, whose interpreter's frames say nothing.
 constexpr std::size_t max_native_names = 6;
 constexpr int function_columns = 28;
@@ -69,18 +72,35 @@ bool communicates(const NativeFrame& frame) {
   return begins_with_any(name, communication_functions) || (of_device && name.find("Synchronize") != name.npos);
 }
 
+std::string_view file_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+bool is_library(const PythonFrame& frame) { return is_standard(frame.file) || !in_packages(frame.file).empty(); }
+
+/// A call of a communication library, by its outermost frame.
+struct Call {
+  std::string_view function;
+  std::string place;  ///< of the caller: "train.py:31", the name of a native function, or empty
+};
+
 /// Only the innermost frames tell: a decorator, a training step or a hook of a library lies below the program for all
 /// of its run.
-bool communicates(const ThreadStack& thread) {
+std::optional<Call> find_call(const ThreadStack& thread) {
+  std::optional<Call> call;
+  const auto own = std::ranges::find_if_not(thread.python, is_library);
+  const std::string place = own != thread.python.end() ? concat(file_name(own->file), ":", own->line) : "";
   for (const PythonFrame& frame : thread.python) {
-    if (begins_with_any(in_packages(frame.file), communication_files)) return true;
-    if (!is_standard(frame.file) && !in_packages(frame.file).starts_with("torch/")) break;
+    if (begins_with_any(in_packages(frame.file), communication_files)) call = {frame.function, place};
+    else if (!is_standard(frame.file) && !in_packages(frame.file).starts_with("torch/")) break;
   }
+  if (call) return call;
+  bool is_caller = false;
   for (const NativeFrame& frame : thread.native) {
     if (frame.function.starts_with("_PyEval_")) break;
-    if (communicates(frame)) return true;
+    if (communicates(frame)) call = {frame.function, place};
+    else if (is_caller && place.empty()) call->place = frame.function;
+    is_caller = communicates(frame);
   }
-  return false;
+  return call;
 }
 
 Stance stance_of(const RankStacks& rank, bool sockets_count) {
@@ -94,7 +114,7 @@ Stance stance_of(const RankStacks& rank, bool sockets_count) {
     case 'D': return Stance::halted;
     default: break;
   }
-  if (communicates(main) || (sockets_count && main.on_socket)) return Stance::waits;
+  if (find_call(main) || (sockets_count && main.on_socket)) return Stance::waits;
   return main.python.empty() && main.native.empty() && !rank.note.empty() ? Stance::unknown : Stance::apart;
 }
 
@@ -113,10 +133,6 @@ Place place_of(const RankStacks& rank) {
   }
   return main.native.empty() ? Place{'d', {{main.doing, "", 0}}} : Place{'f', std::move(place.second)};
 }
-
-std::string_view file_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
-
-bool is_library(const PythonFrame& frame) { return is_standard(frame.file) || !in_packages(frame.file).empty(); }
 
 /// Without the folder of installed packages, of the standard library, or of the job.
 std::string_view short_path(std::string_view path, std::string_view directory) {
@@ -209,9 +225,9 @@ std::vector<int> numbers_of(const std::vector<const RankStacks*>& ranks) {
   return numbers;
 }
 
-std::vector<RankName> names_of(const std::vector<const RankStacks*>& ranks) {
+std::vector<RankName> names_of(const StackGroup& group) {
   std::vector<RankName> names;
-  for (const int number : numbers_of(ranks)) names.push_back({ranks.front()->role, number});
+  for (const int number : numbers_of(group.ranks)) names.push_back({group.ranks.front()->role, number});
   return names;
 }
 
@@ -245,6 +261,10 @@ double mean_cpu(const std::vector<const RankStacks*>& ranks) {
 
 std::string cpu_text(const StackGroup& group) {
   return concat(std::lround(100 * mean_cpu(group.ranks)), " % CPU", size_of(group) > 1 ? " each" : "");
+}
+
+void append(std::vector<RankName>& to, const StackGroup& group) {
+  for (RankName& name : names_of(group)) to.push_back(std::move(name));
 }
 
 Json role_json(const RankStacks& rank) { return rank.role.empty() ? Json(nullptr) : Json(rank.role); }
@@ -291,7 +311,7 @@ std::string describe_without_threads(const RankStacks& rank) { return rank.note.
 
 void add_group(Text& text, const StackGroup& group, std::size_t limit, const std::string& directory) {
   const RankStacks& first = *group.ranks.front();
-  std::string who = name_workers(names_of(group.ranks)) + on_host(group);
+  std::string who = name_workers(names_of(group)) + on_host(group);
   if (size_of(group) == 1 && first.pid != 0) {
     who +=
         concat(" (pid ", first.pid, first.child != 0 ? concat(", child ", first.child, " ", first.program) : "", ")");
@@ -319,6 +339,112 @@ void add_group(Text& text, const StackGroup& group, std::size_t limit, const std
 
 void add_notes(Text& text, const StackPage& page) {
   for (const std::string& note : page.notes) text.line(2, concat("(", note, ")"));
+}
+
+/// Whether ranks that wait in this call wait for all others. Of other calls it is not known for which.
+bool is_collective(std::string_view function) {
+  constexpr std::array<std::string_view, 10> others{"send", "Send", "recv",  "Recv",  "wait",
+                                                    "Wait", "Test", "Probe", "Group", "ynchronize"};
+  constexpr std::array<std::string_view, 8> internals{"c10d::", "ompi_", "MPIR_", "MPID",
+                                                      "ucp_",   "uct_",  "ibv_",  "fi_cq"};
+  return !begins_with_any(function, internals) &&
+         std::ranges::none_of(others, [&](std::string_view part) { return function.find(part) != function.npos; });
+}
+
+/// What the ranks of one world wait for.
+struct Verdict {
+  std::vector<RankName> waiting;
+  std::vector<const StackGroup*> apart;  ///< for these: halted or apart
+  struct Collective {
+    Call call;
+    std::vector<RankName> ranks;
+  };
+  /// If there are none, but each that waits is in a collective: the different ones, that of fewest ranks first.
+  std::vector<Collective> collectives;
+
+  [[nodiscard]] std::string collectives_text() const {  // without the ranks in the first one
+    std::vector<std::string> parts;
+    for (const auto& [call, ranks] : collectives) {
+      const std::string who = parts.empty() ? (ranks.size() > 1 ? "are" : "is") : name_workers(ranks);
+      parts.push_back(concat(who, " in ", call.function, call.place.empty() ? "" : concat(" (", call.place, ")")));
+    }
+    return join(parts, ", ");
+  }
+};
+
+Verdict judge(const std::vector<StackGroup>& groups, int world) {
+  Verdict verdict;
+  std::map<std::string_view, Verdict::Collective> by_function;
+  for (const StackGroup& group : groups) {
+    const RankStacks& first = *group.ranks.front();
+    if (first.world != world || group.stance == Stance::unknown) continue;
+    if (group.stance != Stance::waits) {
+      verdict.apart.push_back(&group);
+      continue;
+    }
+    append(verdict.waiting, group);
+    Call call = find_call(first.threads.front()).value_or(Call());
+    auto& collective = by_function[is_collective(call.function) ? call.function : ""];
+    if (collective.ranks.empty()) collective.call = std::move(call);
+    append(collective.ranks, group);
+  }
+  if (!verdict.apart.empty() || by_function.size() < 2 || by_function.contains("")) return verdict;
+  for (auto& [function, collective] : by_function) verdict.collectives.push_back(std::move(collective));
+  std::ranges::sort(verdict.collectives, {},
+                    [](const auto& one) { return std::tuple(one.ranks.size(), one.ranks.front().rank); });
+  return verdict;
+}
+
+/// Empty: not known.
+std::string verdict_text(const Verdict& verdict) {
+  if (!verdict.collectives.empty())
+    return concat(name_workers(verdict.collectives.front().ranks), " ", verdict.collectives_text());
+  if (verdict.waiting.empty() || verdict.apart.empty()) return {};
+  std::string text = concat(name_workers(verdict.waiting), verdict.waiting.size() > 1 ? " wait" : " waits");
+  for (std::size_t i = 0; i < std::min(verdict.apart.size(), max_named_groups); ++i) {
+    const StackGroup& group = *verdict.apart[i];
+    text += concat(i > 0 ? "; for " : " for ", name_workers(names_of(group)), ": ",
+                   summary(*group.ranks.front(), group.stance));
+  }
+  std::vector<RankName> more;
+  for (std::size_t i = max_named_groups; i < verdict.apart.size(); ++i) append(more, *verdict.apart[i]);
+  return more.empty() ? text : concat(text, "; for ", name_workers(more));
+}
+
+void leave_out_gave_up(StackPage& page) {
+  const std::vector<RankName> gave_up = std::exchange(page.gave_up, {});
+  keep_ranks(page, [&](const RankName& rank) { return std::ranges::find(gave_up, rank) == gave_up.end(); });
+}
+
+HeldUp held_up(const StackPage& page, std::vector<RankName> ranks, const std::string& why) {
+  HeldUp culprits{std::move(ranks), plain_line(why)};
+  const RankName& first = culprits.ranks.front();
+  for (const RankStacks& rank : page.ranks) {
+    if (RankName{rank.role, rank.rank} == first) culprits.pid = rank.pid;
+  }
+  if (const auto after = page.machines.upper_bound(first.rank); after != page.machines.begin()) {
+    const auto& [base_rank, host] = *std::prev(after);
+    culprits.host = host;
+    culprits.local_rank = first.rank - base_rank;
+  }
+  return culprits;
+}
+
+/// The line of the first world that has one, with its '\n'.
+std::string verdict_line(StackPage page) {
+  leave_out_gave_up(page);
+  const auto groups = group_ranks(page);
+  Text text(file_columns);
+  std::set<int> worlds;
+  for (const RankStacks& rank : page.ranks) worlds.insert(rank.world);
+  worlds.erase(-1);
+  for (const int world : worlds) {
+    const std::string line = page.is_named ? verdict_text(judge(groups, world)) : "";
+    if (line.empty()) continue;
+    text.line(0, line);
+    break;
+  }
+  return text.take();
 }
 
 std::string headline(const StackPage& page) {
@@ -410,6 +536,7 @@ void keep_ranks(StackPage& page, const std::function<bool(const RankName&)>& kee
     std::erase_if(rank.also, [&](int number) { return !keep({rank.role, number}); });
     const bool is_kept = keep({rank.role, rank.rank});
     if (is_kept || rank.also.empty()) return !is_kept;
+    rank.pid = 0;
     rank.rank = rank.also.front();
     rank.also.erase(rank.also.begin());
     return false;
@@ -451,23 +578,19 @@ void merge_equal(StackPage& page) {
 }
 
 HeldUp find_culprits(StackPage page, std::size_t world) {
-  const std::vector<RankName> gave_up = std::exchange(page.gave_up, {});
-  keep_ranks(page, [&](const RankName& rank) { return std::ranges::find(gave_up, rank) == gave_up.end(); });
+  leave_out_gave_up(page);
   const auto groups = group_ranks(page);
-  if (groups.empty() || !page.is_named) return {};
-  const StackGroup& first = groups.front();
-  std::size_t elsewhere = 0;
-  for (const StackGroup& group : groups) elsewhere += group.stance < Stance::waits ? size_of(group) : 0;
-  const bool smallest = groups.size() > 1 && first.stance == Stance::waits && groups[1].stance == Stance::waits &&
-                        size_of(first) < size_of(groups[1]);
-  if (!smallest && (elsewhere == 0 || 2 * elsewhere > world)) return {};
-  int base_rank = 0;
-  for (const int base : page.base_ranks) {
-    if (base <= first.ranks.front()->rank) base_rank = std::max(base_rank, base);
+  const auto member = std::ranges::find_if(page.ranks, [](const RankStacks& rank) { return rank.world >= 0; });
+  if (member == page.ranks.end() || !page.is_named) return {};
+  const Verdict verdict = judge(groups, member->world);
+  std::size_t apart = 0;
+  for (const StackGroup* group : verdict.apart) apart += size_of(*group);
+  if (apart > 0 && 2 * apart <= world) {
+    const StackGroup& first = *verdict.apart.front();
+    return held_up(page, names_of(first), concat("held up the others: ", summary(*first.ranks.front(), first.stance)));
   }
-  return {names_of(first.ranks), plain_line(concat(smallest ? "is elsewhere: " : "held up the others: ",
-                                                   summary(*first.ranks.front(), first.stance))),
-          first.ranks.front()->host, first.ranks.front()->pid, first.ranks.front()->rank - base_rank};
+  if (verdict.collectives.empty() || 2 * verdict.collectives.back().ranks.size() <= world) return {};
+  return held_up(page, verdict.collectives.front().ranks, verdict.collectives_text());
 }
 
 std::string short_text(const StackPage& page, const std::string& directory) {
@@ -478,7 +601,7 @@ std::string short_text(const StackPage& page, const std::string& directory) {
   if (groups.size() > max_shown_groups)
     text.line(2, concat("and ", groups.size() - max_shown_groups, " more groups of ranks"));
   add_notes(text, page);
-  return headline(page) + text.take();
+  return verdict_line(page) + headline(page) + text.take();
 }
 
 std::string full_text(const StackPage& page) {
@@ -504,7 +627,7 @@ std::string full_text(const StackPage& page) {
     add_process(rank, "");
     for (const RankStacks& process : rank.awaited) add_process(process, "child of ");
   }
-  return headline(page) + text.take();
+  return verdict_line(page) + headline(page) + text.take();
 }
 
 std::string json_text(const StackPage& page) {

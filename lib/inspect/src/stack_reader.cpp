@@ -206,6 +206,7 @@ void StackReader::State::read(Request request, std::function<void(Answer)> done)
     RankStacks& rank = page.ranks.emplace_back();
     rank.rank = target.name.rank;
     rank.role = target.name.role;
+    rank.world = target.world;
     rank.pid = target.pid;
     rank.note = concat("no stack: not read within ", format_duration(read_time));
   }
@@ -248,6 +249,7 @@ void StackReader::State::start_reading_threads(std::uint64_t id, const Work& wor
       for (std::size_t i = first; i < targets.size(); i += count) {
         ranks.emplace_back(i, read_facts(targets[i].name.rank, targets[i].pid, peers));
         ranks.back().second.role = targets[i].name.role;
+        ranks.back().second.world = targets[i].world;
         post([i, facts = ranks.back().second](State&, Reading* to) mutable {
           if (to == nullptr || to->stage != Reading::Stage::reading) return;
           facts.note = std::move(to->work->page.ranks[i].note);

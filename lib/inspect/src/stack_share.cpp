@@ -53,7 +53,7 @@ static void fields(auto& visitor, Is<ThreadStack> auto& thread) {
 
 static void fields(auto& visitor, Is<RankStacks> auto& rank) {
   auto permille = static_cast<std::int32_t>(std::lround(1000 * rank.cpu));
-  visitor(rank.rank, rank.also, rank.role, rank.pid, rank.child, rank.program, permille, rank.threads,
+  visitor(rank.rank, rank.also, rank.role, rank.world, rank.pid, rank.child, rank.program, permille, rank.threads,
           rank.threads_left_out, rank.note, rank.awaited);
   if constexpr (!std::is_const_v<std::remove_reference_t<decltype(rank)>>) rank.cpu = permille / 1000.0;
 }
@@ -102,7 +102,7 @@ bool add_share(StackPage& page, std::string_view share, const std::string& host)
   int base_rank = 0;
   visitor(gave_up, base_rank, is_named, left_out, ranks);
   if (!reader.ok()) return false;
-  page.base_ranks.push_back(base_rank);
+  page.machines[base_rank] = host;
   if (!is_named) page.is_named = false;
   if (left_out > 0) page.notes.push_back(concat(host, ": ", counted(left_out, "rank"), " left out for their size"));
   for (const auto& [role, rank] : gave_up) page.gave_up.push_back({role, rank});

@@ -32,8 +32,10 @@ class Group:
             store.sendall(b"\\1" + text(b"hub") + text(f"{own} {server.getsockname()[1]}".encode()))
             self.peers = [server.accept()[0] for _ in range(WORLD_SIZE - 1)]
         else:
-            store.sendall(b"\\6" + struct.pack("<Q", 1) + text(b"hub") + b"\\3" + text(b"hub"))
-            host, port = store.recv(9, socket.MSG_WAITALL) and store.recv(1000).decode().split()
+            store.sendall(b"\\6" + struct.pack("<Q", 1) + text(b"hub"))
+            store.recv(1)
+            store.sendall(b"\\3" + text(b"hub"))
+            host, port = store.recv(8, socket.MSG_WAITALL) and store.recv(1000).decode().split()
             self.peers = [socket.create_connection((host, int(port)))]
         self.store = store
 
@@ -62,6 +64,7 @@ class Scene:
     program: str    # job.py, job.c, or kind of ddrun_test_hang
     library: str = "sockets"  # sockets, torch, c++, mpi (in C), mpi4py
     options: tuple = ()       # of ddrun, before the program
+    others: tuple = ()        # programs after it, each behind a ":"
     also: str = ""            # to be on the page besides
 
     @property
@@ -86,7 +89,7 @@ for step in range(10):
     load_batch(step)
     group.barrier()
 """),
-    sockets("lock", "python", 1, "ranks 0,1,3 wait for rank 2: update (job.py:5), waits for another thread (futex)", """\
+    sockets("lock", "python", 1, "ranks 0,1,3 wait for rank 2: update (job.py:4), waits for another thread (futex)", """\
 import threading
 lock = threading.Lock()
 def update(): lock.acquire()
@@ -187,7 +190,7 @@ def load_batch(step):
 for step in range(10):
     load_batch(step)
     group.barrier()
-""", options=("-n", "1", "--service", "--role=b", "--", "sleep", "1000", ":", "-n", "4", "--role=a")),
+""", options=("--role=a",), others=(":", "-n", "1", "--service", "--role=b", "sleep", "1000")),
     torch("torch", "python", 3, "ranks 0,1,3-5 wait for rank 2: load_batch (job.py:4), sleeps", """\
 def load_batch(step):
     if RANK == 2 and step == 3: time.sleep(1000)
@@ -216,7 +219,7 @@ def train_step():
 train_step()
 """),
     torch("order of collectives", "collective", 1,
-          "ranks 2,3 are in broadcast (job.py:7), ranks 0,1 in all_gather_object (job.py:5)", """\
+          "ranks 0,1 are in all_gather_object (job.py:5), ranks 2,3 in broadcast (job.py:7)", """\
 dist.init_process_group("gloo")
 def metrics():
     dist.all_gather_object([None] * 4, RANK)

@@ -274,8 +274,8 @@ class Stops(Job):
     """The same page before ddrun stops a job that hangs."""
 
     def check(self, result, why):
-        page = result.err[result.err.index("ddrun: where the ranks"):]
-        self.assertIn(why, page.splitlines()[0])
+        page = result.err[result.err.index("ddrun: ranks 0,1,3 wait for rank 2: stuck_in_call (hang.py:"):]
+        self.assertIn(why, page.splitlines()[1])
         group = first_group(page)
         self.assertTrue(group.startswith("  rank 2 (pid "), page)
         for word in PYTHON["call"]:

@@ -43,7 +43,7 @@ class Scenes(Job):
     def run_scene(self, scene):
         with socket.create_server(("127.0.0.1", 0)) as mute:
             server = "127.0.0.1:%d" % mute.getsockname()[1]
-            running = self.start(*scene.options, *self.command(scene), ranks=scene.ranks, SCENE_SERVER=server)
+            running = self.start(*scene.options, *self.command(scene), *scene.others, ranks=scene.ranks, SCENE_SERVER=server)
             line = re.escape(scene.line or "where the ranks…").replace("…", ".*")
             line = re.compile(line.replace("FOLDER", str(self.folder.resolve())).replace("SERVER", server) + "\n")
             pages = [""]

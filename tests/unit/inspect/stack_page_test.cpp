@@ -54,6 +54,7 @@ std::vector<int> first_group(const StackPage& page) {
 TEST_CASE("the page begins with the rank that the others wait for") {
   const StackPage page{"at SIGQUIT", {}, {reducing(0), reducing(1), sleeping(2), reducing(3)}};
   CHECK(short_text(page, "/job") ==
+        "ranks 0,1,3 wait for rank 2: load_batch (train.py:7), sleeps\n"
         "where the ranks of this machine are, at SIGQUIT:\n"
         "  rank 2 (pid 4702): sleeps, 0 % CPU\n"
         "    load_batch                   train.py:7  step=3\n"
@@ -70,15 +71,16 @@ TEST_CASE("the page begins with the rank that the others wait for") {
 TEST_CASE("frames of a checkout of PyTorch are not the program's") {
   StackPage page{"", {}, {reducing(0), reducing(1), reducing(2)}};
   page.ranks[0].threads[0].python = {{"w", "/src/pytorch/torch/_ops.py", 3, {}},
-                                     {"all_reduce", "/src/pytorch/torch/distributed/distributed_c10d.py", 5, {}},
+                                     {"barrier", "/src/pytorch/torch/distributed/distributed_c10d.py", 5, {}},
                                      {"train_step", "/job/c10.py", 13, {}}};
-  CHECK(find_culprits(page, 3).why == "is elsewhere: train_step (c10.py:13), waits for other ranks");
+  CHECK(find_culprits(page, 3).why == "is in barrier (c10.py:13), ranks 1,2 in all_reduce (train.py:18)");
 }
 
-TEST_CASE("without names of functions there is no culprit") {
+TEST_CASE("without names of functions there is no culprit, and no verdict") {
   StackPage page{"", {}, {reducing(0), reducing(1), sleeping(2)}};
   page.is_named = false;
   CHECK(find_culprits(page, 3).ranks.empty());
+  CHECK(short_text(page, "").starts_with("where the ranks"));
 }
 
 TEST_CASE("names that are not ASCII are as wide as others") {
@@ -102,14 +104,79 @@ TEST_CASE("a stopped rank comes first, also if it was stopped in a collective") 
   CHECK(find_culprits(page, 3).ranks == std::vector{RankName{"", 1}});
 }
 
-TEST_CASE("of ranks that all wait the smaller group comes first") {
-  StackPage page{"", {}, {reducing(0), reducing(1), reducing(2)}};
-  page.ranks[2].threads[0].python[0].function = "barrier";
-  CHECK(first_group(page) == std::vector{2});
-  CHECK(find_culprits(page, 3).ranks == std::vector{RankName{"", 2}});
-  CHECK(find_culprits(page, 3).why == "is elsewhere: main (train.py:18), waits for other ranks");
-  page.ranks.pop_back();
-  CHECK(find_culprits(page, 3).ranks.empty());
+namespace {
+
+/// In this function of PyTorch, called from this line.
+RankStacks in_collective(int rank, std::string function, int line) {
+  auto stacks = reducing(rank);
+  stacks.threads[0].python[0].function = std::move(function);
+  stacks.threads[0].python[1].line = line;
+  return stacks;
+}
+
+std::string first_line(const StackPage& page) {
+  const std::string text = short_text(page, "");
+  return text.substr(0, text.find('\n'));
+}
+constexpr const char* no_verdict = "where the ranks of this machine are:";
+
+}  // namespace
+
+TEST_CASE("of ranks that all wait those in another collective are named, and blamed by a majority of the world") {
+  StackPage page{"", {}, {reducing(0), in_collective(1, "barrier", 31), reducing(2), reducing(3)}};
+  CHECK(first_group(page) == std::vector{1});
+  CHECK(first_line(page) == "rank 1 is in barrier (train.py:31), ranks 0,2,3 in all_reduce (train.py:18)");
+  CHECK(find_culprits(page, 4).ranks == std::vector{RankName{"", 1}});
+  CHECK(find_culprits(page, 4).why == "is in barrier (train.py:31), ranks 0,2,3 in all_reduce (train.py:18)");
+  CHECK(find_culprits(page, 6).ranks.empty());
+  page.ranks[0] = in_collective(0, "barrier", 31);
+  CHECK(first_line(page) == "ranks 0,1 are in barrier (train.py:31), ranks 2,3 in all_reduce (train.py:18)");
+  CHECK(find_culprits(page, 4).ranks.empty());
+  CHECK(short_text(page, "").find("in all_reduce (train.py:18)\nwhere the ranks of this machine are:\n") !=
+        std::string::npos);
+  CHECK(full_text(page).starts_with("ranks 0,1 are in "));
+}
+
+TEST_CASE("there is no verdict on ranks in one collective by two paths, or in calls that are not for all ranks") {
+  CHECK(first_line({"", {}, {in_collective(0, "all_reduce", 7), reducing(1), reducing(2)}}) == no_verdict);
+  CHECK(find_culprits({"", {}, {in_collective(0, "all_reduce", 7), reducing(1), reducing(2)}}, 3).ranks.empty());
+  CHECK(first_line({"", {}, {in_collective(0, "recv", 7), reducing(1), reducing(2)}}) == no_verdict);
+  CHECK(first_line({"", {}, {sleeping(0), sleeping(1)}}) == no_verdict);
+}
+
+TEST_CASE("a collective is named by its outermost function, in C++ and MPI too") {
+  StackPage page{"", {}, {reducing(0), reducing(1), rank_at(2, {}, "computes"), rank_at(3, {}, "computes")}};
+  for (std::size_t i : {0, 1}) {
+    auto& frames = page.ranks[i].threads[0].python;
+    frames.insert(frames.begin(), {"barrier", packages + "torch/distributed/distributed_c10d.py", 9, {}});
+  }
+  for (std::size_t i : {2, 3}) {
+    page.ranks[i].threads[0].native = {
+        {nullptr, 1, "poll"}, {nullptr, 2, "MPID_Progress_wait"}, {nullptr, 3, "MPI_Bcast"}, {nullptr, 4, "train"}};
+  }
+  CHECK(first_line(page) == "ranks 0,1 are in all_reduce (train.py:18), ranks 2,3 in MPI_Bcast (train)");
+}
+
+TEST_CASE("ranks of another world, and services, hold up no rank") {
+  StackPage page{"", {}, {reducing(0), reducing(1), sleeping(2), sleeping(3)}};
+  page.ranks[2].world = 1;
+  page.ranks[3].world = -1;
+  page.ranks[3].role = "router";
+  CHECK(first_line(page) == no_verdict);
+  CHECK(find_culprits(page, 2).ranks.empty());
+  page.ranks[2].world = 0;
+  CHECK(first_line(page) == "ranks 0,1 wait for rank 2: load_batch (train.py:7), sleeps");
+}
+
+TEST_CASE("several ranks that hold up the others are named with their places, then without") {
+  StackPage page{"", {}, {reducing(0)}};
+  for (int rank = 1; rank < 7; ++rank) {
+    page.ranks.push_back(sleeping(rank));
+    page.ranks.back().threads[0].python[0].line = rank < 3 ? 7 : 10 + rank;
+  }
+  CHECK(first_line(page) ==
+        "rank 0 waits for rank 3: load_batch (train.py:13), sleeps; for rank 4: load_batch (train.py:14), sleeps; "
+        "for rank 5: load_batch (train.py:15), sleeps; for ranks 1,2,6");
 }
 
 namespace {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -60,6 +61,7 @@ struct RankStacks {
   std::vector<int> also;                  ///< further ranks that merge_equal() has put here, ascending
   std::string host;                       ///< empty: this machine, or several
   std::string role;                       ///< of its program, if there are several
+  int world = 0;                          ///< ranks wait for those of their world; -1: none, as of a service
   pid_t pid = 0;                          ///< of its worker; 0: has ended
   pid_t child = 0;                        ///< read instead, as the worker only started this process; 0: none
   std::string program;                    ///< name of the process that was read
@@ -84,7 +86,7 @@ struct StackPage {
   // Of several machines.
   bool is_whole_job = false;
   std::vector<std::string> notes;  ///< what is missing: "h2: was lost"
-  std::vector<int> base_ranks;     ///< the first rank of each
+  std::map<int, std::string> machines;  ///< by the first rank of each
   std::vector<RankName> gave_up;   ///< they have said that they waited in vain, and are no suspects
 };
 
@@ -92,7 +94,7 @@ struct StackPage {
 enum class Stance {
   halted,   ///< stopped, or in uninterruptible sleep
   apart,    ///< waits for no rank, as far as its frames tell
-  waits,    ///< a communication library is innermost; if no rank is in one: on a socket
+  waits,    ///< a communication library is innermost; if no rank is in one: on a socket of a rank, or of the store
   unknown,  ///< has ended, or could not be read
 };
 
@@ -108,13 +110,14 @@ struct StackGroup {
 /// The ranks that the others wait for, after one of them has given up waiting.
 struct HeldUp {
   std::vector<RankName> ranks;  ///< empty: not known
-  std::string why;  ///< "held up the others: load_batch (train.py:7), sleeps"; "is elsewhere: ", where all ranks wait
-  std::string host = {};  ///< of the first, as in RankStacks
-  pid_t pid = 0;          ///< of the first
+  std::string why;  ///< "held up the others: load_batch (train.py:7), sleeps"; "is in barrier (train.py:31), ranks …"
+  std::string host = {};  ///< of the first; empty: this machine
+  pid_t pid = 0;          ///< of the first; 0: not known
   int local_rank = 0;     ///< of the first, on several machines
 };
-/// The first group, if its ranks are halted or apart and no more than half of `world` ranks are, or if it is smaller
-/// than all other groups. Ranks that gave up are left out. None without names of functions, which tell who waits.
+/// Of ranks of one world, with `world` ranks. Those that are halted or apart, if they are no more than half of it: the
+/// first group of them. If all wait and a strict majority of the world is in one collective: those in another one. Ranks
+/// that gave up are left out. None without names of functions, which tell who waits.
 [[nodiscard]] HeldUp find_culprits(StackPage page, std::size_t world);
 
 /// Without the others.
@@ -132,8 +135,9 @@ void merge_equal(StackPage& page);
 /// Adds the ranks of `host`. False if the share, which is not to be trusted, cannot be read.
 [[nodiscard]] bool add_share(StackPage& page, std::string_view share, const std::string& host);
 
-/// For a console: at most 10 groups and 20 frames of each. Lines without "ddrun: ", with '\n', sanitized. `directory`:
-/// the job's, which is left out of file names.
+/// For a console: at most 10 groups and 20 frames of each. First, if that is known, who waits for whom: "ranks 0-2 wait
+/// for rank 3: load_batch (train.py:7), sleeps", or which ranks are in which collectives. Lines without "ddrun: ", with
+/// '\n', sanitized. `directory`: the job's, which is left out of file names.
 [[nodiscard]] std::string short_text(const StackPage& page, const std::string& directory);
 /// All groups, then all threads of all ranks with all frames.
 [[nodiscard]] std::string full_text(const StackPage& page);

@@ -24,6 +24,7 @@ class StackReader {
   struct Target {
     RankName name;
     pid_t pid = 0;  ///< must not have been reaped when async_read() is called; 0: has ended
+    int world = 0;  ///< RankStacks::world
   };
   struct Request {
     std::string why;              ///< StackPage::why
