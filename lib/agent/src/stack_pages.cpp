@@ -112,7 +112,9 @@ void StackPages::show(const Answer& answer) {
 
 void StackPages::show_machine(const action::ReadStacks& read) {
   show_->awaits_own = true;
-  Request request{read.why, targets(read.slots), file_prefix(), Format::text, job_.prepared.first().directory};
+  Request request = page_request(read.why);
+  request.targets = targets(read.slots);
+  request.file_prefix = file_prefix();
   reader_.async_read(std::move(request), [this, number = shows_, finds_cause = read.finds_cause](const auto& answer) {
     show(answer);
     if (!answer.file.empty()) job_.record.result().stack_files.push_back(answer.file);
@@ -174,6 +176,7 @@ void StackPages::read_own(const std::string& options) {
   request.targets = targets();
   if (options == for_stop) request.file_prefix = file_prefix();
   request.format = Format::share;
+  request.several_machines = true;
   request.all_threads = options == all_threads;
   request.max_bytes = std::max(smallest_share, all_shares / static_cast<std::size_t>(job_.ranks.node_count));
   reader_.async_read(std::move(request), [this, options, begun](const auto& answer) {
@@ -235,7 +238,11 @@ void StackPages::ask(const std::string& options, bool is_for_stop, Request reque
 }
 
 StackPages::Request StackPages::page_request(const std::string& why) const {
-  return {why, {}, "", Format::text, job_.prepared.first().directory};
+  Request request;
+  request.why = why;
+  request.directory = job_.prepared.first().directory;
+  request.several_machines = job_.ranks.node_count > 1;
+  return request;
 }
 
 /// On the machine that reports to the user.

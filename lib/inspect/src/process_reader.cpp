@@ -13,6 +13,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -37,6 +38,7 @@ constexpr std::size_t max_descriptors = 4096;
 constexpr int max_launchers = 8;
 /// Time for the kernel's next sample of a computing thread.
 constexpr Milliseconds sample_time{20};
+constexpr Milliseconds peers_time{250};
 constexpr Milliseconds unwind_time{250};  ///< kept for the main thread
 
 std::vector<pid_t> numbers_in(std::string_view text) {
@@ -84,6 +86,7 @@ std::optional<ThreadFacts> read_thread(pid_t pid, pid_t tid, const Memory* memor
   facts.activity = facts.call ? describe_system_call(*facts.call, pid, memory, peers) : Activity{"computes"};
   const Activity& activity = facts.activity;
   facts.thread.on_socket = activity.on_socket;
+  facts.thread.peer_socket = activity.peer_socket;
   switch (facts.thread.state) {
     case 'T': facts.thread.doing = "is stopped by a signal"; break;
     case 't': facts.thread.doing = "is stopped by a debugger"; break;
@@ -318,6 +321,42 @@ void read_stacks(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers, const
   for (RankStacks& child : stacks.awaited) {
     ProcessCache unknown;
     read_frames(child, unknown, peers, {false, limits.bytes / 8, limits.deadline});
+  }
+}
+
+void name_peers(StackPage& page, bool is_whole) {
+  std::map<std::string, std::string> owners;  // by the socket's link
+  for (const RankStacks& rank : page.ranks) {
+    for (const ThreadStack& thread : rank.threads) {
+      if (!thread.peer_socket.value_or("").empty()) owners[concat("socket:[", *thread.peer_socket, "]")];
+    }
+  }
+  const Deadline deadline = Clock::now() + peers_time;
+  bool all_read = true;
+  const auto look_into = [&](pid_t pid, const std::string& name) {
+    if (pid == 0 || owners.empty()) return;
+    const auto fds = entries_of(concat("/proc/", pid, "/fd"), max_descriptors);
+    for (const int fd : fds) {
+      if (Clock::now() >= deadline) break;
+      if (const auto owner = owners.find(link_of(pid, fd)); owner != owners.end()) owner->second = name;
+    }
+    all_read = all_read && !fds.empty() && fds.size() < max_descriptors && Clock::now() < deadline;
+  };
+  look_into(::getpid(), "the store");
+  for (const RankStacks& rank : page.ranks) {
+    look_into(rank.pid, RankName{rank.role, rank.rank}.text());
+    look_into(rank.child, RankName{rank.role, rank.rank}.text());
+  }
+  for (RankStacks& rank : page.ranks) {
+    for (ThreadStack& thread : rank.threads) {
+      if (!thread.peer_socket) continue;
+      const auto owner = owners.find(concat("socket:[", *thread.peer_socket, "]"));
+      if (owner != owners.end() && !owner->second.empty() && thread.doing.find(':') != std::string::npos) {
+        thread.doing.replace(thread.doing.rfind(' ') + 1, std::string::npos, owner->second);
+      } else if (owner != owners.end() ? all_read : is_whole) {
+        thread.on_socket = false;
+      }
+    }
   }
 }
 

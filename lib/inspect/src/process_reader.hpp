@@ -40,6 +40,11 @@ struct ReadLimits {
 /// process, but not ptrace(2). Blocks while a page of the process is read from a disk.
 void read_stacks(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers, const ReadLimits& limits);
 
+/// Says of threads that wait on a socket of this machine whose it is: "receives from rank 2", "receives from the store"
+/// (this process's). `is_whole`: the job has no ranks on other machines; peers there, and processes that are no ranks,
+/// are then none of the job's. Reads links in /proc only.
+void name_peers(StackPage& page, bool is_whole);
+
 /// CPU time of all threads of the process that was read; 0 if it is gone. The kernel adds what runs at its ticks, each
 /// 1 to 10 ms.
 [[nodiscard]] std::chrono::nanoseconds cpu_time(const RankStacks& stacks);

@@ -271,11 +271,13 @@ Json role_json(const RankStacks& rank) { return rank.role.empty() ? Json(nullptr
 
 Json host_json(const std::string& host) { return host.empty() ? Json(nullptr) : Json(host); }
 
-/// The main thread of the first rank, with those numbers that all ranks have.
+/// The main thread of the first rank, with those numbers that all ranks have, and on a socket only if all are on one of
+/// the same peer.
 ThreadStack common_stack(const StackGroup& group) {
   ThreadStack common = group.ranks.front()->threads.front();
   for (const RankStacks* rank : group.ranks) {
     const ThreadStack& main = rank->threads.front();
+    common.on_socket = common.on_socket && main.doing == common.doing;
     for (std::size_t i = 0; i < common.python.size(); ++i) {
       std::erase_if(common.python[i].numbers, [&](const auto& number) {
         return std::ranges::find(main.python[i].numbers, number) == main.python[i].numbers.end();

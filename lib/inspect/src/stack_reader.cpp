@@ -308,7 +308,10 @@ void StackReader::State::name(std::uint64_t id, Reading& reading) {
 
 void StackReader::State::complete(Work& work, const NameCache& names, bool is_named, const Post& post) {
   if (!work.claim()) return;
-  if (!work.page.is_whole_job) work.page.is_named = is_named;
+  if (!work.page.is_whole_job) {
+    work.page.is_named = is_named;
+    name_peers(work.page, !work.request.several_machines);
+  }
   work.for_each_frame([&](NativeFrame& frame) { set_name(frame, names); });
   std::string file;
   post([answer = work.complete(file)](State&, Reading* to) mutable {

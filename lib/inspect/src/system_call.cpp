@@ -54,7 +54,7 @@ constexpr Known known_calls[] = {
     {SYS_sendmsg, "sends to", First::descriptor},
     {SYS_accept, "waits for a connection to", First::descriptor},
     {SYS_accept4, "waits for a connection to", First::descriptor},
-    {SYS_connect, "connects", First::descriptor},
+    {SYS_connect, "connects to", First::descriptor},
     {SYS_ppoll, "waits for", First::poll_set},
     {SYS_pselect6, "waits for events (select)"},
     {SYS_epoll_pwait, "waits for events (epoll)"},
@@ -107,15 +107,6 @@ TcpLine read_tcp_line(const std::string& line) {
 
 bool is_socket(std::string_view link) { return link.starts_with("socket:["); }
 
-/// "/mnt/x", "10.0.0.2:4711", "a pipe", "a Unix socket".
-std::string describe_descriptor(const std::string& link, pid_t pid, TcpPeers& peers) {
-  if (link.empty()) return "a descriptor";
-  if (link.starts_with("pipe:")) return "a pipe";
-  if (!is_socket(link)) return link;
-  const std::string peer = peers.find(pid, std::string_view(link).substr(8, link.size() - 9));
-  return peer.empty() ? "a socket" : peer;
-}
-
 /// The first descriptor of a poll.
 std::optional<int> first_polled(const SystemCall& call, const Memory* memory) {
   if (memory == nullptr || call.arguments[1] == 0) return std::nullopt;
@@ -167,10 +158,10 @@ TcpTable parse_tcp_table(std::string_view text) {
   TcpTable table;
   for (const std::string& line : split(text, '\n')) {
     const TcpLine socket = read_tcp_line(line);
-    const std::string own = read_address(socket.own);
-    std::string address = read_address(socket.peer);
-    if (address.empty() && !own.empty()) address = "*" + own.substr(own.rfind(':'));
-    if (!address.empty()) table.emplace(socket.inode, std::move(address));
+    std::string own = read_address(socket.own);
+    std::string peer = read_address(socket.peer);
+    if (peer.empty() && !own.empty()) own = "*" + own.substr(own.rfind(':'));
+    if (!own.empty()) table.emplace(socket.inode, TcpSocket{std::move(own), std::move(peer)});
   }
   return table;
 }
@@ -212,15 +203,27 @@ pid_t find_holder(const std::set<std::string>& sockets, std::vector<pid_t> proce
   return 0;
 }
 
-std::string TcpPeers::find(pid_t pid, std::string_view inode) {
-  const auto [table, is_new] = tables_.try_emplace(read_link(concat("/proc/", pid, "/ns/net")));
+TcpPeers::Peer TcpPeers::find(pid_t pid, std::string_view inode) {
+  const auto [entry, is_new] = tables_.try_emplace(read_link(concat("/proc/", pid, "/ns/net")));
+  Tables& tables = entry->second;
   for (const char* name : {"tcp", "tcp6"}) {
     if (!is_new) break;
     const auto text = read_small_file(concat("/proc/", pid, "/net/", name), max_table);
-    if (text) table->second.merge(parse_tcp_table(*text));
+    if (text) tables.sockets.merge(parse_tcp_table(*text));
   }
-  const auto found = table->second.find(std::string(inode));
-  return found != table->second.end() ? found->second : std::string();
+  if (is_new) {
+    for (const auto& [key, socket] : tables.sockets) tables.inodes.emplace(concat(socket.own, " ", socket.peer), key);
+  }
+  const auto found = tables.sockets.find(std::string(inode));
+  if (found == tables.sockets.end()) return {};
+  const auto& [own, peer] = found->second;
+  if (peer.empty()) return {own, {}};
+  auto at_peer = tables.inodes.find(concat(peer, " ", own));
+  // What is not accepted yet has no inode.
+  const std::size_t port = peer.rfind(':');
+  const bool is_local = peer.starts_with("127.") || own.substr(0, own.rfind(':')) == peer.substr(0, port);
+  if (at_peer == tables.inodes.end() && is_local) at_peer = tables.inodes.find(concat("*", peer.substr(port), " "));
+  return {peer, at_peer != tables.inodes.end() ? at_peer->second : ""};
 }
 
 std::string link_of(pid_t pid, int fd) { return read_link(concat("/proc/", pid, "/fd/", fd)); }
@@ -242,8 +245,15 @@ Activity describe_system_call(SystemCall call, pid_t pid, const Memory* memory, 
   const bool may_read = known->text == "reads" || known->first == First::poll_set;
   if (may_read && link.starts_with("pipe:")) activity.pipe = link;
   if (fd && is_only) {
+    // "/mnt/x", "10.0.0.2:4711", "a pipe"
+    std::string name = link.empty() ? "a descriptor" : link.starts_with("pipe:") ? "a pipe" : link;
     activity.on_socket = is_socket(link);
-    activity.text += " " + describe_descriptor(link, pid, peers);
+    if (activity.on_socket) {
+      auto peer = peers.find(pid, std::string_view(link).substr(8, link.size() - 9));
+      name = peer.address.empty() ? "a socket" : std::move(peer.address);
+      activity.peer_socket = std::move(peer.socket);
+    }
+    activity.text += " " + name;
   } else if (known->first == First::poll_set) {
     activity.text += " events (poll)";
   }

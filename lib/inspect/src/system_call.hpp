@@ -25,25 +25,38 @@ struct SystemCall {
 /// Nothing for "running", and for text that is no such line.
 [[nodiscard]] std::optional<SystemCall> parse_system_call(std::string_view line);
 
-/// Of TCP sockets, by inode: the peer, "10.0.0.2:4711", "[::1]:4711", or the own address of one that listens, "*:4711".
-using TcpTable = std::unordered_map<std::string, std::string>;
+struct TcpSocket {
+  std::string own;   ///< "10.0.0.2:4711", "[::1]:4711"; of one that listens "*:4711"
+  std::string peer;  ///< empty: it listens
+  bool operator==(const TcpSocket&) const = default;
+};
+/// By inode.
+using TcpTable = std::unordered_map<std::string, TcpSocket>;
 /// From the text of /proc/net/tcp or tcp6.
 [[nodiscard]] TcpTable parse_tcp_table(std::string_view text);
 
 /// The tables of each network namespace, read once: a look at one costs as much as all of its sockets.
 class TcpPeers {
  public:
-  /// Empty if it is no TCP socket.
-  [[nodiscard]] std::string find(pid_t pid, std::string_view inode);
+  struct Peer {
+    std::string address;                ///< or the own one of a socket that listens; empty: it is no TCP socket
+    std::optional<std::string> socket;  ///< ThreadStack::peer_socket
+  };
+  [[nodiscard]] Peer find(pid_t pid, std::string_view inode);
 
  private:
-  std::map<std::string, TcpTable> tables_;  ///< by the link /proc/PID/ns/net
+  struct Tables {
+    TcpTable sockets;
+    std::unordered_map<std::string, std::string> inodes;  ///< by "OWN PEER"
+  };
+  std::map<std::string, Tables> tables_;  ///< by the link /proc/PID/ns/net
 };
 
 /// What a thread does in this call.
 struct Activity {
   std::string text;  ///< "sleeps", "reads /mnt/x", "receives from 10.0.0.2:4711", "system call 425"
   bool on_socket = false;
+  std::optional<std::string> peer_socket = {};  ///< as in ThreadStack
   bool awaits_child = false;
   pid_t child = 0;        ///< the one that is awaited, in the process's own PID namespace; 0: any
   std::string pipe = {};  ///< "pipe:[4711]": what it reads or waits for; empty: no pipe

@@ -15,8 +15,9 @@ import tempfile
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "support"))
+sys.path[:0] = [str(HERE.parents[1] / "support"), str(HERE.parents[2] / "python")]
 from cases import main, wait_until  # noqa: E402
+from ddrun import _errors  # noqa: E402
 from running import DDRUN, Running, environment, run  # noqa: E402
 
 HANG = HERE / "hang.py"
@@ -148,7 +149,7 @@ class Hangs(Job):
     def test_plain_sockets(self):
         for kind, words in PYTHON.items():
             # A rank may be on its way there when the first page is made.
-            also = "ranks 0,1,3: receives from 127.0.0.1:" if kind in ("python", "call") else ""
+            also = "ranks 0,1,3: waits for other ranks, " if kind in ("python", "call") else ""
             self.scene([*words, "train_step", "step=3"], HANG, kind, also=also)
 
     def test_a_rank_that_has_ended(self):
@@ -274,7 +275,8 @@ class Stops(Job):
     """The same page before ddrun stops a job that hangs."""
 
     def check(self, result, why):
-        page = result.err[result.err.index("ddrun: ranks 0,1,3 wait for rank 2: stuck_in_call (hang.py:"):]
+        page = _errors.PAGE.search(result.err)[0]
+        self.assertTrue(page.startswith("ddrun: ranks 0,1,3 wait for rank 2: stuck_in_call (hang.py:"), page)
         self.assertIn(why, page.splitlines()[1])
         group = first_group(page)
         self.assertTrue(group.startswith("  rank 2 (pid "), page)

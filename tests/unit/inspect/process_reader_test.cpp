@@ -1,11 +1,14 @@
 #include "process_reader.hpp"
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/processes.hpp"
 
@@ -125,4 +128,27 @@ TEST_CASE("frames above a limit are counted, those of the main thread kept first
   CHECK(stacks.threads[0].native.size() + stacks.threads[0].native_left_out == whole.threads[0].native.size());
   CHECK(stacks.threads[2].native.empty());
   CHECK(stacks.threads[2].native_left_out == whole.threads[2].native.size());
+}
+
+TEST_CASE("the peer of a socket is a rank, the store, or none of the job's") {
+  const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM, 0));
+  const std::string link = link_of(::getpid(), socket.get());
+  const std::string inode = link.substr(8, link.size() - 9);
+  const auto named = [](std::string peer, pid_t rank, bool is_whole) {
+    StackPage page;
+    page.ranks.emplace_back().pid = rank;
+    ThreadStack& thread = page.ranks[0].threads.emplace_back();
+    thread.doing = "receives from 10.0.0.2:4711";
+    thread.on_socket = true;
+    thread.peer_socket = std::move(peer);
+    name_peers(page, is_whole);
+    return std::pair(thread.doing, thread.on_socket);
+  };
+  CHECK(named(inode, ::getpid(), true) == std::pair<std::string, bool>("receives from rank 0", true));
+  CHECK(named(inode, 0, true) == std::pair<std::string, bool>("receives from the store", true));
+  const std::string unchanged = "receives from 10.0.0.2:4711";
+  CHECK(named("1", 0, true) == std::pair(unchanged, false));
+  CHECK(named("1", 1 << 30, true) == std::pair(unchanged, true));  // who has it is not known
+  CHECK(named("", 0, true) == std::pair(unchanged, false));
+  CHECK(named("", 0, false) == std::pair(unchanged, true));  // on another machine
 }

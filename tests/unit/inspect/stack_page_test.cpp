@@ -290,6 +290,17 @@ TEST_CASE("without a communication library who waits on a socket waits") {
   CHECK(first_group(page) == std::vector{2});
 }
 
+TEST_CASE("a group is on a socket if its ranks are on one of the same peer") {
+  StackPage page{"", {}, {sleeping(0), sleeping(1)}};
+  for (RankStacks& rank : page.ranks) {
+    rank.threads[0].on_socket = true;
+    rank.threads[0].doing = "receives from rank 2";
+  }
+  CHECK(short_text(page, "").find("  ranks 0,1: receives from rank 2, ") != std::string::npos);
+  page.ranks[1].threads[0].doing = "receives from rank 0";
+  CHECK(short_text(page, "").find("  ranks 0,1: waits for other ranks, ") != std::string::npos);
+}
+
 TEST_CASE("ranks that are at work are no culprits of a rank that timed out") {
   const StackPage page{"", {}, {sleeping(1), sleeping(2), sleeping(3)}};
   CHECK(find_culprits(page, 4).ranks.empty());

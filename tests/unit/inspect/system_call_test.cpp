@@ -1,5 +1,7 @@
 #include "system_call.hpp"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -65,11 +67,41 @@ TEST_CASE("the peer of a socket in the kernel's tables") {
       "   2: 0100007F:8E0C 0200000A:1268 06 00000000:00000000 03:00000000 00000000     0        0 0 3 0\n"
       "   3: 0100007F:8E0C\n"
       "   4: : : 01 0:0 0:0 0 0 0 4713 1\n";
-  CHECK(parse_tcp_table(tcp) == TcpTable{{"4711", "*:29501"}, {"4712", "10.0.0.2:4711"}});
+  CHECK(parse_tcp_table(tcp) == TcpTable{{"4711", {"*:29501", ""}}, {"4712", {"127.0.0.1:36364", "10.0.0.2:4711"}}});
   const std::string tcp6 =
       "   0: 00000000000000000000000001000000:733D 00000000000000000000000001000000:1267 01 0:0 0:0 0 0 0 13 1\n"
       "   1: 0000000000000000FFFF00000100007F:733D 0000000000000000FFFF00000200000A:1267 01 0:0 0:0 0 0 0 14 1\n";
-  CHECK(parse_tcp_table(tcp6) == TcpTable{{"13", "[::1]:4711"}, {"14", "10.0.0.2:4711"}});
+  CHECK(parse_tcp_table(tcp6) ==
+        TcpTable{{"13", {"[::1]:29501", "[::1]:4711"}}, {"14", {"127.0.0.1:29501", "10.0.0.2:4711"}}});
+}
+
+TEST_CASE("the socket at the other end, if it is on this machine") {
+  const auto open = [] { return UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0)); };
+  const auto inode_of = [](const UniqueFd& fd) {
+    const std::string link = link_of(::getpid(), fd.get());
+    return link.substr(8, link.size() - 9);
+  };
+  const auto find = [&](const UniqueFd& fd) { return TcpPeers().find(::getpid(), inode_of(fd)); };
+  UniqueFd listener = open();
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  REQUIRE(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size) == 0);
+  REQUIRE(::listen(listener.get(), 1) == 0);
+  REQUIRE(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  const UniqueFd client = open();
+  (void)::connect(client.get(), reinterpret_cast<sockaddr*>(&address), size);
+  CHECK(find(client).address == concat("127.0.0.1:", ntohs(address.sin_port)));
+  CHECK(find(client).socket == inode_of(listener));  // not accepted yet
+  UniqueFd server(::accept(listener.get(), nullptr, nullptr));
+  REQUIRE(server);
+  CHECK(find(client).socket == inode_of(server));
+  CHECK(find(server).socket == inode_of(client));
+  CHECK_FALSE(find(listener).socket);
+  listener = UniqueFd();
+  server = UniqueFd();
+  CHECK(find(client).socket == "");
 }
 
 TEST_CASE("a call that SIGCONT has restarted is told by its arguments") {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -45,9 +46,11 @@ struct NativeFrame {
 struct ThreadStack {
   pid_t tid = 0;
   std::string name;
-  char state = '?';                 ///< as in /proc/PID/stat: R S D T t Z
-  std::string doing;                ///< "computes", "sleeps", "reads /mnt/x", "receives from 10.0.0.2:4711"
-  bool on_socket = false;           ///< it waits for a peer: on a socket, or for events of sockets
+  char state = '?';        ///< as in /proc/PID/stat: R S D T t Z
+  std::string doing;       ///< "computes", "sleeps", "reads /mnt/x", "receives from 10.0.0.2:4711"
+  bool on_socket = false;  ///< it waits for a peer that may be a rank of the job, or for the store
+  /// The peer's TCP socket, by inode: "" if it is not on this machine; none: not known, or not TCP.
+  std::optional<std::string> peer_socket;
   std::vector<PythonFrame> python;  ///< innermost first
   std::vector<NativeFrame> native;  ///< innermost first
   // Outer frames above the limits, at least.

@@ -34,6 +34,7 @@ class StackReader {
     enum class Format { text, json, share };
     Format format = Format::text;   ///< short_text(), json_text(), or share_text()
     std::string directory = {};     ///< for short_text()
+    bool several_machines = false;  ///< the job has ranks elsewhere, whom one of these may wait for
     bool all_threads = false;       ///< for share_text()
     std::size_t max_bytes = 0;      ///< for share_text()
     std::function<bool(const RankName&)> includes = {};  ///< of async_merge(), on another thread; null: all ranks
