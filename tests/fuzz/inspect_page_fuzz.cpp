@@ -48,6 +48,7 @@ ThreadStack thread(Input& input) {
   const unsigned facts = input.byte();
   thread.state = "RSDTtZX?"[facts % 8];
   thread.on_socket = (facts & 8U) != 0;
+  thread.on_futex = (facts & 64U) != 0;
   thread.doing = name(input);
   thread.python_left_out = facts >> 4U & 3U;
   thread.native_left_out = facts >> 6U;
@@ -120,7 +121,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   check_text(culprits.why + "\n");
   const std::string text = short_text(page, name(input));
   check_text(text);
-  DDRUN_FUZZ_CHECK(std::count(text.begin(), text.end(), '\n') <= 2 + 10 * (1 + 20 + 2 + 3 + 2) + 1);
+  DDRUN_FUZZ_CHECK(std::count(text.begin(), text.end(), '\n') <= 2 + 10 * (1 + 20 + 2 + 3 + 3 + 2) + 1);
   check_text(full_text(page));
 
   const auto json = nlohmann::json::parse(json_text(page));

@@ -29,6 +29,7 @@ namespace ddrun::inspect {
 namespace {
 
 constexpr std::size_t max_read_threads = 512;
+constexpr std::size_t max_blocked_threads = 16;  ///< read besides the main one, if that waits for another thread
 constexpr std::size_t native_frame_bytes = 256;  ///< with its names, about
 // Of a process that waits for a pipe.
 constexpr std::size_t max_children = 64;
@@ -85,6 +86,7 @@ std::optional<ThreadFacts> read_thread(pid_t pid, pid_t tid, const Memory* memor
   facts.call = parse_system_call(read_small_file(task + "/syscall").value_or(""));
   facts.activity = facts.call ? describe_system_call(*facts.call, pid, memory, peers) : Activity{"computes"};
   const Activity& activity = facts.activity;
+  facts.thread.on_futex = activity.on_futex;
   facts.thread.on_socket = activity.on_socket;
   facts.thread.peer_socket = activity.peer_socket;
   switch (facts.thread.state) {
@@ -214,6 +216,24 @@ void sample_frames(ThreadStack& thread, pid_t pid, const ProcessMemory& memory, 
   }
 }
 
+/// The threads that the limits ask for, without frames.
+template <class FactsOf>
+std::vector<ThreadFacts> read_threads(const std::vector<pid_t>& ids, FactsOf facts_of, const ReadLimits& limits,
+                                      std::size_t& left_out) {
+  std::vector<ThreadFacts> threads;
+  const std::size_t max_threads = limits.all_threads ? max_read_threads : 1 + max_blocked_threads;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const bool is_late = i >= max_read_threads || (i > 0 && Clock::now() >= limits.deadline);
+    if (!limits.all_threads && (is_late || (i > 0 && (threads.empty() || !threads[0].thread.on_futex)))) break;
+    if (threads.size() == max_threads || is_late) {
+      left_out += limits.all_threads ? 1 : 0;
+    } else if (auto facts = facts_of(ids[i]); facts && (limits.all_threads || i == 0 || facts->thread.on_futex)) {
+      threads.push_back(std::move(*facts));
+    }
+  }
+  return threads;
+}
+
 /// Returns the pipe that the main thread waits for, be it by another thread of a data loader; empty: none.
 std::string read_frames(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers, const ReadLimits& limits) {
   if (stacks.threads.empty()) return {};
@@ -226,14 +246,8 @@ std::string read_frames(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers
   const bool ends = stacks.threads[0].state == 'Z' || stacks.threads[0].state == 'X';
   if (!memory && !ends) stacks.note = concat("no stack: ", memory.error().message);
   const auto facts_of = [&](pid_t id) { return read_thread(pid, id, memory ? &*memory : nullptr, peers); };
-  std::vector<ThreadFacts> threads;
-  for (const pid_t id : limits.all_threads ? threads_of(pid) : std::vector{pid}) {
-    if (threads.size() == max_read_threads || (!threads.empty() && Clock::now() >= limits.deadline)) {
-      ++stacks.threads_left_out;
-    } else if (auto facts = facts_of(id)) {
-      threads.push_back(std::move(*facts));
-    }
-  }
+  const std::vector<pid_t> ids = threads_of(pid);
+  std::vector<ThreadFacts> threads = read_threads(ids, facts_of, limits, stacks.threads_left_out);
   if (threads.empty()) return {};
   std::string pipe = threads[0].thread.tid == pid ? threads[0].activity.pipe : "";
   if (memory) {
@@ -250,6 +264,8 @@ std::string read_frames(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers
         thread.python_left_out = found->second.left_out;
       }
     }
+    // A collective waits for a thread of its library.
+    if (!limits.all_threads && is_in_library(threads[0].thread)) threads.erase(threads.begin() + 1, threads.end());
     CodeImages images(tables, cache.mappings);
     std::size_t native_left = limits.bytes / native_frame_bytes;
     for (auto& [thread, call, activity] : threads) {
@@ -268,11 +284,14 @@ std::string read_frames(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers
       native_left -= kept;
     }
   }
-  const auto is_loader = [](const PythonFrame& frame) {
-    return frame.file.ends_with("/torch/utils/data/dataloader.py");
+  // A thread of theirs waits for their processes.
+  const auto is_pool = [](const PythonFrame& frame) {
+    constexpr std::array<std::string_view, 4> pools{"/torch/utils/data/dataloader.py", "/concurrent/futures/_base.py",
+                                                    "/multiprocessing/pool.py", "/multiprocess/pool.py"};
+    return std::ranges::any_of(pools, [&](std::string_view file) { return frame.file.ends_with(file); });
   };
-  if (pipe.empty() && std::ranges::any_of(threads[0].thread.python, is_loader)) {
-    for (const pid_t id : threads_of(pid)) {
+  if (pipe.empty() && std::ranges::any_of(threads[0].thread.python, is_pool)) {
+    for (const pid_t id : ids) {
       if (!pipe.empty() || Clock::now() >= limits.deadline) break;
       if (id != pid) pipe = facts_of(id).value_or(ThreadFacts()).activity.pipe;
     }

@@ -30,7 +30,7 @@ struct ProcessCache {
 };
 
 struct ReadLimits {
-  bool all_threads = false;  ///< else the main one only
+  bool all_threads = false;  ///< else the main one, and if that waits for a thread 16 that do too
   std::size_t bytes = 0;     ///< of frames of Python, and of native ones; those of the main thread come first
   Deadline deadline{};       ///< beyond it no further thread is read or unwound
 };

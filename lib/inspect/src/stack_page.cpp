@@ -24,6 +24,7 @@ using Json = nlohmann::json;
 constexpr std::size_t max_shown_groups = 10;
 constexpr std::size_t max_shown_frames = 20;
 constexpr std::size_t max_shown_children = 3;
+constexpr std::size_t max_shown_blocked = 3;
 constexpr std::size_t max_named_groups = 3;  ///< in the first line, with their places
 /// Of a Python program, whose interpreter's frames say nothing.
 constexpr std::size_t max_native_names = 6;
@@ -289,17 +290,20 @@ ThreadStack common_stack(const StackGroup& group) {
 
 std::string describe_awaited(const RankStacks& process);
 
+/// "load_batch (train.py:7)", or names of native functions; empty: not known.
+std::string place_text(const ThreadStack& thread) {
+  const auto own = std::ranges::find_if_not(thread.python, is_library);
+  const auto frame = own != thread.python.end() ? own : thread.python.begin();
+  if (frame == thread.python.end()) return native_names(thread);
+  return concat(frame->function, " (", file_name(frame->file), ":", frame->line, ")");
+}
+
 /// "load_batch (train.py:7), sleeps"
 std::string summary(const RankStacks& rank, Stance stance) {
   if (rank.threads.empty()) return "has ended";
   const ThreadStack& main = rank.threads.front();
-  const auto own = std::find_if_not(main.python.begin(), main.python.end(), is_library);
-  std::string place;
-  if (const auto frame = own != main.python.end() ? own : main.python.begin(); frame != main.python.end()) {
-    place = concat(frame->function, " (", file_name(frame->file), ":", frame->line, "), ");
-  } else if (const std::string names = native_names(main); !names.empty()) {
-    place = names + ", ";
-  }
+  std::string place = place_text(main);
+  if (!place.empty()) place += ", ";
   place += describe(main, stance);
   return rank.awaited.empty() ? place : concat(place, "; ", describe_awaited(rank.awaited.front()));
 }
@@ -310,6 +314,21 @@ std::string describe_awaited(const RankStacks& process) {
 }
 
 std::string describe_without_threads(const RankStacks& rank) { return rank.note.empty() ? "has ended" : rank.note; }
+
+/// Other threads that wait for a thread, as in a deadlock: those in Python, or at a lock, before idle ones.
+void add_blocked(Text& text, const RankStacks& rank, std::string_view whose) {
+  std::vector<std::tuple<bool, bool, std::string>> blocked;
+  for (std::size_t i = 1; i < rank.threads.size(); ++i) {
+    const ThreadStack& thread = rank.threads[i];
+    const std::string place = thread.on_futex ? place_text(thread) : "";
+    const bool at_lock = place.substr(0, place.find(' ')).find("lock") != std::string::npos;
+    if (!place.empty())
+      blocked.emplace_back(thread.python.empty(), !at_lock, concat(whose, "thread ", thread.name, ": ", place));
+  }
+  std::ranges::sort(blocked);
+  blocked.resize(std::min(blocked.size(), max_shown_blocked));
+  for (const auto& [is_native, is_idle, line] : blocked) text.line(4, line);
+}
 
 void add_group(Text& text, const StackGroup& group, std::size_t limit, const std::string& directory) {
   const RankStacks& first = *group.ranks.front();
@@ -330,8 +349,9 @@ void add_group(Text& text, const StackGroup& group, std::size_t limit, const std
   }
   std::size_t children = 0;
   for (const RankStacks* rank : group.ranks) {
+    const std::string whose = group.ranks.size() > 1 ? concat(RankName{rank->role, rank->rank}.text(), ": ") : "";
+    if (rank == &first && group.stance == Stance::apart && main.on_futex) add_blocked(text, first, whose);
     for (const RankStacks& process : rank->awaited) {
-      const std::string whose = group.ranks.size() > 1 ? concat(RankName{rank->role, rank->rank}.text(), ": ") : "";
       if (children++ < max_shown_children) text.line(4, whose + describe_awaited(process));
     }
   }
@@ -514,6 +534,8 @@ Json group_json(const StackGroup& group) {
 std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 }  // namespace
+
+bool is_in_library(const ThreadStack& thread) { return find_call(thread).has_value(); }
 
 std::vector<StackGroup> group_ranks(const StackPage& page) {
   const bool library_used =

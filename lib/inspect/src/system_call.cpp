@@ -234,6 +234,7 @@ Activity describe_system_call(SystemCall call, pid_t pid, const Memory* memory, 
   if (call.number < 0) return {"is in the kernel"};
   if (known == std::end(known_calls)) return {concat("is in system call ", call.number)};
   Activity activity{std::string(known->text)};
+  activity.on_futex = call.number == SYS_futex;
   activity.awaits_child = call.number == SYS_wait4 || call.number == SYS_waitid;
   if (call.number == SYS_wait4) activity.child = std::max(static_cast<int>(call.arguments[0]), 0);
   if (call.number == SYS_waitid && call.arguments[0] == P_PID) activity.child = static_cast<int>(call.arguments[1]);

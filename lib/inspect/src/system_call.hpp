@@ -55,6 +55,7 @@ class TcpPeers {
 /// What a thread does in this call.
 struct Activity {
   std::string text;  ///< "sleeps", "reads /mnt/x", "receives from 10.0.0.2:4711", "system call 425"
+  bool on_futex = false;
   bool on_socket = false;
   std::optional<std::string> peer_socket = {};  ///< as in ThreadStack
   bool awaits_child = false;

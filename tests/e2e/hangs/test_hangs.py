@@ -73,6 +73,9 @@ def rank6():
   threading.Thread(target=ready.poll, daemon=True).start()
   run("sleep", "1009"); run("sleep", "1010", pass_fds=[writer])
   exec(compile("threading.Event().wait()", "/env/torch/utils/data/dataloader.py", "exec"))
+def rank7():
+  from concurrent.futures import ProcessPoolExecutor
+  ProcessPoolExecutor(1).submit(time.sleep, 1011).result()
 globals()["rank" + os.environ["RANK"]]()
 """
 SHOWN_BELOW = [
@@ -83,6 +86,7 @@ SHOWN_BELOW = [
     r"  rank 4 \(pid \d+, child \d+ python3\S*\): sleeps, ",
     r"  rank 5 \(pid \d+\): waits for a child process, .*(\n    (?!child ).*)*\n    rank5 (.*\n    (?!child ).*)*\n(?!    )",
     r"  rank 6 \(pid \d+\): waits for another thread .*(\n    .*)*\n    rank6 (.*\n    .*)*\n    child \d+ sleep: .*sleeps\n",
+    r"  rank 7 \(pid \d+\): waits for another thread .*(\n    .*)*\n    rank7 (.*\n    .*)*\n    child \d+ python3\S*: .*sleeps\n",
 ]
 
 
@@ -159,7 +163,7 @@ class Hangs(Job):
 
     def test_processes_below_a_rank(self):
         (self.folder / "job.py").write_text(BELOW, encoding="utf-8")
-        running = self.start(self.folder / "job.py", ranks=7)
+        running = self.start(self.folder / "job.py", ranks=8)
         pages = []
 
         def is_shown():

@@ -261,6 +261,33 @@ TEST_CASE("a child that a rank waits for has a line of its own, and is in the re
   CHECK(nlohmann::json::parse(json_text(page))["ranks"][1]["awaited"][0]["pid"] == 4711);
 }
 
+TEST_CASE("if a main thread waits for a thread, three that do too have lines, those in Python and at locks first") {
+  StackPage page{"", {}, {sleeping(0)}};
+  auto& threads = page.ranks[0].threads;
+  threads[0].on_futex = true;
+  const auto add = [&](std::string name, bool on_futex, std::string function) {
+    ThreadStack thread;
+    thread.name = std::move(name);
+    thread.on_futex = on_futex;
+    thread.native = {{nullptr, 1, std::move(function)}, {nullptr, 2, "run"}};
+    threads.push_back(std::move(thread));
+  };
+  add("idle", true, "pthread_cond_wait");
+  add("other", true, "pthread_cond_wait");
+  add("busy", false, "read");
+  add("stuck", true, "pthread_mutex_lock");
+  add("\033unknown", true, "");
+  threads.back().native.clear();
+  add("python", true, "futex_wait");
+  threads.back().python = {{"put", "/job/train.py", 5, {}}};
+  CHECK(
+      short_text(page, "").ends_with("\n    thread python: put (train.py:5)\n"
+                                     "    thread stuck: pthread_mutex_lock < run\n"
+                                     "    thread idle: pthread_cond_wait < run\n"));
+  threads[0].on_futex = false;
+  CHECK(short_text(page, "").find("thread ") == std::string::npos);
+}
+
 TEST_CASE("children of several ranks say whose they are, and how many there are") {
   StackPage page{"", {}, {sleeping(0), sleeping(1)}};
   for (RankStacks& rank : page.ranks) rank.awaited = {sleeping(rank.rank), sleeping(rank.rank)};

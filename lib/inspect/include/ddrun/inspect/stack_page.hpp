@@ -48,6 +48,7 @@ struct ThreadStack {
   std::string name;
   char state = '?';        ///< as in /proc/PID/stat: R S D T t Z
   std::string doing;       ///< "computes", "sleeps", "reads /mnt/x", "receives from 10.0.0.2:4711"
+  bool on_futex = false;   ///< it waits for another thread
   bool on_socket = false;  ///< it waits for a peer that may be a rank of the job, or for the store
   /// The peer's TCP socket, by inode: "" if it is not on this machine; none: not known, or not TCP.
   std::optional<std::string> peer_socket;
@@ -106,6 +107,9 @@ struct StackGroup {
   Stance stance = Stance::unknown;
   std::vector<const RankStacks*> ranks;  ///< in order of rank; borrowed from the page
 };
+
+/// Whether a communication library is innermost in the stack.
+[[nodiscard]] bool is_in_library(const ThreadStack& thread);
 
 /// By stance, then small groups before large ones, then by rank.
 [[nodiscard]] std::vector<StackGroup> group_ranks(const StackPage& page);
