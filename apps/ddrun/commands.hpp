@@ -77,6 +77,7 @@ struct StacksRequest {
   std::string job;    ///< PID or run id; empty: the only job of this user
   std::string ranks;  ///< "0-3,7"; empty: all
   bool json = false;
+  bool all_threads = false;
 };
 
 /// `ddrun env`: show the detected job. The program in `launch` may be empty.

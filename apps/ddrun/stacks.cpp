@@ -35,11 +35,12 @@ constexpr int not_running = 1;
 
 constexpr argv::Option stacks_options[] = {
     {"rank", "", "RANKS", "Only these ranks: 0-3,7, or of a program trainer:0-3,router (default: all)"},
-    {"json", "", "", "Print JSON"},
+    {"all-threads", "", "", "Print all threads, with all their frames"},
+    {"json", "", "", "Print JSON, which has all threads"},
     help_option};
 
 std::string stacks_help() {
-  return concat(R"(Usage: ddrun stacks [JOB] [--rank=RANKS] [--json]
+  return concat(R"(Usage: ddrun stacks [JOB] [--rank=RANKS] [--all-threads] [--json]
 
 Prints where the ranks of a running job are: for each worker on this machine,
 what its threads execute. JOB is the PID of ddrun or the job's run id; it is not
@@ -244,12 +245,13 @@ Parsed parse_stacks(std::span<const std::string> rest, const cli::ParseContext& 
   if (!typed) return typed.error();
   if (typed->positionals.size() > 1) {
     return wrong_usage("stacks",
-                       "usage: ddrun stacks [JOB] [--rank=RANKS] [--json]; for a program called stacks write: "
-                       "ddrun -- stacks");
+                       "usage: ddrun stacks [JOB] [--rank=RANKS] [--all-threads] [--json]; for a program called stacks "
+                       "write: ddrun -- stacks");
   }
   StacksRequest request;
   if (!typed->positionals.empty()) request.job = typed->positionals.front();
   request.json = typed->has("json");
+  request.all_threads = typed->has("all-threads");
   const auto read = typed->read("rank", request.ranks, parse_ranks);
   if (!read) return wrong_usage("stacks", read.error().message);
   return request;
@@ -278,6 +280,7 @@ int run_stacks(const Parsed& parsed) {
   const Job& job = jobs.front();
   json request{{"question", "stacks"}, {"format", command.json ? "json" : "text"}};
   if (!command.ranks.empty()) request["ranks"] = command.ranks;
+  if (command.all_threads) request["threads"] = "all";
   const auto reply = job.error.empty() ? ask(connect(job, deadline), request, deadline)
                                        : tl::unexpected(Error{Errc::timeout, job.error});
   if (!reply) {

@@ -324,8 +324,9 @@ void StackPages::answer_client(const job_socket::Request& request, const job_soc
   };
   Request page = page_request("");
   if (request.as_json) page.format = Format::json;
+  else if (request.all_threads) page.format = Format::all_threads;
   if (job_.ranks.node_count > 1) {
-    const std::string options = request.as_json ? all_threads : main_threads;
+    const std::string options = page.format == Format::text ? main_threads : all_threads;
     page.includes = [request](const RankName& rank) { return request.includes(rank); };
     read_own(options);
     return ask(options, false, std::move(page), [answered, reply, is_some = !request.ranks.empty()](const Answer* read) {

@@ -23,7 +23,7 @@ constexpr Subcommand subcommands[] = {
     {"rendezvous", "",
      "--port= --bind= --secret-file= --insecure --heartbeat-interval= --heartbeat-misses= --stats --help"},
     {"secret", "new", "--print"},
-    {"stacks", "", "--rank= --json --help"},
+    {"stacks", "", "--rank= --all-threads --json --help"},
     {"store", "get set add wait list del --port= --bind= --max-memory= --stats --help",
      "--server= --timeout= --prefix= --raw"},
     {"version", "", "--json"},

@@ -17,7 +17,7 @@ constexpr std::string_view opening =
        ddrun rendezvous [options] (see ddrun rendezvous --help)
        ddrun secret new [--print]
        ddrun env [--json] [options] (what a scheduler says of this machine)
-       ddrun stacks [JOB] [--rank=RANKS] [--json]
+       ddrun stacks [JOB] [--rank=RANKS] [--all-threads] [--json]
        ddrun completion bash|zsh|fish
        ddrun version [--json]
 

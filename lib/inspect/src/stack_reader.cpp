@@ -60,7 +60,8 @@ struct StackReader::Work {
   std::vector<Share> shares;  ///< of other machines, in place of a reading
 
   [[nodiscard]] bool all_threads() const {
-    return request.all_threads || request.format == Request::Format::json || !request.file_prefix.empty();
+    const bool is_short = request.format == Request::Format::text || request.format == Request::Format::share;
+    return request.all_threads || !is_short || !request.file_prefix.empty();
   }
   /// True for the first caller, who then makes the answer.
   [[nodiscard]] bool claim() {
@@ -100,6 +101,7 @@ struct StackReader::Work {
     Answer answer;
     switch (request.format) {
       case Request::Format::text: answer.text = short_text(page, request.directory); break;
+      case Request::Format::all_threads: answer.text = full_text(page); break;
       case Request::Format::json: answer.text = json_text(page); break;
       case Request::Format::share: answer.text = share_text(page, request.all_threads, request.max_bytes); break;
     }

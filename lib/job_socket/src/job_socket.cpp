@@ -150,6 +150,9 @@ Result<Request> Request::parse(std::string_view line) {
     return wrong("\"format\" is \"text\" or \"json\"");
   }
   request.as_json = format == "json";
+  const auto threads = text("threads");
+  if (!threads || (!threads->empty() && threads != "all")) return wrong("\"threads\" is \"all\"");
+  request.all_threads = threads == "all";
   if (object.contains("ranks")) {
     request.ranks = TRY(parse_ranks(text("ranks").value_or("")));
   }

@@ -159,6 +159,7 @@ class Hangs(Job):
     def test_a_rank_that_has_ended(self):
         running = self.start("sh", "-c", "[ $RANK = 0 ] || exec sleep 1000", ranks=2)
         wait_until(lambda: "  rank 0: has ended\n" in self.ask(running).stdout)
+        self.assertRegex(self.ask(running, "--all-threads").stdout, r"\nrank 1 \(pid \d+ sleep\), 1 thread\n  thread \d+ \(sleep\): sleeps\n")
         self.end(running)
 
     def test_processes_below_a_rank(self):

@@ -88,6 +88,8 @@ TEST_CASE("stacks takes a job and ranks and neither is needed") {
   CHECK(plain.job.empty());
   CHECK(plain.ranks.empty());
   CHECK_FALSE(plain.json);
+  CHECK_FALSE(plain.all_threads);
+  CHECK(asked({"stacks", "--all-threads"}).all_threads);
   const auto full = asked({"stacks", "--rank=7,0-3,2", "4711", "--json"});
   CHECK(full.job == "4711");
   CHECK(full.ranks == "0-3,7");

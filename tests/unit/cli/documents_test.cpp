@@ -48,7 +48,7 @@ std::string between(const std::string& text, const std::string& head, const std:
 }
 
 /// Spelled as options in documents, but of subcommands or of programs in examples.
-const Names foreign{"--json", "--lr", "--print", "--rank"};
+const Names foreign{"--all-threads", "--json", "--lr", "--print", "--rank"};
 
 }  // namespace
 

@@ -100,6 +100,8 @@ TEST_CASE("the answer has the text in the format that is asked for, and of each 
   CHECK(answer.page.ranks[0].threads.size() == 1);
   request.format = StackReader::Request::Format::text;
   CHECK(read(request).text.starts_with("where the ranks of this machine are:\n  rank 0 (pid "));
+  request.format = StackReader::Request::Format::all_threads;
+  CHECK(read(request).text.find(" threads\n  thread ") != std::string::npos);
 }
 
 TEST_CASE("without a rank to read the page is empty") { CHECK(read({"", {}, ""}).page.ranks.empty()); }

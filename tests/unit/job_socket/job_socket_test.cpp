@@ -103,6 +103,8 @@ TEST_CASE("A request names its question ranks and format") {
   REQUIRE(all);
   CHECK(all->question == Request::Question::stacks);
   CHECK_FALSE(all->as_json);
+  CHECK_FALSE(all->all_threads);
+  CHECK(Request::parse(R"({"question":"stacks","threads":"all"})")->all_threads);
   CHECK(all->includes({"", 0}));
   CHECK(all->includes({"trainer", 99'999}));
   const auto some = Request::parse(R"({"question":"stacks","ranks":"0-2,7,100-2147483647","format":"json"})");
@@ -127,7 +129,8 @@ TEST_CASE("Every other request is refused") {
         R"({"question":"stacks","ranks":""})", R"({"question":"stacks","ranks":3})",
         R"({"question":"stacks","ranks":"3-1"})", R"({"question":"stacks","ranks":"-1"})",
         R"({"question":"stacks","ranks":"1,"})", R"({"question":"stacks","ranks":"2147483648"})",
-        R"({"question":"stacks","format":"xml"})", R"({"question":"stacks","format":null})"}) {
+        R"({"question":"stacks","format":"xml"})", R"({"question":"stacks","format":null})",
+        R"({"question":"stacks","threads":"main"})"}) {
     CAPTURE(line);
     CHECK(refuses(line));
   }

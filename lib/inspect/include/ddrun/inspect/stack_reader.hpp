@@ -31,8 +31,8 @@ class StackReader {
     std::vector<Target> targets;  ///< in the order of the page
     /// "logs/attempt_0/stacks-": the page is written to stacks-1.txt, up to 10; empty: to no file.
     std::string file_prefix;
-    enum class Format { text, json, share };
-    Format format = Format::text;   ///< short_text(), json_text(), or share_text()
+    enum class Format { text, all_threads, json, share };
+    Format format = Format::text;   ///< short_text(), full_text(), json_text(), or share_text()
     std::string directory = {};     ///< for short_text()
     bool several_machines = false;  ///< the job has ranks elsewhere, whom one of these may wait for
     bool all_threads = false;       ///< for share_text()
@@ -53,7 +53,8 @@ class StackReader {
   explicit StackReader(boost::asio::any_io_executor executor);
 
   /// Calls `done`, never from within, when all is read, named and written; with what there is, and a note in what is
-  /// not, after 2.5 s, or once the text is made, on another thread. For a text alone only main threads are read.
+  /// not, after 2.5 s, or once the text is made, on another thread. For a short text alone only main threads are read,
+  /// and with one that waits for a thread some that do too.
   void async_read(Request request, std::function<void(Answer)> done);
   /// The same from what machines have sent.
   void async_merge(Request request, std::vector<Share> shares, std::vector<std::string> notes,

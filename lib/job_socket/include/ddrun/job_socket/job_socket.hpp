@@ -44,7 +44,8 @@ inline constexpr std::string_view suffix = ".sock";
 [[nodiscard]] Result<UniqueFd> connect(const UniqueFd& folder, const std::string& name, Deadline deadline);
 
 /// A request to a running job, one JSON object in a line, the only one of its connection: {"question":"job"}, or
-/// {"question":"stacks","ranks":"0-3,trainer:7,router","format":"json"}, where "ranks" and "format" may be absent.
+/// {"question":"stacks","ranks":"0-3,trainer:7,router","format":"text","threads":"all"}, where all but the first may be
+/// absent. JSON has all threads.
 struct Request {
   enum class Question { job, stacks };
   Question question = Question::job;
@@ -55,6 +56,7 @@ struct Request {
   };
   std::vector<Ranks> ranks;  ///< empty: all
   bool as_json = false;
+  bool all_threads = false;
 
   /// Fails with `invalid_argument`.
   [[nodiscard]] static Result<Request> parse(std::string_view line);
