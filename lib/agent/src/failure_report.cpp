@@ -352,7 +352,8 @@ void add_job_cause(Lines& lines, const JobResult& result, const JobCause& cause)
   } else if (!cause.worker) {
     lines.error(cause.why);
     if (const auto& culprit = cause.failed_first) {
-      lines.block("cause", {concat(culprit->name(), " ", culprit->why, " (", place(cause.failed_first_host, *culprit), ")")});
+      lines.block("cause",
+                  {concat(culprit->name(), " ", culprit->why, " (", place(cause.failed_first_host, *culprit), ")")});
     }
   } else if (cause.failed_first) {
     add_failed_before(lines, cause.failed_first_host, *cause.failed_first, cause.failed_first_evidence, *cause.worker,

@@ -329,10 +329,11 @@ void StackPages::answer_client(const job_socket::Request& request, const job_soc
     const std::string options = page.format == Format::text ? main_threads : all_threads;
     page.includes = [request](const RankName& rank) { return request.includes(rank); };
     read_own(options);
-    return ask(options, false, std::move(page), [answered, reply, is_some = !request.ranks.empty()](const Answer* read) {
-      if (is_some && read->page.ranks.empty()) return reply(error_reply("no such rank runs in this job"));
-      answered(*read);
-    });
+    return ask(options, false, std::move(page),
+               [answered, reply, is_some = !request.ranks.empty()](const Answer* read) {
+                 if (is_some && read->page.ranks.empty()) return reply(error_reply("no such rank runs in this job"));
+                 answered(*read);
+               });
   }
   if (ranks.empty()) return reply(error_reply("no worker of this job runs on this machine at present; ask again"));
   if (asked.empty()) {

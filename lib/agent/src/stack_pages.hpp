@@ -115,7 +115,7 @@ class StackPages : public Participant {
   std::optional<Show> show_;
   std::map<std::string, Own> own_;  ///< by the options of their question
   std::uint32_t last_question_ = 0;
-  Alarm settled_;  ///< what ranks say after they were read is there
+  Alarm settled_;                                ///< what ranks say after they were read is there
   std::map<std::uint32_t, Question> questions_;  ///< by number; 0: a stop asks
   Alarm late_;                                   ///< for the first of their limits
 };

@@ -372,7 +372,7 @@ void name_peers(StackPage& page, bool is_whole) {
       const auto owner = owners.find(concat("socket:[", *thread.peer_socket, "]"));
       if (owner != owners.end() && !owner->second.empty() && thread.doing.find(':') != std::string::npos) {
         thread.doing.replace(thread.doing.rfind(' ') + 1, std::string::npos, owner->second);
-      } else if (owner != owners.end() ? all_read : is_whole) {
+      } else if (is_whole && (owner == owners.end() || all_read)) {
         thread.on_socket = false;
       }
     }

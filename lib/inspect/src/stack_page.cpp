@@ -425,7 +425,7 @@ std::string verdict_text(const Verdict& verdict) {
   std::string text = concat(name_workers(verdict.waiting), verdict.waiting.size() > 1 ? " wait" : " waits");
   for (std::size_t i = 0; i < std::min(verdict.apart.size(), max_named_groups); ++i) {
     const StackGroup& group = *verdict.apart[i];
-    text += concat(i > 0 ? "; for " : " for ", name_workers(names_of(group)), ": ",
+    text += concat(i > 0 ? "; for " : " for ", name_workers(names_of(group)), on_host(group), ": ",
                    summary(*group.ranks.front(), group.stance));
   }
   std::vector<RankName> more;
@@ -470,7 +470,8 @@ std::string verdict_line(StackPage page) {
 }
 
 std::string headline(const StackPage& page) {
-  return concat("where the ranks of ", page.is_whole_job ? "the job" : "this machine", " are", page.why.empty() ? "" : ", ", page.why, ":\n");
+  return concat("where the ranks of ", page.is_whole_job ? "the job" : "this machine", " are",
+                page.why.empty() ? "" : ", ", page.why, ":\n");
 }
 
 Json python_json(const std::vector<PythonFrame>& frames) {
@@ -592,6 +593,10 @@ void merge_equal(StackPage& page) {
     head.cpu = cpu / static_cast<double>(size_of(group));
     head.host = host_of(group);
     ThreadStack common = common_stack(group);
+    if (common.on_socket != head.threads.front().on_socket) {
+      common.on_socket = true;
+      common.doing = "waits for other ranks";
+    }
     head.threads.front() = std::move(common);
     head.also = std::move(numbers);
   }

@@ -17,6 +17,8 @@ namespace {
 /// Of a main thread that stands for several ranks: as many as a page shows.
 constexpr std::size_t max_shared_python = 24;
 constexpr std::size_t max_shared_native = 24;
+/// Threads beside the main one, which wait for others, too.
+constexpr std::size_t max_shared_blocked = 3;
 /// Below Python, whose interpreter's frames say nothing.
 constexpr std::size_t max_shared_below_python = 12;
 
@@ -47,8 +49,8 @@ static void fields(auto& visitor, Is<NativeFrame> auto& frame) {
 }
 
 static void fields(auto& visitor, Is<ThreadStack> auto& thread) {
-  visitor(thread.tid, thread.name, thread.state, thread.doing, thread.on_socket, thread.python, thread.native,
-          thread.python_left_out, thread.native_left_out);
+  visitor(thread.tid, thread.name, thread.state, thread.doing, thread.on_socket, thread.on_futex, thread.python,
+          thread.native, thread.python_left_out, thread.native_left_out);
 }
 
 static void fields(auto& visitor, Is<RankStacks> auto& rank) {
@@ -61,14 +63,20 @@ static void fields(auto& visitor, Is<RankStacks> auto& rank) {
 std::string share_text(StackPage page, bool all_threads, std::size_t max_bytes) {
   if (!all_threads) {
     for (RankStacks& rank : page.ranks) {
-      rank.threads.resize(std::min<std::size_t>(rank.threads.size(), 1));
+      const bool is_blocked = !rank.threads.empty() && rank.threads.front().on_futex;
+      std::size_t count = 0;
+      std::erase_if(rank.threads, [&](const ThreadStack& thread) {
+        const bool is_shown = count == 0 || (is_blocked && thread.on_futex && count <= max_shared_blocked);
+        count += is_shown ? 1 : 0;
+        return !is_shown;
+      });
       rank.threads_left_out = 0;
     }
     merge_equal(page);
     for (RankStacks& rank : page.ranks) {
-      for (ThreadStack& main : rank.threads) {
-        cut(main.native, main.native_left_out, main.python.empty() ? max_shared_native : max_shared_below_python);
-        cut(main.python, main.python_left_out, max_shared_python);
+      for (ThreadStack& thread : rank.threads) {
+        cut(thread.native, thread.native_left_out, thread.python.empty() ? max_shared_native : max_shared_below_python);
+        cut(thread.python, thread.python_left_out, max_shared_python);
       }
     }
   }

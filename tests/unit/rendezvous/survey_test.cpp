@@ -62,7 +62,7 @@ TEST_CASE("a question reaches the members with workers, and their answers all th
   const std::uint32_t number = 1;
   nodes.job.sends(1, Stacks{number, false, "one"});
   nodes.job.sends(3, Stacks{number, true, "three"});
-  nodes.job.sends(3, Stacks{number, true, "again"});       // ignored, as its answer is complete
+  nodes.job.sends(3, Stacks{number, true, "again"});        // ignored, as its answer is complete
   nodes.job.sends(2, Stacks{number + 1, true, "another"});  // ignored, of no question
   nodes.job.sends(1, Stacks{number, true, "more"});
   nodes.asks(3, 2, "x");  // late, and gets all the same
@@ -136,8 +136,7 @@ TEST_CASE("an answer that an agent has not got in time is named, too") {
   nodes.answers(1, "one");
   nodes.answers(3, "three");
   nodes.job.wait(Milliseconds{3'100});
-  CHECK(nodes.pages(2, 7) ==
-        Texts{"0:one", "end; b: no answer within 3.0 s; c: its answer did not arrive in time"});
+  CHECK(nodes.pages(2, 7) == Texts{"0:one", "end; b: no answer within 3.0 s; c: its answer did not arrive in time"});
 }
 
 TEST_CASE("another question waits until the one under way is over, and an asker that is lost ends its own") {

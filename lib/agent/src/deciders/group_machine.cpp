@@ -52,8 +52,9 @@ constexpr Step ignore(GroupState from) {
   return {from, events<Kinds...>, 0, 0, true};
 }
 
-/// GiveUpStacks, and a LEAVE that waits, come before all that leads out of `looking`. With a grace time of 0 a group goes to `killing` at once.
-/// Actions of a stop that begins while workers are spawned are carried out when the spawning has been given up.
+/// GiveUpStacks, and a LEAVE that waits, come before all that leads out of `looking`. With a grace time of 0 a group
+/// goes to `killing` at once. Actions of a stop that begins while workers are spawned are carried out when the spawning
+/// has been given up.
 constexpr auto table = [] {
   using enum GroupState;
   using namespace event;
@@ -327,10 +328,8 @@ GroupMachine::Decision GroupMachine::fail_attempt(int slot, rendezvous::Failed f
   first_failure_ = slot;
   failed.may_restart = failed.by_signal || rules_.restart.no_restart_on.count(failed.code) == 0;
   failed.waited = !why.empty();
-  const auto scope =
-      rules_.several_machines ? action::ReadStacks::Scope::order : action::ReadStacks::Scope::machine;
-  return after({action::Send{std::move(failed)}},
-               take_down(SIGTERM, {.why = std::move(why), .scope = scope}));
+  const auto scope = rules_.several_machines ? action::ReadStacks::Scope::order : action::ReadStacks::Scope::machine;
+  return after({action::Send{std::move(failed)}}, take_down(SIGTERM, {.why = std::move(why), .scope = scope}));
 }
 
 GroupMachine::Decision GroupMachine::handle(const event::WorkersKilled&) {

@@ -169,11 +169,11 @@ struct Abandon {  ///< no more messages: for the others this node is lost
 };
 }  // namespace action
 
-using Action = std::variant<action::Prepare, action::CancelPrepare, action::SpawnWorkers, action::AwaitReady,
-                            action::StartServiceMargin, action::ReadStacks, action::AnswerOrder, action::GiveUpStacks,
-                            action::SignalGroup,
-                            action::StartGrace, action::KillGroup, action::CheckGone, action::CloseOutput,
-                            action::StartSkew, action::Finish, action::Join, action::Send, action::Abandon>;
+using Action =
+    std::variant<action::Prepare, action::CancelPrepare, action::SpawnWorkers, action::AwaitReady,
+                 action::StartServiceMargin, action::ReadStacks, action::AnswerOrder, action::GiveUpStacks,
+                 action::SignalGroup, action::StartGrace, action::KillGroup, action::CheckGone, action::CloseOutput,
+                 action::StartSkew, action::Finish, action::Join, action::Send, action::Abandon>;
 
 /// A row of the machine's table: events that can come in a state, the states that may follow, and the actions that may
 /// be taken.

@@ -184,11 +184,12 @@ void MemberMachine::obey(const Start& start) {
 
 void MemberMachine::obey(const Stop& stop) {
   if (state_ == MemberState::in_round || stop.round <= last_over_) {
-    if (stop.round == claim_.round) tell(StopOrder{.another_round = stop.another_round,
-                                                          .why = stop.why,
-                                                          .signal = stop.signal,
-                                                          .look = stop.look,
-                                                          .awaits_page = stop.awaits_page});
+    if (stop.round == claim_.round)
+      tell(StopOrder{.another_round = stop.another_round,
+                     .why = stop.why,
+                     .signal = stop.signal,
+                     .look = stop.look,
+                     .awaits_page = stop.awaits_page});
     return;
   }
   last_over_ = stop.round;

@@ -359,8 +359,8 @@ void RoundMachine::lose_orderly(Member& member, const Leave& message) {
 
 // ---- stopping
 
-void RoundMachine::stop_for_cause(VerdictMessage cause, LinkId cause_link, bool may_restart,
-                                  const std::string& machine, bool looks) {
+void RoundMachine::stop_for_cause(VerdictMessage cause, LinkId cause_link, bool may_restart, const std::string& machine,
+                                  bool looks) {
   const bool restart = may_restart && job_.can_restart();
   if (may_restart && !restart && job_.budget.used() > 0) cause.why += "; no restart is left";
   stop({.cause = std::move(cause),

@@ -70,7 +70,9 @@ void fields(auto& visitor, Is<Start> auto& start) {
   visitor.port(ranks.master_port);
   visitor(start.term, start.job_state, ranks.host);
 }
-void fields(auto& visitor, Is<Stop> auto& stop) { visitor(stop.round, stop.another_round, stop.why, stop.signal, stop.look, stop.awaits_page); }
+void fields(auto& visitor, Is<Stop> auto& stop) {
+  visitor(stop.round, stop.another_round, stop.why, stop.signal, stop.look, stop.awaits_page);
+}
 void fields(auto& visitor, Is<VerdictMessage> auto& verdict) {
   visitor(verdict.kind, verdict.exit_code, verdict.signal, verdict.host, verdict.node_rank, verdict.rank, verdict.why,
           verdict.cause, verdict.failed_first.failure, verdict.failed_first.host, verdict.failed_first.node_rank,
@@ -106,8 +108,9 @@ constexpr std::uint8_t agent_types[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13};
 constexpr std::uint8_t coordinator_types[] = {65, 66, 67, 68, 69, 70, 71, 72, 73, 74, 75, 76, 78, 79};
 constexpr const char* agent_names[] = {"JOIN", "OPENED", "FAILED",      "SUCCEEDED", "STOPPED", "LEAVE",
                                        "PONG", "RESUME", "PASS_SIGNAL", "EXCHANGE",  "ASK",     "STACKS"};
-constexpr const char* coordinator_names[] = {"WELCOME", "REFUSED", "WAITING", "OPEN",        "START",     "STOP", "VERDICT",
-                                             "LOG",     "PING",    "RESUMED", "PASS_SIGNAL", "EXCHANGED", "LOOK", "PAGE"};
+constexpr const char* coordinator_names[] = {"WELCOME",     "REFUSED",   "WAITING", "OPEN", "START",
+                                             "STOP",        "VERDICT",   "LOG",     "PING", "RESUMED",
+                                             "PASS_SIGNAL", "EXCHANGED", "LOOK",    "PAGE"};
 
 template <class Of>
 constexpr const auto& types_of() {
@@ -174,13 +177,9 @@ std::optional<std::uint8_t> encode_shortened(Message& message, std::string& payl
 
 }  // namespace
 
-std::uint8_t encode(const FromAgent& message, std::string& payload) {
-  return encode_any(message, payload);
-}
+std::uint8_t encode(const FromAgent& message, std::string& payload) { return encode_any(message, payload); }
 
-std::uint8_t encode(const FromCoordinator& message, std::string& payload) {
-  return encode_any(message, payload);
-}
+std::uint8_t encode(const FromCoordinator& message, std::string& payload) { return encode_any(message, payload); }
 
 std::optional<std::uint8_t> encode(FromAgent& message, std::string& payload, std::size_t max_size) {
   return encode_shortened(message, payload, max_size);

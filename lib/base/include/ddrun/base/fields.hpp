@@ -36,7 +36,10 @@ struct FieldWriter {
     for (const Item& item : items) one(item);
   }
   template <class Value>
-  void one(const Value& value) requires requires { fields(*this, value); } { fields(*this, value); }
+  void one(const Value& value) requires requires {
+    fields(*this, value);
+  }
+  { fields(*this, value); }
 };
 
 /// After the first value that does not fit, `from` is not ok, and further values are 0 or empty. Allocates in
@@ -66,7 +69,10 @@ struct FieldReader {
     for (auto left = from.count(smallest); left > 0 && from.ok(); --left) one(items.emplace_back());
   }
   template <class Value>
-  void one(Value& value) requires requires { fields(*this, value); } { fields(*this, value); }
+  void one(Value& value) requires requires {
+    fields(*this, value);
+  }
+  { fields(*this, value); }
 };
 
 }  // namespace ddrun::bytes

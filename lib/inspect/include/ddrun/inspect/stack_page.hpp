@@ -89,9 +89,9 @@ struct StackPage {
   bool is_named = true;           ///< false: there was no time for names of native functions
   // Of several machines.
   bool is_whole_job = false;
-  std::vector<std::string> notes;  ///< what is missing: "h2: was lost"
-  std::map<int, std::string> machines;  ///< by the first rank of each
-  std::vector<RankName> gave_up;   ///< they have said that they waited in vain, and are no suspects
+  std::vector<std::string> notes = {};       ///< what is missing: "h2: was lost"
+  std::map<int, std::string> machines = {};  ///< by the first rank of each
+  std::vector<RankName> gave_up = {};        ///< they have said that they waited in vain, and are no suspects
 };
 
 /// What a rank does for the others, from its main thread. In the order of the page.
@@ -123,8 +123,8 @@ struct HeldUp {
   int local_rank = 0;     ///< of the first, on several machines
 };
 /// Of ranks of one world, with `world` ranks. Those that are halted or apart, if they are no more than half of it: the
-/// first group of them. If all wait and a strict majority of the world is in one collective: those in another one. Ranks
-/// that gave up are left out. None without names of functions, which tell who waits.
+/// first group of them. If all wait and a strict majority of the world is in one collective: those in another one.
+/// Ranks that gave up are left out. None without names of functions, which tell who waits.
 [[nodiscard]] HeldUp find_culprits(StackPage page, std::size_t world);
 
 /// Without the others.

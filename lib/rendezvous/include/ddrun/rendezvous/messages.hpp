@@ -159,8 +159,8 @@ struct Stacks {
   std::string part = {};     ///< opaque to the coordinator
   bool operator==(const Stacks&) const = default;
 };
-using FromAgent = std::variant<Join, Opened, Failed, Succeeded, Stopped, Leave, Pong, Resume, PassSignal, Exchange, Ask,
-                               Stacks>;
+using FromAgent =
+    std::variant<Join, Opened, Failed, Succeeded, Stopped, Leave, Pong, Resume, PassSignal, Exchange, Ask, Stacks>;
 
 // From the coordinator.
 struct Welcome {
@@ -210,8 +210,8 @@ struct Stop {
   Round round = 0;
   bool another_round = false;
   std::string why;
-  std::int32_t signal = 0;  ///< for the workers; 0: SIGTERM
-  std::uint32_t look = 0;   ///< where the ranks are is to be sent first, as an answer to Look of this number; 0: not
+  std::int32_t signal = 0;   ///< for the workers; 0: SIGTERM
+  std::uint32_t look = 0;    ///< where the ranks are is to be sent first, as an answer to Look of this number; 0: not
   bool awaits_page = false;  ///< this agent gets the answers of all
   bool operator==(const Stop&) const = default;
 };
@@ -322,7 +322,7 @@ struct CoordinatorLost {
 /// What the member of a job tells its agent. VerdictMessage: the job is over, nothing follows. PassSignal: for the
 /// workers of the current round. Waiting: on one machine, for a restart that is decided. Exchanged: of the current
 /// round, in the order of tags and node ranks.
-using ToAgent = std::variant<RoundBegins, StopOrder, VerdictMessage, CoordinatorLost, Log, PassSignal, Waiting, Exchanged,
-                             Look, Page>;
+using ToAgent = std::variant<RoundBegins, StopOrder, VerdictMessage, CoordinatorLost, Log, PassSignal, Waiting,
+                             Exchanged, Look, Page>;
 
 }  // namespace ddrun::rendezvous
