@@ -116,6 +116,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   DDRUN_FUZZ_CHECK(seen.size() == page.ranks.size());
 
+  // From another machine: as it was sent, and any bytes.
+  StackPage whole;
+  whole.is_whole_job = true;
+  DDRUN_FUZZ_CHECK(add_share(whole, share_of({{"", 1}}, 0, share_text(page, true, 1U << 20U)), "h"));
+  DDRUN_FUZZ_CHECK(whole.ranks.size() == page.ranks.size());
+  (void)add_share(whole, {reinterpret_cast<const char*>(data), size}, "i");
+  check_text(full_text(whole));
+  merge_equal(whole);
+  check_text(short_text(whole, ""));
+  (void)find_culprits(whole, 8);
+
   const HeldUp culprits = find_culprits(page, input.byte() % 32);
   DDRUN_FUZZ_CHECK(culprits.ranks.empty() == culprits.why.empty());
   check_text(culprits.why + "\n");

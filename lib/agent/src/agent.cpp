@@ -580,7 +580,9 @@ void Agent::carry_out(const action::CloseOutput&) {
   }
   // Settings that input().stop() has restored may be changed for the next attempt before the guard looks at them.
   if (!all_well && !group_.input().feeds_terminal()) job_.context.shared->request_terminal_restore();
-  output_.async_end_attempt([this] { on_output_closed(); }, std::move(still_running));
+  // The page tells the cause.
+  const auto closed = [this] { stacks_.when_shown([this] { on_output_closed(); }); };
+  output_.async_end_attempt(closed, std::move(still_running));
 }
 
 void Agent::on_output_closed() {

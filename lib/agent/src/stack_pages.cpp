@@ -132,11 +132,7 @@ void StackPages::answer(const action::AnswerOrder& order) {
   if (!show_) return;
   show_->awaits_order = false;
   if (order.look != 0) send_own(for_stop, order.look);
-  if (order.awaits_page) {
-    show_->awaits_page = true;
-    limit_show(page_timeout + reading_timeout);
-    await_page(show_->why);
-  }
+  if (order.awaits_page) await_page(show_->why);
   go_on_showing();
 }
 
@@ -149,12 +145,14 @@ void StackPages::go_on_showing() {
 void StackPages::give_up() {
   limit_.cancel();
   show_.reset();
+  const auto asked = std::ranges::find_if(questions_, [](const auto& one) { return one.second.is_for_stop; });
   // What is there helps all the same.
-  std::vector<std::uint32_t> open;
-  for (const auto& [number, question] : questions_) {
-    if (question.is_for_stop || number == 0) open.push_back(number);
-  }
-  for (const std::uint32_t number : open) end_question(number, {"not all machines had answered at the stop"}, false);
+  if (asked != questions_.end()) end_question(asked->first, {"not all machines had answered at the stop"}, false);
+}
+
+void StackPages::when_shown(std::function<void()> then) {
+  if (!is_page_due_) return then();
+  when_shown_ = std::move(then);
 }
 
 // ---- several machines
@@ -248,11 +246,11 @@ StackPages::Request StackPages::page_request(const std::string& why) const {
 /// On the machine that reports to the user.
 void StackPages::await_page(const std::string& why) {
   if (questions_.contains(0)) return;
-  const auto done = [this, number = shows_](const Answer* answer) {
+  is_page_due_ = true;
+  const auto done = [this](const Answer* answer) {
     show(*answer);
-    if (number != shows_ || !show_) return;
-    show_->awaits_page = false;
-    go_on_showing();
+    is_page_due_ = false;
+    if (const auto then = std::exchange(when_shown_, nullptr)) then();
   };
   open_question(0, {for_stop, page_request(why), done, false, {}});
 }

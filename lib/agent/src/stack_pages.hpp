@@ -38,6 +38,8 @@ class StackPages : public Participant {
   void async_show(const action::ReadStacks& read, std::function<void()> done);
   void answer(const action::AnswerOrder& order);
   void give_up();
+  /// Calls `then` once the page of all machines that has begun to come here is shown, or now.
+  void when_shown(std::function<void()> then);
 
   void on_told(const rendezvous::Look& look);
   void on_told(const rendezvous::Page& page);
@@ -115,6 +117,8 @@ class StackPages : public Participant {
   std::optional<Show> show_;
   std::map<std::string, Own> own_;  ///< by the options of their question
   std::uint32_t last_question_ = 0;
+  bool is_page_due_ = false;  ///< of all machines, before a stop
+  std::function<void()> when_shown_;
   Alarm settled_;                                ///< what ranks say after they were read is there
   std::map<std::uint32_t, Question> questions_;  ///< by number; 0: a stop asks
   Alarm late_;                                   ///< for the first of their limits

@@ -607,6 +607,11 @@ void merge_equal(StackPage& page) {
 }
 
 HeldUp find_culprits(StackPage page, std::size_t world) {
+  std::set<int> waited_in;  // worlds
+  for (const RankStacks& rank : page.ranks) {
+    const bool gave_up = std::ranges::find(page.gave_up, RankName{rank.role, rank.rank}) != page.gave_up.end();
+    if (gave_up) waited_in.insert(rank.world);
+  }
   leave_out_gave_up(page);
   const auto groups = group_ranks(page);
   const auto member = std::ranges::find_if(page.ranks, [](const RankStacks& rank) { return rank.world >= 0; });
@@ -614,7 +619,8 @@ HeldUp find_culprits(StackPage page, std::size_t world) {
   const Verdict verdict = judge(groups, member->world);
   std::size_t apart = 0;
   for (const StackGroup* group : verdict.apart) apart += size_of(*group);
-  if (apart > 0 && 2 * apart <= world) {
+  const bool has_waited = !verdict.waiting.empty() || waited_in.contains(member->world);
+  if (apart > 0 && has_waited && 2 * apart <= world) {
     const StackGroup& first = *verdict.apart.front();
     return held_up(page, names_of(first), concat("held up the others: ", summary(*first.ranks.front(), first.stance)));
   }

@@ -331,7 +331,10 @@ TEST_CASE("a group is on a socket if its ranks are on one of the same peer") {
 TEST_CASE("ranks that are at work are no culprits of a rank that timed out") {
   const StackPage page{"", {}, {sleeping(1), sleeping(2), sleeping(3)}};
   CHECK(find_culprits(page, 4).ranks.empty());
-  CHECK(find_culprits({"", {}, {sleeping(1)}}, 2).ranks == std::vector{RankName{"", 1}});
+  StackPage gave_up{"", {}, {reducing(0), sleeping(1)}};
+  gave_up.gave_up = {{"", 0}};
+  CHECK(find_culprits(gave_up, 2).ranks == std::vector{RankName{"", 1}});
+  CHECK(find_culprits({"", {}, {sleeping(0), RankStacks()}}, 2).ranks.empty());  // no rank waits for it
   CHECK(find_culprits({}, 2).ranks.empty());
 }
 
