@@ -193,8 +193,6 @@ class Agent : private Participant {
   void on_told(const rendezvous::Exchanged& part) {
     if (mpi_) mpi_->on_told(part);
   }
-  void on_told(const rendezvous::Look& look) { stacks_.on_told(look); }
-  void on_told(const rendezvous::Page& page) { stacks_.on_told(page); }
   void on_told(const rendezvous::Waiting&) {
     if (!machine_.job_is_ending()) record_.announce_restart();
   }
@@ -207,8 +205,6 @@ class Agent : private Participant {
   void carry_out(const action::AwaitReady&) { readiness_.begin(); }
   void carry_out(const action::StartServiceMargin& ended);
   void carry_out(const action::ReadStacks& read);
-  void carry_out(const action::AnswerOrder& order) { stacks_.answer(order); }
-  void carry_out(const action::GiveUpStacks&) { stacks_.give_up(); }
   void carry_out(const action::SignalGroup& signal) {
     close_evidence();
     takedown_.signal(signal.signal);
@@ -445,7 +441,12 @@ void Agent::dispatch(const Event& event) {
   while (!actions_.empty()) {
     const Action action = std::move(actions_.front());
     actions_.pop_front();
-    std::visit([this](const auto& what) { carry_out(what); }, action);
+    std::visit(
+        [this](const auto& what) {
+          if constexpr (requires { carry_out(what); }) carry_out(what);
+          else stacks_.carry_out(what);
+        },
+        action);
   }
   running_actions_ = false;
 }
@@ -454,7 +455,12 @@ void Agent::dispatch(const Event& event) {
 
 void Agent::carry_out(const action::Join&) {
   job_.on_told = [this](const rendezvous::ToAgent& told) {
-    std::visit([this](const auto& what) { on_told(what); }, told);
+    std::visit(
+        [this](const auto& what) {
+          if constexpr (requires { on_told(what); }) on_told(what);
+          else stacks_.on_told(what);
+        },
+        told);
   };
   job_.rendezvous->join();
   stacks_.open_socket_later();

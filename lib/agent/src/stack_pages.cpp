@@ -70,21 +70,16 @@ void StackPages::async_show(const action::ReadStacks& read, std::function<void()
   // A question has its own limit.
   limit_show(read.scope == Scope::order ? reading_timeout : Milliseconds::max());
   if (read.scope == Scope::machine) return show_machine(read);
-  show_->awaits_own = true;
   read_own(for_stop);
   if (read.scope == Scope::asks) {
-    show_->awaits_page = true;
-    ask(for_stop, true, page_request(read.why), [this, number = shows_](const Answer* own) {
+    show_->awaits = {Awaited::page};
+    return ask(for_stop, true, page_request(read.why), [this, number = shows_](const Answer* own) {
       if (own != nullptr) show(*own);
-      if (number != shows_ || !show_) return;
-      show_->awaits_own = show_->awaits_page = false;
-      go_on_showing();
+      go_on_showing(number, {Awaited::page});
     });
-  } else if (read.look != 0) {
-    answer({read.look, read.awaits_page});
-  } else {
-    show_->awaits_order = true;
   }
+  show_->awaits = {Awaited::own, Awaited::order};
+  if (read.look != 0) carry_out(action::AnswerOrder{read.look, read.awaits_page});
 }
 
 void StackPages::limit_show(Milliseconds limit) {
@@ -111,38 +106,37 @@ void StackPages::show(const Answer& answer) {
 }
 
 void StackPages::show_machine(const action::ReadStacks& read) {
-  show_->awaits_own = true;
+  show_->awaits = {Awaited::own};
   Request request = page_request(read.why);
   request.targets = targets(read.slots);
   request.file_prefix = file_prefix();
   reader_.async_read(std::move(request), [this, number = shows_, finds_cause = read.finds_cause](const auto& answer) {
     show(answer);
     if (!answer.file.empty()) job_.record.result().stack_files.push_back(answer.file);
-    if (number != shows_ || !show_) return;
-    show_->awaits_own = false;
-    if (!finds_cause) return go_on_showing();
+    if (!finds_cause) return go_on_showing(number, {Awaited::own});
     settle([this, number, page = answer.page] {
       on_page_(page, true);
-      if (number == shows_ && show_) go_on_showing();
+      go_on_showing(number, {Awaited::own});
     });
   });
 }
 
-void StackPages::answer(const action::AnswerOrder& order) {
+void StackPages::carry_out(const action::AnswerOrder& order) {
   if (!show_) return;
-  show_->awaits_order = false;
   if (order.look != 0) send_own(for_stop, order.look);
   if (order.awaits_page) await_page(show_->why);
-  go_on_showing();
+  go_on_showing(shows_, {Awaited::order});
 }
 
-void StackPages::go_on_showing() {
-  if (show_->awaits_own || show_->awaits_order || show_->awaits_page) return;
+void StackPages::go_on_showing(unsigned number, std::set<Awaited> is_there) {
+  if (number != shows_ || !show_) return;
+  for (const Awaited one : is_there) show_->awaits.erase(one);
+  if (!show_->awaits.empty()) return;
   limit_.cancel();
   std::exchange(show_, {})->done();
 }
 
-void StackPages::give_up() {
+void StackPages::carry_out(const action::GiveUpStacks& /*none*/) {
   limit_.cancel();
   show_.reset();
   const auto asked = std::ranges::find_if(questions_, [](const auto& one) { return one.second.is_for_stop; });
@@ -165,11 +159,11 @@ void StackPages::on_told(const rendezvous::Look& look) {
 
 void StackPages::read_own(const std::string& options) {
   const auto found = own_.find(options);
-  const bool is_new = found != own_.end() && !found->second.is_used && Clock::now() < found->second.begun + own_lasts;
-  const bool is_awaited = found != own_.end() && !found->second.is_settled;
-  if (is_new || is_awaited) return;
   const auto begun = Clock::now();
-  own_[options] = {begun, false, false, {}, {}};
+  const bool is_old = found == own_.end() || found->second.state == Own::State::sent ||
+                      (found->second.state == Own::State::ready && begun > found->second.begun + own_lasts);
+  if (!is_old) return;
+  own_[options] = {.begun = begun};
   Request request;
   request.targets = targets();
   if (options == for_stop) request.file_prefix = file_prefix();
@@ -185,28 +179,32 @@ void StackPages::read_own(const std::string& options) {
     if (!show_ || options != for_stop) return answer_looks(options);
     settle([this, options, number = shows_] {
       answer_looks(options);
-      if (number != shows_ || !show_) return;
-      show_->awaits_own = false;
-      go_on_showing();
+      go_on_showing(number, {Awaited::own});
     });
   });
 }
 
 void StackPages::answer_looks(const std::string& options) {
   Own& own = own_[options];
-  own.is_settled = true;
+  own.state = Own::State::ready;
   for (const std::uint32_t look : std::exchange(own.looks, {})) send_own(options, look);
 }
 
 void StackPages::send_own(const std::string& options, std::uint32_t look) {
   Own& own = own_[options];
-  own.is_used = true;
-  if (!own.is_settled) return own.looks.push_back(look);
+  if (own.state == Own::State::reading) return own.looks.push_back(look);
+  own.state = Own::State::sent;
   std::vector<RankName> gave_up;
   for (const Worker& worker : group_.workers()) {
     if (job_.record.has_given_up(worker, output_)) gave_up.push_back(worker.end.rank_name());
   }
-  job_.rendezvous->send(rendezvous::Stacks{look, true, inspect::share_of(gave_up, job_.ranks.base_rank, *own.text)});
+  job_.rendezvous->send(rendezvous::Stacks{look, true, inspect::share_of(gave_up, job_.ranks.base_rank, own.text)});
+  forget_own();
+}
+
+void StackPages::forget_own() {
+  if (!questions_.empty() || show_) return;
+  std::erase_if(own_, [](const auto& one) { return one.second.state != Own::State::reading; });
 }
 
 void StackPages::open_question(std::uint32_t number, Question question) {
@@ -256,10 +254,11 @@ void StackPages::await_page(const std::string& why) {
 }
 
 void StackPages::on_told(const rendezvous::Page& page) {
-  if (page.number == 0) await_page(show_ ? show_->why : "");
+  const bool is_end = page.node_rank < 0;
+  if (page.number == 0 && !is_end) await_page(show_ ? show_->why : "");
   const auto found = questions_.find(page.number);
   if (found == questions_.end()) return;
-  if (page.node_rank < 0) return end_question(page.number, page.missing, true);
+  if (is_end) return end_question(page.number, page.missing, true);
   Question& question = found->second;
   inspect::StackReader::Share& share = question.shares[page.node_rank];
   share.host = page.host;
@@ -276,11 +275,11 @@ void StackPages::end_question(std::uint32_t number, std::vector<std::string> not
     if (question.complete.contains(node_rank)) shares.push_back(std::move(share));
   }
   const auto own = own_.find(question.options);
-  if (shares.empty() && own != own_.end() && own->second.text) {
+  if (shares.empty() && own != own_.end() && !own->second.text.empty()) {
     notes.push_back("the ranks of this machine only");
-    shares.push_back({job_.ranks.host, inspect::share_of({}, job_.ranks.base_rank, *own->second.text)});
+    shares.push_back({job_.ranks.host, inspect::share_of({}, job_.ranks.base_rank, own->second.text)});
   }
-  if (questions_.empty()) std::erase_if(own_, [](const auto& one) { return one.second.text.has_value(); });
+  forget_own();
   reader_.async_merge(std::move(question.request), std::move(shares), std::move(notes),
                       [done = std::move(question.done)](const auto& answer) { done(&answer); });
 }

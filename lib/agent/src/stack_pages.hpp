@@ -33,11 +33,11 @@ class StackPages : public Participant {
   StackPages(Job& job, WorkerGroup& group, logs::Output& output, std::function<void()> on_answer, OnPage on_page);
 
   /// Reads, writes all threads to a file, shows the page on the console with the file's path unless another machine
-  /// does, and calls `done`, unless give_up() came first; after read.limit without a page, which is shown when it is
+  /// does, and calls `done`, unless GiveUpStacks came first; after read.limit without a page, which is shown when it is
   /// complete, if the job still runs. One at a time. Of the workers in read.slots; none: all.
   void async_show(const action::ReadStacks& read, std::function<void()> done);
-  void answer(const action::AnswerOrder& order);
-  void give_up();
+  void carry_out(const action::AnswerOrder& order);
+  void carry_out(const action::GiveUpStacks&);
   /// Calls `then` once the page of all machines that has begun to come here is shown, or now.
   void when_shown(std::function<void()> then);
 
@@ -65,20 +65,19 @@ class StackPages : public Participant {
   };
   /// This machine's ranks for a question.
   struct Own {
-    Clock::time_point begun;
-    bool is_used = false;              ///< it has answered a question
-    bool is_settled = false;           ///< `text` may be sent
-    std::optional<std::string> text;   ///< once it is read
-    std::vector<std::uint32_t> looks;  ///< that await it
+    enum class State { reading, ready, sent };
+    State state = State::reading;
+    Clock::time_point begun{};
+    std::string text{};                  ///< empty until it is read
+    std::vector<std::uint32_t> looks{};  ///< that await it
   };
   /// What async_show() waits for.
+  enum class Awaited { own, order, page };
   struct Show {
     std::function<void()> done;
     std::string why;
     Milliseconds limit{0};
-    bool awaits_own = false;
-    bool awaits_order = false;
-    bool awaits_page = false;
+    std::set<Awaited> awaits{};
   };
 
   /// The workers in `slots` that were started; none: all.
@@ -89,10 +88,12 @@ class StackPages : public Participant {
   /// Once ranks that were read while they gave up waiting have said so.
   void settle(std::function<void()> then) { settled_.set(Clock::now() + settle_time, std::move(then)); }
   void limit_show(Milliseconds limit);
-  void go_on_showing();
+  void go_on_showing(unsigned number, std::set<Awaited> is_there);
   void read_own(const std::string& options);
   void answer_looks(const std::string& options);
   void send_own(const std::string& options, std::uint32_t look);
+  /// What was read is kept as long as a page without other machines may be made of it.
+  void forget_own();
   /// `done` comes with the page of all machines, or with what there is of it in time.
   void ask(const std::string& options, bool is_for_stop, Request request, std::function<void(const Answer*)> done);
   void open_question(std::uint32_t number, Question question);

@@ -122,9 +122,9 @@ struct HeldUp {
   pid_t pid = 0;          ///< of the first; 0: not known
   int local_rank = 0;     ///< of the first, on several machines
 };
-/// Of ranks of one world, with `world` ranks, but for those that gave up. Those that are halted or apart, if others wait
-/// or gave up, and they are no more than half of it: the first group of them. If all wait and a strict majority of the
-/// world is in one collective: those in another one. None without names of functions, which tell who waits.
+/// Of ranks of one world, with `world` ranks, but for those that gave up. Those that are halted or apart, if others
+/// wait or gave up, and they are no more than half of it: the first group of them. If all wait and a strict majority of
+/// the world is in one collective: those in another one. None without names of functions, which tell who waits.
 [[nodiscard]] HeldUp find_culprits(StackPage page, std::size_t world);
 
 /// Without the others.

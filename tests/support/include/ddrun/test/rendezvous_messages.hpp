@@ -26,7 +26,8 @@ inline std::vector<rendezvous::FromAgent> messages_of_agent() {
       Opened{1, 29500},
       Failed{2, 9, 1, 4711, true, 9, true, false, "out of memory", "", true},
       Succeeded{std::uint64_t{1} << 40},
-      Stopped{3, {R"({"rank":9})", "{}", true, true, true, -5, "boom"}, R"([{"rank":8},{"rank":9}])", {"{}", "node8", -1}},
+      Stopped{
+          3, {R"({"rank":9})", "{}", true, true, true, -5, "boom"}, R"([{"rank":8},{"rank":9}])", {"{}", "node8", -1}},
       Leave{LeaveKind::skewed, 124, "rank 3 still runs"},
       Pong{4'000'000'000, 33'000, 1'000'000'000'000},
       Resume{"17.a1b2", 12},
