@@ -529,6 +529,7 @@ Json group_json(const StackGroup& group) {
   constexpr std::array<const char*, 4> stances{"halted", "apart", "waits", "unknown"};
   return {{"role", role_json(*group.ranks.front())},
           {"ranks", numbers_of(group.ranks)},
+          {"host", host_json(host_of(group))},
           {"stance", stances[static_cast<std::size_t>(group.stance)]}};
 }
 
@@ -686,7 +687,6 @@ std::string groups_json(const StackPage& page) {
     main.python.resize(std::min(main.python.size(), max_shown_frames));
     main.native.resize(std::min(main.native.size(), max_shown_frames));
     Json json = group_json(group);
-    json["host"] = host_json(host_of(group));
     json["doing"] = first.threads.empty() ? describe_without_threads(first) : describe(main, group.stance);
     json["cpu"] = rounded(mean_cpu(group.ranks));
     json["note"] = note_json(first);
