@@ -93,6 +93,7 @@ class Machines(Job):
                 self.assertRegex(threads, rf"\nrank {rank} \(pid \d+ python")
             page = json.loads(self.ask(agent, "--json").stdout)
             self.assertEqual([(each["rank"], len(each["threads"])) for each in page["ranks"]], [(rank, 1) for rank in range(4)])
+            self.assertTrue(all(each["host"] for each in page["ranks"]))
         agents[0].process.terminate()
         self.end_all(agents, 143)
 
@@ -114,7 +115,7 @@ class Machines(Job):
 
     def test_quit(self):
         agents = self.start_all(2, BAD=2)
-        self.waits_until_stuck(agents)
+        wait_until(lambda: "ranks 0,1,3 wait for rank 2" in self.ask(agents[1]).stdout, 20, what=lambda: self.ask(agents[1]))
         agents[1].process.send_signal(signal.SIGQUIT)
         results = self.end_all(agents, 131)
         self.assertRegex(results[0].err, r"where the ranks of the job are[^:]*:\n  rank 2 on ")

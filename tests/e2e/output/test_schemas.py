@@ -249,7 +249,8 @@ class Schemas(unittest.TestCase):
         for name, schema in self.schemas.items():
             keys = {key for place in [schema, *schema["$defs"].values()] for key in place.get("properties", {})}
             empty = {key for key in keys if all(value is None for value in values(self.written[name], key))}
-            self.assertEqual(empty - elsewhere, set())
+            machines = {"host"} if name == "stacks" else set()  # tests/e2e/hangs/test_machines.py
+            self.assertEqual(empty - elsewhere - machines, set())
 
 
 if __name__ == "__main__":

@@ -497,13 +497,14 @@ GroupMachine::Decision GroupMachine::handle(const rendezvous::StopOrder& order) 
     const bool is_answer = (std::exchange(answer_due_, false) || order.look != 0) &&
                            order.max_grace == Milliseconds::max() &&
                            (order.signal == 0 || order.signal == ending_signal_);
-    return is_answer ? stay({action::AnswerOrder{order.look, order.awaits_page}}) : at_once(stay());
+    if (!is_answer) return at_once(stay());
+    return looks_at_all_ ? stay({action::AnswerOrder{order.look, order.awaits_page}}) : stay();
   }
   if (state_ == GroupState::stopping) {
     return max_grace_ < rules_.stop.grace ? stay({action::StartGrace{max_grace_}}) : stay();
   }
   action::ReadStacks stacks;
-  if (order.look != 0) {
+  if (order.look != 0 && order.signal != SIGKILL) {
     stacks = {.why = concat("after ", order.why.substr(0, order.why.find(';'))),
               .finds_cause = true,
               .scope = action::ReadStacks::Scope::order,
