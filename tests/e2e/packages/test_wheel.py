@@ -67,7 +67,7 @@ class Wheel(unittest.TestCase):
         arch = platform.machine()
         tags = "manylinux2014_{0}.manylinux_2_17_{0}.musllinux_1_1_{0}".format(arch)
         self.assertEqual(WHEEL.name, f"ddrun-{VERSION}-py3-none-{tags}.whl")
-        self.assertLess(WHEEL.stat().st_size, 4.9e6)
+        self.assertLess(WHEEL.stat().st_size, 5.0e6)
         with zipfile.ZipFile(WHEEL) as archive:
             names = archive.namelist()
             metadata = archive.read(f"ddrun-{VERSION}.dist-info/METADATA").decode()
