@@ -453,9 +453,12 @@ HeldUp held_up(const StackPage& page, std::vector<RankName> ranks, const std::st
 }
 
 /// The line of the first world that has one, with its '\n'.
-std::string verdict_line(StackPage page) {
-  leave_out_gave_up(page);
-  const auto groups = group_ranks(page);
+std::string verdict_line(const StackPage& page, const std::vector<StackGroup>& groups) {
+  if (!page.gave_up.empty()) {
+    StackPage rest = page;
+    leave_out_gave_up(rest);
+    return verdict_line(rest, group_ranks(rest));
+  }
   Text text(file_columns);
   std::set<int> worlds;
   for (const RankStacks& rank : page.ranks) worlds.insert(rank.world);
@@ -637,13 +640,14 @@ std::string short_text(const StackPage& page, const std::string& directory) {
   if (groups.size() > max_shown_groups)
     text.line(2, concat("and ", groups.size() - max_shown_groups, " more groups of ranks"));
   add_notes(text, page);
-  return verdict_line(page) + headline(page) + text.take();
+  return verdict_line(page, groups) + headline(page) + text.take();
 }
 
 std::string full_text(const StackPage& page) {
   Text text(file_columns);
   constexpr std::size_t no_limit = 1'000'000;
-  for (const StackGroup& group : group_ranks(page)) add_group(text, group, no_limit, {});
+  const auto groups = group_ranks(page);
+  for (const StackGroup& group : groups) add_group(text, group, no_limit, {});
   add_notes(text, page);
   const auto add_process = [&](const RankStacks& rank, std::string_view whose) {
     text.line(0, "");
@@ -663,7 +667,7 @@ std::string full_text(const StackPage& page) {
     add_process(rank, "");
     for (const RankStacks& process : rank.awaited) add_process(process, "child of ");
   }
-  return verdict_line(page) + headline(page) + text.take();
+  return verdict_line(page, groups) + headline(page) + text.take();
 }
 
 std::string json_text(const StackPage& page) {
