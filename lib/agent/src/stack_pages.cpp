@@ -32,9 +32,6 @@ constexpr Milliseconds page_timeout{3'400};
 constexpr Milliseconds reading_timeout{2'500};
 /// What was read of this machine's ranks before its question came answers that one.
 constexpr Milliseconds own_lasts{3'000};
-// Of what a machine sends of its ranks, and of all.
-constexpr std::size_t smallest_share = std::size_t{32} << 10U;
-constexpr std::size_t all_shares = std::size_t{4} << 20U;
 
 }  // namespace
 
@@ -170,7 +167,8 @@ void StackPages::read_own(const std::string& options) {
   request.format = Format::share;
   request.several_machines = true;
   request.all_threads = options == all_threads;
-  request.max_bytes = std::max(smallest_share, all_shares / static_cast<std::size_t>(job_.ranks.node_count));
+  request.max_bytes = std::max(rendezvous::max_answer_part,
+                               rendezvous::max_all_answers / static_cast<std::size_t>(job_.ranks.node_count));
   reader_.async_read(std::move(request), [this, options, begun](const auto& answer) {
     if (!answer.file.empty()) job_.record.result().stack_files.push_back(answer.file);
     Own& own = own_[options];
@@ -196,7 +194,8 @@ void StackPages::send_own(const std::string& options, std::uint32_t look) {
   own.state = Own::State::sent;
   std::vector<RankName> gave_up;
   for (const Worker& worker : group_.workers()) {
-    if (job_.record.has_given_up(worker, output_)) gave_up.push_back(worker.end.rank_name());
+    // It reads files.
+    if (options == for_stop && job_.record.has_given_up(worker, output_)) gave_up.push_back(worker.end.rank_name());
   }
   job_.rendezvous->send(rendezvous::Stacks{look, true, inspect::share_of(gave_up, job_.ranks.base_rank, own.text)});
   forget_own();

@@ -123,7 +123,7 @@ TEST_CASE("answers about the ranks have one part on its way at a time") {
   };
   ends.agent.send(kept, "another");
   CHECK(send().empty());
-  answers.add({1, true, std::string(2 * PacedAnswers::max_part_bytes + 5, 'x')});
+  answers.add({1, true, std::string(2 * max_answer_part + 5, 'x')});
   CHECK(send() == Texts{"1:32768..."});
   CHECK(ends.agent.confirm(1));
   CHECK(send().empty());
@@ -135,6 +135,6 @@ TEST_CASE("answers about the ranks have one part on its way at a time") {
   CHECK(send() == Texts{"2:0"});
   CHECK(ends.agent.confirm(4));
   CHECK(send().empty());
-  answers.add({3, true, std::string(PacedAnswers::max_part_bytes, 'x')});
+  answers.add({3, true, std::string(max_answer_part, 'x')});
   CHECK(send() == Texts{"3:32768"});
 }

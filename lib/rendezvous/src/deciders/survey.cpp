@@ -65,7 +65,7 @@ void Survey::on(const Member& member, const Stacks& answer) {
   const auto awaited = awaited_.find(member.link);
   if (!is_open() || answer.number != number_ || awaited == awaited_.end()) return;
   bytes_ += answer.part.size();
-  if (bytes_ > max_page_bytes || answer.part.size() > max_part_bytes) {
+  if (bytes_ > max_all_answers || answer.part.size() > max_answer_part) {
     missing_.push_back(concat(member.host, ": left out, the answers of all machines have more than 4 MiB"));
     bytes_ -= answer.part.size();
     awaited_.erase(awaited);
@@ -105,7 +105,7 @@ bool Survey::serve(Asker& asker) {
   std::size_t sent = 0;
   for (; asker.next < answers_.size(); ++asker.next) {
     Page page = answers_[asker.next];
-    if (sent > 0 && sent + page.part.size() > max_part_bytes) break;
+    if (sent > 0 && sent + page.part.size() > max_answer_part) break;
     sent += page.part.size();
     page.number = asker.number;
     job_.out.send(asker.link, std::move(page));

@@ -14,12 +14,10 @@
 namespace ddrun::rendezvous {
 
 /// Puts one question at a time to all members with workers, and passes their answers, unread, to all that have asked it
-/// (PROTOCOL.md, section 5). A further question waits. Of answers it keeps max_page_bytes, for those that ask while
-/// they come; an agent is sent max_part_bytes beyond what it has confirmed.
+/// (PROTOCOL.md, section 5). A further question waits. Of answers it keeps max_all_answers, for those that ask while
+/// they come; an agent is sent max_answer_part beyond what it has confirmed.
 class Survey {
  public:
-  static constexpr std::size_t max_part_bytes = std::size_t{32} << 10U;
-  static constexpr std::size_t max_page_bytes = std::size_t{4} << 20U;
   static constexpr Milliseconds timeout{3'000};
 
   explicit Survey(Job& job) : job_(job) {}

@@ -76,8 +76,8 @@ void PacedAnswers::add(const Stacks& answer) {
   parts_.clear();
   std::size_t at = 0;
   do {
-    std::string part = answer.part.substr(at, max_part_bytes);
-    at += max_part_bytes;
+    std::string part = answer.part.substr(at, max_answer_part);
+    at += max_answer_part;
     parts_.push_back({answer.number, at >= answer.part.size(), std::move(part)});
   } while (at < answer.part.size());
 }

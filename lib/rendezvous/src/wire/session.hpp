@@ -71,8 +71,6 @@ class Session {
 /// waits behind a long message (PROTOCOL.md, section 6).
 class PacedAnswers {
  public:
-  static constexpr std::size_t max_part_bytes = std::size_t{32} << 10U;
-
   /// In place of what is left of an earlier one, whose question is over.
   void add(const Stacks& answer);
   /// The next part, which is sent at once, if the peer has the one before.

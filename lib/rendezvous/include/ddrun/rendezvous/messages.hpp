@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -141,6 +142,10 @@ struct Exchange {
   std::string blob;       ///< opaque to the coordinator
   bool operator==(const Exchange&) const = default;
 };
+/// Of a part of an answer to a question, and of what is on the way of one agent.
+inline constexpr std::size_t max_answer_part = std::size_t{32} << 10U;
+/// Of the answers of all machines.
+inline constexpr std::size_t max_all_answers = std::size_t{4} << 20U;
 /// What a question to all machines asks for; others are answered with nothing.
 inline constexpr std::uint8_t stacks_question = 0;
 /// A question to all machines with workers. Its answers come as Page.
