@@ -319,13 +319,18 @@ void add_failure(Lines& lines, const std::string& host, const AttemptResult& att
   }
 }
 
+/// A worker that held up the others.
+void add_culprit(Lines& lines, const std::string& host, const WorkerEnd& worker) {
+  lines.sentence("cause", concat(worker.name(), " ", worker.why, " (", place(host, worker), ")"));
+}
+
 /// No worker had failed by itself when the job was stopped, but one had reported a failure, or held up the others.
 void add_unended_failure(Lines& lines, const JobResult& result) {
   if (result.attempts.empty() || !result.attempts.back().cause || result.attempts.back().first_failure) return;
   const AttemptResult& last = result.attempts.back();
   const WorkerEnd& worker = last.workers.at(*last.cause);
   if (last.cause_evidence.kind == EvidenceKind::stack) {
-    lines.sentence("cause", concat(worker.name(), " ", worker.why, " (", place(result.host, worker), ")"));
+    add_culprit(lines, result.host, worker);
     if (!worker.stderr_log.empty()) lines.block("log", {worker.stderr_log});
     return;
   }
@@ -351,10 +356,7 @@ void add_job_cause(Lines& lines, const JobResult& result, const JobCause& cause)
     lines.notice(cause.why);
   } else if (!cause.worker) {
     lines.error(cause.why);
-    if (const auto& culprit = cause.failed_first) {
-      lines.block("cause",
-                  {concat(culprit->name(), " ", culprit->why, " (", place(cause.failed_first_host, *culprit), ")")});
-    }
+    if (cause.failed_first) add_culprit(lines, cause.failed_first_host, *cause.failed_first);
   } else if (cause.failed_first) {
     add_failed_before(lines, cause.failed_first_host, *cause.failed_first, cause.failed_first_evidence, *cause.worker,
                       cause.is_detailed);

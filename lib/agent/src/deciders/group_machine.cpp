@@ -506,7 +506,6 @@ GroupMachine::Decision GroupMachine::handle(const rendezvous::StopOrder& order) 
   action::ReadStacks stacks;
   if (order.look != 0 && order.signal != SIGKILL) {
     stacks = {.why = concat("after ", order.why.substr(0, order.why.find(';'))),
-              .finds_cause = true,
               .scope = action::ReadStacks::Scope::order,
               .look = order.look,
               .awaits_page = order.awaits_page};
