@@ -81,14 +81,16 @@ def torch(name, kind, machines, line, program, **options):
     return Scene(name, kind, machines, line, head + program, library="torch", **options)
 
 
-SCENES = [
-    sockets("sleep", "python", 1, "ranks 0,1,3 wait for rank 2: load_batch (job.py:3), sleeps", """\
+LOADS = """\
 def load_batch(step):
     if RANK == 2 and step == 3: time.sleep(1000)
 for step in range(10):
     load_batch(step)
     group.barrier()
-"""),
+"""
+
+SCENES = [
+    sockets("sleep", "python", 1, "ranks 0,1,3 wait for rank 2: load_batch (job.py:3), sleeps", LOADS),
     sockets("lock", "python", 1, "ranks 0,1,3 wait for rank 2: update (job.py:4), waits for another thread (futex)", """\
 import threading
 lock = threading.Lock()
@@ -184,13 +186,8 @@ def compile():
 if RANK == 2: compile()
 group.barrier()
 """),
-    sockets("a service", "python", 1, "a ranks 0,1,3 wait for a rank 2: load_batch (job.py:3), sleeps", """\
-def load_batch(step):
-    if RANK == 2 and step == 3: time.sleep(1000)
-for step in range(10):
-    load_batch(step)
-    group.barrier()
-""", options=("--role=a",), others=(":", "-n", "1", "--service", "--role=b", "sleep", "1000")),
+    sockets("a service", "python", 1, "a ranks 0,1,3 wait for a rank 2: load_batch (job.py:3), sleeps", LOADS,
+            options=("--role=a",), others=(":", "-n", "1", "--service", "--role=b", "sleep", "1000")),
     torch("torch", "python", 3, "ranks 0,1,3-5 wait for rank 2: load_batch (job.py:4), sleeps", """\
 def load_batch(step):
     if RANK == 2 and step == 3: time.sleep(1000)
