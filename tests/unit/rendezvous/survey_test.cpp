@@ -101,6 +101,43 @@ TEST_CASE("an agent is sent no more than one part beyond what it has confirmed, 
   CHECK(end.back() == "end; a: left out, the answers of all machines have more than 4 MiB");
 }
 
+TEST_CASE("what an agent may be sent is of all its questions together") {
+  ThreeNodes nodes;
+  const std::size_t page = FromCoordinator(Page{}).index();
+  nodes.job.goes_silent(2);
+  nodes.asks(2, 7);
+  nodes.asks(2, 8);
+  nodes.job.forget_counts();
+  nodes.answers(1, std::string(32 * kibibyte, 'x'));
+  for (const LinkId link : {2, 3}) nodes.answers(link, "");
+  nodes.job.wait(Milliseconds{500});
+  CHECK(nodes.job.counts(2)[page] == 1);
+  nodes.job.answers_again(2);
+  nodes.job.wait(Milliseconds{1'500});
+  CHECK(nodes.job.counts(2)[page] == 2 * 4);  // three answers and the end, for each
+}
+
+TEST_CASE("an answer keeps the node rank of the round in which it was asked for") {
+  ScriptedJob job{2, 3};
+  for (const char* host : {"a", "b", "c"}) job.joins(host);
+  job.opens();
+  job.forget_all();
+  job.sends(1, Ask{1, stacks_question});
+  job.sends(2, Stacks{1, true, "b"});
+  job.sends(3, Stacks{1, false, "c, "});
+  job.disconnects(2);
+  job.stops(1);
+  job.stops(3);
+  job.opens();
+  REQUIRE(job.next<Start>(3).ranks.node_rank == 1);
+  job.sends(3, Stacks{1, true, "and more"});
+  std::vector<std::pair<int, std::string>> parts;
+  for (const auto& message : job.received(1)) {
+    if (const auto* page = std::get_if<Page>(&message)) parts.emplace_back(page->node_rank, page->host);
+  }
+  CHECK(parts == std::vector<std::pair<int, std::string>>{{1, "b"}, {2, "c"}, {2, "c"}});
+}
+
 TEST_CASE("all answers together have 4 MiB at most; what is left out is named by machine") {
   ThreeNodes nodes;
   nodes.asks(2, 7);

@@ -27,7 +27,7 @@ void Survey::on(const Member& asker, const Ask& ask) {
   if (!is_open()) {
     question_ = ask;
     begin();
-    for (const auto& [link, host] : awaited_) job_.out.send(link, Look{number_, ask.question, ask.options});
+    for (const auto& [link, from] : awaited_) job_.out.send(link, Look{number_, ask.question, ask.options});
   }
   add(asker.link, ask);
   serve_all();
@@ -37,7 +37,7 @@ void Survey::begin() {
   if (++last_number_ == 0) ++last_number_;
   number_ = last_number_;
   for (const auto& [link, member] : job_.members.all()) {
-    if (member.owes_stopped()) awaited_.emplace(link, member.host);
+    if (member.owes_stopped()) awaited_.emplace(link, Awaited{member.node_rank, member.host});
   }
   job_.deadlines.arm(Due::survey, job_.now + timeout);
 }
@@ -64,13 +64,14 @@ std::uint32_t Survey::begin_at_stop() {
 void Survey::on(const Member& member, const Stacks& answer) {
   const auto awaited = awaited_.find(member.link);
   if (!is_open() || answer.number != number_ || awaited == awaited_.end()) return;
+  const auto& [node_rank, host] = awaited->second;
   bytes_ += answer.part.size();
   if (bytes_ > max_all_answers || answer.part.size() > max_answer_part) {
-    missing_.push_back(concat(member.host, ": left out, the answers of all machines have more than 4 MiB"));
+    missing_.push_back(concat(host, ": left out, the answers of all machines have more than 4 MiB"));
     bytes_ -= answer.part.size();
     awaited_.erase(awaited);
   } else {
-    answers_.push_back({0, member.node_rank, member.host, answer.last, answer.part});
+    answers_.push_back({0, node_rank, host, answer.last, answer.part});
     if (answer.last) awaited_.erase(awaited);
     // The agent sends the next part, of this answer or another, when this one is confirmed.
     job_.out.ping(member.link, member.pong);
@@ -79,18 +80,17 @@ void Survey::on(const Member& member, const Stacks& answer) {
 }
 
 void Survey::on_pong(LinkId link, std::uint32_t number) {
-  if (!is_open()) return;
-  for (Asker& asker : askers_) {
-    const bool is_confirmed = asker.ping != 0 && static_cast<std::int32_t>(number - asker.ping) >= 0;
-    if (asker.link == link && is_confirmed) asker.ping = 0;
-  }
-  serve_all();
+  const auto ping = unconfirmed_.find(link);
+  if (ping == unconfirmed_.end() || static_cast<std::int32_t>(number - ping->second) < 0) return;
+  unconfirmed_.erase(ping);
+  if (is_open()) serve_all();
 }
 
 void Survey::on_lost(LinkId gone) {
   std::erase_if(queued_, [&](const Queued& one) { return one.link == gone; });
   std::erase_if(askers_, [&](const Asker& one) { return one.link == gone; });
-  if (const auto lost = awaited_.extract(gone)) missing_.push_back(lost.mapped() + ": was lost");
+  unconfirmed_.erase(gone);
+  if (const auto lost = awaited_.extract(gone)) missing_.push_back(lost.mapped().host + ": was lost");
   if (is_open()) serve_all();
 }
 
@@ -101,22 +101,20 @@ bool Survey::serve(Asker& asker) {
     if (is_complete && is_reported) send_end(asker);
     return is_complete && is_reported;
   }
-  if (asker.ping != 0) return false;
   std::size_t sent = 0;
-  for (; asker.next < answers_.size(); ++asker.next) {
+  for (const bool may_send = !unconfirmed_.contains(asker.link); may_send && asker.next < answers_.size();
+       ++asker.next) {
     Page page = answers_[asker.next];
     if (sent > 0 && sent + page.part.size() > max_answer_part) break;
     sent += page.part.size();
     page.number = asker.number;
     job_.out.send(asker.link, std::move(page));
   }
-  if (is_complete && asker.next == answers_.size()) {
-    send_end(asker);
-    return true;
-  }
   const Member* const member = sent > 0 ? job_.members.find(asker.link) : nullptr;
-  if (member != nullptr) asker.ping = job_.out.ping(asker.link, member->pong);
-  return false;
+  if (member != nullptr) unconfirmed_[asker.link] = job_.out.ping(asker.link, member->pong);
+  const bool has_all = is_complete && asker.next == answers_.size();
+  if (has_all) send_end(asker);
+  return has_all;
 }
 
 void Survey::serve_all() {
@@ -137,8 +135,8 @@ void Survey::send_end(const Asker& asker) {
 }
 
 void Survey::on_timeout() {
-  for (const auto& [link, host] : std::exchange(awaited_, {})) {
-    missing_.push_back(concat(host, ": no answer within ", format_duration(timeout)));
+  for (const auto& [link, from] : std::exchange(awaited_, {})) {
+    missing_.push_back(concat(from.host, ": no answer within ", format_duration(timeout)));
   }
   for (const Asker& asker : std::exchange(askers_, {})) send_end(asker);
   end();

@@ -40,7 +40,11 @@ class Survey {
     std::uint32_t number = 0;
     bool is_for_stop = false;  ///< it gets the end only, after the observer has got all
     std::size_t next = 0;      ///< of answers_
-    std::uint32_t ping = 0;    ///< whose PONG confirms the last parts; 0: all are confirmed
+  };
+  /// A member whose answer is not complete, as it was when it was asked: the next round may begin meanwhile.
+  struct Awaited {
+    int node_rank = -1;
+    std::string host;
   };
   struct Queued {
     LinkId link = 0;
@@ -60,12 +64,14 @@ class Survey {
   std::uint32_t last_number_ = 0;
   std::uint32_t number_ = 0;  ///< of the question that is under way; 0: none
   Ask question_;
-  std::map<LinkId, std::string> awaited_;  ///< members whose answer is not complete, with their hosts
+  std::map<LinkId, Awaited> awaited_;
   std::vector<Page> answers_;
   std::size_t bytes_ = 0;  ///< of answers_
   std::vector<std::string> missing_;
   std::vector<Asker> askers_;
   std::vector<Queued> queued_;
+  /// Agents that have not confirmed their last parts, of this question or one before, with the ping whose PONG does.
+  std::map<LinkId, std::uint32_t> unconfirmed_;
 };
 
 }  // namespace ddrun::rendezvous
