@@ -20,11 +20,6 @@ constexpr seconds time_to_find{8};
 /// A heartbeat interval, and time to kill.
 constexpr std::chrono::milliseconds time_to_notice{1'500};
 
-template <class... Parts>
-void require(bool held, const Parts&... parts) {
-  if (!held) throw Violation(concat(parts...));
-}
-
 /// Agents get the recorded verdict; the record has less of the cause.
 bool same_end(const VerdictMessage& sent, const VerdictMessage& recorded) {
   return sent.kind == recorded.kind && sent.exit_code == recorded.exit_code && sent.signal == recorded.signal &&

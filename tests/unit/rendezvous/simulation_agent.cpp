@@ -43,6 +43,8 @@ void World::connect(std::size_t index) {
     return;
   }
   agent.joined = true;
+  agent.questions = {};
+  agent.answers = {};
   agent.link = network_.connect(index);
   note([&] { return concat(agent.host, " dials, link ", agent.link); });
   const std::string address = concat("10.0.", agent.number / 250, ".", agent.number % 250);
@@ -69,7 +71,10 @@ void World::connect(std::size_t index) {
 }
 
 void World::sends(std::size_t index, const FromAgent& message) {
-  if (agents_[index].outcome == Outcome::none) network_.send_to_coordinator(agents_[index].link, message);
+  Agent& agent = agents_[index];
+  if (agent.outcome != Outcome::none) return;
+  agent.answers.note_sent(message);
+  network_.send_to_coordinator(agent.link, message);
 }
 
 void World::receives(std::size_t index, LinkId link, const FromCoordinator& message) {
@@ -81,15 +86,19 @@ void World::receives(std::size_t index, LinkId link, const FromCoordinator& mess
     agent.welcomed = true;
     watch(index);
   } else if (const auto* ping = std::get_if<Ping>(&message)) {
-    sends(index, Pong{ping->number});
+    on(index, *ping);
   } else if (const auto* open = std::get_if<Open>(&message)) {
     on(index, *open);
   } else if (const auto* start = std::get_if<Start>(&message)) {
     on(index, *start);
   } else if (const auto* part = std::get_if<Exchanged>(&message)) {
     on(index, *part);
-  } else if (std::holds_alternative<Stop>(message)) {
-    stop_workers(index);
+  } else if (const auto* look = std::get_if<Look>(&message)) {
+    answer(index, look->number);
+  } else if (const auto* page = std::get_if<Page>(&message)) {
+    agent.questions.take(*page);
+  } else if (const auto* stop = std::get_if<Stop>(&message)) {
+    on(index, *stop);
   } else if (const auto* refused = std::get_if<Refused>(&message)) {
     network_.close_by_agent(link);
     if (refused->kind == RefusalKind::taken) {
@@ -168,6 +177,41 @@ void World::on(std::size_t index, const Exchanged& part) {
   if (agent.owes_success && agent.exchange.is_complete()) workers_end(index, part.round, true);
 }
 
+// ---- questions to all machines
+
+void World::ask(const Scenario::Question& question) {
+  const std::size_t index = question.agent % agents_.size();
+  Agent& agent = agents_[index];
+  if (agent.welcomed) sends(index, agent.questions.ask(question.options, question.is_for_stop));
+}
+
+void World::answer(std::size_t index, std::uint32_t look) {
+  if (survey_random_.chance(scenario_.mute)) return;
+  const std::size_t size = 64 + survey_random_.below(scenario_.max_answer);
+  timeline_.in(survey_random_.time({}, scenario_.max_reading), [this, index, look, size, link = agents_[index].link] {
+    Agent& agent = agents_[index];
+    if (agent.link != link) return;
+    agent.answers.add({look, true, answer_of(agent.host, size)});
+    send_answers(index);
+  });
+}
+
+void World::send_answers(std::size_t index) {
+  while (const auto part = agents_[index].answers.next()) sends(index, *part);
+}
+
+void World::on(std::size_t index, const Ping& ping) {
+  agents_[index].answers.confirm(ping);
+  send_answers(index);
+  sends(index, Pong{ping.number});
+}
+
+/// Its workers may have stopped before the answer is sent.
+void World::on(std::size_t index, const Stop& stop) {
+  if (stop.look != 0 && !agents_[index].sent_stopped) answer(index, stop.look);
+  stop_workers(index);
+}
+
 void World::workers_end(std::size_t index, Round round, bool well) {
   Agent& agent = agents_[index];
   if (agent.round != round || agent.workers != Workers::running || agent.outcome != Outcome::none) return;
@@ -184,6 +228,7 @@ void World::workers_end(std::size_t index, Round round, bool well) {
   failed.by_signal = random_.chance(0.3);
   failed.code = failed.by_signal ? SIGSEGV : random_.between(1, 255);
   failed.may_restart = random_.chance(0.95);
+  failed.waited = survey_random_.chance(scenario_.waited);
   sends(index, failed);
   stop_workers(index);
 }

@@ -14,11 +14,6 @@ namespace {
 
 constexpr std::chrono::milliseconds heartbeat_time{3'500};
 
-template <class... Parts>
-void require(bool held, const Parts&... parts) {
-  if (!held) throw Violation(concat(parts...));
-}
-
 }  // namespace
 
 void Invariants::joins(LinkId link, const Join& join, Clock::time_point now) {
@@ -29,7 +24,10 @@ void Invariants::joins(LinkId link, const Join& join, Clock::time_point now) {
 
 void Invariants::receives(LinkId link, const FromAgent& message, Clock::time_point now) {
   last_heard_[link] = now;
-  progress_ = progress_ || !std::holds_alternative<Pong>(message);
+  survey_.receives(link, message, now);
+  using std::holds_alternative;
+  const bool is_survey = holds_alternative<Ask>(message) || holds_alternative<Stacks>(message);
+  progress_ = progress_ || (!holds_alternative<Pong>(message) && !is_survey);
   const bool running = started_ == coordinator_.job().round && started_ != 0 && stop_sent_.empty();
   if (const auto* failed = std::get_if<Failed>(&message)) {
     if (failed->round == started_ && unstopped_.count(link) != 0) {
@@ -76,9 +74,10 @@ void Invariants::mark_lost(LinkId link) {
   unstopped_.erase(link);
 }
 
-void Invariants::sends(const Coordinator::Output& output) {
+void Invariants::sends(const Coordinator::Output& output, Clock::time_point now) {
   const LinkId link = output.link;
-  progress_ = progress_ || !output.message || !std::holds_alternative<Ping>(*output.message);
+  progress_ = progress_ || !output.message || !is_any<Ping, Look, Page>(*output.message);
+  if (output.message) survey_.sends(link, *output.message, now);
   if (!output.message) {
     mark_lost(link);
     return;
@@ -176,6 +175,7 @@ void Invariants::check_start() {
 }
 
 void Invariants::after_step(Clock::time_point now, bool ticked) {
+  survey_.after_step(now);
   if (new_starts_) {
     require(now >= fence_until_, "a round starts while workers of a silent node may still run");
     check_start();

@@ -11,12 +11,18 @@
 #include "ddrun/base/text.hpp"
 #include "member_views.hpp"
 #include "simulation_scenario.hpp"
+#include "survey_invariants.hpp"
 
 namespace ddrun::test {
 
 struct Violation : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+
+template <class... Parts>
+void require(bool held, const Parts&... parts) {
+  if (!held) throw Violation(concat(parts...));
+}
 
 /// The violation in a world of that scenario, with the last events before it; empty if there was none.
 template <class World, class Scenario>
@@ -41,12 +47,12 @@ std::string play(const Scenario& scenario, typename World::Summary* summary = nu
 class Invariants {
  public:
   Invariants(const Scenario& scenario, const rendezvous::Coordinator& coordinator)
-      : scenario_(scenario), coordinator_(coordinator) {}
+      : scenario_(scenario), coordinator_(coordinator), survey_(coordinator) {}
 
   void joins(rendezvous::LinkId link, const rendezvous::Join& join, Clock::time_point now);
   void receives(rendezvous::LinkId link, const rendezvous::FromAgent& message, Clock::time_point now);
   void disconnected(rendezvous::LinkId link);
-  void sends(const rendezvous::Coordinator::Output& output);
+  void sends(const rendezvous::Coordinator::Output& output, Clock::time_point now);
   /// After each step and its output.
   void after_step(Clock::time_point now, bool ticked);
   /// When the simulation is over.
@@ -54,7 +60,10 @@ class Invariants {
 
   /// This link had a fault, so it may be lost.
   void note_fault(rendezvous::LinkId link) { faulty_.insert(link); }
-  void note_coordinator_suspended() { was_suspended_ = true; }
+  void note_coordinator_suspended(Clock::duration time) {
+    was_suspended_ = true;
+    survey_.note_suspended(time);
+  }
 
  private:
   void mark_lost(rendezvous::LinkId link);
@@ -64,6 +73,7 @@ class Invariants {
 
   const Scenario& scenario_;
   const rendezvous::Coordinator& coordinator_;
+  SurveyInvariants survey_;
   std::map<rendezvous::LinkId, rendezvous::Join> joined_;
   std::map<rendezvous::LinkId, Clock::time_point> last_heard_;
   bool progress_ = false;  ///< in this step

@@ -7,24 +7,42 @@
 
 namespace ddrun::test {
 
+namespace {
+
+/// Around a payload, with its tag.
+constexpr std::size_t frame_bytes = 21;
+constexpr std::size_t max_hashed_bytes = 1'000;
+
+}  // namespace
+
 LinkId Network::connect(std::size_t agent) {
   all_[++links_].agent = agent;
   return links_;
 }
 
 template <class Message>
-void Network::note(LinkId link, const std::optional<Message>& message) {
+std::size_t Network::note(LinkId link, const std::optional<Message>& message) {
   std::string payload;
   const int type = message ? encode(*message, payload) : std::is_same_v<Message, FromAgent> ? -1 : -2;
+  const auto size = payload.size();
+  payload.resize(std::min(size, max_hashed_bytes));
   for (const char c : concat(timeline_.now().time_since_epoch().count(), ' ', link, ' ', type, ' ', payload)) {
     hash_ = (hash_ ^ static_cast<std::uint8_t>(c)) * 0x100000001b3;
   }
+  return size;
 }
 
 template <class Message>
 void Network::enqueue(LinkId link, Direction<Message>& direction, std::optional<Message> message) {
-  note(link, message);
-  auto arrives = timeline_.now() + random_.time(Clock::duration{1}, max_latency);
+  const std::size_t size = note(link, message);
+  auto sent = timeline_.now();
+  if (bandwidth != 0) {
+    using Seconds = std::chrono::duration<double>;
+    const Seconds time{static_cast<double>(size + frame_bytes) / static_cast<double>(bandwidth)};
+    sent = std::max(sent, direction.busy_until) + std::chrono::duration_cast<Clock::duration>(time);
+    direction.busy_until = sent;
+  }
+  auto arrives = sent + random_.time(Clock::duration{1}, max_latency);
   if (!direction.sent.empty()) arrives = std::max(arrives, direction.sent.back().first);
   direction.sent.emplace_back(arrives, std::move(message));
   timeline_.at(arrives, [this, link] {

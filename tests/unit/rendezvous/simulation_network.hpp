@@ -28,6 +28,7 @@ class Network {
       : timeline_(timeline), random_(random), handlers_(std::move(ends)) {}
 
   Clock::duration max_latency{Milliseconds{5}};
+  std::size_t bandwidth = 0;  ///< of each direction of a link, bytes per second; 0: unlimited
 
   LinkId connect(std::size_t agent);
   void send_to_coordinator(LinkId link, FromAgent message);
@@ -51,6 +52,7 @@ class Network {
   struct Direction {
     std::deque<std::pair<Clock::time_point, std::optional<Message>>> sent;  ///< no message: closed
     Clock::time_point stalled_until;
+    Clock::time_point busy_until;  ///< sending what was sent before
   };
   struct Link {
     std::size_t agent = 0;
@@ -65,7 +67,7 @@ class Network {
   void pump_up(LinkId link);
   void pump_down(LinkId link);
   template <class Message>
-  void note(LinkId link, const std::optional<Message>& message);
+  std::size_t note(LinkId link, const std::optional<Message>& message);
 
   Timeline& timeline_;
   Random& random_;

@@ -30,6 +30,30 @@ void disturb(Scenario& scenario, Random& random, int count, Clock::duration with
   }
 }
 
+/// Some come close together, also from one agent, or just before a disturbance.
+void draw_questions(Random& random, Scenario& drawn) {
+  drawn.mute = random.chance(0.7) ? 0 : 0.2;
+  // Seldom more than the coordinator keeps, as it takes long to simulate.
+  drawn.max_answer = static_cast<std::size_t>(random.chance(0.9) ? 3'000 : 20 * 32 * 1024);
+  drawn.max_reading = milliseconds(random.chance(0.7) ? 200 : 4'000);
+  drawn.waited = random.chance(0.5) ? 0 : 0.7;
+  drawn.bandwidth = random.chance(0.8) ? 0 : 1'000'000;
+  for (int left = random.chance(0.3) ? 0 : random.between(1, 8); left > 0; --left) {
+    Scenario::Question question;
+    const bool follows = !drawn.questions.empty() && random.chance(0.4);
+    question.when = follows ? drawn.questions.back().when + random.time({}, milliseconds(300))
+                            : random.time({}, drawn.arrival_spread + seconds(25));
+    if (!follows && !drawn.disturbances.empty() && random.chance(0.4)) {
+      const auto& what = drawn.disturbances[random.below(drawn.disturbances.size())];
+      question.when = what.when - std::min(what.when, random.time({}, seconds(1)));
+    }
+    question.agent = follows && random.chance(0.5) ? drawn.questions.back().agent : random.below(1'000'000);
+    question.options = random.chance(0.7) ? "" : "all";
+    question.is_for_stop = random.chance(0.2);
+    drawn.questions.push_back(question);
+  }
+}
+
 }  // namespace
 
 rendezvous::Settings Scenario::settings() const {
@@ -66,7 +90,8 @@ Clock::duration Scenario::bound() const {
 std::string Scenario::describe() const {
   return concat("seed ", seed, ": ", agents, " agents for ", min_nodes, ":", max_nodes,
                 given_ranks ? " ranks given" : "", embedded ? " embedded" : " alone", ", ", max_restarts, " restarts, ",
-                disturbances.size(), " disturbances");
+                disturbances.size(), " disturbances, ", questions.size(), " questions with answers of ", max_answer,
+                " bytes at most, ", bandwidth, " bytes per second");
 }
 
 Scenario draw_scenario(std::uint64_t seed) {
@@ -95,6 +120,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   drawn.reconnecting = random.chance(0.8) ? 0 : 0.2;
   drawn.max_latency = random.time(milliseconds(1), random.chance(0.7) ? milliseconds(5) : milliseconds(400));
   disturb(drawn, random, random.chance(0.3) ? 0 : random.between(1, 8), drawn.arrival_spread + seconds(25));
+  draw_questions(random, drawn);
   return drawn;
 }
 

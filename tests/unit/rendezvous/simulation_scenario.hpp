@@ -52,6 +52,20 @@ struct Scenario {
   };
   std::vector<Disturbance> disturbances;
 
+  // Of questions to all machines.
+  struct Question {
+    Clock::duration when{0};
+    std::size_t agent = 0;  ///< modulo the number of agents
+    std::string options;
+    bool is_for_stop = false;
+  };
+  std::vector<Question> questions;
+  double mute = 0;                 ///< an agent does not answer one
+  std::size_t max_answer = 0;      ///< bytes
+  Clock::duration max_reading{0};  ///< until an agent answers
+  double waited = 0;               ///< a worker that fails says that it waited for others
+  std::size_t bandwidth = 0;       ///< of each link, bytes per second; 0: unlimited
+
   [[nodiscard]] rendezvous::Settings settings() const;
   /// While the job is not over there is a message other than PING and PONG at least this often.
   [[nodiscard]] Clock::duration max_wait() const;

@@ -30,6 +30,7 @@ World::World(Scenario scenario, bool tracing)
     : scenario_(std::move(scenario)),
       tracing_(tracing),
       random_(scenario_.seed + 1),
+      survey_random_(~scenario_.seed),
       network_(timeline_, random_,
                Network::Handlers{[this](LinkId link, const FromAgent& message) { coordinator_receives(link, message); },
                                  [this](LinkId link, const std::string& how) { coordinator_disconnected(link, how); },
@@ -41,12 +42,14 @@ World::World(Scenario scenario, bool tracing)
       invariants_(scenario_, coordinator_),
       start_(timeline_.now()) {
   network_.max_latency = scenario_.max_latency;
+  network_.bandwidth = scenario_.bandwidth;
   for (int i = 0; i < scenario_.agents; ++i) {
     const int rank = scenario_.given_ranks && i < scenario_.max_nodes ? i : -1;
     const bool at_once = scenario_.embedded && i == 0;
     add_agent(concat("host", i), i, rank, at_once ? Clock::duration{0} : random_.time({}, scenario_.arrival_spread));
   }
   for (const auto& what : scenario_.disturbances) timeline_.in(what.when, [this, what] { disturb(what); });
+  for (const auto& question : scenario_.questions) timeline_.in(question.when, [this, question] { ask(question); });
 }
 
 void World::run() {
@@ -80,11 +83,14 @@ void World::run_coordinator(const std::function<void()>& what, bool ticked) {
     return;
   }
   what();
-  for (const auto& output : coordinator_.take_outputs()) {
+  for (auto& output : coordinator_.take_outputs()) {
+    if (auto* ping = output.message ? std::get_if<Ping>(&*output.message) : nullptr) {
+      ping->received = received_[output.link];
+    }
     if (!output.message || !std::holds_alternative<Ping>(*output.message)) {
       note([&] { return concat("  to ", output.link, ": ", output.message ? output.message->index() + 65 : 0); });
     }
-    invariants_.sends(output);
+    invariants_.sends(output, timeline_.now());
     if (output.message) network_.send_to_agent(output.link, *output.message);
     else network_.close_by_coordinator(output.link);
   }
@@ -115,6 +121,7 @@ void World::coordinator_receives(LinkId link, const FromAgent& message) {
           network_.break_link(link, false, true);
           return;
         }
+        if (is_counted(message)) ++received_[link];
         if (!std::holds_alternative<Pong>(message)) {
           note([&] { return concat("link ", link, " says ", message.index() + 1); });
         }
@@ -164,7 +171,7 @@ void World::disturb(const Scenario::Disturbance& what) {
     case Scenario::Kind::machine_restarted: {
       // The machine restarts, whether the coordinator has noticed its loss or not.
       if (is_own(agent)) break;
-      const Agent before = agents_[agent];
+      const Agent& before = agents_[agent];
       crash(agent, random_.chance(0.5));
       add_agent(before.host, before.number, before.wanted_rank, what.time);
       if (random_.chance(0.2)) agents_.back().agent_id = before.agent_id;
@@ -177,7 +184,7 @@ void World::disturb(const Scenario::Disturbance& what) {
     }
     case Scenario::Kind::coordinator_suspended:
       was_suspended_ = true;
-      invariants_.note_coordinator_suspended();
+      invariants_.note_coordinator_suspended(what.time);
       blocked_until_ = timeline_.now() + what.time;
       break;
   }

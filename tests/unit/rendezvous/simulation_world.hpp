@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "simulated_exchange.hpp"
+#include "simulated_survey.hpp"
 #include "simulation_invariants.hpp"
 #include "simulation_network.hpp"
 #include "simulation_scenario.hpp"
@@ -47,6 +48,8 @@ class World {
     bool sent_stopped = true;
     SimulatedExchange exchange{0};
     bool owes_success = false;  ///< once the exchanges are complete
+    SimulatedQuestions questions;
+    SimulatedAnswers answers;
     bool leaving = false;
     int disturbed = 0;  ///< number of faults of its connection
     bool welcomed = false;
@@ -58,6 +61,7 @@ class World {
 
   // simulation_world.cpp: the coordinator's side
   void disturb(const Scenario::Disturbance& what);
+  void ask(const Scenario::Question& question);
   void run_coordinator(const std::function<void()>& what, bool ticked);
   void coordinator_receives(LinkId link, const FromAgent& message);
   void coordinator_disconnected(LinkId link, const std::string& how);
@@ -72,6 +76,10 @@ class World {
   void on(std::size_t agent, const Open& open);
   void on(std::size_t agent, const Start& start);
   void on(std::size_t agent, const Exchanged& part);
+  void on(std::size_t agent, const Ping& ping);
+  void on(std::size_t agent, const Stop& stop);
+  void answer(std::size_t agent, std::uint32_t look);
+  void send_answers(std::size_t agent);
   void contribute_later(std::size_t agent, std::optional<Exchange> part);
   void disconnected(std::size_t agent, LinkId link);
   void watch(std::size_t agent);
@@ -88,12 +96,14 @@ class World {
   Scenario scenario_;
   bool tracing_;
   Random random_;
+  Random survey_random_;  ///< of questions and answers
   Timeline timeline_;
   Network network_;
   Coordinator coordinator_;
   Invariants invariants_;
   std::deque<Agent> agents_;
   std::map<LinkId, LinkAddresses> addresses_;
+  std::map<LinkId, std::uint64_t> received_;  ///< messages that the coordinator counts
   std::optional<Clock::time_point> tick_at_;
   Clock::time_point blocked_until_;
   Clock::time_point start_;
