@@ -48,6 +48,9 @@ void FailoverInvariants::on_send(const SimulatedServer& server, LinkId /*link*/,
     require(!recorded, "a round begins, and the verdict of the job is recorded");
     require(server.holds_lease(), "a round begins without the lease");
   }
+  const auto* refused = std::get_if<Refused>(&message);
+  const bool is_lost = refused != nullptr && refused->why.find(" was lost: ") != std::string::npos;
+  require(!is_lost || !scenario_.faults.empty(), "an agent is lost that is well: ", is_lost ? refused->why : "");
   if (const auto* start = std::get_if<Start>(&message)) {
     const auto [of_term, first_of_term] = terms_.try_emplace(start->term, server.number());
     require(of_term->second == server.number(), "two coordinators start rounds in term ", start->term);

@@ -89,11 +89,24 @@ void SimulatedLink::hang() {
 }
 
 void SimulatedLink::send(const FromAgent& message) {
+  const auto* const answer = std::get_if<Stacks>(&message);
+  if (answer == nullptr) return send_now(message);
+  answers_.add(*answer);
+  send_answers();
+}
+
+void SimulatedLink::send_answers() {
+  if (!dialer_.is_joined() || is_over_) return;
+  while (const auto part = answers_.next()) send_now(*part);
+}
+
+void SimulatedLink::send_now(const FromAgent& message) {
   if (!dialer_.is_joined() || is_over_) return;
   if (std::holds_alternative<Stopped>(message)) {
     dialer_.workers_ended();
     note_workers();
   }
+  answers_.note_sent(message);
   world_.to_coordinator(id_, message);
 }
 
@@ -105,7 +118,10 @@ void SimulatedLink::receives(const FromCoordinator& message) {
     if (!dialer_.is_joined()) return;
     if (const auto step = dialer_.pinged(*ping, now)) dial(*step);
     note_workers();
-    if (!is_over_) world_.to_coordinator(id_, Pong{ping->number});
+    if (is_over_) return;
+    answers_.confirm(*ping);
+    send_answers();
+    world_.to_coordinator(id_, Pong{ping->number});
     return;
   }
   const auto attempt = attempt_;

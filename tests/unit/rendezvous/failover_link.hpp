@@ -6,6 +6,7 @@
 #include <string>
 
 #include "dialer.hpp"
+#include "simulated_survey.hpp"
 #include "simulation_network.hpp"
 
 namespace ddrun::test {
@@ -47,6 +48,8 @@ class SimulatedLink : public std::enable_shared_from_this<SimulatedLink> {
   void carry_out(const dial::Open&) {}
   void carry_out(const dial::Watch&) {}
   void carry_out(const LinkLoss& loss);
+  void send_now(const FromAgent& message);
+  void send_answers();
   void end_attempt();
   void note_workers();
   void order_stop(Grace grace);
@@ -60,6 +63,7 @@ class SimulatedLink : public std::enable_shared_from_this<SimulatedLink> {
   SimulatedMember& owner_;
   Callbacks callbacks_;
   Dialer dialer_;
+  SimulatedAnswers answers_;
   LinkId id_ = 0;
   std::uint64_t attempt_ = 0;  ///< what belongs to an earlier one is ignored
   std::uint64_t timer_ = 0;

@@ -20,6 +20,7 @@ namespace {
 
 constexpr seconds heartbeat_interval{1};
 constexpr Clock::duration silence_limit = heartbeat_bound;
+constexpr int max_questions = 10;
 
 MemberOptions member_options(const FailoverWorld& world, std::size_t index, std::size_t machine,
                              const std::string& host, int& agent_ids) {
@@ -94,6 +95,7 @@ void SimulatedMember::step(const MemberEvent& event) {
       if (const auto* welcome = std::get_if<Welcome>(message)) {
         world_.invariants.check_term(*this, welcome->term);
         welcomed_at_ = world_.timeline.now();
+        questions_.forget_open();
       } else if (const auto* start = std::get_if<Start>(message)) {
         world_.invariants.check_term(*this, start->term);
         start_ = *start;
@@ -309,6 +311,7 @@ void SimulatedMember::begin() {
   lease_ = std::make_shared<SimulatedLease>(std::move(place), [this](const lease::Tell& what) { step(what); });
   step(member_event::Prepare{});
   step(member_event::Begin{});
+  ask_later(max_questions);
 }
 
 void SimulatedMember::leave(int signal) {
@@ -389,6 +392,31 @@ void SimulatedMember::hear(const Exchanged& part) {
   if (owes_success_ && exchange_.is_complete()) on_workers_end(part.round, true);
 }
 
+/// Its workers may have stopped before the answer is sent.
+void SimulatedMember::hear(const StopOrder& order) {
+  if (order.look != 0) answer(order.look);
+  stop_workers(order.signal, order.max_grace);
+}
+
+void SimulatedMember::ask_later(int left) {
+  if (left == 0 || !world_.scenario.ask_interval) return;
+  later(world_.survey_random.time({}, 2 * *world_.scenario.ask_interval), [this, left] {
+    if (outcome_ != Outcome::none) return;
+    const bool is_for_stop = world_.survey_random.chance(0.2);
+    const std::string options = world_.survey_random.chance(0.7) ? "" : "all";
+    step(FromAgent(questions_.ask(options, is_for_stop)));
+    ask_later(left - 1);
+  });
+}
+
+void SimulatedMember::answer(std::uint32_t look) {
+  const auto& scenario = world_.scenario;
+  const auto size = scenario.min_answer + world_.survey_random.below(scenario.max_answer - scenario.min_answer + 1);
+  later(world_.survey_random.time({}, milliseconds(200)), [this, look, size] {
+    step(FromAgent(Stacks{look, true, answer_of(host_, size)}));
+  });
+}
+
 void SimulatedMember::on_workers_end(Round round, bool well) {
   if (start_->round != round || workers_ != Workers::running || is_swept_) return;
   if (well) {
@@ -402,6 +430,7 @@ void SimulatedMember::on_workers_end(Round round, bool well) {
   failed.round = round;
   failed.rank = start_->ranks.base_rank;
   failed.code = world_.random.between(1, 255);
+  failed.waited = world_.survey_random.chance(world_.scenario.waited);
   step(FromAgent(failed));
   stop_workers(0);
 }

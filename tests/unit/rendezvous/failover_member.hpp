@@ -13,6 +13,7 @@
 #include "failover_server.hpp"
 #include "member_machine.hpp"
 #include "simulated_exchange.hpp"
+#include "simulated_survey.hpp"
 
 namespace ddrun::test {
 
@@ -86,9 +87,13 @@ class SimulatedMember : public std::enable_shared_from_this<SimulatedMember> {
 
   // The agent.
   void hear(const RoundBegins& begins);
-  void hear(const StopOrder& order) { stop_workers(order.signal, order.max_grace); }
+  void hear(const StopOrder& order);
   void hear(const CoordinatorLost& lost);
   void hear(const Exchanged& part);
+  void hear(const Look& look) { answer(look.number); }
+  void hear(const Page& page) { questions_.take(page); }
+  void ask_later(int left);
+  void answer(std::uint32_t look);
   void contribute_later(std::optional<Exchange> part);
   template <class Other>
   void hear(const Other&) {}
@@ -129,7 +134,8 @@ class SimulatedMember : public std::enable_shared_from_this<SimulatedMember> {
   bool is_leaving_ = false, awaits_verdict_ = true;
   SimulatedExchange exchange_;
   bool owes_success_ = false;  ///< once the exchanges are complete
-  std::uint64_t stop_ = 0;     ///< number of the last order to stop
+  SimulatedQuestions questions_;
+  std::uint64_t stop_ = 0;  ///< number of the last order to stop
   Clock::time_point stopped_by_;
   Outcome told_ = Outcome::none;  ///< what a verdict of the present step means
   Outcome outcome_ = Outcome::none;

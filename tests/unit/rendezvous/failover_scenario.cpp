@@ -132,7 +132,8 @@ Clock::duration FailoverScenario::bound() const {
 
 std::string FailoverScenario::describe() const {
   return concat("seed ", seed, ": ", agents, " agents for ", min_nodes, ":", max_nodes, ", ", max_restarts,
-                " restarts, grace ", grace.count(), " ms, TTL ", ttl.count(), " ms, ", faults.size(), " faults");
+                " restarts, grace ", grace.count(), " ms, TTL ", ttl.count(), " ms, ", faults.size(),
+                " faults, answers of ", max_answer, " bytes at most");
 }
 
 FailoverScenario draw_failover(std::uint64_t seed) {
@@ -187,6 +188,27 @@ FailoverScenario draw_failover(std::uint64_t seed) {
   if (random.chance(0.15)) draw_silence(random, drawn);
   else if (random.chance(0.15)) draw_lost_sight(random, drawn);
   else if (random.chance(0.15)) draw_standing_still(random, drawn);
+  if (random.chance(0.3)) drawn.ask_interval = random.time(milliseconds(500), seconds(10));
+  drawn.max_answer = random.chance(0.9) ? 3'000 : 200'000;
+  drawn.waited = random.chance(0.5) ? 0 : 0.7;
+  return drawn;
+}
+
+FailoverScenario draw_slow_answers(std::uint64_t seed) {
+  Random random(seed);
+  FailoverScenario drawn;
+  drawn.seed = seed;
+  drawn.agents = drawn.min_nodes = drawn.max_nodes = random.between(2, 4);
+  drawn.max_restarts = 10;
+  drawn.grace = milliseconds(random.between(0, 3'000));
+  drawn.max_run = seconds(random.between(4, 8));
+  drawn.max_latency = random.time(milliseconds(1), milliseconds(100));
+  drawn.failing = 0.2 / drawn.agents;
+  drawn.waited = 0.7;
+  drawn.ask_interval = seconds(2);
+  drawn.max_answer = std::size_t{4} << 20U;
+  drawn.min_answer = drawn.max_answer / static_cast<std::size_t>(drawn.agents);
+  drawn.bandwidth = 1'000'000;
   return drawn;
 }
 

@@ -33,7 +33,12 @@ struct FailoverScenario {
   double lost_requests = 0;     ///< to the engine, and its responses
   double late_requests = 0;     ///< by up to a time to live
   std::uint32_t exchanges = 0;  ///< in each round, before its workers succeed; not drawn
-  bool quick_lease = false;     ///< requests to the engine, and its responses, are ten times as fast
+  // Of questions to all machines.
+  std::optional<Clock::duration> ask_interval;   ///< of each agent, on average; none: they do not ask
+  std::size_t min_answer = 64, max_answer = 64;  ///< bytes
+  double waited = 0;                             ///< a worker that fails says that it waited for others
+  std::size_t bandwidth = 0;                     ///< of each link, bytes per second; 0: unlimited
+  bool quick_lease = false;                      ///< requests to the engine, and its responses, are ten times as fast
 
   enum class Kind {
     process_killed,  ///< the agent; its guard ends the workers, and the lease's program may give the lease back
@@ -71,6 +76,8 @@ struct FailoverScenario {
 };
 
 [[nodiscard]] FailoverScenario draw_failover(std::uint64_t seed);
+/// A few undisturbed agents on slow links, with answers of 4 MiB and more.
+[[nodiscard]] FailoverScenario draw_slow_answers(std::uint64_t seed);
 /// One round of a few agents without restarts.
 [[nodiscard]] FailoverScenario draw_preemption(std::uint64_t seed);
 

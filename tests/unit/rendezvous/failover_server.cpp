@@ -4,14 +4,24 @@
 
 #include "ddrun/base/text.hpp"
 #include "failover_invariants.hpp"
+#include "simulated_survey.hpp"
 #include "simulation_invariants.hpp"
 
 namespace ddrun::test {
 
 using namespace ddrun::rendezvous;
 
+namespace {
+
+/// How long it may be suspended without taking note of it, at several times.
+constexpr std::chrono::seconds max_late{10};
+
+}  // namespace
+
 SimulatedServer::SimulatedServer(Place place, CoordinatorOptions options)
-    : place_(std::move(place)), coordinator_(std::move(options)) {}
+    : place_(std::move(place)),
+      coordinator_(std::move(options)),
+      survey_(coordinator_, place_.scenario.faults.empty() ? Clock::duration{} : max_late) {}
 
 void SimulatedServer::acts(const std::function<void()>& what) {
   if (closed_) return;
@@ -28,7 +38,7 @@ void SimulatedServer::check_lease() {
 }
 
 void SimulatedServer::apply_outputs() {
-  for (const auto& output : coordinator_.take_outputs()) {
+  for (auto& output : coordinator_.take_outputs()) {
     quiet_ = quiet_ && output.message && std::holds_alternative<Ping>(*output.message);
     if (links_.count(output.link) == 0) continue;
     if (!output.message) {
@@ -36,6 +46,8 @@ void SimulatedServer::apply_outputs() {
       place_.close_link(output.link);
       continue;
     }
+    if (auto* ping = std::get_if<Ping>(&*output.message)) ping->received = received_[output.link];
+    survey_.sends(output.link, *output.message, now());
     place_.invariants.on_send(*this, output.link, *output.message);
     place_.send(output.link, *output.message);
   }
@@ -44,6 +56,7 @@ void SimulatedServer::apply_outputs() {
     place_.note([] { return std::string("stood down"); });
     place_.on_stepped_down();
   }
+  survey_.after_step(now());
   place_.invariants.after_step(*this, std::exchange(quiet_, true));
   check_done();
   schedule_tick();
@@ -83,6 +96,8 @@ void SimulatedServer::receives(LinkId link, const FromAgent& message, const Link
   if (join == nullptr) {
     return acts([&] {
       if (links_.count(link) == 0) return;
+      if (is_counted(message)) ++received_[link];
+      survey_.receives(link, message, now());
       place_.invariants.receives(*this, link, message);
       quiet_ = quiet_ && std::holds_alternative<Pong>(message);
       coordinator_.receive(link, message, now());

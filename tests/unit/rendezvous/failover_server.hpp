@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -8,6 +9,7 @@
 
 #include "coordinator.hpp"
 #include "failover_scenario.hpp"
+#include "survey_invariants.hpp"
 
 namespace ddrun::test {
 
@@ -63,7 +65,9 @@ class SimulatedServer : public std::enable_shared_from_this<SimulatedServer> {
 
   Place place_;
   rendezvous::Coordinator coordinator_;
+  SurveyInvariants survey_;
   std::set<rendezvous::LinkId> links_;
+  std::map<rendezvous::LinkId, std::uint64_t> received_;  ///< messages that are counted
   Clock::duration stopped_time_{0};
   std::optional<Clock::time_point> tick_at_;
   bool quiet_ = true;  ///< nothing but PING and PONG since the last look

@@ -52,8 +52,22 @@ TEST_CASE("whichever machine of a job is lost, all members of a round get the sa
   for (std::uint64_t seed = first; seed < first + runs; ++seed) {
     FailoverScenario scenario = draw_failover(seed);
     scenario.exchanges = 1 + static_cast<std::uint32_t>(seed % 3);
+    scenario.ask_interval.reset();
     const std::string violation = play<FailoverWorld>(std::move(scenario));
     if (!violation.empty()) FAIL(violation);
+  }
+}
+
+TEST_CASE("answers of 4 MiB on slow links cost no machine") {
+  const std::uint64_t runs = number_from("DDRUN_SIMULATION_RUNS", 400) / 50;
+  for (std::uint64_t seed = 1; seed <= runs; ++seed) {
+    FailoverWorld::Summary summary;
+    const std::string violation = play<FailoverWorld>(draw_slow_answers(seed), &summary);
+    if (!violation.empty()) FAIL(violation);
+    REQUIRE(summary.verdict);
+    CAPTURE(seed, summary.verdict->why);
+    CHECK(summary.verdict->kind == VerdictKind::success);
+    CHECK(summary.terms == 1);
   }
 }
 

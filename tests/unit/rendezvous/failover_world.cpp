@@ -22,6 +22,7 @@ constexpr seconds time_to_connect{5};
 FailoverWorld::FailoverWorld(FailoverScenario drawn, bool tracing)
     : scenario(std::move(drawn)),
       random(scenario.seed + 1),
+      survey_random(~scenario.seed),
       engine(timeline, scenario.ttl,
              [this] {
                note([&] {
@@ -55,6 +56,7 @@ FailoverWorld::FailoverWorld(FailoverScenario drawn, bool tracing)
                                  [this](std::size_t node, LinkId link) { nodes_[node]->disconnected(link); }}),
       start_(timeline.now()) {
   network_.max_latency = scenario.max_latency;
+  network_.bandwidth = scenario.bandwidth;
   for (int i = 0; i < scenario.agents; ++i) add_machine(random.time({}, scenario.arrival_spread));
   for (const auto& fault : scenario.faults) timeline.in(fault.when, [this, fault] { inject(fault); });
 }

@@ -42,6 +42,7 @@ class FailoverWorld {
   const FailoverScenario scenario;
   Timeline timeline;
   Random random;
+  Random survey_random;  ///< of questions and answers
   Engine engine;
   FailoverInvariants invariants;
   [[nodiscard]] const std::vector<std::shared_ptr<SimulatedMember>>& nodes() const { return nodes_; }

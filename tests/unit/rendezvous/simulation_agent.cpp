@@ -43,7 +43,7 @@ void World::connect(std::size_t index) {
     return;
   }
   agent.joined = true;
-  agent.questions = {};
+  agent.questions.forget_open();
   agent.answers = {};
   agent.link = network_.connect(index);
   note([&] { return concat(agent.host, " dials, link ", agent.link); });
