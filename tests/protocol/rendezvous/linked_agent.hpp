@@ -30,9 +30,8 @@ struct Agent {
         std::chrono::milliseconds timeout = std::chrono::seconds(20), const std::string& job = "job",
         std::function<bool()> kill_workers = {}, Graces graces = {}) {
     options.coordinators = std::move(coordinators);
-    options.join.host = "linked";
     options.join.job_id = job;
-    options.join.agent_id = "linked";
+    if (options.join.host.empty()) options.join.host = options.join.agent_id = "linked";
     options.connect_by = Clock::now() + timeout;
     rendezvous::AgentLinkCallbacks callbacks;
     callbacks.on_message = [this](const rendezvous::FromCoordinator& message) { messages.push_back(message); };

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <optional>
@@ -128,6 +130,8 @@ class RawAgent {
   static int connected(std::uint16_t port, const char* from) {
     const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     REQUIRE(fd >= 0);
+    const int on = 1;
+    ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     sockaddr_in own{}, to{};
     own.sin_family = to.sin_family = AF_INET;
     REQUIRE(::inet_pton(AF_INET, from, &own.sin_addr) == 1);
