@@ -1,12 +1,15 @@
 // Simulates many agents of one job, from one thread; prints messages and times.
 //
-//   agents_load --port P --agents N [--secret TEXT] [--idle SECONDS] [--hold PID] [--json]
+//   agents_load --port P --agents N [--secret TEXT] [--idle SECONDS] [--page] [--hold PID] [--json]
 //
 // N connections from addresses of the loopback network (127.0.0.0/8, 250 agents on each) do the handshake with the
 // coordinator on port P of 127.0.0.1, authenticated if there is a secret, join one job of N nodes, and
 //
 //   join   until the last one has its ranks (START), from the first connect on
 //   idle   only PING and PONG for this many seconds
+//   page   with --page: one asks where the ranks are, and each agent answers with the stack of its 8; until that one
+//   has
+//          all answers, and until it has merged them to the text of a page
 //   fail   one agent sends FAILED; until the last one has STOP
 //   end    all send STOPPED; until the last one has its VERDICT
 //
@@ -28,6 +31,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,6 +40,7 @@
 #include <vector>
 
 #include "codec.hpp"
+#include "ddrun/inspect/stack_page.hpp"
 #include "frames.hpp"
 #include "handshake.hpp"
 
@@ -48,6 +54,7 @@ struct Options {
   std::size_t agents = 1000;
   std::string secret;
   double idle = 0;
+  bool page = false;
   pid_t hold = 0;
   bool json = false;
   bool step = false;
@@ -59,6 +66,54 @@ struct Options {
 }
 
 [[noreturn]] void die_errno(const char* what) { die(std::string(what) + ": " + std::strerror(errno)); }
+
+constexpr int local_world_size = 8;
+
+/// KiB, of a line in /proc/self/status.
+double own_status(const std::string& name) {
+  std::ifstream file("/proc/self/status");
+  for (std::string word; file >> word;) {
+    double kibibytes = 0;
+    if (word == name + ":" && file >> kibibytes) return kibibytes;
+  }
+  die("no " + name + " in /proc/self/status");
+}
+
+/// What an agent sends of its ranks, which all wait in a collective.
+std::string share_of_agent(std::size_t number) {
+  namespace inspect = ddrun::inspect;
+  const auto python = std::make_shared<const inspect::Module>(inspect::Module{"/usr/bin/python3.11", 4711, 1, 1});
+  const auto torch = std::make_shared<const inspect::Module>(
+      inspect::Module{"/opt/venv/lib/python3.11/site-packages/torch/lib/libtorch_cpu.so", 4711, 1, 2});
+  inspect::StackPage page;
+  const int base_rank = static_cast<int>(number) * local_world_size;
+  for (int i = 0; i < local_world_size; ++i) {
+    inspect::RankStacks& rank = page.ranks.emplace_back();
+    rank.rank = base_rank + i;
+    rank.pid = 4711 + i;
+    rank.program = "python3";
+    rank.cpu = 1;
+    inspect::ThreadStack& main = rank.threads.emplace_back();
+    main.tid = rank.pid;
+    main.name = "python3";
+    main.state = 'S';
+    main.doing = "receives from 10.0.0.2:4711";
+    main.on_socket = true;
+    for (int depth = 0; depth < 20; ++depth) {
+      const bool is_own = depth >= 15;
+      main.python.push_back({is_own ? "Trainer.run_" + std::to_string(depth) : "DistributedDataParallel.forward",
+                             is_own ? "/job/src/train.py" : "/opt/venv/lib/torch/nn/parallel/distributed.py",
+                             100 + (depth == 0 ? static_cast<int>(number % 10) : depth),
+                             {}});
+      if (is_own) main.python.back().numbers = {{"step", 1000}, {"epoch", 3}};
+    }
+    for (int depth = 0; depth < 6; ++depth) {
+      main.native.push_back({depth < 4 ? torch : python, static_cast<std::uint64_t>(0x1000 + depth),
+                             "c10d::ProcessGroupGloo::AsyncWork::" + std::to_string(depth)});
+    }
+  }
+  return inspect::share_of({}, base_rank, inspect::share_text(std::move(page), false, std::size_t{32} << 10U));
+}
 
 struct Agent {
   int fd = -1;
@@ -107,6 +162,26 @@ class Load {
     end();
   }
 
+  void page() {
+    begin("page");
+    const double before = own_status("VmRSS");
+    std::ofstream("/proc/self/clear_refs") << "5";  // VmHWM counts anew
+    send_message(agents_[0], Ask{1});
+    while (!page_ended_) run_once(1000);
+    end();
+    begin("merge");
+    for (const auto& [node_rank, share] : shares_) {
+      if (!ddrun::inspect::add_share(page_, share.second, share.first)) die("a share cannot be read");
+      page_bytes_ += share.second.size();
+    }
+    for (const auto& rank : page_.ranks) page_ranks_ += 1 + rank.also.size();
+    ddrun::inspect::merge_equal(page_);
+    if (ddrun::inspect::short_text(page_, "").empty()) die("the page is empty");
+    end();
+    page_memory_ = own_status("VmHWM") - before;
+    if (page_ranks_ != agents_.size() * local_world_size) die("ranks are missing on the page");
+  }
+
   void fail() {
     begin("fail");
     Failed failed;
@@ -132,6 +207,7 @@ class Load {
                     phase.name, static_cast<unsigned long long>(phase.traffic.in), phase.name,
                     static_cast<unsigned long long>(phase.traffic.out));
       }
+      if (options_.page) std::printf(", \"page_bytes\": %zu, \"page_memory\": %.0f", page_bytes_, page_memory_ * 1024);
       std::printf(", \"idle_sent\": %.3f, \"idle_received\": %.3f}\n", idle_.sent, idle_.received);
       return;
     }
@@ -139,6 +215,10 @@ class Load {
     for (const auto& phase : phases_) {
       std::printf("%-5s %9.3f ms   to each agent %.3f messages, from each %.3f\n", phase.name, phase.seconds * 1e3,
                   static_cast<double>(phase.traffic.in) / count, static_cast<double>(phase.traffic.out) / count);
+    }
+    if (options_.page) {
+      std::printf("page  %zu ranks in %.1f KiB, for which the one that asks needs %.1f MiB\n", page_ranks_,
+                  static_cast<double>(page_bytes_) / 1024, page_memory_ / 1024);
     }
     if (options_.idle <= 0) return;
     std::printf("idle  each agent sends %.3f packets a second and receives %.3f\n", idle_.sent, idle_.received);
@@ -272,7 +352,7 @@ class Load {
     join.job_id = "bench";
     join.agent_id = "agent" + std::to_string(agent.number);
     join.host = "node" + std::to_string(agent.number);
-    join.local_world_size = 8;
+    join.local_world_size = local_world_size;
     join.settings = {{"exit_skew_ms", ""},      {"grace_ms", "30000"},      {"join_timeout_ms", "600000"},
                      {"last_call_ms", "30000"}, {"max_nodes", nodes},       {"max_restarts", "0"},
                      {"min_nodes", nodes},      {"node_max_failures", "0"}, {"restart_backoff_ms", "0"},
@@ -290,11 +370,26 @@ class Load {
       ++stopped_;
     } else if (std::holds_alternative<VerdictMessage>(message)) {
       ++ended_;
+    } else if (const auto* look = std::get_if<Look>(&message)) {
+      send_message(agent, Stacks{look->number, true, share_of_agent(agent.number)});
+    } else if (const auto* page = std::get_if<Page>(&message)) {
+      page_ended_ = page->node_rank < 0;
+      if (page_ended_ && !page->missing.empty()) die("an answer is missing: " + page->missing.front());
+      if (page_ended_) return;
+      auto& [host, share] = shares_[page->node_rank];
+      host = page->host;
+      share += page->part;
     } else if (const auto* ping = std::get_if<Ping>(&message)) {
       send_message(agent, Pong{ping->number});
     } else if (const auto* refused = std::get_if<Refused>(&message)) {
       die("refused: " + refused->why);
     }
+  }
+
+  static ddrun::inspect::StackPage whole_page() {
+    ddrun::inspect::StackPage page;
+    page.is_whole_job = true;
+    return page;
   }
 
   struct Packets {
@@ -317,6 +412,11 @@ class Load {
   int epoll_ = -1;
   std::vector<Agent> agents_;
   std::size_t started_ = 0, stopped_ = 0, ended_ = 0;
+  bool page_ended_ = false;
+  std::map<int, std::pair<std::string, std::string>> shares_;  ///< host and answer, by node rank
+  ddrun::inspect::StackPage page_ = whole_page();
+  std::size_t page_bytes_ = 0, page_ranks_ = 0;
+  double page_memory_ = 0;  ///< KiB
   const char* phase_ = "";
   Traffic traffic_;
   Clock::time_point began_;
@@ -332,6 +432,8 @@ Options read_options(int argc, char** argv) {
       options.json = true;
     } else if (name == "--step") {
       options.step = true;
+    } else if (name == "--page") {
+      options.page = true;
     } else if (i + 1 == argc) {
       die(name + " is not known or needs a value");
     } else if (const std::string value = argv[++i]; name == "--port") {
@@ -363,6 +465,7 @@ int main(int argc, char** argv) {
   Load load(options);
   load.join();
   if (options.idle > 0) load.idle();
+  if (options.page) load.page();
   load.fail();
   load.finish();
   load.print();

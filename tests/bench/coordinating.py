@@ -55,14 +55,14 @@ class Coordinator:
         self.output.close()
 
 
-def one_job(bench, agents):
+def one_job(bench, agents, with_page):
     """A job of so many agents, from the first connect to the last verdict; the memory is looked at while it runs."""
     coordinator = Coordinator(bench)
     try:
         empty = coordinator.private_bytes()
         load = subprocess.Popen(
             [bench.agents_load, "--port", str(coordinator.port), "--agents", str(agents), "--secret", SECRET,
-             "--idle", str(IDLE), "--step", "--json"],
+             "--idle", str(IDLE), "--step", "--json", *(["--page"] if with_page else [])],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=bench.scratch)
         try:
             trouble = ""
@@ -70,7 +70,7 @@ def one_job(bench, agents):
                 if not line.startswith("phase "):
                     trouble += line
                     continue
-                if line == "phase fail\n":
+                if line == ("phase page\n" if with_page else "phase fail\n"):
                     full = coordinator.private_bytes()
                 load.stdin.write("\n")
                 load.stdin.flush()
@@ -93,9 +93,10 @@ def coordinator(bench, note):
     rows = []
     for agents, join_goal, fail_goal in ((1000, 1.0, 0.1), (10000, 5.0, 1.0)):
         samples = []
+        with_page = agents == 1000  # those of more are cut
         for i in range(bench.count(5, 2)):
             note(f"{agents} agents, {i + 1}")
-            samples.append(one_job(bench, agents))
+            samples.append(one_job(bench, agents, with_page))
 
         def row(quantity, key, goal=None, **more):
             ours = [sample[key] for sample in samples]
@@ -104,6 +105,11 @@ def coordinator(bench, note):
         row("all have joined and their ranks", "join_s", join_goal)
         row("one has failed, all know it", "fail_s", fail_goal)
         row("all have stopped and the verdict", "end_s")
+        if with_page:
+            row("a page of their ranks, all answers", "page_s", 3.0)
+            row("the same, merged", "merge_s")
+            row("bytes of all answers", "page_bytes", scale=1 / 1024, unit="KiB")
+            row("memory of the agent that asks", "page_memory", 64 * 1024 * 1024, scale=1 / 1024 / 1024, unit="MiB")
         row("memory of the coordinator, per agent", "bytes_per_agent", 20 * 1024, scale=1 / 1024, unit="KiB")
         for sample in samples:
             for phase in ("join", "fail", "end"):
