@@ -28,7 +28,6 @@ using nlohmann::json;
 
 constexpr std::chrono::seconds total_timeout{10};
 // Bounds of what a reply costs: root may ask the job of a user whose program answers in its place.
-constexpr std::size_t max_reply_bytes = 32U << 20U;
 constexpr std::size_t max_reply_values = 2'000'000;
 constexpr int max_reply_depth = 16;
 constexpr int not_running = 1;
@@ -42,12 +41,13 @@ constexpr argv::Option stacks_options[] = {
 std::string stacks_help() {
   return concat(R"(Usage: ddrun stacks [JOB] [--rank=RANKS] [--all-threads] [--json]
 
-Prints where the ranks of a running job are: for each worker on this machine,
-what its threads execute. JOB is the PID of ddrun or the job's run id; it is not
-needed if one job of yours runs on this machine. The job is not disturbed.
+Prints where the ranks of a running job are: for each worker, on all machines,
+what its threads execute. Ask on any machine of the job, or where ddrun --hosts
+was typed. JOB is the PID of ddrun or the job's run id; it is not needed if one
+job of yours runs on this machine. The job is not disturbed.
 )",
                 argv::describe(stacks_options), R"(
-Exit status: 0; 1 no worker with such a rank runs here; 2 wrong usage, or
+Exit status: 0; 1 no worker with such a rank runs; 2 wrong usage, or
 several jobs to choose from; 125 there was no job, or it did not answer. A
 program called stacks: ddrun -- stacks
 
@@ -139,7 +139,7 @@ Result<json> ask(const Result<UniqueFd>& connection, const json& request, Deadli
   (void)::send(connection->get(), line.data(), line.size(), MSG_NOSIGNAL);
   std::string reply;
   std::vector<char> buffer(1U << 16U);
-  while (!reply.ends_with('\n') && reply.size() < max_reply_bytes) {
+  while (!reply.ends_with('\n') && reply.size() < job_socket::max_reply_bytes) {
     const ssize_t got = ::recv(connection->get(), buffer.data(), buffer.size(), 0);
     if (got > 0) reply.append(buffer.data(), static_cast<std::size_t>(got));
     else if (got == 0 || (errno != EAGAIN && errno != EINTR)) break;
@@ -147,7 +147,7 @@ Result<json> ask(const Result<UniqueFd>& connection, const json& request, Deadli
     pollfd readable{connection->get(), POLLIN, 0};
     if (::poll(&readable, 1, poll_timeout(deadline)) == 0) return tl::unexpected(no_answer());
   }
-  if (reply.size() >= max_reply_bytes || !is_bounded(reply)) {
+  if (reply.size() >= job_socket::max_reply_bytes || !is_bounded(reply)) {
     return fail(Errc::protocol, "its answer is too long; ask for some ranks with --rank");
   }
   json object = json::parse(reply, nullptr, false);
@@ -174,7 +174,7 @@ std::vector<Job> select_jobs(std::vector<Job> jobs, const std::string& wanted, D
     if (!known.insert(tag.empty() ? job.name : tag).second) continue;
     if (wanted.empty() || by_pid || job.text("run_id") == wanted) selected.push_back(std::move(job));
   }
-  // The head of a job with --hosts names them; the agents on the hosts have its ranks.
+  // The head of a job with --hosts names them; an agent of it on this machine answers for both.
   const auto is_head = [](const Job& job) { return job.facts.contains("hosts"); };
   std::set<std::string> of_agents;
   for (const Job& job : selected) {
@@ -205,8 +205,7 @@ int say_no_job(const StacksRequest& command, bool was_there, const std::vector<J
   const std::string hidden = faults.empty() ? "" : concat("; its socket may be hidden: ", join(faults, "; "));
   if (was_there) say_error(concat("the job with PID ", command.job, " has ended"));
   else if (others.empty() && hidden.empty())
-    say_error(
-        "no job of yours runs on this machine; ask on the machine where its workers run, as the user who started it");
+    say_error("no job of yours runs on this machine; ask on a machine of the job, as the user who started it");
   else if (others.empty()) say_error(concat("no job of yours is found on this machine", hidden));
   else
     say_error(concat("no job of yours has the PID of ddrun or the run id '", command.job, "'", hidden,
@@ -262,11 +261,6 @@ int run_stacks(const Parsed& parsed) {
   const Deadline deadline = Clock::now() + total_timeout;
   const auto [found, faults] = find_jobs(command.job);
   std::vector<Job> jobs = select_jobs(found, command.job, deadline);
-  // A job that waits for machines, or whose ranks all run on others, has no rank here.
-  const auto waits = [](const Job& job) {
-    return job.error.empty() && job.facts.value("ranks", json::array()).empty();
-  };
-  if (command.job.empty() && !std::all_of(jobs.begin(), jobs.end(), waits)) std::erase_if(jobs, waits);
   if (jobs.empty()) {
     const bool was_there = !command.job.empty() && std::any_of(found.begin(), found.end(), [&](const Job& job) {
       return pid_of(job.name) == command.job;

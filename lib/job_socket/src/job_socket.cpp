@@ -24,6 +24,7 @@
 
 #include "ddrun/base/io_context.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::job_socket {
@@ -71,12 +72,24 @@ Result<std::vector<Request::Ranks>> parse_ranks(std::string_view text) {
   return all;
 }
 
-bool is_trusted(int connection) {
+std::optional<ucred> peer_of(int connection) {
   ucred peer{};
   socklen_t size = sizeof peer;
-  return ::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-         (peer.uid == ::geteuid() || peer.uid == 0);
+  return ::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? std::optional(peer) : std::nullopt;
 }
+
+bool is_trusted(int connection) {
+  const auto peer = peer_of(connection);
+  return peer && (peer->uid == ::geteuid() || peer->uid == 0);
+}
+
+/// An agent is the third of ddrun's processes.
+bool is_in_ddrun(pid_t process, pid_t ddrun, int levels = 2) {
+  const auto stat = levels > 0 ? read_process_stat(process) : std::nullopt;
+  return process == ddrun || (stat && is_in_ddrun(stat->parent, ddrun, levels - 1));
+}
+
+std::string socket_name(pid_t pid, int number) { return concat(pid, number == 1 ? "" : concat("-", number), suffix); }
 
 bool is_transient(int err) { return err == EAGAIN || err == EINTR; }
 
@@ -131,6 +144,18 @@ Result<UniqueFd> connect(const UniqueFd& folder, const std::string& name, Deadli
   return connection;
 }
 
+Result<UniqueFd> connect_to_descendant(pid_t ddrun, std::string_view runtime_dir) {
+  for (const std::string& folder : folders(::geteuid(), runtime_dir)) {
+    const auto opened = open_folder(folder, ::geteuid());
+    for (int number = 1; opened && number <= max_same_pid; ++number) {
+      auto connection = connect(*opened, socket_name(ddrun, number), Clock::now());
+      const auto peer = connection ? peer_of(connection->get()) : std::nullopt;
+      if (peer && is_in_ddrun(peer->pid, ddrun)) return connection;
+    }
+  }
+  return fail(Errc::not_found, "its ddrun has no socket yet, or none can be made; ask again");
+}
+
 Result<Request> Request::parse(std::string_view line) {
   const auto wrong = [](std::string_view what) { return fail(Errc::invalid_argument, std::string(what)); };
   const json object = json::parse(line, nullptr, false);
@@ -142,6 +167,7 @@ Result<Request> Request::parse(std::string_view line) {
     return found->is_string() ? std::optional(found->get<std::string>()) : std::nullopt;
   };
   Request request;
+  request.line = line;
   const auto question = text("question");
   if (question == "stacks") request.question = Question::stacks;
   else if (question != "job") return wrong("\"question\" is \"job\" or \"stacks\"");
@@ -273,7 +299,7 @@ Result<void> Server::open_in(const std::string& folder, pid_t pid) {
   const auto made = std::make_shared<Listener>(Listener{stream_descriptor(executor_), {}, {}});
   int err = EADDRINUSE;
   for (int number = 1; number <= max_same_pid && err == EADDRINUSE; ++number) {
-    const std::string name = concat(pid, number == 1 ? "" : concat("-", number), suffix);
+    const std::string name = socket_name(pid, number);
     made->path = concat(folder, "/", name);
     const auto address = socket_address(made->path);
     if (!address) return fail(Errc::unavailable, "the path is too long for a socket");

@@ -197,7 +197,7 @@ TEST_CASE("Of several jobs one has to be named") {
   end(*two);
 }
 
-TEST_CASE("The head of a job on hosts names them and the local agent shows its ranks") {
+TEST_CASE("The head of a job on hosts and the local agent show its ranks and are one job") {
   const Machine machine;
   const auto run = machine.start({"--hosts=localhost:2", "--rdzv-id=my-run"});
   const std::string pid = std::to_string(run->pid());
@@ -217,8 +217,8 @@ TEST_CASE("The head of a job on hosts names them and the local agent shows its r
   }
   const auto head = machine.ask({pid});
   DDRUN_SHOW(head);
-  CHECK(head.code() == 1);
-  CHECK(has(head.err, "the ranks of this job run on its hosts; ask there, for example: ddrun stacks my-run\n"));
+  CHECK(head.code() == 0);
+  CHECK(has(head.out, "  ranks 0,1: waits for a signal, "));
   const auto other = machine.ask({"other-run"});
   CHECK(other.code() == 125);
   CHECK(count(other.err, "  my-run  ") == 1);
@@ -227,7 +227,28 @@ TEST_CASE("The head of a job on hosts names them and the local agent shows its r
   CHECK(machine.sockets() == 0);
 }
 
-TEST_CASE("A job whose ranks are all on other machines is shown with where to ask") {
+TEST_CASE("The head of a job on hosts shows the ranks of all of them") {
+  const Machine machine;
+  const TemporaryDirectory dir;
+  const std::string reach = dir.file("reach", "#!/bin/sh\nshift\nexec sh -c \"$1\"\n", 0755);
+  const auto run = machine.start({"--ssh=" + reach, "--hosts=one:2,two:2"}, {"print", "up", "forever"});
+  REQUIRE(wait_until([&] { return count(run->out(), "up\n") == 4; }));
+  const std::string pid = std::to_string(run->pid());
+  CHECK(wait_until([&] { return machine.ask({pid}).code() == 0; }));
+  const auto asked = machine.ask({pid});
+  DDRUN_SHOW(asked);
+  CHECK(has(asked.out, "  ranks 0-3 on "));
+  const auto some = machine.ask({pid, "--rank=1,2"});
+  CHECK(has(some.out, "  ranks 1,2 on "));
+  CHECK(has(machine.ask({pid, "--rank=3", "--all-threads"}).out, "\nrank 3 (pid "));
+  CHECK(count(machine.ask({pid, "--json"}).out, "\"rank\": ") == 4);
+  const auto absent = machine.ask({pid, "--rank=7"});
+  CHECK(absent.code() == 1);
+  CHECK(has(absent.err, "no such rank runs in this job"));
+  end(*run);
+}
+
+TEST_CASE("The head of a job on hosts names the host that it waits for") {
   const Machine machine;
   const TemporaryDirectory dir;
   const std::string reach = dir.file("reach", "#!/bin/sh\nexec sleep 1000\n", 0755);
@@ -236,9 +257,9 @@ TEST_CASE("A job whose ranks are all on other machines is shown with where to as
   DDRUN_SHOW(asked);
   CHECK(asked.code() == 1);
   CHECK(asked.out.empty());
-  CHECK(has(asked.err, "ask there, for example: " + reach + " -4 far ddrun stacks\n"));
+  CHECK(has(asked.err, "no worker runs yet: waiting for host far and 1 more to answer\n"));
   const auto here = machine.start({"-n", "1"});
-  CHECK(machine.ask().code() == 0);
+  CHECK(machine.ask().code() == 2);
   end(*here);
   run->signal(SIGINT);
   const auto outcome = run->wait();

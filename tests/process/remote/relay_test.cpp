@@ -9,10 +9,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/io_context.hpp>
 #include <cstdio>
 #include <iostream>
+#include <thread>
 #include <vector>
 
+#include "ddrun/job_socket/job_socket.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/files.hpp"
 #include "ddrun/test/processes.hpp"
@@ -83,12 +86,15 @@ class Host {
 
   /// Reads until a frame of this type has come, or to end-of-file.
   void read_to(std::optional<FrameType> last) {
+    read_until([last](const std::vector<Got>& all) {
+      return last && std::any_of(all.begin(), all.end(), [&](const Got& one) { return one.type == *last; });
+    });
+  }
+  /// Or to end-of-file.
+  const std::vector<Got>& read_until(const std::function<bool(const std::vector<Got>&)>& is_enough) {
     const std::string marker = frames_marker(build);
     std::vector<char> chunk(64 << 10);
-    const auto has_come = [&] {
-      return last && std::any_of(all_.begin(), all_.end(), [&](const Got& one) { return one.type == *last; });
-    };
-    for (ssize_t n; !has_come() && (n = ::read(from_.get(), chunk.data(), chunk.size())) > 0;) {
+    for (ssize_t n; !is_enough(all_) && (n = ::read(from_.get(), chunk.data(), chunk.size())) > 0;) {
       std::string_view bytes(chunk.data(), static_cast<std::size_t>(n));
       if (!framed_) {
         greeting_ += bytes;
@@ -101,6 +107,7 @@ class Host {
         all_.push_back({frame.type, std::string(frame.payload)});
       }));
     }
+    return all_;
   }
   /// All frames until end-of-file.
   [[nodiscard]] const std::vector<Got>& read_all() {
@@ -251,6 +258,64 @@ TEST_CASE("Lines of workers stand between what ddrun says before and after them"
     ++seen.back().second;
   }
   CHECK(seen == std::vector<std::pair<std::string, int>>{{"early\n", 1}, {"", 4000}, {"late\n", 1}});
+}
+
+TEST_CASE("A question is put to the socket of the host's ddrun, and output goes before the reply") {
+  const TemporaryDirectory directory;
+  REQUIRE(::setenv("XDG_RUNTIME_DIR", directory.path().c_str(), 1) == 0);
+  const std::string reply(std::size_t{20} << 20U, 'r');
+  const auto exists = [&](const char* name) { return ::access(directory.file(name).c_str(), F_OK) == 0; };
+  Host host([&](const Bootstrap&, const HeadConnection&) {
+    ::signal(SIGPIPE, SIG_IGN);
+    boost::asio::io_context io;
+    job_socket::Server server(io.get_executor(), [&](const job_socket::Request& request, const auto& answer) {
+      ddrun::test::write_file(directory.file("asked"), "");
+      if (request.as_json) return answer(reply);
+      write_all(STDOUT_FILENO, "out", 3);
+      answer(request.line);
+    });
+    while (!exists("opens")) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    server.open({directory.file("ddrun")}, ::getpid());
+    ddrun::test::write_file(directory.file("up"), "");
+    while (!exists("end")) {
+      io.restart();
+      io.run_for(std::chrono::milliseconds(5));
+    }
+    return 0;
+  });
+  const auto reply_to = [](std::uint32_t number, const std::vector<Got>& all) {
+    std::string text;
+    for (const Got& one : all) {
+      const auto [to, part] = decode_numbered(one.payload);
+      if (one.type == FrameType::answer && to == number) text += part;
+    }
+    return text;
+  };
+  const auto read_reply = [&](std::uint32_t number) {
+    return reply_to(number, host.read_until([number](const std::vector<Got>& all) {
+      return std::any_of(all.begin(), all.end(), [number](const Got& one) {
+        return one.type == FrameType::answer && one.payload == numbered(number, {});
+      });
+    }));
+  };
+  host.start();
+  host.send(FrameType::ask, numbered(1, R"({"question":"stacks"})"));
+  CHECK(read_reply(1) == "{\"error\":\"its ddrun has no socket yet, or none can be made; ask again\"}\n");
+  ddrun::test::write_file(directory.file("opens"), "");
+  REQUIRE(wait_until([&] { return exists("up"); }));
+
+  host.send(FrameType::ask, numbered(2, R"({"question":"stacks","format":"json"})"));
+  REQUIRE(wait_until([&] { return exists("asked"); }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the relay would have read all by now
+  const std::string request = R"({"question":"stacks","ranks":"3","threads":"all"})";
+  host.send(FrameType::ask, numbered(3, request));
+  CHECK(read_reply(3) == request + "\n");
+  const auto all = host.read_until([](const auto& got) { return of_type(got, FrameType::out) == "out"; });
+  CHECK(reply_to(2, all).size() < std::size_t{2} << 20U);
+  const bool is_whole = read_reply(2) == reply + "\n";
+  CHECK(is_whole);
+  ddrun::test::write_file(directory.file("end"), "");
+  CHECK(of_type(host.read_all(), FrameType::ended) == "0");
 }
 
 TEST_CASE("A relay ends with its job when the head is gone while it sends") {

@@ -35,6 +35,14 @@ TEST_CASE("Frames come out as they went in, however the stream is cut") {
   for (const std::size_t portion : {1U, 2U, 5U, 6U, 4096U, 1U << 20U}) CHECK(read_in(bytes, portion) == sent);
 }
 
+TEST_CASE("The number of a question and its text are found again") {
+  for (const std::string& text : {std::string(), std::string("a\0\xff\n", 4)}) {
+    const std::string payload = numbered(0x80000001U, text);
+    CHECK(decode_numbered(payload) == std::pair(0x80000001U, std::string_view(text)));
+  }
+  for (const char* wrong : {"", "abc"}) CHECK(decode_numbered(wrong).first == 0);
+}
+
 TEST_CASE("A frame that is too long is refused before it is stored") {
   WipedString bytes;
   append_frame(bytes, FrameType::out, "");

@@ -53,6 +53,12 @@ std::string describe(const HostAction& action) {
     std::string operator()(const host_action::StopInput&) const { return "no input"; }
     std::string operator()(const host_action::ForgetSecret&) const { return "forget"; }
     std::string operator()(const host_action::BoundConsole&) const { return "bound"; }
+    std::string operator()(const host_action::SendQuestion& send) const {
+      return concat("ask ", send.host, ":", send.question);
+    }
+    std::string operator()(const host_action::RefuseQuestion& refuse) const {
+      return concat("refuse ", refuse.question, " ", refuse.why);
+    }
     std::string operator()(const host_action::Say& what) const {
       return concat(what.level == Level::error     ? "error "
                     : what.level == Level::warning ? "warning "
@@ -67,7 +73,7 @@ std::string describe(const HostAction& action) {
 
 /// Events in words: "a0" host 0 answers, "f1" its link ends, "p1" as a proxy's does, "l0" the coordinator there
 /// listens, "r0" it is in a round, "e0=7" its ddrun ends, "s2" signal 2, "s2!" at once, "t30" 30 s pass, "x" a lost
-/// parent.
+/// parent. "q1" question 1 is asked, "b1" its reply begins, "d1" it is complete.
 class Play {
  public:
   explicit Play(HostsOptions options) : machine(std::move(options)) { step(host_event::Begin()); }
@@ -95,6 +101,9 @@ class Play {
       case 'r': return step(host_event::InRound{host});
       case 'e': return step(host_event::Ended{host, std::stoi(word.substr(equals + 1))});
       case 's': return step(host_event::Signal{static_cast<int>(number), word.back() == '!'});
+      case 'q': return step(host_event::Asked{host});
+      case 'b':
+      case 'd': return step(host_event::Answered{host, word[0] == 'd'});
       case 't': return pass(std::chrono::seconds(number));
       default: return step(host_event::ParentLost{"guard"});
     }
@@ -256,6 +265,39 @@ TEST_CASE("what hosts and the user do leads to these actions") {
         "open 0, open 1, open 0, open 0, open 0, open 0, warning h0 is busy; the job starts without it", 0);
 }
 
+TEST_CASE("A question about the job goes to the coordinator's host, or else to one that has its part") {
+  struct Row {
+    std::array<int, 3> hosts_min_max;
+    std::string events, actions;
+  };
+  const std::string two = "a0 a1 l0 r0 r1 ";
+  const std::vector<Row> rows{
+      {{2, 2, 2}, two + "q1 d1 q2 t3 b2 t3 d2 t9", "ask 0:1, ask 0:2"},
+      {{2, 1, 2}, "a0 f1 q1", "ask 0:1"},  // in no round yet
+      {{2, 1, 2}, "f0 a1 q1", "ask 1:1"},
+      {{3, 2, 2}, two + "e0=0 q1", "ask 1:1"},
+      // No worker runs.
+      {{3, 3, 3},
+       "q1 a0 q2",
+       "refuse 1 no worker runs yet: waiting for host h0 and 2 more to answer, refuse 2 no worker runs yet: waiting "
+       "for host h1 and 1 more to answer"},
+      {{2, 2, 2}, "a1 s19 a0 q1", "refuse 1 no host runs its part of the job at present"},
+      {{1, 1, 1}, "a0 r0 e0=0 q1", "refuse 1 no host runs its part of the job at present"},
+      // No answer.
+      {{2, 2, 2}, two + "q1 t1 q2 t3", "ask 0:1, ask 0:2, refuse 1 host h0 did not answer within 4.0 s"},
+      {{2, 2, 2}, two + "q1 t3 b1 t4", "ask 0:1, refuse 1 host h0 did not answer within 4.0 s"},
+      {{2, 2, 2}, two + "q1 f0", "ask 0:1, refuse 1 host h0 has ended, or its connection is lost"},
+      {{2, 2, 2}, two + "q1 e0=0", "ask 0:1, refuse 1 host h0 has ended, or its connection is lost"},
+      {{2, 2, 2}, two + "q1 s2 t4 q2", "ask 0:1, refuse 1 host h0 did not answer within 4.0 s, ask 0:2"},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.events);
+    const auto [hosts, min_nodes, max_nodes] = row.hosts_min_max;
+    Play play(options_for(static_cast<std::size_t>(hosts), min_nodes, max_nodes));
+    CHECK(play.events(row.events, {"ask", "refuse"}) == row.actions);
+  }
+}
+
 TEST_CASE("At most 32 hosts are reached at a time, in order, and none while ddrun stands still") {
   Play play(options_for(40, 1, 40));
   CHECK(play.events("", {"open"}).ends_with("open 31"));
@@ -278,9 +320,12 @@ namespace {
 class World {
  public:
   explicit World(unsigned seed, std::set<std::pair<std::string, std::string>>& marks)
-      : random_(seed), hosts_(1 + draw(40)), machine_(drawn_options(marks)) {
+      : random_(seed), asking_(seed), hosts_(1 + draw(40)), machine_(drawn_options(marks)) {
     faults_ = draw(3) == 0 ? 0 : 1 + draw(20);
     for (int signals = static_cast<int>(draw(4)); signals > 1; --signals) after(draw(20'000), [this] { signal(); });
+    for (unsigned questions = asking_() % 8; questions > 2; --questions) {
+      after(asking_() % 20'000, [this] { take(host_event::Asked{*asked_.insert(++last_question_).first}); });
+    }
     if (draw(8) == 0) after(draw(20'000), [this] { failed_ = true, take(host_event::ParentLost{"guard"}); });
   }
 
@@ -300,6 +345,7 @@ class World {
       }
     }
     CHECK(machine_.state() == HostsState::over);
+    CHECK(asked_.empty());
     check_code();
   }
 
@@ -462,6 +508,20 @@ class World {
   void on(const host_action::StopInput& /*stop*/) { input_is_over_ = true; }
   void on(const host_action::ForgetSecret& /*forget*/) { forgot_secret_ = true; }
   void on(const host_action::BoundConsole& /*bound*/) { CHECK((interrupted_ || failed_)); }
+  void on(const host_action::SendQuestion& send) {
+    const Host& host = hosts_[send.host];
+    CHECK((host.open && host.part && !host.ended && !asked_.empty()));
+    const std::uint32_t number = send.question;
+    const auto time = static_cast<unsigned>(asking_() % 5'000);
+    if (faults_ > 0 && asking_() % 4 == 0) return;
+    for (const bool is_complete : {false, true}) {
+      after(is_complete ? 2 * time : time, [=, this] {
+        if (asked_.contains(number)) take(host_event::Answered{number, is_complete});
+        if (is_complete) asked_.erase(number);
+      });
+    }
+  }
+  void on(const host_action::RefuseQuestion& refuse) { CHECK(asked_.erase(refuse.question) == 1); }
   void on(const host_action::Say& what) { failed_ = failed_ || what.level == Level::error; }
   void on(const host_action::Finish& /*finish*/) {
     CHECK(std::ranges::none_of(hosts_, &Host::has_link));
@@ -485,6 +545,7 @@ class World {
   [[nodiscard]] bool cut_late() const { return is_stopped_ || signal_ != 0; }
 
   std::mt19937 random_;
+  std::mt19937 asking_;  ///< apart, so that the rest is as without questions
   std::vector<Host> hosts_;
   HostsOptions options_;
   HostsMachine machine_;
@@ -494,6 +555,8 @@ class World {
   int killed_ = 0;
   int signal_ = 0;
   std::set<int> codes_;
+  std::set<std::uint32_t> asked_;  ///< questions without a complete reply
+  std::uint32_t last_question_ = 0;
   bool is_still_ = false, is_stopped_ = false, coordinator_seen_ = false, listens_ = false, forgot_secret_ = false;
   bool interrupted_ = false, has_limit_ = false, input_is_over_ = false, failed_ = false, finished_ = false;
 };

@@ -19,6 +19,8 @@ constexpr long max_opening = 32;
 constexpr Milliseconds first_retry_delay{250};
 /// A longer wait for hosts is explained.
 constexpr Milliseconds notice_delay{2'000};
+/// Of a question, until its reply begins, and from there until it is complete.
+constexpr Milliseconds answer_timeout{4'000};
 
 }  // namespace
 
@@ -33,6 +35,7 @@ HostsMachine::HostsMachine(HostsOptions options)
 std::vector<HostAction> HostsMachine::step(const HostEvent& event, Clock::time_point now) {
   now_ = now;
   std::visit([this](const auto& one) { on(one); }, event);
+  check_questions();
   finish_if_over();
   return std::exchange(actions_, {});
 }
@@ -348,14 +351,54 @@ void HostsMachine::on(const host_event::Tick& /*event*/) {
       case Due::retry: return retry_due_hosts();
       case Due::last_call: return decide(true);
       case Due::cut: return cut();
+      case Due::answer: return;  // see check_questions()
       case Due::notice: break;
     }
-    const auto is_awaited = [](const Host& host) { return host.state <= HostState::opening; };
-    const auto first = std::ranges::find_if(hosts_, is_awaited);
-    if (first == hosts_.end()) return;
-    const auto more = std::count_if(first, hosts_.end(), is_awaited) - 1;
-    say(Level::notice, concat("waiting for host ", options_.names[static_cast<std::size_t>(first - hosts_.begin())],
-                              more > 0 ? concat(" and ", more, " more") : "", " to answer (--last-call)"));
+    if (const std::string wait = describe_wait(); !wait.empty()) say(Level::notice, concat(wait, " (--last-call)"));
+  });
+}
+
+std::string HostsMachine::describe_wait() const {
+  const auto first = std::ranges::find_if(hosts_, [](const Host& host) { return host.state <= HostState::opening; });
+  if (first == hosts_.end()) return {};
+  const auto more = count(HostState::queued, HostState::opening) - 1;
+  return concat("waiting for host ", options_.names[static_cast<std::size_t>(first - hosts_.begin())],
+                more > 0 ? concat(" and ", more, " more") : "", " to answer");
+}
+
+// ---- questions
+
+void HostsMachine::on(const host_event::Asked& event) {
+  const bool waits = state_ == HostsState::reaching || (all_needed() && state_ < HostsState::running);
+  const std::string wait = waits ? describe_wait() : "";
+  std::uint32_t host = coordinator_.value_or(0);
+  for (std::uint32_t i = 0; i < hosts_.size() && !has_part(host); ++i) host = i;
+  if (wait.empty() && has_part(host)) {
+    questions_[event.question] = {host, now_ + answer_timeout};
+    return act(host_action::SendQuestion{host, event.question});
+  }
+  const std::string_view why = wait.empty() ? "no host runs its part of the job at present" : "no worker runs yet: ";
+  act(host_action::RefuseQuestion{event.question, concat(why, wait)});
+}
+
+void HostsMachine::on(const host_event::Answered& event) {
+  if (event.is_complete) questions_.erase(event.question);
+  else questions_.at(event.question).by = now_ + answer_timeout;
+}
+
+void HostsMachine::check_questions() {
+  deadlines_.clear(Due::answer);
+  std::erase_if(questions_, [this](const auto& one) {
+    const auto& [number, question] = one;
+    const bool is_gone = is_over(question.host);
+    if (!is_gone && question.by > now_) {
+      deadlines_.arm(Due::answer, std::min(question.by, deadlines_.at(Due::answer).value_or(question.by)));
+      return false;
+    }
+    const std::string late = concat(" did not answer within ", format_duration(answer_timeout));
+    act(host_action::RefuseQuestion{number, concat("host ", options_.names[question.host],
+                                                   is_gone ? " has ended, or its connection is lost" : late)});
+    return true;
   });
 }
 

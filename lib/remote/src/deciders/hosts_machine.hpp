@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -70,6 +71,7 @@ struct HostsOrder {
     last_call,  ///< for hosts that have not answered
     notice,     ///< explains the wait for them
     cut,        ///< of the connections that are left
+    answer,     ///< of a host that was asked
   };
   static constexpr std::uint32_t before_stop = any_of(reaching, starting, joining, running);
   static constexpr LegalStep<HostsState> steps[] = {
@@ -84,6 +86,7 @@ struct HostsOrder {
       {"last_call", any_of(reaching)},
       {"notice", any_of(reaching)},
       {"cut", any_of(ending, over)},
+      {"answer", any_of(starting, joining, running, ending)},
   };
 };
 
@@ -115,12 +118,19 @@ struct Signal {
 struct ParentLost {  ///< this ddrun's guard or sweeper was killed
   std::string who{};
 };
+struct Asked {  ///< `ddrun stacks`; the number of the question is new
+  std::uint32_t question = 0;
+};
+struct Answered {  ///< the first part of a reply that was not refused has come, or all
+  std::uint32_t question = 0;
+  bool is_complete = false;
+};
 struct Tick {};  ///< the time of next_deadline()
 }  // namespace host_event
 
-using HostEvent =
-    std::variant<host_event::Begin, host_event::Ready, host_event::LinkEnded, host_event::Listening,
-                 host_event::InRound, host_event::Ended, host_event::Signal, host_event::ParentLost, host_event::Tick>;
+using HostEvent = std::variant<host_event::Begin, host_event::Ready, host_event::LinkEnded, host_event::Listening,
+                               host_event::InRound, host_event::Ended, host_event::Signal, host_event::ParentLost,
+                               host_event::Asked, host_event::Answered, host_event::Tick>;
 
 // Actions, to be run in the order given.
 namespace host_action {
@@ -153,6 +163,14 @@ struct ReadInput {};  ///< for the hosts that have their parts
 struct StopInput {};
 struct ForgetSecret {};  ///< all hosts have it
 struct BoundConsole {};  ///< from now on wait for it only while it takes output
+struct SendQuestion {
+  std::uint32_t host = 0;
+  std::uint32_t question = 0;
+};
+struct RefuseQuestion {  ///< also after a part of its reply; it gets no further one
+  std::uint32_t question = 0;
+  std::string why{};
+};
 struct Say {
   Level level = Level::notice;
   std::string text{};
@@ -166,7 +184,8 @@ using HostAction =
     std::variant<host_action::OpenLink, host_action::SendPart, host_action::SendSignal, host_action::SendOver,
                  host_action::KillLink, host_action::KillLinks, host_action::CloseLinks, host_action::Suspend,
                  host_action::StartTimeLimit, host_action::ReadInput, host_action::StopInput, host_action::ForgetSecret,
-                 host_action::BoundConsole, host_action::Say, host_action::Finish>;
+                 host_action::BoundConsole, host_action::SendQuestion, host_action::RefuseQuestion, host_action::Say,
+                 host_action::Finish>;
 
 struct HostsOptions {
   std::vector<std::string> names;  ///< in order of preference for the coordinator
@@ -189,6 +208,7 @@ struct HostsOptions {
 /// first host, in the order given, that can be reached. If all hosts are needed, that one gets its part once it answers
 /// and all others are being reached, as --join-timeout runs from then. Else the job waits for the first host, and until
 /// `max_nodes` have answered or all others have failed; from `min_nodes` answers on, for `last_call` at most.
+/// A question about the whole job goes to the coordinator's host, or else to the first that has its part.
 class HostsMachine {
  public:
   explicit HostsMachine(HostsOptions options);
@@ -228,6 +248,8 @@ class HostsMachine {
   void on(const host_event::Ended& event);
   void on(const host_event::Signal& event);
   void on(const host_event::ParentLost& event);
+  void on(const host_event::Asked& event);
+  void on(const host_event::Answered& event);
   void on(const host_event::Tick& event);
 
   /// Starts the next hosts: those that are tried again, then the others in order.
@@ -245,6 +267,8 @@ class HostsMachine {
   void suspend(bool still);
   void cut();
   void finish_if_over();
+  /// Refuses those whose host is lost or late.
+  void check_questions();
 
   void act(HostAction action) { actions_.push_back(std::move(action)); }
   void say(Level level, std::string text) { act(host_action::Say{level, std::move(text)}); }
@@ -257,6 +281,8 @@ class HostsMachine {
   [[nodiscard]] bool all_needed() const { return options_.min_nodes == static_cast<int>(hosts_.size()); }
   /// The loss of the coordinator's host ends the job.
   [[nodiscard]] bool continues_without(std::uint32_t host) const;
+  /// "waiting for host h1 and 2 more to answer"; empty: all have.
+  [[nodiscard]] std::string describe_wait() const;
   /// The coordinator has ended before this host was in a round: it does not matter any more.
   [[nodiscard]] bool is_left_out(std::uint32_t host, HostState state) const;
 
@@ -277,6 +303,11 @@ class HostsMachine {
   int signal_ = 0;                              ///< by which the user stopped the job
   bool has_failed_ = false;                     ///< ddrun itself has, not the job
   int first_code_ = 0;                          ///< the first nonzero status
+  struct Question {
+    std::uint32_t host = 0;
+    Clock::time_point by{};
+  };
+  std::map<std::uint32_t, Question> questions_;  ///< by number
   Clock::time_point now_{};
   std::vector<HostAction> actions_;
 };

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -59,23 +60,15 @@ HostsOptions machine_options(const HeadOptions& options) {
   return machine;
 }
 
-/// Replies on the job's socket: the job and its hosts, whose agents have the ranks and their stacks.
-job_socket::Server::Answer socket_answer(const HeadOptions& options, pid_t pid) {
-  const HeadHost& first = options.hosts.front();
-  const std::string ask = first.is_local ? concat("ddrun stacks ", shell_quote(options.job.job_id))
-                                         : concat(options.ssh, " ", first.name, " ddrun stacks");
-  const std::string job = job_socket::reply_line({{"tag", concat(std::random_device{}())},
-                                                  {"pid", pid},
-                                                  {"run_id", options.job.job_id},
-                                                  {"program", options.worker_program},
-                                                  {"ranks", nlohmann::json::array()},
-                                                  {"hosts", machine_options(options).names},
-                                                  {"started", ::time(nullptr)}});
-  const std::string no_stacks =
-      job_socket::error_reply(concat("the ranks of this job run on its hosts; ask there, for example: ", ask));
-  return [job, no_stacks](const job_socket::Request& request, const job_socket::Server::Reply& reply) {
-    reply(request.question == job_socket::Request::Question::job ? job : no_stacks);
-  };
+/// The reply to {"question":"job"}: the agents on the hosts have its ranks.
+std::string job_facts(const HeadOptions& options, pid_t pid) {
+  return job_socket::reply_line({{"tag", concat(std::random_device{}())},
+                                 {"pid", pid},
+                                 {"run_id", options.job.job_id},
+                                 {"program", options.worker_program},
+                                 {"ranks", nlohmann::json::array()},
+                                 {"hosts", machine_options(options).names},
+                                 {"started", ::time(nullptr)}});
 }
 
 /// What HostsMachine decides, over ssh.
@@ -100,7 +93,8 @@ class Head {
                   [this](const char* who, pid_t) { step(host_event::ParentLost{who}); }}),
         console_(io_.get_executor(), options_.log, [this] { on_console_change(); }),
         machine_(machine_options(options_)),
-        socket_(io_.get_executor(), socket_answer(options_, context_.shared->started_pid)),
+        socket_(io_.get_executor(), [this](const auto& request, const auto& reply) { answer_client(request, reply); }),
+        facts_(job_facts(options_, context_.shared->started_pid)),
         deadline_(io_.get_executor()),
         ping_(io_.get_executor()),
         time_limit_(io_.get_executor()),
@@ -140,6 +134,11 @@ class Head {
     std::vector<std::string> addresses{};
     HostConsole::HostLines lines{};
     std::size_t input_in_flight = 0;
+  };
+  struct Question {
+    std::string request;
+    job_socket::Server::Reply reply;
+    std::string text{};  ///< of its reply, so far
   };
 
   Result<void> set_up() {
@@ -229,6 +228,12 @@ class Head {
   void carry_out(const host_action::StopInput& /*stop*/) { input_.close(); }
   void carry_out(const host_action::ForgetSecret& /*forget*/) { wipe(options_.secret); }
   void carry_out(const host_action::BoundConsole& /*bound*/) { console_.bound_wait(); }
+  void carry_out(const host_action::SendQuestion& send) {
+    hosts_[send.host].link->send(FrameType::ask, numbered(send.question, questions_.at(send.question).request));
+  }
+  void carry_out(const host_action::RefuseQuestion& refuse) {
+    questions_.extract(refuse.question).mapped().reply(job_socket::error_reply(refuse.why));
+  }
   void carry_out(const host_action::Say& what) { say(what.level, what.text); }
   /// The loop ends when the console has taken all.
   void carry_out(const host_action::Finish& finish) {
@@ -285,6 +290,7 @@ class Head {
         return;
       case FrameType::in_round: return step(host_event::InRound{index});
       case FrameType::input_taken: return on_input_taken(host, frame.payload);
+      case FrameType::answer: return on_answer(index, frame.payload);
       case FrameType::ended: {
         console_.finish(host.lines);
         const auto code = parse_integer(frame.payload, 0, 255);
@@ -315,6 +321,32 @@ class Head {
     for (const Host& host : hosts_) {
       if (host.link) host.link->pause(congested);
     }
+  }
+
+  // ---- `ddrun stacks`
+
+  void answer_client(const job_socket::Request& request, const job_socket::Server::Reply& reply) {
+    if (request.question == job_socket::Request::Question::job) return reply(facts_);
+    questions_[++last_question_] = {request.line, reply};
+    step(host_event::Asked{last_question_});
+  }
+
+  void on_answer(std::uint32_t index, std::string_view payload) {
+    const auto [number, part] = decode_numbered(payload);
+    const auto found = questions_.find(number);
+    if (found == questions_.end()) return;
+    std::string& text = found->second.text;
+    const bool begins = text.empty();
+    text += part;
+    const bool is_complete = part.empty() || text.size() > job_socket::max_reply_bytes;
+    if (is_complete) {
+      // The reply is one line.
+      if (text.ends_with('\n')) text.pop_back();
+      else text = job_socket::error_reply(concat("host ", options_.hosts[index].name, " broke off its answer"));
+      found->second.reply(std::move(text));
+      questions_.erase(found);
+    }
+    if (begins || is_complete) step(host_event::Answered{number, is_complete});
   }
 
   // ---- report
@@ -377,6 +409,9 @@ class Head {
   HostConsole console_;
   HostsMachine machine_;
   job_socket::Server socket_;
+  std::string facts_;
+  std::map<std::uint32_t, Question> questions_;  ///< by number
+  std::uint32_t last_question_ = 0;
   Alarm deadline_;  ///< of machine_
   Alarm ping_;
   Alarm time_limit_;

@@ -13,17 +13,20 @@
 #include <array>
 #include <boost/asio/io_context.hpp>
 #include <deque>
+#include <map>
 #include <optional>
 
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/alarm.hpp"
 #include "ddrun/base/byte_pipe.hpp"
+#include "ddrun/base/environment.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/base/shutdown_timeouts.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/job_socket/job_socket.hpp"
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/guard.hpp"
 #include "ddrun/process/signals.hpp"
@@ -38,6 +41,8 @@ namespace {
 constexpr std::size_t output_high = std::size_t{4} << 20U;
 /// Limit above which events are dropped: their writer must never block.
 constexpr std::size_t events_limit = output_high + (std::size_t{4} << 20U);
+/// Of the queue, above which no reply to a question is read: output goes first.
+constexpr std::size_t answers_high = std::size_t{256} << 10U;
 using shutdown::node_margin;
 using shutdown::relay_output_limit;
 
@@ -320,6 +325,11 @@ class Relay {
     for (const Output which : {Output::out_frames, Output::err_frames, Output::out, Output::err, Output::report}) {
       output(which).pause(paused);
     }
+    pause_answers(paused);
+  }
+
+  void pause_answers(bool paused) {
+    for (auto& [number, answer] : answers_) answer.pause(paused);
   }
 
   void handle_bytes(std::string_view bytes) {
@@ -357,6 +367,7 @@ class Relay {
         signal_node(bootstrap_ ? bootstrap_->ending_signal : SIGTERM);
         break;
       case FrameType::input: handle_input(frame.payload); break;
+      case FrameType::ask: ask_node(frame.payload); break;
       default: break;
     }
   }
@@ -434,6 +445,29 @@ class Relay {
     unacknowledged_ = 0;
   }
 
+  void ask_node(std::string_view question) {
+    const auto [number, request] = decode_numbered(question);
+    const auto send_part = [this, number = number](std::string_view part) {
+      send_to_head(FrameType::answer, numbered(number, part));
+      if (head_.to.queued() > answers_high) pause_answers(true);
+    };
+    auto connection = answers_.size() < job_socket::Server::max_clients
+                          ? job_socket::connect_to_descendant(node_.pid, variable("XDG_RUNTIME_DIR").value_or(""))
+                          : fail(Errc::unavailable, "too many questions at once; ask again");
+    if (!connection) {
+      send_part(job_socket::error_reply(connection.error().message) + "\n");
+      return send_part({});
+    }
+    // The socket's buffer is empty and has room for it.
+    const std::string line = concat(request, "\n");
+    (void)::send(connection->get(), line.data(), line.size(), MSG_NOSIGNAL);
+    const auto end = [this, send_part, number = number] {
+      send_part({});
+      answers_.erase(answers_.find(number));
+    };
+    answers_.try_emplace(number, io_.get_executor()).first->second.open(std::move(*connection), send_part, end);
+  }
+
   void handle_node_bytes(std::string_view bytes) {
     (void)control_.frames.feed(bytes, [this](const Frame& frame) {
       if (frame.type == FrameType::in_round && state_ == State::started) state_ = State::in_round;
@@ -482,7 +516,8 @@ class Relay {
   std::deque<ByteReader> outputs_;  ///< by Output
   std::array<FramePipe, 2> frame_pipes_;
   Files files_;
-  Channel control_;  ///< NodeProcess::control
+  Channel control_;                              ///< NodeProcess::control
+  std::map<std::uint32_t, ByteReader> answers_;  ///< by the number of their question
   Alarm heartbeat_;
   Alarm silence_;
   Alarm end_timer_;

@@ -50,6 +50,17 @@ std::chrono::seconds silence_timeout() {
 
 std::chrono::milliseconds ping_interval() { return std::chrono::milliseconds(silence_timeout()) / 6; }
 
+std::string numbered(std::uint32_t number, std::string_view text) {
+  std::string payload;
+  bytes::put<std::endian::big>(payload, number);
+  return payload.append(text);
+}
+
+std::pair<std::uint32_t, std::string_view> decode_numbered(std::string_view payload) {
+  if (payload.size() < sizeof(std::uint32_t)) return {};
+  return {bytes::load<std::uint32_t, std::endian::big>(payload.data()), payload.substr(sizeof(std::uint32_t))};
+}
+
 void append_frame(WipedString& to, FrameType type, std::string_view payload) {
   bytes::put<std::endian::big>(to, static_cast<std::uint32_t>(payload.size()));
   to += static_cast<char>(type);

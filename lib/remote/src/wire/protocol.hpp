@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "ddrun/base/bytes.hpp"
 #include "ddrun/base/result.hpp"
@@ -25,6 +26,7 @@ enum class FrameType : std::uint8_t {
   signal,  ///< the signal number in one byte; a second byte for a repetition that forces SIGKILL
   input,   ///< the workers' stdin; empty: end-of-file
   over,    ///< no payload; the job has ended: a host that is in no round ends
+  ask,     ///< numbered(): a request for the job's socket there
   // From a host.
   hello,        ///< its addresses for other hosts, in the order to try, separated by spaces
   out,          ///< other text on the stdout of its ddrun, also of a worker that has the same
@@ -34,6 +36,7 @@ enum class FrameType : std::uint8_t {
   listening,    ///< the coordinator's port as text
   in_round,     ///< no payload; its ddrun takes part in a round
   input_taken,  ///< number of `input` bytes forwarded, as text (flow control)
+  answer,       ///< numbered(): a part of the reply to `ask`; empty: complete
   ended,        ///< its ddrun has exited; the exit code as text
   worker = logs::worker_frame,  ///< as logs/piece_frames.hpp says
   piece = logs::piece_frame,
@@ -51,6 +54,11 @@ constexpr std::size_t max_payload_bytes = std::size_t{16} << 20U;
 inline std::string signal_payload(int signal, bool at_once = false) {
   return std::string(1, static_cast<char>(signal)) + (at_once ? "!" : "");
 }
+
+/// The payload of `ask` and `answer`: 4 bytes, the number of the question, most significant first, from 1 on; a text.
+[[nodiscard]] std::string numbered(std::uint32_t number, std::string_view text);
+/// Number 0 if it is none.
+[[nodiscard]] std::pair<std::uint32_t, std::string_view> decode_numbered(std::string_view payload);
 
 void append_frame(WipedString& to, FrameType type, std::string_view payload);
 

@@ -26,6 +26,8 @@
 namespace ddrun::job_socket {
 
 inline constexpr std::string_view suffix = ".sock";
+/// A longer reply is not read.
+inline constexpr std::size_t max_reply_bytes = std::size_t{32} << 20U;
 
 /// The folders for the jobs of a user: RUNTIME_DIR/ddrun if `runtime_dir` (XDG_RUNTIME_DIR), or else /run/user/UID, is
 /// the absolute path of a directory of this user (sudo may pass on another user's), and /tmp/ddrun-UID. A job has a
@@ -43,6 +45,10 @@ inline constexpr std::string_view suffix = ".sock";
 /// listen.
 [[nodiscard]] Result<UniqueFd> connect(const UniqueFd& folder, const std::string& name, Deadline deadline);
 
+/// connect(), without a wait, to the job of this user that process `ddrun`, its ancestor, was started as.
+/// `runtime_dir`: XDG_RUNTIME_DIR. Fails with `not_found`.
+[[nodiscard]] Result<UniqueFd> connect_to_descendant(pid_t ddrun, std::string_view runtime_dir);
+
 /// A request to a running job, one JSON object in a line, the only one of its connection: {"question":"job"}, or
 /// {"question":"stacks","ranks":"0-3,trainer:7,router","format":"text","threads":"all"}, where all but the first may be
 /// absent. JSON has all threads.
@@ -57,6 +63,7 @@ struct Request {
   std::vector<Ranks> ranks;  ///< empty: all
   bool as_json = false;
   bool all_threads = false;
+  std::string line;  ///< what it was parsed from
 
   /// Fails with `invalid_argument`.
   [[nodiscard]] static Result<Request> parse(std::string_view line);
