@@ -91,6 +91,15 @@ logs::OutputOptions output_options(const Job& job, std::function<void()> on_firs
   return options;
 }
 
+/// What this machine does while not all of its workers run; empty: nothing that takes time.
+std::string describe_wait(GroupState state, const Job& job, const JobCommands& commands, const Readiness& readiness) {
+  if (commands.is_running()) return commands.describe_wait();
+  if (state <= GroupState::rendezvous) return job.rendezvous->describe_wait();
+  if (state == GroupState::serving) return concat("waits for ", readiness.describe(), " to be ready");
+  if (state != GroupState::preparing || job.prepared.preloading() == nullptr) return {};
+  return concat("imports ", join(job.prepared.preloading()->command.preload, ", "), " (--preload)");
+}
+
 /// Of the workers of the present round, by program.
 Result<std::vector<worker_env::WorkerEnvironment>> make_environments(const Job& job, const logs::Output& output,
                                                                      const worker_env::WorkerFacts& facts) {
@@ -284,7 +293,8 @@ Agent::Agent(Job& job)
       commands_(job, output_, watcher_, job_cgroup_),
       trim_(job.io.get_executor(), output_),
       stacks_(
-          job, group_, output_, [this] { trim_.trim_later(); },
+          job, group_, output_, [this] { return describe_wait(machine_.state(), job_, commands_, readiness_); },
+          [this] { trim_.trim_later(); },
           [this](const inspect::StackPage& page, bool finds_cause) {
             record_.set_stacks(page);
             if (finds_cause) {

@@ -117,11 +117,16 @@ Result<void> JobCommands::start(std::string_view name, const std::string& comman
   cgroup_.renew();
   job_.launcher.set_child_cgroup(cgroup_.open_directory());
   say(Level::info, concat("running --", name));
+  what_ = concat("runs --", name, " (", cut_line(plain_line(command), 60));
   // As workers: a directory that was removed while ddrun is in it can still be inherited.
   const char* const directory = !several && job_.spec.first().chdir ? job_.prepared.first().directory.c_str() : nullptr;
   auto started = command_.start(job_.label(name), command, directory, std::move(environment), std::move(on_end));
   if (started && paused_) command_.set_paused(true);
   return started;
+}
+
+std::string JobCommands::describe_wait() const {
+  return is_running() ? concat(what_, ", ", format_duration(Clock::now() - command_.started_at()), ")") : "";
 }
 
 void JobCommands::set_paused(bool still) {

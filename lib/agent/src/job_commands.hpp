@@ -36,6 +36,7 @@ class HostCommand {
   Result<void> start(std::string label, std::string command, const char* directory,
                      std::vector<std::string> environment, OnEnd on_end);
   [[nodiscard]] bool is_running() const { return on_end_ != nullptr; }
+  [[nodiscard]] Clock::time_point started_at() const { return started_at_; }
 
   /// To be called with each end that the watcher reports, and when an orphan was reaped.
   void on_child_exit(const process::ChildEnd& end);
@@ -79,6 +80,8 @@ class JobCommands : public Participant, public StartStep {
 
   // See HostCommand.
   [[nodiscard]] bool is_running() const { return command_.is_running(); }
+  /// "runs --before (./prepare.sh, 12 s)"; empty: none.
+  [[nodiscard]] std::string describe_wait() const;
   void stop(int signal) override { command_.stop(signal); }
   void on_child_exit(const process::ChildEnd& end) { command_.on_child_exit(end); }
   void check_gone() { command_.check_gone(); }
@@ -95,6 +98,7 @@ class JobCommands : public Participant, public StartStep {
   logs::Output& output_;
   process::JobCgroup& cgroup_;
   HostCommand command_;
+  std::string what_;  ///< "runs --before (./prepare.sh": the last one
   bool paused_ = false;
   bool before_done_ = false;
   std::string after_stopped_by_;  ///< empty: --after was not stopped

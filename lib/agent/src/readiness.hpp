@@ -40,6 +40,9 @@ class Readiness : public Participant {
   void cancel();
   void set_paused(bool paused) override;
 
+  /// "server ranks 0,1", of those that are not ready.
+  [[nodiscard]] std::string describe() const;
+
  private:
   struct Probe;
   /// Asks until it is ready or has ended.
@@ -47,8 +50,6 @@ class Readiness : public Participant {
   void end(Probe& probe);
   void on_ready(Probe& probe);
   void expire(const Probe& late);
-  /// "server ranks 0,1", of those that are not ready.
-  [[nodiscard]] std::string describe() const;
 
   Job& job_;
   WorkerGroup& group_;

@@ -35,12 +35,13 @@ constexpr Milliseconds own_lasts{3'000};
 
 }  // namespace
 
-StackPages::StackPages(Job& job, WorkerGroup& group, logs::Output& output, std::function<void()> on_answer,
-                       OnPage on_page)
+StackPages::StackPages(Job& job, WorkerGroup& group, logs::Output& output, std::function<std::string()> describe_wait,
+                       std::function<void()> on_answer, OnPage on_page)
     : job_(job),
       group_(group),
       output_(output),
       reader_(job.io.get_executor()),
+      describe_wait_(std::move(describe_wait)),
       on_answer_(std::move(on_answer)),
       on_page_(std::move(on_page)),
       socket_(job.io.get_executor(), [this](const auto& request, const auto& reply) { answer_client(request, reply); }),
@@ -163,6 +164,7 @@ void StackPages::read_own(const std::string& options) {
   own_[options] = {.begun = begun};
   Request request;
   request.targets = targets();
+  if (const std::string wait = describe_wait_(); !wait.empty()) request.notes = {wait};
   if (options == for_stop) request.file_prefix = file_prefix();
   request.format = Format::share;
   request.several_machines = true;
@@ -279,7 +281,8 @@ void StackPages::end_question(std::uint32_t number, std::vector<std::string> not
     shares.push_back({job_.ranks.host, inspect::share_of({}, job_.ranks.base_rank, own->second.text)});
   }
   forget_own();
-  reader_.async_merge(std::move(question.request), std::move(shares), std::move(notes),
+  question.request.notes = std::move(notes);
+  reader_.async_merge(std::move(question.request), std::move(shares),
                       [done = std::move(question.done)](const auto& answer) { done(&answer); });
 }
 
@@ -292,6 +295,15 @@ void StackPages::open_socket_later() {
 void StackPages::close() {
   socket_.close();
   questions_.clear();
+}
+
+std::string StackPages::no_rank_reply(bool some_were_asked, const std::vector<std::string>& notes) const {
+  const std::string wait = notes.empty() ? describe_wait_() : join(notes, "; ");
+  const bool is_start = notes.empty() && job_.record.result().attempts.empty();
+  const std::string_view what = some_were_asked ? "no such rank runs in this job"
+                                : is_start      ? "no worker runs yet"
+                                                : "no worker is found";
+  return error_reply(concat(what, wait.empty() ? "" : ": ", wait));
 }
 
 void StackPages::answer_client(const job_socket::Request& request, const job_socket::Server::Reply& reply) {
@@ -326,16 +338,17 @@ void StackPages::answer_client(const job_socket::Request& request, const job_soc
     page.includes = [request](const RankName& rank) { return request.includes(rank); };
     read_own(options);
     return ask(options, false, std::move(page),
-               [answered, reply, is_some = !request.ranks.empty()](const Answer* read) {
-                 if (is_some && read->page.ranks.empty()) return reply(error_reply("no such rank runs in this job"));
+               [this, answered, reply, is_some = !request.ranks.empty()](const Answer* read) {
+                 if (read->page.ranks.empty()) return reply(no_rank_reply(is_some, read->page.notes));
                  answered(*read);
                });
   }
-  if (ranks.empty()) return reply(error_reply("no worker of this job runs on this machine at present; ask again"));
+  if (ranks.empty()) return reply(no_rank_reply(false, {}));
   if (asked.empty()) {
     return reply(error_reply(concat("no such rank runs on this machine; give some of ", name_workers(names))));
   }
   page.targets = std::move(asked);
+  if (const std::string wait = describe_wait_(); !wait.empty()) page.notes = {wait};
   reader_.async_read(std::move(page), answered);
 }
 

@@ -29,8 +29,10 @@ class StackPages : public Participant {
  public:
   /// A page is shown; `finds_cause`: it tells the cause of a stop.
   using OnPage = std::function<void(const inspect::StackPage&, bool finds_cause)>;
-  /// `on_answer` is called after each answer to `ddrun stacks`.
-  StackPages(Job& job, WorkerGroup& group, logs::Output& output, std::function<void()> on_answer, OnPage on_page);
+  /// `describe_wait`: what this machine does before all of its workers run, or nothing. `on_answer` is called after
+  /// each answer to `ddrun stacks`.
+  StackPages(Job& job, WorkerGroup& group, logs::Output& output, std::function<std::string()> describe_wait,
+             std::function<void()> on_answer, OnPage on_page);
 
   /// Reads, writes all threads to a file, shows the page on the console with the file's path unless another machine
   /// does, and calls `done`, unless GiveUpStacks came first; after read.limit without a page, which is shown when it is
@@ -102,12 +104,15 @@ class StackPages : public Participant {
   /// Of a page for the console.
   [[nodiscard]] Request page_request(const std::string& why) const;
   void await_page(const std::string& why);
+  /// The reply where no rank is found; `notes`: of the page.
+  [[nodiscard]] std::string no_rank_reply(bool some_were_asked, const std::vector<std::string>& notes) const;
   void answer_client(const job_socket::Request& request, const job_socket::Server::Reply& reply);
 
   Job& job_;
   WorkerGroup& group_;
   logs::Output& output_;
   inspect::StackReader reader_;
+  std::function<std::string()> describe_wait_;
   std::function<void()> on_answer_;
   OnPage on_page_;
   job_socket::Server socket_;

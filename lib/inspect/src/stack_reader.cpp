@@ -162,8 +162,7 @@ struct StackReader::State : std::enable_shared_from_this<State> {
   /// Nothing runs if there can be no thread: the reading's time limit then ends it.
   void start_thread(std::function<void()> run);
   void read(Request request, std::function<void(Answer)> done);
-  void merge(Request request, std::vector<Share> shares, std::vector<std::string> notes,
-             std::function<void(Answer)> done);
+  void merge(Request request, std::vector<Share> shares, std::function<void(Answer)> done);
   void start_reading_threads(std::uint64_t id, const Work& work);
   /// Begins a stage, which ends after this time if it is not over then.
   void enter(Reading::Stage stage, std::uint64_t id, Reading& reading, Milliseconds time);
@@ -203,6 +202,7 @@ void StackReader::State::read(Request request, std::function<void(Answer)> done)
   reading.missing = request.targets.size();
   StackPage& page = reading.work->page;
   page.why = request.why;
+  page.notes = request.notes;
   page.at = std::chrono::system_clock::now();
   for (const Target& target : request.targets) {
     RankStacks& rank = page.ranks.emplace_back();
@@ -218,8 +218,7 @@ void StackReader::State::read(Request request, std::function<void(Answer)> done)
   start_reading_threads(id, *reading.work);
 }
 
-void StackReader::State::merge(Request request, std::vector<Share> shares, std::vector<std::string> notes,
-                               std::function<void(Answer)> done) {
+void StackReader::State::merge(Request request, std::vector<Share> shares, std::function<void(Answer)> done) {
   const std::uint64_t id = ++last_id;
   Reading& reading = *readings.emplace(id, std::make_unique<Reading>(executor)).first->second;
   reading.done = std::move(done);
@@ -227,7 +226,7 @@ void StackReader::State::merge(Request request, std::vector<Share> shares, std::
   work->page.why = request.why;
   work->page.at = std::chrono::system_clock::now();
   work->page.is_whole_job = true;
-  work->page.notes = std::move(notes);
+  work->page.notes = std::move(request.notes);
   work->request = std::move(request);
   work->shares = std::move(shares);
   enter(Reading::Stage::writing, id, reading, naming_time);
@@ -345,9 +344,8 @@ void StackReader::async_read(Request request, std::function<void(Answer)> done) 
   state_->read(std::move(request), std::move(done));
 }
 
-void StackReader::async_merge(Request request, std::vector<Share> shares, std::vector<std::string> notes,
-                              std::function<void(Answer)> done) {
-  state_->merge(std::move(request), std::move(shares), std::move(notes), std::move(done));
+void StackReader::async_merge(Request request, std::vector<Share> shares, std::function<void(Answer)> done) {
+  state_->merge(std::move(request), std::move(shares), std::move(done));
 }
 
 }  // namespace ddrun::inspect

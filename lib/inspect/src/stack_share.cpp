@@ -95,8 +95,9 @@ std::string share_text(StackPage page, bool all_threads, std::size_t max_bytes) 
     if (fits) ranks += one;
     (fits ? count : left_out) += fits ? 1 : 1 + static_cast<std::uint32_t>(rank.also.size());
   }
+  if (left_out > 0) page.notes.push_back(concat(counted(left_out, "rank"), " left out for their size"));
   std::string text;
-  bytes::FieldWriter{text}(page.is_named, left_out, count);
+  bytes::FieldWriter{text}(page.notes, page.is_named, count);
   return text + ranks;
 }
 
@@ -104,15 +105,15 @@ bool add_share(StackPage& page, std::string_view share, const std::string& host)
   bytes::Reader reader(share);
   bytes::FieldReader visitor{reader};
   std::vector<std::pair<std::string, int>> gave_up;
+  std::vector<std::string> notes;
   std::vector<RankStacks> ranks;
   bool is_named = true;
-  std::uint32_t left_out = 0;
   int base_rank = 0;
-  visitor(gave_up, base_rank, is_named, left_out, ranks);
+  visitor(gave_up, base_rank, notes, is_named, ranks);
   if (!reader.ok()) return false;
   page.machines[base_rank] = host;
   if (!is_named) page.is_named = false;
-  if (left_out > 0) page.notes.push_back(concat(host, ": ", counted(left_out, "rank"), " left out for their size"));
+  for (const std::string& note : notes) page.notes.push_back(concat(host, ": ", note));
   for (const auto& [role, rank] : gave_up) page.gave_up.push_back({role, rank});
   for (RankStacks& rank : ranks) {
     rank.host = host;

@@ -18,6 +18,7 @@
 
 #include "../job.hpp"
 #include "ddrun/base/unique_fd.hpp"
+#include "ddrun/test/ports.hpp"
 
 using namespace ddrun::test;
 using ddrun::UniqueFd;
@@ -267,6 +268,58 @@ TEST_CASE("The head of a job on hosts names the host that it waits for") {
   CHECK(outcome.code() == -SIGINT);
   CHECK(run->all_gone());
   CHECK(machine.sockets() == 0);
+}
+
+TEST_CASE("A job without workers says what it waits for") {
+  const Machine machine;
+  const TemporaryDirectory dir;
+  dir.file("slow.py", "import time\ntime.sleep(1000)\n");
+  const std::string endpoint = "--rdzv-endpoint=127.0.0.1:" + std::to_string(free_port());
+  const std::string port = "--port=" + std::to_string(free_port());
+  using Row = std::pair<Words, std::string>;
+  for (const Row& row : std::vector<Row>{
+           {{"--before=sleep  1000", "true"}, "error: no worker runs yet: runs --before (sleep  1000, "},
+           {{"--preload=slow", dir.file("slow.py")}, "error: no worker runs yet: imports slow (--preload)\n"},
+           {{"--nnodes=2", "--insecure", endpoint, "true"},
+            "error: no worker runs yet: waiting for 1 more node; 1 of 2 is there\n"},
+           {{"--service", "--role=server", "--ready=tcp", port, "sleep", "1000", ":", "-n1", "true"},
+            "\n  (waits for server rank 0 to be ready)\n"},
+       }) {
+    auto options = machine.options();
+    options.env.emplace_back("PYTHONPATH", dir.path());
+    Run run(command(row.first), options);
+    const bool is_said = wait_until([&] {
+      const auto asked = machine.ask();
+      return has(asked.err, row.second) || has(asked.out, row.second);
+    });
+    const auto asked = machine.ask();
+    DDRUN_SHOW(asked);
+    CHECK(is_said);
+    CHECK(asked.code() == (asked.out.empty() ? 1 : 0));
+    end(run);
+  }
+}
+
+TEST_CASE("A machine that has no worker yet is noted on the page of the job") {
+  const Machine machine;
+  const std::string endpoint = "--rdzv-endpoint=127.0.0.1:" + std::to_string(free_port());
+  const auto words = [&](const Words& own) {
+    Words all{"-n", "1", "--nnodes=2", "--insecure", endpoint, "--node-rank=" + std::to_string(own.size())};
+    all.insert(all.end(), own.begin(), own.end());
+    return all;
+  };
+  const auto first = machine.start(words({}), {"print", "up", "forever"});
+  const auto second = machine.start(words({"--before=sleep 1000"}));
+  REQUIRE(first->wait_for_out("up\n"));
+  for (const auto& run : {first.get(), second.get()}) {
+    const auto asked = machine.ask({std::to_string(run->pid())});
+    DDRUN_SHOW(asked);
+    CHECK(asked.code() == 0);
+    CHECK(has(asked.out, "  rank 0 on "));
+    CHECK(has(asked.out, ": runs --before (sleep 1000, "));
+  }
+  end(*first);
+  (void)second->wait();
 }
 
 TEST_CASE("The socket of a killed job is noticed and removed") {

@@ -76,6 +76,15 @@ TEST_CASE("equal stacks are sent once, and shown once") {
   CHECK(culprits.local_rank == 1);
 }
 
+TEST_CASE("what a machine without workers waits for is a note of the page") {
+  StackPage page = two_machines();
+  StackPage own;
+  own.notes = {"imports torch (--preload)"};
+  REQUIRE(add_share(page, share_of({}, 4, share_text(own, false, 1U << 20U)), "h3"));
+  CHECK(page.notes == std::vector<std::string>{"h3: imports torch (--preload)"});
+  CHECK(short_text(page, "/job").ends_with("\n  (h3: imports torch (--preload))\n"));
+}
+
 TEST_CASE("ranks that say that they waited in vain are no culprits, on any machine") {
   StackPage page = whole_page();
   REQUIRE(add_share(page, share({rank_in(0, "barrier", 3, true), rank_in(1, "raise_error", 3)}, {{"", 1}}), "h1"));

@@ -140,6 +140,7 @@ void MemberMachine::obey(const Welcome& welcome) {
 }
 
 void MemberMachine::obey(const Waiting& waiting) {
+  notice_ = concat("waiting for ", waiting.waiting_for);
   if (!options_.spec.several_machines()) return tell(waiting);
   if (waiting.spare) return tell(notice(concat("this node is a spare and waits for ", waiting.waiting_for)));
   const std::string nodes = waiting.min_nodes == waiting.max_nodes
@@ -164,6 +165,7 @@ void MemberMachine::obey(const Start& start) {
   const bool is_late = state_ == MemberState::in_round || start.round <= last_over_ || leave_;
   if (is_late || !state_.enter(Step::start)) return;
   deadlines_.clear(Due::notice);
+  notice_.clear();
   claim_ = {start.term, start.round, start.ranks.node_rank, start.ranks.node_count, start.job_state, false, false};
   if (start.ranks.node_rank != 0) act(member_action::CloseStore{});
   Join& join = options_.join;
@@ -327,7 +329,13 @@ void MemberMachine::on(const lease::Leader& leader) {
   leader_ = leader;
   lease_error_.clear();
   if (is_over()) return;
-  if (leader.is_self) return lead(leader.term);
+  if (leader.is_self) {
+    // A new term for the running coordinator, or the first one.
+    if (!is_candidate_) return resign(false);  // too late
+    if (std::exchange(term_, leader.term) == leader.term && runs_coordinator()) return;
+    has_resigned_ = false;
+    return runs_coordinator() ? act(member_action::Lead{leader.term}) : start_server();
+  }
   const std::string why = concat("another machine leads the job, in term ", leader.term);
   // It notifies its members, including this node.
   if (runs_coordinator()) return act(member_action::StepDown{why});
@@ -341,15 +349,6 @@ void MemberMachine::on(const lease::Leader& leader) {
   superseded_by_ = why;
   const Milliseconds interval = options_.spec.heartbeat_interval;
   deadlines_.arm(Due::superseded, now_ + (state_ == MemberState::in_round ? interval / 4 : interval));
-}
-
-/// A new term for the running coordinator, or the first one.
-void MemberMachine::lead(Term term) {
-  if (!is_candidate_) return resign(false);  // too late
-  if (std::exchange(term_, term) == term && runs_coordinator()) return;
-  has_resigned_ = false;
-  if (runs_coordinator()) act(member_action::Lead{term});
-  else start_server();
 }
 
 void MemberMachine::follow(const lease::Leader& leader) {

@@ -213,6 +213,7 @@ class MemberMachine {
   [[nodiscard]] std::optional<Clock::time_point> next_deadline() const { return deadlines_.next(); }
   [[nodiscard]] MemberState state() const { return state_; }
   [[nodiscard]] bool runs_coordinator() const { return server_ != Server::none; }
+  [[nodiscard]] const std::string& describe_wait() const { return notice_; }
   [[nodiscard]] const RoundClaim& claim() const { return claim_; }
 
  private:
@@ -290,7 +291,6 @@ class MemberMachine {
   void rejoin(const std::string& why, int signal, Grace grace);
   void find_coordinator_again();
   void search_coordinator(Deadline until);
-  void lead(Term term);
   void follow(const lease::Leader& leader);
   [[nodiscard]] int step_down(const std::string& why);
   void campaign();
@@ -311,7 +311,7 @@ class MemberMachine {
   Clock::time_point now_;  ///< of the event that is being handled
   std::vector<MemberAction> actions_;
   Deadlines<Due, Clock::time_point> deadlines_;
-  std::string notice_;  ///< for Due::notice
+  std::string notice_;  ///< for Due::notice: the present wait for a round
   bool retry_noticed_ = false;
   std::string agent_id_;
   RoundClaim claim_;            ///< of the last START, for another coordinator

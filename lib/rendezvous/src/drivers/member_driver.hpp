@@ -31,6 +31,7 @@ class MemberDriver : public Rendezvous, public std::enable_shared_from_this<Memb
  public:
   [[nodiscard]] bool runs_coordinator() const override { return machine_ && machine_->runs_coordinator(); }
   [[nodiscard]] const std::string& run_id() const override { return run_id_; }
+  [[nodiscard]] std::string describe_wait() const override { return machine_->describe_wait(); }
   void join() override { step(member_event::Begin{}); }
   void send(const FromAgent& message) override { step(message); }
   void abandon(const std::string& /*why*/) override { step(member_event::Abandon{}); }

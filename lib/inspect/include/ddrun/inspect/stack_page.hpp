@@ -89,7 +89,7 @@ struct StackPage {
   bool is_named = true;           ///< false: there was no time for names of native functions
   // Of several machines.
   bool is_whole_job = false;
-  std::vector<std::string> notes = {};       ///< what is missing: "h2: was lost"
+  std::vector<std::string> notes = {};       ///< what is missing, or awaited: "h2: was lost"
   std::map<int, std::string> machines = {};  ///< by the first rank of each
   std::vector<RankName> gave_up = {};        ///< they have said that they waited in vain, and are no suspects
 };

@@ -32,11 +32,12 @@ class StackReader {
     /// "logs/attempt_0/stacks-": the page is written to stacks-1.txt, up to 10; empty: to no file.
     std::string file_prefix;
     enum class Format { text, all_threads, json, share };
-    Format format = Format::text;   ///< short_text(), full_text(), json_text(), or share_text()
-    std::string directory = {};     ///< for short_text()
-    bool several_machines = false;  ///< the job has ranks elsewhere, whom one of these may wait for
-    bool all_threads = false;       ///< for share_text()
-    std::size_t max_bytes = 0;      ///< for share_text()
+    Format format = Format::text;         ///< short_text(), full_text(), json_text(), or share_text()
+    std::string directory = {};           ///< for short_text()
+    std::vector<std::string> notes = {};  ///< StackPage::notes
+    bool several_machines = false;        ///< the job has ranks elsewhere, whom one of these may wait for
+    bool all_threads = false;             ///< for share_text()
+    std::size_t max_bytes = 0;            ///< for share_text()
     std::function<bool(const RankName&)> includes = {};  ///< of async_merge(), on another thread; null: all ranks
   };
   /// What one machine has sent.
@@ -57,8 +58,7 @@ class StackReader {
   /// and with one that waits for a thread some that do too.
   void async_read(Request request, std::function<void(Answer)> done);
   /// The same from what machines have sent.
-  void async_merge(Request request, std::vector<Share> shares, std::vector<std::string> notes,
-                   std::function<void(Answer)> done);
+  void async_merge(Request request, std::vector<Share> shares, std::function<void(Answer)> done);
 
  private:
   struct Work;

@@ -77,6 +77,9 @@ class Rendezvous {
   /// The job's id, the same on all agents.
   [[nodiscard]] virtual const std::string& run_id() const = 0;
 
+  /// What a member without a round waits for: "waiting for 1 more node; 1 of 2 is there"; empty: not known.
+  [[nodiscard]] virtual std::string describe_wait() const = 0;
+
   /// One machine, after open(): the port of each world's store; the first is RankAssignment::master_port.
   [[nodiscard]] virtual std::vector<int> store_ports() const { return {}; }
 
