@@ -204,6 +204,7 @@ void KeySpace::add_wait(WaitMap& map, std::string_view key, Waiter& waiter) {
     node->previous->next = node;
   }
   if (waiter.first_ != nullptr) waiter.first_->previous_of_waiter = node;
+  else waiter.since_ = Clock::now();
   waiter.first_ = node;
 }
 
@@ -240,6 +241,14 @@ void KeySpace::remove_wait(WaitNode* node) {
   }
   if (first == nullptr) erase_list(*node->map, node->map->find(node->key->first));
   release(node);
+}
+
+std::vector<std::string_view> KeySpace::awaited_by(const Waiter& waiter) const {
+  std::vector<std::string_view> names;
+  for (const WaitNode* node = waiter.first_; node != nullptr; node = node->next_of_waiter)
+    names.emplace_back(node->key->first);
+  std::ranges::reverse(names);
+  return names;
 }
 
 void KeySpace::cancel(Waiter& waiter) {

@@ -12,6 +12,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "ddrun/base/duration.hpp"
+
 namespace ddrun::store {
 
 class KeySpace;
@@ -28,6 +30,8 @@ class Waiter {
   Waiter& operator=(const Waiter&) = delete;
 
   [[nodiscard]] bool waiting() const { return first_ != nullptr; }
+  /// While it waits.
+  [[nodiscard]] Clock::time_point waiting_since() const { return since_; }
 
  protected:
   ~Waiter() = default;
@@ -40,7 +44,8 @@ class Waiter {
   virtual void on_key_changed(KeyChange, std::string_view /*key*/, std::string_view /*before*/,
                               std::string_view /*now*/) {}
 
-  WaitNode* first_ = nullptr;                   // one node per key still missing
+  WaitNode* first_ = nullptr;  // one node per key still missing
+  Clock::time_point since_{};
   std::unique_ptr<std::string> granted_queue_;  // the queue whose element ended the wait and was not fetched yet
   bool is_watching_ = false;
 };
@@ -100,6 +105,9 @@ class KeySpace {
   /// Barrier: adds 1 to the number at `key`. If it is then `members` or more: calls on_keys_exist() for all waiters of
   /// the barrier and returns false. Else `waiter` waits too, and true is returned. Nothing if the value is no number.
   [[nodiscard]] std::optional<bool> arrive(std::string_view key, std::int64_t members, Waiter& waiter);
+
+  /// The names that it waits for, in the order of await(); valid until the next change.
+  [[nodiscard]] std::vector<std::string_view> awaited_by(const Waiter& waiter) const;
 
   /// Ends the wait without a callback. A queue element that had ended it and was not fetched wakes the next waiter.
   void cancel(Waiter& waiter);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <map>
 
 #include "connection.hpp"
 #include "ddrun/base/address.hpp"
@@ -25,6 +26,10 @@ namespace {
 constexpr std::chrono::microseconds spin_time{50};
 /// After so many fruitless spins in a row the thread sleeps at once, until requests come close together again.
 constexpr int max_failed_spins = 4;
+// Of TcpServer::waits().
+constexpr std::size_t max_waiting_clients = 4096;
+constexpr std::size_t max_awaited_keys = 3;
+constexpr std::size_t max_key_text = 100;
 
 /// The addresses of clients that may connect.
 class AllowedPeers {
@@ -82,6 +87,7 @@ class TcpServer::Loop {
   Result<void> new_round();
   Result<void> new_round(AllowedPeers peers);
   TcpServerStats stats();
+  std::vector<TcpServerWait> waits();
 
  private:
   // epoll's user data: these small numbers, else the address of a Connection.
@@ -100,6 +106,7 @@ class TcpServer::Loop {
   void close(Connection& connection);
   Result<void> clear();
   TcpServerStats collect() const;
+  [[nodiscard]] std::vector<TcpServerWait> collect_waits() const;
 
   // Used by the thread after serve().
   std::vector<Listener> listeners_;
@@ -188,6 +195,35 @@ TcpServerStats TcpServer::Loop::collect() const {
     stats.requests.emplace_back(opcode_name(static_cast<wire::Opcode>(op)), state.requests[op]);
   }
   return stats;
+}
+
+std::vector<TcpServerWait> TcpServer::Loop::waits() {
+  std::vector<TcpServerWait> waits;
+  thread_.call([&] { waits = collect_waits(); });
+  return waits;
+}
+
+std::vector<TcpServerWait> TcpServer::Loop::collect_waits() const {
+  std::map<std::vector<std::string_view>, TcpServerWait> by_keys;
+  std::size_t count = 0;
+  for (const auto& connection : connections_) {
+    const auto peer = connection->waiting() ? peer_socket_address(connection->fd()) : std::nullopt;
+    if (!peer) continue;
+    if (++count > max_waiting_clients) break;
+    auto keys = shared_.state.space.awaited_by(*connection);
+    TcpServerWait& wait = by_keys[keys];
+    const auto since = connection->waiting_since();
+    wait.since = wait.clients.empty() ? since : std::min(wait.since, since);
+    wait.clients.push_back(peer->text());
+  }
+  std::vector<TcpServerWait> waits;
+  for (auto& [keys, wait] : by_keys) {
+    const std::size_t shown = std::min(keys.size(), max_awaited_keys);
+    for (std::size_t i = 0; i < shown; ++i) wait.keys.emplace_back(keys[i].substr(0, max_key_text));
+    wait.keys_left_out = keys.size() - shown;
+    waits.push_back(std::move(wait));
+  }
+  return waits;
 }
 
 void TcpServer::Loop::run() {
@@ -386,5 +422,7 @@ Result<void> TcpServer::new_round(const std::vector<std::string>& allowed_peers)
 }
 
 TcpServerStats TcpServer::stats() const { return loop_->stats(); }
+
+std::vector<TcpServerWait> TcpServer::waits() const { return loop_->waits(); }
 
 }  // namespace ddrun::store

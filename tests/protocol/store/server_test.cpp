@@ -12,6 +12,8 @@
 #include <latch>
 #include <sstream>
 
+#include "ddrun/base/address.hpp"
+#include "ddrun/test/processes.hpp"
 #include "ddrun/test/store.hpp"
 #include "ddrun/test/store_wire.hpp"
 
@@ -323,6 +325,45 @@ TEST_CASE("stats() counts keys, connections, bytes and requests") {
   CHECK(stats.peak_connections == 1);
   CHECK(stats.accepted == 1);
   CHECK(stats.refused == 0);
+}
+
+TEST_CASE("waits() names clients and what they wait for, for as long as they wait") {
+  const auto server = started();
+  const auto client = connected(server->port());
+  const auto waiting = [&](const std::vector<std::string>& keys) {
+    RawClient raw(server->port());
+    std::string request = greeting() + unhex("06") + number(keys.size());
+    for (const std::string& key : keys) request += field(key);
+    REQUIRE(raw.send(request));
+    return raw;
+  };
+  const std::vector<RawClient> raw = [&] {
+    std::vector<RawClient> all;
+    all.push_back(waiting({"/a"}));
+    all.push_back(waiting({"/a"}));
+    all.push_back(waiting({"/1", "/2", "/3", "/4", std::string(1000, 'k')}));
+    return all;
+  }();
+  const auto clients = [&] {
+    std::size_t count = 0;
+    for (const auto& wait : server->waits()) count += wait.clients.size();
+    return count;
+  };
+  REQUIRE(wait_until([&] { return clients() == 3; }));
+  const auto waits = server->waits();
+  REQUIRE(waits.size() == 2);
+  CHECK(waits[0].keys == std::vector<std::string>{"/1", "/2", "/3"});
+  CHECK(waits[0].keys_left_out == 2);
+  CHECK(waits[1].keys == std::vector<std::string>{"/a"});
+  CHECK(waits[1].keys_left_out == 0);
+  std::vector<std::string> addresses;
+  for (const RawClient& one : raw) addresses.push_back(local_socket_address(one.fd())->text());
+  CHECK(waits[0].clients == std::vector{addresses[2]});
+  CHECK(std::set(waits[1].clients.begin(), waits[1].clients.end()) == std::set{addresses[0], addresses[1]});
+  CHECK(waits[1].since <= Clock::now());
+  CHECK(Clock::now() - waits[1].since < std::chrono::seconds(20));
+  REQUIRE(client->set("a", "1", soon()));
+  CHECK(server->waits().size() == 1);
 }
 
 TEST_CASE("no descriptor is left when server and clients are gone") {

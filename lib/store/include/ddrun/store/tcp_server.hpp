@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
 
 namespace ddrun::store {
@@ -46,6 +47,14 @@ struct TcpServerStats {
   std::vector<std::pair<std::string, std::uint64_t>> requests;
 };
 
+/// Clients that wait for the same keys, queues or barriers.
+struct TcpServerWait {
+  std::vector<std::string> keys;     ///< the first that are missing; of long ones the beginning
+  std::size_t keys_left_out = 0;     ///< further ones
+  std::vector<std::string> clients;  ///< addresses: "10.0.0.2:41234"
+  Clock::time_point since;           ///< of the one that has waited longest
+};
+
 /// The worker store: serves PyTorch's TCPStore protocol in both dialects (docs/store.md), on a separate
 /// thread. It never looks up a name.
 ///
@@ -82,6 +91,8 @@ class TcpServer {
 
   /// Blocks until the server's thread has replied.
   [[nodiscard]] TcpServerStats stats() const;
+  /// Of at most 4,096 clients. Blocks as stats() does.
+  [[nodiscard]] std::vector<TcpServerWait> waits() const;
 
  private:
   class Loop;
