@@ -172,7 +172,10 @@ std::vector<Job> select_jobs(std::vector<Job> jobs, const std::string& wanted, D
     else job.error = facts.error().message;
     const std::string tag = job.text("tag");
     if (!known.insert(tag.empty() ? job.name : tag).second) continue;
-    if (wanted.empty() || by_pid || job.text("run_id") == wanted) selected.push_back(std::move(job));
+    if (!wanted.empty() && !by_pid && job.text("run_id") != wanted) continue;
+    // Any agent of a job answers for all of it.
+    const std::string whole = job.text("job");
+    if (by_pid || whole.empty() || known.insert(whole).second) selected.push_back(std::move(job));
   }
   // The head of a job with --hosts names them; an agent of it on this machine answers for both.
   const auto is_head = [](const Job& job) { return job.facts.contains("hosts"); };

@@ -106,7 +106,7 @@ void StackPages::show(const Answer& answer) {
 void StackPages::show_machine(const action::ReadStacks& read) {
   show_->awaits = {Awaited::own};
   Request request = page_request(read.why);
-  request.targets = targets(read.slots);
+  add_own(request, targets(read.slots));
   request.file_prefix = file_prefix();
   reader_.async_read(std::move(request), [this, number = shows_, finds_cause = read.finds_cause](const auto& answer) {
     show(answer);
@@ -162,12 +162,10 @@ void StackPages::read_own(const std::string& options) {
                       (found->second.state == Own::State::ready && begun > found->second.begun + own_lasts);
   if (!is_old) return;
   own_[options] = {.begun = begun};
-  Request request;
-  request.targets = targets();
-  if (const std::string wait = describe_wait_(); !wait.empty()) request.notes = {wait};
+  Request request = page_request("");
+  add_own(request, targets());
   if (options == for_stop) request.file_prefix = file_prefix();
   request.format = Format::share;
-  request.several_machines = true;
   request.all_threads = options == all_threads;
   request.max_bytes = std::max(rendezvous::max_answer_part,
                                rendezvous::max_all_answers / static_cast<std::size_t>(job_.ranks.node_count));
@@ -238,8 +236,21 @@ StackPages::Request StackPages::page_request(const std::string& why) const {
   Request request;
   request.why = why;
   request.directory = job_.prepared.first().directory;
-  request.several_machines = job_.ranks.node_count > 1;
+  request.is_whole = job_.ranks.node_count <= 1;
+  for (const int port : job_.rendezvous->store_ports()) request.store_ports.insert(port);
+  request.store_ports.insert(job_.ranks.master_port);
   return request;
+}
+
+void StackPages::add_own(Request& request, Targets targets) const {
+  request.targets = std::move(targets);
+  if (const std::string wait = describe_wait_(); !wait.empty()) request.notes = {wait};
+  for (auto& wait : job_.rendezvous->store_waits()) {
+    std::string keys = join(wait.keys, ", ");
+    if (wait.keys_left_out > 0) keys += concat(" and ", wait.keys_left_out, " more");
+    const auto since = std::chrono::duration_cast<Milliseconds>(Clock::now() - wait.since);
+    request.store_waits.push_back({std::move(keys), std::move(wait.clients), since.count()});
+  }
 }
 
 /// On the machine that reports to the user.
@@ -281,6 +292,7 @@ void StackPages::end_question(std::uint32_t number, std::vector<std::string> not
     shares.push_back({job_.ranks.host, inspect::share_of({}, job_.ranks.base_rank, own->second.text)});
   }
   forget_own();
+  question.request.is_whole = in_time && notes.empty();
   question.request.notes = std::move(notes);
   reader_.async_merge(std::move(question.request), std::move(shares),
                       [done = std::move(question.done)](const auto& answer) { done(&answer); });
@@ -306,6 +318,14 @@ std::string StackPages::no_rank_reply(bool some_were_asked, const std::vector<st
   return error_reply(concat(what, wait.empty() ? "" : ": ", wait));
 }
 
+/// Of agents of one job that run on one machine; empty: there is only this one.
+std::string StackPages::job_identity() const {
+  if (job_.spec.rendezvous.max_nodes <= 1) return {};
+  std::string identity = job_.rendezvous->run_id();
+  for (const Endpoint& at : job_.spec.rendezvous.coordinators) identity += concat(" ", at.host, ":", at.port);
+  return identity;
+}
+
 void StackPages::answer_client(const job_socket::Request& request, const job_socket::Server::Reply& reply) {
   std::vector<RankName> names;
   std::vector<int> ranks;
@@ -322,6 +342,7 @@ void StackPages::answer_client(const job_socket::Request& request, const job_soc
     return reply(reply_line({{"tag", tag_},
                              {"pid", job_.context.shared->started_pid.load()},
                              {"run_id", job_.rendezvous->run_id()},
+                             {"job", job_identity()},
                              {"program", job_.spec.first().name},
                              {"ranks", ranks},
                              {"started", ::time(nullptr) - age.count()}}));
@@ -347,8 +368,8 @@ void StackPages::answer_client(const job_socket::Request& request, const job_soc
   if (asked.empty()) {
     return reply(error_reply(concat("no such rank runs on this machine; give some of ", name_workers(names))));
   }
-  page.targets = std::move(asked);
-  if (const std::string wait = describe_wait_(); !wait.empty()) page.notes = {wait};
+  page.is_whole = asked.size() == group_.workers().size();
+  add_own(page, std::move(asked));
   reader_.async_read(std::move(page), answered);
 }
 

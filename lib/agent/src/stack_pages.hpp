@@ -101,11 +101,14 @@ class StackPages : public Participant {
   void open_question(std::uint32_t number, Question question);
   void end_question(std::uint32_t number, std::vector<std::string> notes, bool in_time);
   void end_late_questions();
-  /// Of a page for the console.
+  /// Of a page for the console, without ranks.
   [[nodiscard]] Request page_request(const std::string& why) const;
+  /// Ranks of this machine, and what is known of them besides their stacks.
+  void add_own(Request& request, Targets targets) const;
   void await_page(const std::string& why);
   /// The reply where no rank is found; `notes`: of the page.
   [[nodiscard]] std::string no_rank_reply(bool some_were_asked, const std::vector<std::string>& notes) const;
+  [[nodiscard]] std::string job_identity() const;
   void answer_client(const job_socket::Request& request, const job_socket::Server::Reply& reply);
 
   Job& job_;

@@ -39,7 +39,6 @@ constexpr std::size_t max_descriptors = 4096;
 constexpr int max_launchers = 8;
 /// Time for the kernel's next sample of a computing thread.
 constexpr Milliseconds sample_time{20};
-constexpr Milliseconds peers_time{250};
 constexpr Milliseconds unwind_time{250};  ///< kept for the main thread
 
 std::vector<pid_t> numbers_in(std::string_view text) {
@@ -73,7 +72,7 @@ struct ThreadFacts {
   Activity activity;
 };
 
-std::optional<ThreadFacts> read_thread(pid_t pid, pid_t tid, const Memory* memory, TcpPeers& peers) {
+std::optional<ThreadFacts> read_thread(pid_t pid, pid_t tid, const Memory* memory, TcpTables& tables) {
   const std::string task = concat("/proc/", pid, "/task/", tid);
   const auto stat = read_small_file(task + "/stat");
   const std::size_t name_end = stat ? stat->rfind(')') : std::string::npos;
@@ -84,11 +83,10 @@ std::optional<ThreadFacts> read_thread(pid_t pid, pid_t tid, const Memory* memor
   facts.thread.name = stat->substr(name_begin + 1, name_end - name_begin - 1);
   facts.thread.state = (*stat)[name_end + 2];
   facts.call = parse_system_call(read_small_file(task + "/syscall").value_or(""));
-  facts.activity = facts.call ? describe_system_call(*facts.call, pid, memory, peers) : Activity{"computes"};
+  facts.activity = facts.call ? describe_system_call(*facts.call, pid, memory, tables) : Activity{"computes"};
   const Activity& activity = facts.activity;
   facts.thread.on_futex = activity.on_futex;
   facts.thread.on_socket = activity.on_socket;
-  facts.thread.peer_socket = activity.peer_socket;
   switch (facts.thread.state) {
     case 'T': facts.thread.doing = "is stopped by a signal"; break;
     case 't': facts.thread.doing = "is stopped by a debugger"; break;
@@ -166,7 +164,7 @@ bool has_open(pid_t pid, const std::string& link, Deadline deadline) {
 
 /// Up to max_awaited children that have this pipe open. One that waits for a pipe of its parent has nothing to do: it
 /// is shown only if all do. None have one of the parent's standard input and outputs, which any child may inherit.
-std::vector<RankStacks> children_at(const std::string& pipe, const RankStacks& stacks, TcpPeers& peers,
+std::vector<RankStacks> children_at(const std::string& pipe, const RankStacks& stacks, TcpTables& tables,
                                     Deadline deadline) {
   const pid_t pid = stacks.read_pid();
   std::vector<RankStacks> found;  // the idle ones last
@@ -176,9 +174,9 @@ std::vector<RankStacks> children_at(const std::string& pipe, const RankStacks& s
   children.resize(is_standard ? 0 : std::min(children.size(), max_children));
   for (const pid_t child : children) {
     if (!has_open(child, pipe, deadline)) continue;
-    RankStacks one = read_facts(stacks.rank, child, peers);
+    RankStacks one = read_facts(stacks.rank, child, tables);
     const auto memory = ProcessMemory::open(one.read_pid());
-    const auto main = read_thread(one.read_pid(), one.read_pid(), memory ? &*memory : nullptr, peers);
+    const auto main = read_thread(one.read_pid(), one.read_pid(), memory ? &*memory : nullptr, tables);
     const bool is_idle = main && !main->activity.pipe.empty() && has_open(pid, main->activity.pipe, deadline);
     found.insert(is_idle ? found.end() : found.begin() + static_cast<std::ptrdiff_t>(busy++), std::move(one));
   }
@@ -235,7 +233,7 @@ std::vector<ThreadFacts> read_threads(const std::vector<pid_t>& ids, FactsOf fac
 }
 
 /// Returns the pipe that the main thread waits for, be it by another thread of a data loader; empty: none.
-std::string read_frames(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers, const ReadLimits& limits) {
+std::string read_frames(RankStacks& stacks, ProcessCache& cache, TcpTables& tables, const ReadLimits& limits) {
   if (stacks.threads.empty()) return {};
   if (Clock::now() >= limits.deadline) {
     stacks.note = "no stack: there was no time left";
@@ -245,7 +243,7 @@ std::string read_frames(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers
   const auto memory = ProcessMemory::open(pid);
   const bool ends = stacks.threads[0].state == 'Z' || stacks.threads[0].state == 'X';
   if (!memory && !ends) stacks.note = concat("no stack: ", memory.error().message);
-  const auto facts_of = [&](pid_t id) { return read_thread(pid, id, memory ? &*memory : nullptr, peers); };
+  const auto facts_of = [&](pid_t id) { return read_thread(pid, id, memory ? &*memory : nullptr, tables); };
   const std::vector<pid_t> ids = threads_of(pid);
   std::vector<ThreadFacts> threads = read_threads(ids, facts_of, limits, stacks.threads_left_out);
   if (threads.empty()) return {};
@@ -303,13 +301,13 @@ std::string read_frames(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers
 
 }  // namespace
 
-RankStacks read_facts(int rank, pid_t pid, TcpPeers& peers) {
+RankStacks read_facts(int rank, pid_t pid, TcpTables& tables) {
   RankStacks stacks;
   stacks.rank = rank;
   stacks.pid = pid;
   std::vector<ThreadFacts> chain;
   for (pid_t process = pid; process != 0 && chain.size() <= max_launchers; process = awaited_child(chain.back())) {
-    auto facts = read_thread(process, process, nullptr, peers);
+    auto facts = read_thread(process, process, nullptr, tables);
     if (!facts) break;
     chain.push_back(std::move(*facts));
   }
@@ -334,48 +332,12 @@ RankStacks read_facts(int rank, pid_t pid, TcpPeers& peers) {
   return stacks;
 }
 
-void read_stacks(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers, const ReadLimits& limits) {
-  const std::string pipe = read_frames(stacks, cache, peers, limits);
-  if (!pipe.empty() && stacks.awaited.empty()) stacks.awaited = children_at(pipe, stacks, peers, limits.deadline);
+void read_stacks(RankStacks& stacks, ProcessCache& cache, TcpTables& tables, const ReadLimits& limits) {
+  const std::string pipe = read_frames(stacks, cache, tables, limits);
+  if (!pipe.empty() && stacks.awaited.empty()) stacks.awaited = children_at(pipe, stacks, tables, limits.deadline);
   for (RankStacks& child : stacks.awaited) {
     ProcessCache unknown;
-    read_frames(child, unknown, peers, {false, limits.bytes / 8, limits.deadline});
-  }
-}
-
-void name_peers(StackPage& page, bool is_whole) {
-  std::map<std::string, std::string> owners;  // by the socket's link
-  for (const RankStacks& rank : page.ranks) {
-    for (const ThreadStack& thread : rank.threads) {
-      if (!thread.peer_socket.value_or("").empty()) owners[concat("socket:[", *thread.peer_socket, "]")];
-    }
-  }
-  const Deadline deadline = Clock::now() + peers_time;
-  bool all_read = true;
-  const auto look_into = [&](pid_t pid, const std::string& name) {
-    if (pid == 0 || owners.empty()) return;
-    const auto fds = entries_of(concat("/proc/", pid, "/fd"), max_descriptors);
-    for (const int fd : fds) {
-      if (Clock::now() >= deadline) break;
-      if (const auto owner = owners.find(link_of(pid, fd)); owner != owners.end()) owner->second = name;
-    }
-    all_read = all_read && !fds.empty() && fds.size() < max_descriptors && Clock::now() < deadline;
-  };
-  look_into(::getpid(), "the store");
-  for (const RankStacks& rank : page.ranks) {
-    look_into(rank.pid, RankName{rank.role, rank.rank}.text());
-    look_into(rank.child, RankName{rank.role, rank.rank}.text());
-  }
-  for (RankStacks& rank : page.ranks) {
-    for (ThreadStack& thread : rank.threads) {
-      if (!thread.peer_socket) continue;
-      const auto owner = owners.find(concat("socket:[", *thread.peer_socket, "]"));
-      if (owner != owners.end() && !owner->second.empty() && thread.doing.find(':') != std::string::npos) {
-        thread.doing.replace(thread.doing.rfind(' ') + 1, std::string::npos, owner->second);
-      } else if (is_whole && (owner == owners.end() || all_read)) {
-        thread.on_socket = false;
-      }
-    }
+    read_frames(child, unknown, tables, {false, limits.bytes / 8, limits.deadline});
   }
 }
 

@@ -20,7 +20,7 @@ namespace ddrun::inspect {
 /// What needs no memory of the process and so never blocks: the main thread's state and system call, and the program.
 /// A worker that waits for a child, as a shell or a launcher does, is replaced by that child: by the last one that
 /// Python runs in, if any does.
-[[nodiscard]] RankStacks read_facts(int rank, pid_t pid, TcpPeers& peers);
+[[nodiscard]] RankStacks read_facts(int rank, pid_t pid, TcpTables& tables);
 
 /// What stays true of a process while it maps no memory: reading it costs more than all else.
 struct ProcessCache {
@@ -38,12 +38,7 @@ struct ReadLimits {
 /// Completes what read_facts() returned with threads and their frames, and with the children that the main thread waits
 /// for by a pipe; native functions have no names yet. Stops and signals nothing, and needs the right to trace the
 /// process, but not ptrace(2). Blocks while a page of the process is read from a disk.
-void read_stacks(RankStacks& stacks, ProcessCache& cache, TcpPeers& peers, const ReadLimits& limits);
-
-/// Says of threads that wait on a socket of this machine whose it is: "receives from rank 2", "receives from the store"
-/// (this process's). `is_whole`: the job has no ranks on other machines; peers there, and processes that are no ranks,
-/// are then none of the job's. Reads links in /proc only.
-void name_peers(StackPage& page, bool is_whole);
+void read_stacks(RankStacks& stacks, ProcessCache& cache, TcpTables& tables, const ReadLimits& limits);
 
 /// CPU time of all threads of the process that was read; 0 if it is gone. The kernel adds what runs at its ticks, each
 /// 1 to 10 ms.

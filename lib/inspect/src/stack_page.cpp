@@ -377,6 +377,8 @@ bool is_collective(std::string_view function) {
 struct Verdict {
   std::vector<RankName> waiting;
   std::vector<const StackGroup*> apart;  ///< for these: halted or apart
+  /// What those apart have not done, as they have never connected to the store: "has not reached init_process_group".
+  std::string not_reached;
   struct Collective {
     Call call;
     std::vector<RankName> ranks;
@@ -394,7 +396,25 @@ struct Verdict {
   }
 };
 
-Verdict judge(const std::vector<StackGroup>& groups, int world) {
+/// Whether it is known of all ranks in the group that they have no connection to the store.
+bool never_in_store(const StackGroup& group) {
+  return std::ranges::all_of(group.ranks, [](const RankStacks* rank) {
+    return rank->connections_known != RankStacks::Connections::unknown &&
+           std::ranges::none_of(rank->connections, &Connection::to_store);
+  });
+}
+
+/// The call in which all ranks wait; empty: none, or several.
+std::string_view one_call(const std::vector<StackGroup>& groups, int world) {
+  std::set<std::string_view> calls;
+  for (const StackGroup& group : groups) {
+    if (group.stance == Stance::waits && group.ranks.front()->world == world)
+      calls.insert(find_call(group.ranks.front()->threads.front()).value_or(Call()).function);
+  }
+  return calls.size() == 1 && is_collective(*calls.begin()) ? *calls.begin() : std::string_view();
+}
+
+Verdict judge(const StackPage& page, const std::vector<StackGroup>& groups, int world) {
   Verdict verdict;
   std::map<std::string_view, Verdict::Collective> by_function;
   for (const StackGroup& group : groups) {
@@ -410,6 +430,13 @@ Verdict judge(const std::vector<StackGroup>& groups, int world) {
     if (collective.ranks.empty()) collective.call = std::move(call);
     append(collective.ranks, group);
   }
+  const bool some_in_store = std::ranges::any_of(verdict.waiting, [&](const RankName& rank) {
+    return std::ranges::find(page.in_store, rank) != page.in_store.end();
+  });
+  if (some_in_store && std::ranges::all_of(verdict.apart, [](const auto* group) { return never_in_store(*group); })) {
+    const std::string_view call = one_call(groups, world);
+    verdict.not_reached = call.empty() ? "not connected to the store" : concat("not reached ", call);
+  }
   if (!verdict.apart.empty() || by_function.size() < 2 || by_function.contains("")) return verdict;
   for (auto& [function, collective] : by_function) verdict.collectives.push_back(std::move(collective));
   std::ranges::sort(verdict.collectives, {},
@@ -422,10 +449,19 @@ std::string verdict_text(const Verdict& verdict) {
   if (!verdict.collectives.empty())
     return concat(name_workers(verdict.collectives.front().ranks), " ", verdict.collectives_text());
   if (verdict.waiting.empty() || verdict.apart.empty()) return {};
-  std::string text = concat(name_workers(verdict.waiting), verdict.waiting.size() > 1 ? " wait" : " waits");
+  std::string text;
+  if (!verdict.not_reached.empty()) {
+    std::vector<RankName> apart;
+    for (const StackGroup* group : verdict.apart) append(apart, *group);
+    const std::string where = verdict.apart.size() == 1 ? on_host(*verdict.apart.front()) : "";
+    text = concat(name_workers(apart), where, apart.size() > 1 ? " have " : " has ", verdict.not_reached, "; ");
+  }
+  text += concat(name_workers(verdict.waiting), verdict.waiting.size() > 1 ? " wait" : " waits");
   for (std::size_t i = 0; i < std::min(verdict.apart.size(), max_named_groups); ++i) {
     const StackGroup& group = *verdict.apart[i];
-    text += concat(i > 0 ? "; for " : " for ", name_workers(names_of(group)), on_host(group), ": ",
+    const bool is_named = verdict.apart.size() == 1 && !verdict.not_reached.empty();
+    const std::string who = concat(name_workers(names_of(group)), on_host(group));
+    text += concat(i > 0 ? "; for " : " for ", is_named ? size_of(group) > 1 ? "them" : "it" : who, ": ",
                    summary(*group.ranks.front(), group.stance));
   }
   std::vector<RankName> more;
@@ -464,7 +500,7 @@ std::string verdict_line(const StackPage& page, const std::vector<StackGroup>& g
   for (const RankStacks& rank : page.ranks) worlds.insert(rank.world);
   worlds.erase(-1);
   for (const int world : worlds) {
-    const std::string line = page.is_named ? verdict_text(judge(groups, world)) : "";
+    const std::string line = page.is_named ? verdict_text(judge(page, groups, world)) : "";
     if (line.empty()) continue;
     text.line(0, line);
     break;
@@ -592,6 +628,10 @@ void merge_equal(StackPage& page) {
     RankStacks& head = *ranks.front();
     std::vector<int> numbers = numbers_of(group.ranks);
     std::erase(numbers, head.rank);
+    for (auto rank = ranks.begin() + 1; rank != ranks.end(); ++rank) {
+      std::ranges::move((*rank)->connections, std::back_inserter(head.connections));
+      head.connections_known = std::min(head.connections_known, (*rank)->connections_known);
+    }
     double cpu = 0;
     for (const RankStacks* rank : ranks) cpu += rank->cpu * (1 + static_cast<double>(rank->also.size()));
     head.cpu = cpu / static_cast<double>(size_of(group));
@@ -620,13 +660,16 @@ HeldUp find_culprits(StackPage page, std::size_t world) {
   const auto groups = group_ranks(page);
   const auto member = std::ranges::find_if(page.ranks, [](const RankStacks& rank) { return rank.world >= 0; });
   if (member == page.ranks.end() || !page.is_named) return {};
-  const Verdict verdict = judge(groups, member->world);
+  const Verdict verdict = judge(page, groups, member->world);
   std::size_t apart = 0;
   for (const StackGroup* group : verdict.apart) apart += size_of(*group);
   const bool has_waited = !verdict.waiting.empty() || waited_in.contains(member->world);
   if (apart > 0 && has_waited && 2 * apart <= world) {
     const StackGroup& first = *verdict.apart.front();
-    return held_up(page, names_of(first), concat("held up the others: ", summary(*first.ranks.front(), first.stance)));
+    const std::string why = verdict.not_reached.empty()
+                                ? "held up the others"
+                                : concat(size_of(first) > 1 ? "have " : "has ", verdict.not_reached);
+    return held_up(page, names_of(first), concat(why, ": ", summary(*first.ranks.front(), first.stance)));
   }
   if (verdict.collectives.empty() || 2 * verdict.collectives.back().ranks.size() <= world) return {};
   return held_up(page, verdict.collectives.front().ranks, verdict.collectives_text());

@@ -17,6 +17,7 @@
 #include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
+#include "peers.hpp"
 #include "process_reader.hpp"
 #include "symbols.hpp"
 
@@ -97,6 +98,8 @@ struct StackReader::Work {
         const std::chrono::duration<double> used = cpu_time(process) - process.cpu_before;
         process.cpu = std::max(0.0, used / (Clock::now() - process.first_seen));
       });
+      name_peers(page, request.store_ports, request.is_whole);
+      if (request.format != Request::Format::share) name_store_clients(page);
     }
     Answer answer;
     switch (request.format) {
@@ -120,6 +123,8 @@ struct StackReader::Work {
       if (!add_share(page, share.text, share.host)) page.notes.push_back(share.host + ": its answer cannot be read");
     }
     shares.clear();
+    name_peers(page, request.store_ports, request.is_whole);
+    name_store_clients(page);
     if (request.includes) keep_ranks(page, request.includes);
     std::ranges::sort(page.ranks, {}, [](const RankStacks& rank) { return std::pair(rank.role, rank.rank); });
     if (request.format == Request::Format::text) merge_equal(page);
@@ -203,6 +208,7 @@ void StackReader::State::read(Request request, std::function<void(Answer)> done)
   StackPage& page = reading.work->page;
   page.why = request.why;
   page.notes = request.notes;
+  page.store_waits = request.store_waits;
   page.at = std::chrono::system_clock::now();
   for (const Target& target : request.targets) {
     RankStacks& rank = page.ranks.emplace_back();
@@ -243,14 +249,16 @@ void StackReader::State::start_reading_threads(std::uint64_t id, const Work& wor
     for (std::size_t i = first; i < targets.size(); i += count) known.insert(last.extract(targets[i].pid));
     const ReadLimits limits{work.all_threads(), max_page_bytes / targets.size(),
                             Clock::now() + read_time - arrival_time};
-    start_thread([post, targets, limits, first, count, id, known = std::move(known)]() mutable {
+    start_thread([post, targets, limits, first, count, id, ports = work.request.store_ports,
+                  known = std::move(known)]() mutable {
       std::vector<std::pair<std::size_t, RankStacks>> ranks;
-      TcpPeers peers;
+      TcpTables tables;
       // Facts of all first: to read these never blocks.
       for (std::size_t i = first; i < targets.size(); i += count) {
-        ranks.emplace_back(i, read_facts(targets[i].name.rank, targets[i].pid, peers));
+        ranks.emplace_back(i, read_facts(targets[i].name.rank, targets[i].pid, tables));
         ranks.back().second.role = targets[i].name.role;
         ranks.back().second.world = targets[i].world;
+        read_connections(ranks.back().second, ports, tables);
         post([i, facts = ranks.back().second](State&, Reading* to) mutable {
           if (to == nullptr || to->stage != Reading::Stage::reading) return;
           facts.note = std::move(to->work->page.ranks[i].note);
@@ -259,7 +267,7 @@ void StackReader::State::start_reading_threads(std::uint64_t id, const Work& wor
       }
       for (auto& [i, rank] : ranks) {
         ProcessCache& cache = known[rank.pid];
-        read_stacks(rank, cache, peers, limits);
+        read_stacks(rank, cache, tables, limits);
         post([id, i = i, rank = std::move(rank), cache = std::move(cache)](State& state, Reading* to) mutable {
           state.processes[rank.pid] = std::move(cache);
           if (to == nullptr || to->stage != Reading::Stage::reading) return;
@@ -309,10 +317,7 @@ void StackReader::State::name(std::uint64_t id, Reading& reading) {
 
 void StackReader::State::complete(Work& work, const NameCache& names, bool is_named, const Post& post) {
   if (!work.claim()) return;
-  if (!work.page.is_whole_job) {
-    work.page.is_named = is_named;
-    name_peers(work.page, !work.request.several_machines);
-  }
+  if (!work.page.is_whole_job) work.page.is_named = is_named;
   work.for_each_frame([&](NativeFrame& frame) { set_name(frame, names); });
   std::string file;
   post([answer = work.complete(file)](State&, Reading* to) mutable {

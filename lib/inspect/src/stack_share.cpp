@@ -7,6 +7,7 @@
 
 #include "ddrun/base/fields.hpp"
 #include "ddrun/inspect/stack_page.hpp"
+#include "peers.hpp"
 
 // Ranks of one machine as bytes for another: lib/rendezvous/PROTOCOL.md, section 11.
 
@@ -53,10 +54,18 @@ static void fields(auto& visitor, Is<ThreadStack> auto& thread) {
           thread.native, thread.python_left_out, thread.native_left_out);
 }
 
+static void fields(auto& visitor, Is<Connection> auto& connection) {
+  visitor(connection.rank, connection.own, connection.to_store);
+}
+
+static void fields(auto& visitor, Is<StoreWait> auto& wait) { visitor(wait.keys, wait.clients, wait.milliseconds); }
+
+static constexpr auto last(RankStacks::Connections /*kind*/) { return RankStacks::Connections::all; }
+
 static void fields(auto& visitor, Is<RankStacks> auto& rank) {
   auto permille = static_cast<std::int32_t>(std::lround(1000 * rank.cpu));
   visitor(rank.rank, rank.also, rank.role, rank.world, rank.pid, rank.child, rank.program, permille, rank.threads,
-          rank.threads_left_out, rank.note, rank.awaited);
+          rank.threads_left_out, rank.note, rank.awaited, rank.connections, rank.connections_known);
   if constexpr (!std::is_const_v<std::remove_reference_t<decltype(rank)>>) rank.cpu = permille / 1000.0;
 }
 
@@ -80,6 +89,7 @@ std::string share_text(StackPage page, bool all_threads, std::size_t max_bytes) 
       }
     }
   }
+  reduce_connections(page, max_bytes / 16);
   std::string ranks;
   std::uint32_t count = 0, left_out = 0;
   for (RankStacks& rank : page.ranks) {
@@ -97,7 +107,7 @@ std::string share_text(StackPage page, bool all_threads, std::size_t max_bytes) 
   }
   if (left_out > 0) page.notes.push_back(concat(counted(left_out, "rank"), " left out for their size"));
   std::string text;
-  bytes::FieldWriter{text}(page.notes, page.is_named, count);
+  bytes::FieldWriter{text}(page.notes, page.is_named, page.store_waits, count);
   return text + ranks;
 }
 
@@ -109,8 +119,11 @@ bool add_share(StackPage& page, std::string_view share, const std::string& host)
   std::vector<RankStacks> ranks;
   bool is_named = true;
   int base_rank = 0;
-  visitor(gave_up, base_rank, notes, is_named, ranks);
+  std::vector<StoreWait> waits;
+  visitor(gave_up, base_rank, notes, is_named, waits, ranks);
   if (!reader.ok()) return false;
+  if (!waits.empty()) page.store_host = host;
+  std::ranges::move(waits, std::back_inserter(page.store_waits));
   page.machines[base_rank] = host;
   if (!is_named) page.is_named = false;
   for (const std::string& note : notes) page.notes.push_back(concat(host, ": ", note));

@@ -105,8 +105,6 @@ TcpLine read_tcp_line(const std::string& line) {
   return words.size() < 10 || words[9] == "0" ? TcpLine{} : TcpLine{words[1], words[2], words[9]};
 }
 
-bool is_socket(std::string_view link) { return link.starts_with("socket:["); }
-
 /// The first descriptor of a poll.
 std::optional<int> first_polled(const SystemCall& call, const Memory* memory) {
   if (memory == nullptr || call.arguments[1] == 0) return std::nullopt;
@@ -197,38 +195,32 @@ pid_t find_holder(const std::set<std::string>& sockets, std::vector<pid_t> proce
   for (const pid_t pid : processes) {
     for (const std::string& fd : names_in(concat("/proc/", pid, "/fd"))) {
       const std::string link = read_link(concat("/proc/", pid, "/fd/", fd));
-      if (is_socket(link) && sockets.contains(link.substr(8, link.size() - 9))) return pid;
+      if (sockets.contains(std::string(socket_inode(link)))) return pid;
     }
   }
   return 0;
 }
 
-TcpPeers::Peer TcpPeers::find(pid_t pid, std::string_view inode) {
+const TcpSocket* TcpTables::find(pid_t pid, std::string_view inode) {
   const auto [entry, is_new] = tables_.try_emplace(read_link(concat("/proc/", pid, "/ns/net")));
-  Tables& tables = entry->second;
+  TcpTable& table = entry->second;
   for (const char* name : {"tcp", "tcp6"}) {
     if (!is_new) break;
     const auto text = read_small_file(concat("/proc/", pid, "/net/", name), max_table);
-    if (text) tables.sockets.merge(parse_tcp_table(*text));
+    if (text) table.merge(parse_tcp_table(*text));
   }
-  if (is_new) {
-    for (const auto& [key, socket] : tables.sockets) tables.inodes.emplace(concat(socket.own, " ", socket.peer), key);
-  }
-  const auto found = tables.sockets.find(std::string(inode));
-  if (found == tables.sockets.end()) return {};
-  const auto& [own, peer] = found->second;
-  if (peer.empty()) return {own, {}};
-  auto at_peer = tables.inodes.find(concat(peer, " ", own));
-  // What is not accepted yet has no inode.
-  const std::size_t port = peer.rfind(':');
-  const bool is_local = peer.starts_with("127.") || own.substr(0, own.rfind(':')) == peer.substr(0, port);
-  if (at_peer == tables.inodes.end() && is_local) at_peer = tables.inodes.find(concat("*", peer.substr(port), " "));
-  return {peer, at_peer != tables.inodes.end() ? at_peer->second : ""};
+  const auto found = table.find(std::string(inode));
+  return found != table.end() ? &found->second : nullptr;
+}
+
+std::string_view socket_inode(std::string_view link) {
+  constexpr std::string_view prefix = "socket:[";
+  return link.starts_with(prefix) ? link.substr(prefix.size(), link.size() - prefix.size() - 1) : std::string_view();
 }
 
 std::string link_of(pid_t pid, int fd) { return read_link(concat("/proc/", pid, "/fd/", fd)); }
 
-Activity describe_system_call(SystemCall call, pid_t pid, const Memory* memory, TcpPeers& peers) {
+Activity describe_system_call(SystemCall call, pid_t pid, const Memory* memory, TcpTables& tables) {
   if (call.number == SYS_restart_syscall) call.number = interrupted_call(call);
   const auto* known = std::ranges::find(known_calls, call.number, &Known::number);
   if (call.number < 0) return {"is in the kernel"};
@@ -248,11 +240,11 @@ Activity describe_system_call(SystemCall call, pid_t pid, const Memory* memory, 
   if (fd && is_only) {
     // "/mnt/x", "10.0.0.2:4711", "a pipe"
     std::string name = link.empty() ? "a descriptor" : link.starts_with("pipe:") ? "a pipe" : link;
-    activity.on_socket = is_socket(link);
+    const std::string_view inode = socket_inode(link);
+    activity.on_socket = !inode.empty();
     if (activity.on_socket) {
-      auto peer = peers.find(pid, std::string_view(link).substr(8, link.size() - 9));
-      name = peer.address.empty() ? "a socket" : std::move(peer.address);
-      activity.peer_socket = std::move(peer.socket);
+      const TcpSocket* const socket = tables.find(pid, inode);
+      name = socket == nullptr ? "a socket" : socket->peer.empty() ? socket->own : socket->peer;
     }
     activity.text += " " + name;
   } else if (known->first == First::poll_set) {

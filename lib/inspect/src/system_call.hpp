@@ -36,20 +36,13 @@ using TcpTable = std::unordered_map<std::string, TcpSocket>;
 [[nodiscard]] TcpTable parse_tcp_table(std::string_view text);
 
 /// The tables of each network namespace, read once: a look at one costs as much as all of its sockets.
-class TcpPeers {
+class TcpTables {
  public:
-  struct Peer {
-    std::string address;                ///< or the own one of a socket that listens; empty: it is no TCP socket
-    std::optional<std::string> socket;  ///< ThreadStack::peer_socket
-  };
-  [[nodiscard]] Peer find(pid_t pid, std::string_view inode);
+  /// Null: it is no TCP socket.
+  [[nodiscard]] const TcpSocket* find(pid_t pid, std::string_view inode);
 
  private:
-  struct Tables {
-    TcpTable sockets;
-    std::unordered_map<std::string, std::string> inodes;  ///< by "OWN PEER"
-  };
-  std::map<std::string, Tables> tables_;  ///< by the link /proc/PID/ns/net
+  std::map<std::string, TcpTable> tables_;  ///< by the link /proc/PID/ns/net
 };
 
 /// What a thread does in this call.
@@ -57,7 +50,6 @@ struct Activity {
   std::string text;  ///< "sleeps", "reads /mnt/x", "receives from 10.0.0.2:4711", "system call 425"
   bool on_futex = false;
   bool on_socket = false;
-  std::optional<std::string> peer_socket = {};  ///< as in ThreadStack
   bool awaits_child = false;
   pid_t child = 0;        ///< the one that is awaited, in the process's own PID namespace; 0: any
   std::string pipe = {};  ///< "pipe:[4711]": what it reads or waits for; empty: no pipe
@@ -65,8 +57,10 @@ struct Activity {
 
 /// `memory`, of the process, tells which descriptors a poll is about; null: not known. Reads links and tables in /proc
 /// of the process, no file of its own.
-[[nodiscard]] Activity describe_system_call(SystemCall call, pid_t pid, const Memory* memory, TcpPeers& peers);
+[[nodiscard]] Activity describe_system_call(SystemCall call, pid_t pid, const Memory* memory, TcpTables& tables);
 
+/// The inode of "socket:[4711]"; empty for another link.
+[[nodiscard]] std::string_view socket_inode(std::string_view link);
 /// Where a link of /proc leads to; empty if it cannot be read.
 [[nodiscard]] std::string read_link(const std::string& link);
 /// /proc/PID/fd/FD

@@ -236,13 +236,15 @@ dist.init_process_group("gloo")
 if RANK < 3: dist.recv(torch.ones(4), (RANK + 1) % 3)
 else: dist.barrier()
 """, also="  ranks 0-2: waits for other ranks, "),
-    torch("not in the group yet", "absent", 3, "ranks 0,1,3-5 wait for rank 2: build_vocabulary (job.py:4), sleeps", """\
+    torch("not in the group yet", "absent", 3,
+          "rank 2 has not reached init_process_group; ranks 0,1,3-5 wait for it: build_vocabulary (job.py:4), sleeps", """\
 def build_vocabulary():
     time.sleep(1000)
 if RANK == 2: build_vocabulary()
 dist.init_process_group("gloo")
-"""),
-    torch("never in the store", "absent", 1, "ranks 0,1,3 wait for rank 2: clock_nanosleep…, sleeps", """\
+""", also="in the store for "),
+    torch("never in the store", "absent", 1,
+          "rank 2 has not reached init_process_group; ranks 0,1,3 wait for it: clock_nanosleep…, sleeps", """\
 if RANK == 2: os.execvp("sleep", ["sleep", "1000"])
 dist.init_process_group("gloo")
 """),

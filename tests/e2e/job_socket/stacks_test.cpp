@@ -304,7 +304,13 @@ TEST_CASE("A machine that has no worker yet is noted on the page of the job") {
   const Machine machine;
   const std::string endpoint = "--rdzv-endpoint=127.0.0.1:" + std::to_string(free_port());
   const auto words = [&](const Words& own) {
-    Words all{"-n", "1", "--nnodes=2", "--insecure", endpoint, "--node-rank=" + std::to_string(own.size())};
+    Words all{"-n",
+              "1",
+              "--nnodes=2",
+              "--insecure",
+              endpoint,
+              "--rdzv-id=both-agents",
+              "--node-rank=" + std::to_string(own.size())};
     all.insert(all.end(), own.begin(), own.end());
     return all;
   };
@@ -317,6 +323,12 @@ TEST_CASE("A machine that has no worker yet is noted on the page of the job") {
     CHECK(asked.code() == 0);
     CHECK(has(asked.out, "  rank 0 on "));
     CHECK(has(asked.out, ": runs --before (sleep 1000, "));
+  }
+  for (const Words& name : {Words{}, {"both-agents"}}) {
+    const auto asked = machine.ask(name);  // two agents, one job
+    DDRUN_SHOW(asked);
+    CHECK(asked.code() == 0);
+    CHECK(has(asked.out, "where the ranks of the job are"));
   }
   end(*first);
   (void)second->wait();

@@ -28,8 +28,8 @@ test::Run launcher(const std::string& kind, const std::vector<std::string>& chil
 /// The program that is shown for a worker; waits until it is that one, and its state a sleeping one.
 bool shows(const test::Run& worker, const std::string& program) {
   return test::wait_until([&] {
-    TcpPeers peers;
-    const RankStacks stacks = read_facts(0, worker.pid(), peers);
+    TcpTables tables;
+    const RankStacks stacks = read_facts(0, worker.pid(), tables);
     return stacks.program == program && stacks.threads[0].state == 'S' &&
            (stacks.child != 0) == (program == "sleep" || program == "python3");
   });
@@ -73,10 +73,10 @@ TEST_CASE("who has a worker's own input open is not what it waits for") {
   const test::Run worker({"sh", "-c", "exec 3<&0; sleep 1000 <&3 & read -r line"}, options);
   RankStacks stacks;
   REQUIRE(test::wait_until([&] {
-    TcpPeers peers;
+    TcpTables tables;
     ProcessCache cache;
-    stacks = read_facts(0, worker.pid(), peers);
-    read_stacks(stacks, cache, peers, {false, 1000, Deadline::max()});
+    stacks = read_facts(0, worker.pid(), tables);
+    read_stacks(stacks, cache, tables, {false, 1000, Deadline::max()});
     const bool reads = !stacks.threads.empty() && stacks.threads[0].doing == "reads a pipe";
     return worker.living().size() == 2 && reads && stacks.program == "sh";  // a new process reads one, too
   }));
@@ -91,10 +91,10 @@ TEST_CASE("a child at a pipe is found behind hundreds of its files") {
                           "os.close(w)\n"
                           "os.read(r, 1)"});
   CHECK(test::wait_until([&] {
-    TcpPeers peers;
+    TcpTables tables;
     ProcessCache cache;
-    RankStacks stacks = read_facts(0, worker.pid(), peers);
-    read_stacks(stacks, cache, peers, {false, 1000, Deadline::max()});
+    RankStacks stacks = read_facts(0, worker.pid(), tables);
+    read_stacks(stacks, cache, tables, {false, 1000, Deadline::max()});
     if (stacks.awaited.size() != 1 || stacks.awaited[0].threads.empty()) return false;
     return stacks.awaited[0].threads[0].doing == "sleeps";
   }));
@@ -102,10 +102,10 @@ TEST_CASE("a child at a pipe is found behind hundreds of its files") {
 
 TEST_CASE("what there was no time for is said") {
   const test::Run worker({"sleep", "1000"});
-  TcpPeers peers;
+  TcpTables tables;
   ProcessCache cache;
-  RankStacks stacks = read_facts(0, worker.pid(), peers);
-  read_stacks(stacks, cache, peers, {true, 1000, Deadline{}});
+  RankStacks stacks = read_facts(0, worker.pid(), tables);
+  read_stacks(stacks, cache, tables, {true, 1000, Deadline{}});
   CHECK(stacks.threads.size() == 1);
   CHECK(stacks.note == "no stack: there was no time left");
 }
@@ -114,10 +114,10 @@ TEST_CASE("frames above a limit are counted, those of the main thread kept first
   const test::Run worker({DDRUN_NATIVE_STACKS, "threads"});
   RankStacks stacks;
   const auto read = [&](std::size_t bytes) {
-    TcpPeers peers;
+    TcpTables tables;
     ProcessCache cache;
-    stacks = read_facts(0, worker.pid(), peers);
-    read_stacks(stacks, cache, peers, {true, bytes, Deadline::max()});
+    stacks = read_facts(0, worker.pid(), tables);
+    read_stacks(stacks, cache, tables, {true, bytes, Deadline::max()});
     const auto waits = [&](const ThreadStack& thread) { return bytes < 10000 || thread.native.size() > 1; };
     return stacks.threads.size() == 3 && std::ranges::all_of(stacks.threads, waits);
   };
@@ -128,27 +128,4 @@ TEST_CASE("frames above a limit are counted, those of the main thread kept first
   CHECK(stacks.threads[0].native.size() + stacks.threads[0].native_left_out == whole.threads[0].native.size());
   CHECK(stacks.threads[2].native.empty());
   CHECK(stacks.threads[2].native_left_out == whole.threads[2].native.size());
-}
-
-TEST_CASE("the peer of a socket is a rank, the store, or none of the job's") {
-  const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM, 0));
-  const std::string link = link_of(::getpid(), socket.get());
-  const std::string inode = link.substr(8, link.size() - 9);
-  const auto named = [](std::string peer, pid_t rank, bool is_whole) {
-    StackPage page;
-    page.ranks.emplace_back().pid = rank;
-    ThreadStack& thread = page.ranks[0].threads.emplace_back();
-    thread.doing = "receives from 10.0.0.2:4711";
-    thread.on_socket = true;
-    thread.peer_socket = std::move(peer);
-    name_peers(page, is_whole);
-    return std::pair(thread.doing, thread.on_socket);
-  };
-  CHECK(named(inode, ::getpid(), true) == std::pair<std::string, bool>("receives from rank 0", true));
-  CHECK(named(inode, 0, true) == std::pair<std::string, bool>("receives from the store", true));
-  const std::string unchanged = "receives from 10.0.0.2:4711";
-  CHECK(named("1", 0, true) == std::pair(unchanged, false));
-  CHECK(named("1", 1 << 30, true) == std::pair(unchanged, true));  // who has it is not known
-  CHECK(named("", 0, true) == std::pair(unchanged, false));
-  CHECK(named("", 0, false) == std::pair(unchanged, true));  // on another machine
 }

@@ -35,8 +35,8 @@ TEST_CASE("a system call in words") {
   const UniqueFd in(ends[1]);
   const UniqueFd file(::dup(0));
   const auto describe = [](long number, std::uint64_t first = 0, std::uint64_t second = 0) {
-    TcpPeers peers;
-    return describe_system_call({number, {first, second}}, ::getpid(), nullptr, peers);
+    TcpTables tables;
+    return describe_system_call({number, {first, second}}, ::getpid(), nullptr, tables);
   };
   CHECK(describe(SYS_clock_nanosleep).text == "sleeps");
   CHECK(describe(SYS_read, static_cast<std::uint64_t>(out.get())).text == "reads a pipe");
@@ -75,35 +75,6 @@ TEST_CASE("the peer of a socket in the kernel's tables") {
         TcpTable{{"13", {"[::1]:29501", "[::1]:4711"}}, {"14", {"127.0.0.1:29501", "10.0.0.2:4711"}}});
 }
 
-TEST_CASE("the socket at the other end, if it is on this machine") {
-  const auto open = [] { return UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0)); };
-  const auto inode_of = [](const UniqueFd& fd) {
-    const std::string link = link_of(::getpid(), fd.get());
-    return link.substr(8, link.size() - 9);
-  };
-  const auto find = [&](const UniqueFd& fd) { return TcpPeers().find(::getpid(), inode_of(fd)); };
-  UniqueFd listener = open();
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  REQUIRE(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size) == 0);
-  REQUIRE(::listen(listener.get(), 1) == 0);
-  REQUIRE(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
-  const UniqueFd client = open();
-  (void)::connect(client.get(), reinterpret_cast<sockaddr*>(&address), size);
-  CHECK(find(client).address == concat("127.0.0.1:", ntohs(address.sin_port)));
-  CHECK(find(client).socket == inode_of(listener));  // not accepted yet
-  UniqueFd server(::accept(listener.get(), nullptr, nullptr));
-  REQUIRE(server);
-  CHECK(find(client).socket == inode_of(server));
-  CHECK(find(server).socket == inode_of(client));
-  CHECK_FALSE(find(listener).socket);
-  listener = UniqueFd();
-  server = UniqueFd();
-  CHECK(find(client).socket == "");
-}
-
 TEST_CASE("a call that SIGCONT has restarted is told by its arguments") {
   int ends[2] = {};
   REQUIRE(::pipe(ends) == 0);
@@ -113,9 +84,9 @@ TEST_CASE("a call that SIGCONT has restarted is told by its arguments") {
   const timespec time{};
   const auto memory = ProcessMemory::open(::getpid());
   REQUIRE(memory);
-  TcpPeers peers;
+  TcpTables tables;
   const auto describe = [&](std::uint64_t first, std::uint64_t second, std::uint64_t third) {
-    return describe_system_call({SYS_restart_syscall, {first, second, third}}, ::getpid(), &*memory, peers).text;
+    return describe_system_call({SYS_restart_syscall, {first, second, third}}, ::getpid(), &*memory, tables).text;
   };
   const auto address = [](const auto& what) { return reinterpret_cast<std::uint64_t>(&what); };
   CHECK(describe(CLOCK_REALTIME, 0, address(time)) == "sleeps");

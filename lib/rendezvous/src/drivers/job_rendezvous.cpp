@@ -79,6 +79,10 @@ class RoundStore {
   /// `unavailable` if it cannot listen; `invalid_argument` or `protocol` for an order without usable addresses.
   Result<std::uint16_t> open(const Open& order, std::uint16_t port);
 
+  [[nodiscard]] std::vector<store::TcpServerWait> waits() const {
+    return server_ ? server_->waits() : std::vector<store::TcpServerWait>();
+  }
+
   /// Another node has the store.
   void close() { server_.reset(); }
 
@@ -136,6 +140,9 @@ class JobRendezvous final : public MemberDriver {
   JobRendezvous(asio::any_io_executor executor, RendezvousOptions options, RendezvousListener listener)
       : MemberDriver(std::move(executor), std::move(options), std::move(listener)) {}
   Result<void> open() override;
+  [[nodiscard]] std::vector<store::TcpServerWait> store_waits() const override {
+    return store_ ? store_->waits() : std::vector<store::TcpServerWait>();
+  }
 
  private:
   Result<void> open_lease();

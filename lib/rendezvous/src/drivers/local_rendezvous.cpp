@@ -36,6 +36,13 @@ class LocalRendezvous final : public MemberDriver {
     for (const WorldStore& store : stores_) ports.push_back(store.port);
     return ports;
   }
+  [[nodiscard]] std::vector<store::TcpServerWait> store_waits() const override {
+    std::vector<store::TcpServerWait> waits;
+    for (const WorldStore& store : stores_) {
+      if (store.server) std::ranges::move(store.server->waits(), std::back_inserter(waits));
+    }
+    return waits;
+  }
   /// The coordinator ends the job in order, as it has no other process.
   void abandon(const std::string& why) override {
     send(Leave{LeaveKind::cannot_go_on, exit_codes::launcher_failed, why});

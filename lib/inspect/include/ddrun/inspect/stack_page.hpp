@@ -46,17 +46,22 @@ struct NativeFrame {
 struct ThreadStack {
   pid_t tid = 0;
   std::string name;
-  char state = '?';        ///< as in /proc/PID/stat: R S D T t Z
-  std::string doing;       ///< "computes", "sleeps", "reads /mnt/x", "receives from 10.0.0.2:4711"
-  bool on_futex = false;   ///< it waits for another thread
-  bool on_socket = false;  ///< it waits for a peer that may be a rank of the job, or for the store
-  /// The peer's TCP socket, by inode: "" if it is not on this machine; none: not known, or not TCP.
-  std::optional<std::string> peer_socket;
+  char state = '?';                 ///< as in /proc/PID/stat: R S D T t Z
+  std::string doing;                ///< "computes", "sleeps", "reads /mnt/x", "receives from 10.0.0.2:4711"
+  bool on_futex = false;            ///< it waits for another thread
+  bool on_socket = false;           ///< it waits for a peer that may be a rank of the job, or for the store
   std::vector<PythonFrame> python;  ///< innermost first
   std::vector<NativeFrame> native;  ///< innermost first
   // Outer frames above the limits, at least.
   std::size_t python_left_out = 0;
   std::size_t native_left_out = 0;
+};
+
+/// A TCP socket of a rank.
+struct Connection {
+  int rank = 0;
+  std::string own;  ///< "10.0.0.2:41234"; of one that listens "*:4711"
+  bool to_store = false;
 };
 
 /// One rank, or several with equal main threads.
@@ -77,8 +82,18 @@ struct RankStacks {
   std::string note;                  ///< what is missing, and why; empty: nothing
   /// Processes that it waits for, by their end or by a pipe, with their main threads.
   std::vector<RankStacks> awaited;
+  std::vector<Connection> connections;  ///< with those of `also`
+  enum class Connections { unknown, of_store, all };
+  Connections connections_known = Connections::unknown;  ///< those that are listed, of each rank
 
   [[nodiscard]] pid_t read_pid() const { return child != 0 ? child : pid; }
+};
+
+/// Clients of a worker store that wait for the same keys.
+struct StoreWait {
+  std::string keys;                  ///< "default_pg/0//cpu//0/3", several: "a, b and 7 more"
+  std::vector<std::string> clients;  ///< addresses
+  std::int64_t milliseconds = 0;     ///< of the one that has waited longest
 };
 
 /// All ranks of this machine, or of several, at one moment.
@@ -91,7 +106,10 @@ struct StackPage {
   bool is_whole_job = false;
   std::vector<std::string> notes = {};       ///< what is missing, or awaited: "h2: was lost"
   std::map<int, std::string> machines = {};  ///< by the first rank of each
-  std::vector<RankName> gave_up = {};        ///< they have said that they waited in vain, and are no suspects
+  std::vector<StoreWait> store_waits = {};
+  std::string store_host = {};          ///< of the machine with the stores
+  std::vector<RankName> in_store = {};  ///< they wait in a store, by name_store_clients()
+  std::vector<RankName> gave_up = {};   ///< they have said that they waited in vain, and are no suspects
 };
 
 /// What a rank does for the others, from its main thread. In the order of the page.

@@ -5,6 +5,7 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,9 +36,11 @@ class StackReader {
     Format format = Format::text;         ///< short_text(), full_text(), json_text(), or share_text()
     std::string directory = {};           ///< for short_text()
     std::vector<std::string> notes = {};  ///< StackPage::notes
-    bool several_machines = false;        ///< the job has ranks elsewhere, whom one of these may wait for
-    bool all_threads = false;             ///< for share_text()
-    std::size_t max_bytes = 0;            ///< for share_text()
+    bool is_whole = true;                 ///< false: the job has ranks elsewhere, whom one of these may wait for
+    std::set<int> store_ports = {};       ///< of the job's worker stores
+    std::vector<StoreWait> store_waits = {};
+    bool all_threads = false;                            ///< for share_text()
+    std::size_t max_bytes = 0;                           ///< for share_text()
     std::function<bool(const RankName&)> includes = {};  ///< of async_merge(), on another thread; null: all ranks
   };
   /// What one machine has sent.

@@ -15,6 +15,7 @@
 #include "ddrun/rendezvous/messages.hpp"
 #include "ddrun/rendezvous/secret.hpp"
 #include "ddrun/spec/launch_spec.hpp"
+#include "ddrun/store/tcp_server.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -82,6 +83,9 @@ class Rendezvous {
 
   /// One machine, after open(): the port of each world's store; the first is RankAssignment::master_port.
   [[nodiscard]] virtual std::vector<int> store_ports() const { return {}; }
+
+  /// What clients of the worker stores of this machine wait for. Blocks until their threads have replied.
+  [[nodiscard]] virtual std::vector<store::TcpServerWait> store_waits() const { return {}; }
 
   /// Starts to join, for at most the join timeout. The listener's calls begin here.
   virtual void join() = 0;

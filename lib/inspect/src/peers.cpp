@@ -1,0 +1,144 @@
+#include "peers.hpp"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/proc.hpp"
+#include "ddrun/base/text.hpp"
+
+namespace ddrun::inspect {
+
+namespace {
+
+constexpr std::size_t max_links = 4096;
+constexpr std::ptrdiff_t max_noted_waits = 5;
+constexpr std::size_t max_noted_clients = 5;
+
+using KnownConnections = RankStacks::Connections;
+
+int port_of(std::string_view address) { return whole_number<int>(address.substr(address.rfind(':') + 1)).value_or(0); }
+
+bool is_loopback(std::string_view address) { return address.starts_with("127.") || address.starts_with("[::1]"); }
+
+/// Ranks by the addresses of their sockets.
+class Owners {
+ public:
+  using Ranks = std::vector<RankName>;  ///< several have inherited it, or listen at its port
+
+  explicit Owners(const StackPage& page) {
+    for (const RankStacks& rank : page.ranks) {
+      for (const Connection& connection : rank.connections) {
+        Ranks& ranks = owners_[key(rank.host, connection.own)];
+        const RankName name{rank.role, connection.rank};
+        if (ranks.empty() || ranks.back() != name) ranks.push_back(name);
+      }
+    }
+  }
+  /// Of the socket with this address, as a process on `host` sees it; null: none that is known.
+  [[nodiscard]] const Ranks* find(const std::string& host, const std::string& address) const {
+    const auto found = owners_.find(key(host, address));
+    return found != owners_.end() ? &found->second : nullptr;
+  }
+
+ private:
+  static std::pair<std::string, std::string> key(const std::string& host, const std::string& address) {
+    return {is_loopback(address) ? host : "", address};
+  }
+  std::map<std::pair<std::string, std::string>, Ranks> owners_;
+};
+
+/// "10.0.0.2:4711" from "receives from 10.0.0.2:4711"; empty: it names no peer.
+std::string peer_of(const ThreadStack& thread) {
+  const std::string word = thread.doing.substr(thread.doing.rfind(' ') + 1);
+  const bool is_address = word.find(':') != std::string::npos && !word.starts_with('*');
+  return thread.on_socket && is_address ? word : "";
+}
+
+}  // namespace
+
+void read_connections(RankStacks& rank, const std::set<int>& store_ports, TcpTables& tables) {
+  rank.connections_known = KnownConnections::all;
+  std::set<std::pair<std::string, bool>> found;
+  for (const pid_t pid : {rank.pid, rank.child}) {
+    if (pid == 0) continue;
+    const auto names = names_in(concat("/proc/", pid, "/fd"));
+    if (names.empty() || names.size() > max_links) rank.connections_known = KnownConnections::unknown;
+    for (std::size_t i = 0; i < std::min(names.size(), max_links); ++i) {
+      const std::string link = read_link(concat("/proc/", pid, "/fd/", names[i]));
+      const std::string_view inode = socket_inode(link);
+      const TcpSocket* const socket = inode.empty() ? nullptr : tables.find(pid, inode);
+      if (socket != nullptr) found.emplace(socket->own, store_ports.contains(port_of(socket->peer)));
+    }
+  }
+  for (const auto& [own, to_store] : found) rank.connections.push_back({rank.rank, own, to_store});
+}
+
+void name_peers(StackPage& page, const std::set<int>& store_ports, bool is_whole) {
+  const Owners owners(page);
+  const bool all_known = is_whole && std::ranges::all_of(page.ranks, [](const RankStacks& rank) {
+                           return rank.connections_known == KnownConnections::all;
+                         });
+  for (RankStacks& rank : page.ranks) {
+    for (ThreadStack& thread : rank.threads) {
+      const std::string peer = peer_of(thread);
+      if (peer.empty()) continue;
+      const auto* ranks = owners.find(rank.host, peer);
+      // What is not accepted yet is of no process.
+      if (ranks == nullptr) ranks = owners.find(rank.host, concat("*:", port_of(peer)));
+      const bool is_store = store_ports.contains(port_of(peer));
+      if (ranks != nullptr || is_store) {
+        thread.doing.replace(thread.doing.size() - peer.size(), peer.size(),
+                             ranks ? name_workers(*ranks) : "the store");
+      } else if (all_known) {
+        thread.on_socket = false;
+      }
+    }
+  }
+}
+
+void name_store_clients(StackPage& page) {
+  const Owners owners(page);
+  for (const StoreWait& wait : page.store_waits) {
+    std::vector<RankName> ranks;
+    std::vector<std::string> who;
+    for (const std::string& client : wait.clients) {
+      const auto* found = owners.find(page.store_host, client);
+      if (found != nullptr) ranks.insert(ranks.end(), found->begin(), found->end());
+      else who.push_back(client);
+    }
+    if (who.size() > max_noted_clients) {
+      who[max_noted_clients] = concat(who.size() - max_noted_clients, " more");
+      who.resize(max_noted_clients + 1);
+    }
+    if (!ranks.empty()) who.insert(who.begin(), name_workers(ranks));
+    if (&wait - page.store_waits.data() < max_noted_waits) {
+      page.notes.push_back(concat(join(who, ", "), wait.clients.size() > 1 ? " wait" : " waits", " in the store for ",
+                                  wait.keys, ", ", format_duration(Milliseconds(wait.milliseconds))));
+    }
+    page.in_store.insert(page.in_store.end(), ranks.begin(), ranks.end());
+  }
+  if (page.store_waits.size() > max_noted_waits)
+    page.notes.push_back(
+        concat("others wait in the store for ", page.store_waits.size() - max_noted_waits, " more keys"));
+}
+
+void reduce_connections(StackPage& page, std::size_t max_bytes) {
+  std::size_t bytes = 0;
+  bool library_used = false;
+  for (RankStacks& rank : page.ranks) {
+    library_used = library_used || (!rank.threads.empty() && is_in_library(rank.threads.front()));
+    std::erase_if(rank.connections, [](const Connection& one) { return !one.to_store && is_loopback(one.own); });
+    for (const Connection& one : rank.connections) bytes += one.to_store ? 0 : one.own.size() + sizeof(int);
+  }
+  // Where a library is used, sockets do not tell who waits.
+  if (!library_used && bytes <= max_bytes) return;
+  for (RankStacks& rank : page.ranks) {
+    std::erase_if(rank.connections, [](const Connection& one) { return !one.to_store; });
+    rank.connections_known = std::min(rank.connections_known, KnownConnections::of_store);
+  }
+}
+
+}  // namespace ddrun::inspect

@@ -1,0 +1,131 @@
+// Who is at the other end of a rank's sockets, from real sockets, and from those of ranks elsewhere.
+
+#include "peers.hpp"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
+#include "ddrun/test/catch.hpp"
+
+using namespace ddrun;
+using namespace ddrun::inspect;
+
+namespace {
+
+using Known = RankStacks::Connections;
+
+RankStacks rank_on(const std::string& host, int rank, const std::string& peer, std::vector<std::string> own = {}) {
+  RankStacks stacks;
+  stacks.rank = rank;
+  stacks.host = host;
+  stacks.connections_known = Known::all;
+  for (std::string& address : own) stacks.connections.push_back({rank, std::move(address), false});
+  ThreadStack& main = stacks.threads.emplace_back();
+  main.state = 'S';
+  main.on_socket = true;
+  main.doing = "receives from " + peer;
+  return stacks;
+}
+
+const ThreadStack& main_of(const StackPage& page, std::size_t rank) { return page.ranks.at(rank).threads.front(); }
+
+UniqueFd tcp_socket() { return UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0)); }
+
+}  // namespace
+
+TEST_CASE("the peer of a socket is a rank, the store, or none of the job's") {
+  const std::string at_0 = "10.0.0.1:4000", elsewhere = "10.0.0.9:80";
+  const auto named = [&](const std::string& peer, bool is_whole, Known known = Known::all) {
+    StackPage page;
+    page.ranks = {rank_on("h1", 0, elsewhere, {at_0, "127.0.0.1:4001", "*:4002"}), rank_on("h2", 1, peer)};
+    page.ranks[0].connections_known = known;
+    name_peers(page, {29500}, is_whole);
+    return std::pair(main_of(page, 1).doing, main_of(page, 1).on_socket);
+  };
+  CHECK(named(at_0, true) == std::pair<std::string, bool>("receives from rank 0", true));
+  CHECK(named("10.0.0.1:4002", true) ==
+        std::pair<std::string, bool>("receives from rank 0", true));  // not accepted yet
+  CHECK(named("10.0.0.1:29500", true) == std::pair<std::string, bool>("receives from the store", true));
+  const std::string unchanged = "receives from " + elsewhere;
+  CHECK(named(elsewhere, true) == std::pair(unchanged, false));
+  CHECK(named(elsewhere, false) == std::pair(unchanged, true));
+  CHECK(named(elsewhere, true, Known::of_store) == std::pair(unchanged, true));
+  CHECK(named("127.0.0.1:4001", true).first == "receives from 127.0.0.1:4001");  // of another machine
+  CHECK(named("a", true) == std::pair<std::string, bool>("receives from a", true));
+  CHECK(named("*:4002", true) == std::pair<std::string, bool>("receives from *:4002", true));
+}
+
+TEST_CASE("connections of a process are read with those to the store") {
+  const UniqueFd listener = tcp_socket();
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  REQUIRE(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size) == 0);
+  REQUIRE(::listen(listener.get(), 1) == 0);
+  REQUIRE(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  const int port = ntohs(address.sin_port);
+  const UniqueFd client = tcp_socket();
+  (void)::connect(client.get(), reinterpret_cast<sockaddr*>(&address), size);
+  const UniqueFd server(::accept(listener.get(), nullptr, nullptr));
+  REQUIRE(server);
+  sockaddr_in own{};
+  REQUIRE(::getsockname(client.get(), reinterpret_cast<sockaddr*>(&own), &size) == 0);
+
+  RankStacks rank;
+  rank.rank = 3;
+  rank.pid = ::getpid();
+  TcpTables tables;
+  read_connections(rank, {port}, tables);
+  CHECK(rank.connections_known == Known::all);
+  const auto has = [&](const std::string& address, bool to_store) {
+    return std::ranges::count_if(rank.connections, [&](const Connection& one) {
+      return one.rank == 3 && one.own == address && one.to_store == to_store;
+    });
+  };
+  CHECK(has(concat("127.0.0.1:", ntohs(own.sin_port)), true) == 1);
+  CHECK(has(concat("127.0.0.1:", port), false) == 1);
+  CHECK(has(concat("*:", port), false) == 1);
+
+  RankStacks gone;
+  gone.pid = 1 << 30;
+  read_connections(gone, {port}, tables);
+  CHECK(gone.connections_known == Known::unknown);
+}
+
+TEST_CASE("clients that wait in the store are named as ranks, others by their addresses") {
+  StackPage page;
+  page.store_host = "h1";
+  page.ranks = {rank_on("h1", 0, "a", {"127.0.0.1:4000"}), rank_on("h2", 1, "a", {"10.0.0.2:4000"}),
+                rank_on("h2", 2, "a", {"127.0.0.1:4000"})};
+  page.store_waits = {{"k/3", {"127.0.0.1:4000", "10.0.0.2:4000", "10.0.0.9:1"}, 62'000},
+                      {"other", {"10.0.0.9:2"}, 300}};
+  for (int i = 0; i < 5; ++i) page.store_waits.push_back({concat("more", i), {"10.0.0.9:3"}, 1});
+  name_store_clients(page);
+  CHECK(page.in_store == std::vector<RankName>{{"", 0}, {"", 1}});
+  REQUIRE(page.notes.size() == 6);
+  CHECK(page.notes[0] == "ranks 0,1, 10.0.0.9:1 wait in the store for k/3, 1 min 2 s");
+  CHECK(page.notes[1] == "10.0.0.9:2 waits in the store for other, 0.3 s");
+  CHECK(page.notes[5] == "others wait in the store for 2 more keys");
+}
+
+TEST_CASE("for another machine connections within it are left out, and with a library all but those to the store") {
+  StackPage page;
+  page.ranks = {rank_on("", 0, "a", {"127.0.0.1:4000", "10.0.0.2:4000"})};
+  page.ranks[0].connections.push_back({0, "127.0.0.1:4001", true});
+  StackPage small = page, library = page;
+  reduce_connections(page, 1000);
+  CHECK(page.ranks[0].connections.size() == 2);
+  CHECK(page.ranks[0].connections_known == Known::all);
+  library.ranks[0].threads[0].native = {{nullptr, 1, "gloo::Buffer::waitRecv"}};
+  reduce_connections(library, 1000);
+  reduce_connections(small, 10);
+  for (const StackPage& reduced : {small, library}) {
+    CHECK(reduced.ranks[0].connections.size() == 1);
+    CHECK(reduced.ranks[0].connections_known == Known::of_store);
+  }
+}
