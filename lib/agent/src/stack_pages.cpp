@@ -153,6 +153,7 @@ void StackPages::on_told(const rendezvous::Look& look) {
   if (look.question != rendezvous::stacks_question) return job_.rendezvous->send(rendezvous::Stacks{look.number});
   read_own(look.options);
   send_own(look.options, look.number);
+  forget_own();
 }
 
 void StackPages::read_own(const std::string& options) {
@@ -186,6 +187,7 @@ void StackPages::answer_looks(const std::string& options) {
   Own& own = own_[options];
   own.state = Own::State::ready;
   for (const std::uint32_t look : std::exchange(own.looks, {})) send_own(options, look);
+  forget_own();
 }
 
 void StackPages::send_own(const std::string& options, std::uint32_t look) {
@@ -198,7 +200,6 @@ void StackPages::send_own(const std::string& options, std::uint32_t look) {
     if (options == for_stop && job_.record.has_given_up(worker, output_)) gave_up.push_back(worker.end.rank_name());
   }
   job_.rendezvous->send(rendezvous::Stacks{look, true, inspect::share_of(gave_up, job_.ranks.base_rank, own.text)});
-  forget_own();
 }
 
 void StackPages::forget_own() {
