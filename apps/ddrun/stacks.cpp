@@ -102,7 +102,6 @@ Found find_jobs(const std::string& wanted) {
       found.jobs.push_back({file->path().stem().string(), folder, {}, {}});
     }
   }
-  std::sort(found.jobs.begin(), found.jobs.end(), [](const Job& a, const Job& b) { return a.name < b.name; });
   return found;
 }
 
@@ -173,9 +172,9 @@ std::vector<Job> select_jobs(std::vector<Job> jobs, const std::string& wanted, D
     const std::string tag = job.text("tag");
     if (!known.insert(tag.empty() ? job.name : tag).second) continue;
     if (!wanted.empty() && !by_pid && job.text("run_id") != wanted) continue;
-    // Any agent of a job answers for all of it.
+    // Any agent of a job answers for all of it, the one with a socket in $XDG_RUNTIME_DIR before others.
     const std::string whole = job.text("job");
-    if (by_pid || whole.empty() || known.insert(whole).second) selected.push_back(std::move(job));
+    if (whole.empty() || known.insert(whole).second) selected.push_back(std::move(job));
   }
   // The head of a job with --hosts names them; an agent of it on this machine answers for both.
   const auto is_head = [](const Job& job) { return job.facts.contains("hosts"); };
@@ -184,6 +183,7 @@ std::vector<Job> select_jobs(std::vector<Job> jobs, const std::string& wanted, D
     if (!is_head(job)) of_agents.insert(job.text("run_id"));
   }
   std::erase_if(selected, [&](const Job& job) { return is_head(job) && of_agents.contains(job.text("run_id")); });
+  std::ranges::sort(selected, {}, &Job::name);
   return selected;
 }
 

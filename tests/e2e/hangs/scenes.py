@@ -132,7 +132,7 @@ def take_cache():
 if RANK == 2: take_cache()
 group.barrier()
 """),
-    sockets("server", "system call", 1, "ranks 0,1,3 wait for rank 2: fetch (job.py:4), receives from SERVER", """\
+    sockets("server", "system call", 3, "ranks 0,1,3-5 wait for rank 2: fetch (job.py:4), receives from SERVER", """\
 def fetch(host, port):
     with socket.create_connection((host, int(port))) as server:
         server.recv(1)
