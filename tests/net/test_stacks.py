@@ -58,13 +58,13 @@ class StacksTest(JobTest):
     def ask(self, host, *options):
         return host.run([DDRUN, "stacks", self.run_id, *options], env=self.runtime_dir(host))
 
-    def shows(self, host, pattern, *options, seconds=60):
+    def shows(self, host, pattern, seconds=60):
         pages = [""]
 
         def is_shown():
-            asked = self.ask(host, *options)
+            asked = self.ask(host)
             pages[0] = asked.out + asked.err
-            return re.search(pattern, pages[0])
+            return re.match(pattern, pages[0])
         self.until(is_shown, lambda: f"{pattern}: {pages[0][:3000]}", seconds)
         return pages[0]
 
@@ -73,7 +73,7 @@ class Stacks(StacksTest):
     def test_any_host_shows_all(self):
         jobs = self.hangs()
         for host in self.bed.hosts:
-            self.shows(host, r"\A" + LINE)
+            self.shows(host, LINE)
         jobs["h1"].signal(TERMINATE)
 
     def test_the_limit_of_one_host(self):
@@ -123,10 +123,7 @@ class Scenes(StacksTest):
         server = self.bed[3].start([sys.executable, "-c", MUTE_SERVER])
         self.until(lambda: "is there" in server.out, "the server")
         jobs = self.hangs(*scene.options, program=program, SCENE_SERVER=SERVER)
-        line = re.sub("((?<= for rank )|(?<=^rank ))([0-9]+)(?=:| has)", r"\2 HOST", scene.line or "where the ranks…")
-        line = re.escape(line).replace("…", ".*").replace("HOST", r"on h\d").replace("FOLDER", str(self.folder)).replace("SERVER", SERVER)
-        also = re.escape(scene.also).replace(":", r"( on \S+)?:")
-        self.shows(self.bed[2], rf"\A{line}\n(.*\n)*.*{also}", seconds=90)
+        self.shows(self.bed[2], scene.pattern(self.folder, SERVER, host=r"h\d"), seconds=90)
         jobs["h1"].signal(TERMINATE)
         server.signal(TERMINATE)
 

@@ -130,7 +130,6 @@ void reduce_connections(StackPage& page, std::size_t max_bytes) {
   bool library_used = false;
   for (RankStacks& rank : page.ranks) {
     library_used = library_used || (!rank.threads.empty() && is_in_library(rank.threads.front()));
-    std::erase_if(rank.connections, [](const Connection& one) { return !one.to_store && is_loopback(one.own); });
     for (const Connection& one : rank.connections) bytes += one.to_store ? 0 : one.own.size() + sizeof(int);
   }
   // Where a library is used, sockets do not tell who waits.

@@ -19,7 +19,7 @@ void name_peers(StackPage& page, const std::set<int>& store_ports, bool is_whole
 /// Of StackPage::store_waits: whose they are, and notes that say so.
 void name_store_clients(StackPage& page);
 
-/// For another machine: connections that it may ask for, with at most about `max_bytes` besides those to the store.
+/// For another machine: without those connections that it needs not, or cannot have in about `max_bytes`.
 void reduce_connections(StackPage& page, std::size_t max_bytes);
 
 }  // namespace ddrun::inspect

@@ -2,6 +2,7 @@
 programs run with any placement of their ranks, so that a job on three machines has the line of a job on one."""
 
 import dataclasses
+import re
 
 # What keeps the rank from the others, and what the first line is to say of it.
 KINDS = {
@@ -70,6 +71,15 @@ class Scene:
     @property
     def ranks(self):
         return 2 * self.machines if self.machines > 1 else 4
+
+    def pattern(self, folder, server, host=""):
+        """Of its page. `host`: of names of machines, if they are several."""
+        line = self.line or "where the ranks…"
+        if host:
+            line = re.sub("((?<= for rank )|(?<=^rank ))([0-9]+)(?=:| has)", r"\2 HOST", line)
+        line = re.escape(line).replace("…", ".*").replace("HOST", "on " + host)
+        also = re.escape(self.also).replace(":", f"( on {host})?:")
+        return re.compile(line.replace("FOLDER", str(folder)).replace("SERVER", server) + rf"\n(.*\n)*.*{also}")
 
 
 def sockets(name, kind, machines, line, program, **options):

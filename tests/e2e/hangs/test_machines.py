@@ -141,16 +141,17 @@ class Scenes(Machines, test_scenes.Scenes):
     """Those for three machines."""
 
     def run_scene(self, scene):
-        agents = self.start_all(3, *scene.options, program=self.command(scene))
-        line = re.sub("(?<= for rank )([0-9]+):", r"\1 HOST:", scene.line or "where the ranks…")
-        line = re.compile(re.escape(line).replace("…", ".*").replace("HOST", r"on \S+").replace("FOLDER", str(self.folder)) + "\n")
-        also = re.compile(re.escape(scene.also).replace(":", r"( on \S+)?:"))
+        mute = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(mute.close)
+        server = "127.0.0.1:%d" % mute.getsockname()[1]
+        agents = self.start_all(3, *scene.options, program=self.command(scene), SCENE_SERVER=server)
+        pattern = scene.pattern(self.folder, server, host=r"\S+")
         pages = [""]
 
         def is_shown():
             asked = self.ask(agents[1])
             pages[0] = asked.stdout + asked.stderr
-            return line.match(pages[0]) and also.search(pages[0])
+            return pattern.match(pages[0])
         wait_until(is_shown, 40, what=lambda: f"{scene.line!r}, {scene.also!r}:\n{pages[0]}\n{[a.output() for a in agents]}")
         agents[0].process.terminate()
         self.end_all(agents, 143)

@@ -44,14 +44,13 @@ class Scenes(Job):
         with socket.create_server(("127.0.0.1", 0)) as mute:
             server = "127.0.0.1:%d" % mute.getsockname()[1]
             running = self.start(*scene.options, *self.command(scene), *scene.others, ranks=scene.ranks, SCENE_SERVER=server)
-            line = re.escape(scene.line or "where the ranks…").replace("…", ".*")
-            line = re.compile(line.replace("FOLDER", str(self.folder.resolve())).replace("SERVER", server) + "\n")
+            pattern = scene.pattern(self.folder.resolve(), server)
             pages = [""]
 
             def is_shown():
                 asked = self.ask(running)
                 pages[0] = asked.stdout + asked.stderr
-                return line.match(pages[0]) and scene.also in pages[0]
+                return pattern.match(pages[0])
             wait_until(is_shown, 30, what=lambda: f"{scene.line!r}, {scene.also!r}:\n{pages[0]}\n{running.output()}")
             self.end(running)
 
