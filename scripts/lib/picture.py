@@ -1,4 +1,4 @@
-"""picture.py DDRUN FOLDER: runs torchrun and ddrun in a terminal each and draws both screens, in files of FOLDER."""
+"""picture.py DDRUN FOLDER [NAME…]: runs torchrun and ddrun in a terminal each and draws both screens, in files of FOLDER."""
 import fcntl
 import html
 import importlib.metadata
@@ -9,7 +9,9 @@ import pty
 import re
 import select
 import signal
+import socket
 import struct
+import subprocess
 import sys
 import tempfile
 import termios
@@ -31,6 +33,10 @@ PICTURES = {  # train.py, and what a row shows when the screen is taken; None: t
              'sys.tracebacklimit = 0\ndist.init_process_group("gloo", timeout=datetime.timedelta(seconds=5))\nfor step in range(100):\n'
              '    load_batch(step)\n    dist.all_reduce(torch.ones(1))\n', None),
 }
+# Of a job on three machines, which are hosts by their names only: where its ranks are.
+MACHINES = ('import os, time\nimport torch, torch.distributed as dist\n\ndef load_batch(step):\n'
+            '    if os.environ["RANK"] == "12" and step == 3:\n        time.sleep(1000)  # a file server that does not answer\n\n'
+            'dist.init_process_group("gloo")\nfor step in range(100):\n    load_batch(step)\n    dist.all_reduce(torch.ones(1))\n')
 COLOURS = ("text", "window", "frame", "title", "red", "green", "brown", "blue", "magenta", "cyan")
 LIGHT = "#1f2328 #f6f8fa #d1d9e0 #59636e #cf222e #116329 #7d4e00 #0969da #8250df #1b7c83".split()
 DARK = "#e6edf3 #161b22 #3d444d #9198a1 #ff7b72 #7ee787 #e3b341 #79c0ff #d2a8ff #76e3ea".split()
@@ -89,7 +95,7 @@ def draw_row(cells, top):
 
 def draw_window(launcher, version, screen, top):
     """One window as lines of SVG, and where it ends."""
-    used = max(row for row in range(ROWS) if screen.display[row].strip()) + 1
+    used = max(row for row in range(ROWS) if screen.display[row].strip(" $")) + 1
     title = launcher + version + (f", the last {used} of {hidden + used} rows" if (hidden := len(screen.history.top)) else "")
     height = TITLE + used * LINE + MARGIN
     lines = [f'<g id="{launcher}">', f'<rect class="window" x="0.5" y="{top + 0.5}" width="{COLUMNS * CELL + 2 * MARGIN - 1}" '
@@ -107,12 +113,42 @@ def picture(program, until):
             screen = screen_of([launcher, "--nproc-per-node=4", "train.py"], folder, until)
         window, top = draw_window(launcher, version, screen, top + 12)
         lines += window
-    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" xml:space="preserve" viewBox="0 0 {COLUMNS * CELL + 2 * MARGIN} {top}">',
+    return drawing(lines, top)
+
+
+def drawing(lines, bottom):
+    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" xml:space="preserve" viewBox="0 0 {COLUMNS * CELL + 2 * MARGIN} {bottom}">',
                       f"<style>{FONT}{theme(LIGHT)}@media(prefers-color-scheme:dark){{{theme(DARK)}}}</style>", *lines, "</svg>", ""])
 
 
+def machines_picture():
+    """`ddrun stacks` on the first of three machines."""
+    with tempfile.TemporaryDirectory(prefix="job-") as folder, socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+        free.close()
+        (pathlib.Path(folder) / "train.py").write_text(MACHINES, encoding="utf-8")
+        os.environ.update(XDG_RUNTIME_DIR=folder, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
+        agents = [subprocess.Popen(
+            ["unshare", "--map-root-user", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', f"node{node + 1}", "ddrun", "--nnodes=3",
+             "--nproc-per-node=8", "--insecure", f"--rdzv-endpoint=127.0.0.1:{port}", f"--node-rank={node}", "train.py"], cwd=folder)
+            for node in range(3)]
+        give_up = time.monotonic() + LIMIT
+        while "ranks 0-11,13-23 wait for" not in subprocess.run(["ddrun", "stacks"], capture_output=True, text=True).stdout:
+            if time.monotonic() > give_up:
+                raise TimeoutError(f"the ranks of three machines are not where they are to be after {LIMIT} s")
+            time.sleep(1)
+        screen = screen_of(["ddrun", "stacks"], folder, None)
+        for agent in agents:
+            agent.terminate()
+        for agent in agents:
+            agent.wait()
+    lines, bottom = draw_window("ddrun", " on node1", screen, 0)
+    return drawing(lines, bottom)
+
+
 os.environ["PATH"] = f"{pathlib.Path(sys.argv[1]).resolve().parent}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
-for name, (program, until) in PICTURES.items():
+chosen = sys.argv[3:] or [*PICTURES, "machines"]
+for name in chosen:
     path = pathlib.Path(sys.argv[2]) / f"{name}.svg"
-    path.write_text(picture(program, until), encoding="utf-8")
+    path.write_text(machines_picture() if name == "machines" else picture(*PICTURES[name]), encoding="utf-8")
     print(f"{path}: {path.stat().st_size} bytes")

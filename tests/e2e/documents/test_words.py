@@ -170,12 +170,13 @@ class Words(unittest.TestCase):
     def test_pictures(self):
         """README's terminals, drawn by scripts/picture: text in both themes, with the words that the picture is there for."""
         shown = re.findall(r"^!\[[^]]+\]\((docs/pictures/[^)]+)\)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
-        self.assertEqual(shown, ["docs/pictures/failure.svg", "docs/pictures/progress.svg", "docs/pictures/hang.svg"])
+        self.assertEqual(shown, [f"docs/pictures/{name}.svg" for name in ("failure", "progress", "hang", "machines")])
         words = {"failure": {"torchrun": [r"Root Cause \(first observed failure\):", "To enable traceback see"],
                              "ddrun": [r"\[0-3\]\s+FileNotFoundError", r"rank \d exited with code 1"]},
                  "progress": {"torchrun": [r"rank\d: +\d+%\|"], "ddrun": [rf"rank{rank}: +\d+%\|" for rank in range(4)]},
                  "hang": {"torchrun": [r"Root Cause \(first observed failure\):"],
-                          "ddrun": [r"rank 2 \(pid \d+\): sleeps", r"load_batch +train.py:6", "rank 2 held up the others"]}}
+                          "ddrun": [r"rank 2 \(pid \d+\): sleeps", r"load_batch +train.py:6", "rank 2 held up the others"]},
+                 "machines": {"ddrun": ["ranks 0-11,13-23 wait for rank 12 on node2: load_batch", "all_reduce +torch/"]}}
         for name in shown:
             path = ROOT / name
             with self.subTest(name):
@@ -184,7 +185,7 @@ class Words(unittest.TestCase):
                 self.assertEqual({element.tag.rpartition("}")[2] for element in tree.iter()}, {"svg", "style", "g", "rect", "text"})
                 self.assertIn("prefers-color-scheme:dark", "".join(tree.itertext()))
                 windows = {group.get("id"): "\n".join(group.itertext()) for group in tree.iter("{http://www.w3.org/2000/svg}g")}
-                self.assertEqual(list(windows), ["torchrun", "ddrun"])
+                self.assertEqual(list(windows), list(words[path.stem]))
                 for launcher, expected in words[path.stem].items():
                     for word in expected:
                         self.assertRegex(windows[launcher], word)
