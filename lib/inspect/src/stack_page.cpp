@@ -379,6 +379,7 @@ struct Verdict {
   std::vector<const StackGroup*> apart;  ///< for these: halted or apart
   /// What those apart have not done, as they have never connected to the store: "has not reached init_process_group".
   std::string not_reached;
+  std::vector<RankName> ended;
   struct Collective {
     Call call;
     std::vector<RankName> ranks;
@@ -419,7 +420,9 @@ Verdict judge(const StackPage& page, const std::vector<StackGroup>& groups, int 
   std::map<std::string_view, Verdict::Collective> by_function;
   for (const StackGroup& group : groups) {
     const RankStacks& first = *group.ranks.front();
-    if (first.world != world || group.stance == Stance::unknown) continue;
+    if (first.world != world) continue;
+    if (group.stance == Stance::unknown && first.threads.empty() && first.note.empty()) append(verdict.ended, group);
+    if (group.stance == Stance::unknown) continue;
     if (group.stance != Stance::waits) {
       verdict.apart.push_back(&group);
       continue;
@@ -448,7 +451,12 @@ Verdict judge(const StackPage& page, const std::vector<StackGroup>& groups, int 
 std::string verdict_text(const Verdict& verdict) {
   if (!verdict.collectives.empty())
     return concat(name_workers(verdict.collectives.front().ranks), " ", verdict.collectives_text());
-  if (verdict.waiting.empty() || verdict.apart.empty()) return {};
+  if (verdict.waiting.empty()) return {};
+  if (verdict.apart.empty() && !verdict.ended.empty()) {
+    return concat(name_workers(verdict.waiting), verdict.waiting.size() > 1 ? " wait" : " waits", " for other ranks; ",
+                  name_workers(verdict.ended), verdict.ended.size() > 1 ? " have" : " has", " ended");
+  }
+  if (verdict.apart.empty()) return {};
   std::string text;
   if (!verdict.not_reached.empty()) {
     std::vector<RankName> apart;

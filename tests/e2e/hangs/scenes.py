@@ -13,6 +13,7 @@ KINDS = {
     "state D": "uninterruptible: the process may be in a collective or not, and no signal ends it",
     "child": "waits for a process that it has started: that process's line too",
     "absent": "has not come to the others' group yet: these wait in init_process_group or for the store",
+    "ended": "the others wait, and it is no longer there",
     "collective": "all ranks wait, in different collectives: which ranks are in which, as no rank is at work",
     "no verdict": "all ranks wait, and no page of stacks can tell for which: no such line",
 }
@@ -256,6 +257,10 @@ dist.init_process_group("gloo")
     torch("never in the store", "absent", 1,
           "rank 2 has not reached init_process_group; ranks 0,1,3 wait for it: clock_nanosleep…, sleeps", """\
 if RANK == 2: os.execvp("sleep", ["sleep", "1000"])
+dist.init_process_group("gloo")
+"""),
+    torch("ended", "ended", 3, "ranks 0,1,3-5 wait for other ranks; rank 2 has ended", """\
+if RANK == 2: sys.exit(0)
 dist.init_process_group("gloo")
 """),
     torch("forked loader", "child", 1,
