@@ -6,14 +6,12 @@
 #include <utility>
 
 #include "ddrun/base/duration.hpp"
-#include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::inspect {
 
 namespace {
 
-constexpr std::size_t max_links = 4096;
 constexpr std::ptrdiff_t max_noted_waits = 5;
 constexpr std::size_t max_noted_clients = 5;
 
@@ -58,23 +56,6 @@ std::string peer_of(const ThreadStack& thread) {
 }
 
 }  // namespace
-
-void read_connections(RankStacks& rank, const std::set<int>& store_ports, TcpTables& tables) {
-  rank.connections_known = KnownConnections::all;
-  std::set<std::pair<std::string, bool>> found;
-  for (const pid_t pid : {rank.pid, rank.child}) {
-    if (pid == 0) continue;
-    const auto names = names_in(concat("/proc/", pid, "/fd"));
-    if (names.empty() || names.size() > max_links) rank.connections_known = KnownConnections::unknown;
-    for (std::size_t i = 0; i < std::min(names.size(), max_links); ++i) {
-      const std::string link = read_link(concat("/proc/", pid, "/fd/", names[i]));
-      const std::string_view inode = socket_inode(link);
-      const TcpSocket* const socket = inode.empty() ? nullptr : tables.find(pid, inode);
-      if (socket != nullptr) found.emplace(socket->own, store_ports.contains(port_of(socket->peer)));
-    }
-  }
-  for (const auto& [own, to_store] : found) rank.connections.push_back({rank.rank, own, to_store});
-}
 
 void name_peers(StackPage& page, const std::set<int>& store_ports, bool is_whole) {
   const Owners owners(page);

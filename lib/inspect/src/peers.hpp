@@ -3,17 +3,13 @@
 #include <set>
 
 #include "ddrun/inspect/stack_page.hpp"
-#include "system_call.hpp"
 
 // Who is at the other end of a rank's sockets: another rank, the worker store, or none of the job's.
 
 namespace ddrun::inspect {
 
-/// The TCP sockets of the rank's processes. `store_ports`: of the job's worker stores. Reads links and tables in /proc.
-void read_connections(RankStacks& rank, const std::set<int>& store_ports, TcpTables& tables);
-
-/// Says of threads that wait on a socket whose it is: "receives from rank 2", "receives from the store". `is_whole`:
-/// the page has all ranks of the job; peers that are none of them are then no ranks.
+/// Says of threads that wait on a socket whose it is: "receives from rank 2", "receives from the store". `store_ports`:
+/// of the job's worker stores. `is_whole`: the page has all ranks of the job; other peers are then no ranks.
 void name_peers(StackPage& page, const std::set<int>& store_ports, bool is_whole);
 
 /// Of StackPage::store_waits: whose they are, and notes that say so.

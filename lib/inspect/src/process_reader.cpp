@@ -332,6 +332,25 @@ RankStacks read_facts(int rank, pid_t pid, TcpTables& tables) {
   return stacks;
 }
 
+void read_connections(RankStacks& rank, const std::set<int>& store_ports, TcpTables& tables) {
+  using Known = RankStacks::Connections;
+  rank.connections_known = Known::all;
+  std::set<std::pair<std::string, bool>> found;
+  for (const pid_t pid : {rank.pid, rank.child}) {
+    const auto fds = pid != 0 ? entries_of(concat("/proc/", pid, "/fd"), max_descriptors) : std::vector<int>();
+    if (pid != 0 && (fds.empty() || fds.size() == max_descriptors)) rank.connections_known = Known::unknown;
+    for (const int fd : fds) {
+      const std::string link = link_of(pid, fd);
+      const std::string_view inode = socket_inode(link);
+      const TcpSocket* const socket = inode.empty() ? nullptr : tables.find(pid, inode);
+      if (socket == nullptr) continue;
+      const auto port = whole_number<int>(std::string_view(socket->peer).substr(socket->peer.rfind(':') + 1));
+      found.emplace(socket->own, store_ports.contains(port.value_or(0)));
+    }
+  }
+  for (const auto& [own, to_store] : found) rank.connections.push_back({rank.rank, own, to_store});
+}
+
 void read_stacks(RankStacks& stacks, ProcessCache& cache, TcpTables& tables, const ReadLimits& limits) {
   const std::string pipe = read_frames(stacks, cache, tables, limits);
   if (!pipe.empty() && stacks.awaited.empty()) stacks.awaited = children_at(pipe, stacks, tables, limits.deadline);

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,9 @@ namespace ddrun::inspect {
 /// A worker that waits for a child, as a shell or a launcher does, is replaced by that child: by the last one that
 /// Python runs in, if any does.
 [[nodiscard]] RankStacks read_facts(int rank, pid_t pid, TcpTables& tables);
+
+/// The TCP sockets of the rank's processes. `store_ports`: of the job's worker stores. Reads links and tables in /proc.
+void read_connections(RankStacks& rank, const std::set<int>& store_ports, TcpTables& tables);
 
 /// What stays true of a process while it maps no memory: reading it costs more than all else.
 struct ProcessCache {

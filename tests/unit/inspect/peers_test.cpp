@@ -10,6 +10,7 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/test/catch.hpp"
+#include "process_reader.hpp"
 
 using namespace ddrun;
 using namespace ddrun::inspect;
