@@ -240,6 +240,7 @@ StackPages::Request StackPages::page_request(const std::string& why) const {
   request.is_whole = job_.ranks.node_count <= 1;
   for (const int port : job_.rendezvous->store_ports()) request.store_ports.insert(port);
   request.store_ports.insert(job_.ranks.master_port);
+  request.store_ports.erase(0);  // before the first round
   return request;
 }
 

@@ -48,11 +48,17 @@ class Owners {
   std::map<std::pair<std::string, std::string>, Ranks> owners_;
 };
 
-/// "10.0.0.2:4711" from "receives from 10.0.0.2:4711"; empty: it names no peer.
-std::string peer_of(const ThreadStack& thread) {
-  const std::string word = thread.doing.substr(thread.doing.rfind(' ') + 1);
-  const bool is_address = word.find(':') != std::string::npos && !word.starts_with('*');
-  return thread.on_socket && is_address ? word : "";
+/// The first rank at the other end of one of its sockets, or the store; empty: none that is known.
+std::string name_peer(const ThreadStack& thread, const std::string& host, const Owners& owners,
+                      const std::set<int>& store_ports) {
+  for (const std::string& peer : thread.peers) {
+    const auto* ranks = owners.find(host, peer);
+    // What is not accepted yet is of no process.
+    if (ranks == nullptr) ranks = owners.find(host, concat("*:", port_of(peer)));
+    if (ranks != nullptr) return name_workers(*ranks);
+    if (store_ports.contains(port_of(peer))) return "the store";
+  }
+  return {};
 }
 
 }  // namespace
@@ -64,18 +70,11 @@ void name_peers(StackPage& page, const std::set<int>& store_ports, bool is_whole
                          });
   for (RankStacks& rank : page.ranks) {
     for (ThreadStack& thread : rank.threads) {
-      const std::string peer = peer_of(thread);
-      if (peer.empty()) continue;
-      const auto* ranks = owners.find(rank.host, peer);
-      // What is not accepted yet is of no process.
-      if (ranks == nullptr) ranks = owners.find(rank.host, concat("*:", port_of(peer)));
-      const bool is_store = store_ports.contains(port_of(peer));
-      if (ranks != nullptr || is_store) {
-        thread.doing.replace(thread.doing.size() - peer.size(), peer.size(),
-                             ranks ? name_workers(*ranks) : "the store");
-      } else if (all_known) {
-        thread.on_socket = false;
-      }
+      if (!thread.on_socket || thread.peers.empty()) continue;
+      const std::string name = name_peer(thread, rank.host, owners, store_ports);
+      const std::size_t at = thread.doing.find(thread.peers.front());
+      if (!name.empty() && at != std::string::npos) thread.doing.replace(at, thread.peers.front().size(), name);
+      if (name.empty() && all_known && !thread.peers.back().empty()) thread.on_socket = false;
     }
   }
 }

@@ -87,6 +87,7 @@ std::optional<ThreadFacts> read_thread(pid_t pid, pid_t tid, const Memory* memor
   const Activity& activity = facts.activity;
   facts.thread.on_futex = activity.on_futex;
   facts.thread.on_socket = activity.on_socket;
+  facts.thread.peers = activity.peers;
   switch (facts.thread.state) {
     case 'T': facts.thread.doing = "is stopped by a signal"; break;
     case 't': facts.thread.doing = "is stopped by a debugger"; break;
@@ -143,7 +144,8 @@ bool is_wrapper(pid_t pid, pid_t child) {
 pid_t awaited_child(const ThreadFacts& main) {
   const pid_t pid = main.thread.tid;
   const bool awaits = main.activity.awaits_child;
-  if (!awaits && (main.thread.state != 'S' || main.activity.on_socket || is_python(pid))) return 0;
+  if (!awaits && (main.thread.state != 'S' || (main.activity.on_socket && !main.activity.of_several) || is_python(pid)))
+    return 0;
   std::vector<pid_t> children = children_of(pid);
   if (main.activity.child != 0) {
     std::erase_if(children, [&](pid_t child) {

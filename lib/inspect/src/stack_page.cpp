@@ -212,7 +212,7 @@ void add_frames(Text& text, const std::vector<Frame>& frames, std::size_t left_o
 }
 
 std::string describe(const ThreadStack& thread, Stance stance) {
-  if (stance != Stance::waits || thread.on_socket) return thread.doing;
+  if (stance != Stance::waits || (thread.on_socket && thread.peers.size() < 2)) return thread.doing;
   return concat("waits for other ranks", thread.state == 'R' ? " and computes" : "");
 }
 
@@ -618,7 +618,8 @@ void keep_ranks(StackPage& page, const std::function<bool(const RankName&)>& kee
 
 void merge_equal(StackPage& page) {
   // Places refer to the ranks.
-  std::map<std::tuple<std::string_view, char, bool, std::string_view, Place>, std::vector<RankStacks*>> equal;
+  std::map<std::tuple<std::string_view, char, std::string_view, std::string_view, Place>, std::vector<RankStacks*>>
+      equal;
   std::vector<RankStacks*> heads;
   for (RankStacks& rank : page.ranks) {
     if (rank.threads.empty() || !rank.awaited.empty()) {
@@ -626,7 +627,9 @@ void merge_equal(StackPage& page) {
       continue;
     }
     const ThreadStack& main = rank.threads.front();
-    auto& ranks = equal[{rank.role, main.state, main.on_socket, rank.note, place_of(rank)}];
+    // Which of their peers are ranks may be known elsewhere.
+    const std::string_view peer = main.on_socket ? std::string_view(main.doing) : "";
+    auto& ranks = equal[{rank.role, main.state, peer, rank.note, place_of(rank)}];
     if (ranks.empty()) heads.push_back(&rank);
     ranks.push_back(&rank);
   }
@@ -644,12 +647,7 @@ void merge_equal(StackPage& page) {
     for (const RankStacks* rank : ranks) cpu += rank->cpu * (1 + static_cast<double>(rank->also.size()));
     head.cpu = cpu / static_cast<double>(size_of(group));
     head.host = host_of(group);
-    ThreadStack common = common_stack(group);
-    if (common.on_socket != head.threads.front().on_socket) {
-      common.on_socket = true;
-      common.doing = "waits for other ranks";
-    }
-    head.threads.front() = std::move(common);
+    head.threads.front() = common_stack(group);
     head.also = std::move(numbers);
   }
   equal.clear();

@@ -50,8 +50,8 @@ static void fields(auto& visitor, Is<NativeFrame> auto& frame) {
 }
 
 static void fields(auto& visitor, Is<ThreadStack> auto& thread) {
-  visitor(thread.tid, thread.name, thread.state, thread.doing, thread.on_socket, thread.on_futex, thread.python,
-          thread.native, thread.python_left_out, thread.native_left_out);
+  visitor(thread.tid, thread.name, thread.state, thread.doing, thread.on_socket, thread.peers, thread.on_futex,
+          thread.python, thread.native, thread.python_left_out, thread.native_left_out);
 }
 
 static void fields(auto& visitor, Is<Connection> auto& connection) {

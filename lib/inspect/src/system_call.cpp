@@ -24,7 +24,7 @@ namespace ddrun::inspect {
 namespace {
 
 /// What the first argument is.
-enum class First { nothing, descriptor, poll_set };
+enum class First { nothing, descriptor, poll_set, epoll };
 
 struct Known {
   long number;
@@ -55,9 +55,9 @@ constexpr Known known_calls[] = {
     {SYS_accept, "waits for a connection to", First::descriptor},
     {SYS_accept4, "waits for a connection to", First::descriptor},
     {SYS_connect, "connects to", First::descriptor},
-    {SYS_ppoll, "waits for", First::poll_set},
+    {SYS_ppoll, "waits for events (poll)", First::poll_set},
     {SYS_pselect6, "waits for events (select)"},
-    {SYS_epoll_pwait, "waits for events (epoll)"},
+    {SYS_epoll_pwait, "waits for events (epoll)", First::epoll},
     {SYS_wait4, "waits for a child process"},
     {SYS_waitid, "waits for a child process"},
     {SYS_rt_sigtimedwait, "waits for a signal"},
@@ -67,9 +67,9 @@ constexpr Known known_calls[] = {
     {SYS_close, "closes", First::descriptor},
     {SYS_munmap, "unmaps memory"},
 #ifdef SYS_poll
-    {SYS_poll, "waits for", First::poll_set},
+    {SYS_poll, "waits for events (poll)", First::poll_set},
     {SYS_select, "waits for events (select)"},
-    {SYS_epoll_wait, "waits for events (epoll)"},
+    {SYS_epoll_wait, "waits for events (epoll)", First::epoll},
     {SYS_pause, "waits for a signal"},
     {SYS_open, "opens a file"},
     {SYS_stat, "looks up a file"},
@@ -93,6 +93,8 @@ std::string read_address(std::string_view text) {
   return is_v6 ? concat("[", address, "]:", *port) : concat(address, ":", *port);
 }
 
+constexpr std::size_t max_watched = 32;  ///< descriptors of a set
+
 constexpr std::size_t max_table = std::size_t{4} << 20U;
 
 struct TcpLine {
@@ -105,11 +107,25 @@ TcpLine read_tcp_line(const std::string& line) {
   return words.size() < 10 || words[9] == "0" ? TcpLine{} : TcpLine{words[1], words[2], words[9]};
 }
 
-/// The first descriptor of a poll.
-std::optional<int> first_polled(const SystemCall& call, const Memory* memory) {
-  if (memory == nullptr || call.arguments[1] == 0) return std::nullopt;
-  const auto polled = memory->get<struct pollfd>(call.arguments[0]);
-  return polled ? std::optional(polled->fd) : std::nullopt;
+/// Those that the call is about, of many the first.
+std::vector<int> descriptors_of(const SystemCall& call, First first, pid_t pid, const Memory* memory) {
+  std::vector<int> fds;
+  if (first == First::descriptor) fds.push_back(static_cast<int>(call.arguments[0]));
+  for (std::size_t i = 0; first == First::poll_set && i < std::min<std::size_t>(call.arguments[1], max_watched); ++i) {
+    const auto polled = memory ? memory->get<struct pollfd>(call.arguments[0] + i * sizeof(pollfd)) : std::nullopt;
+    if (polled) fds.push_back(polled->fd);
+  }
+  if (first != First::epoll) return fds;
+  const auto info = read_small_file(concat("/proc/", pid, "/fdinfo/", static_cast<int>(call.arguments[0])));
+  for (const std::string& line : split(info.value_or(""), '\n')) {
+    constexpr std::string_view prefix = "tfd:";
+    const std::string_view rest = std::string_view(line).substr(std::min(line.size(), prefix.size()));
+    const std::size_t begin = rest.find_first_not_of(' ');
+    if (!line.starts_with(prefix) || begin == rest.npos || fds.size() == max_watched) continue;
+    const auto fd = whole_number<int>(rest.substr(begin, rest.find(' ', begin) - begin));
+    if (fd) fds.push_back(*fd);
+  }
+  return fds;
 }
 
 /// restart_syscall(2) goes on after SIGSTOP and SIGCONT with the arguments of one of these calls; which one is no
@@ -230,26 +246,30 @@ Activity describe_system_call(SystemCall call, pid_t pid, const Memory* memory, 
   activity.awaits_child = call.number == SYS_wait4 || call.number == SYS_waitid;
   if (call.number == SYS_wait4) activity.child = std::max(static_cast<int>(call.arguments[0]), 0);
   if (call.number == SYS_waitid && call.arguments[0] == P_PID) activity.child = static_cast<int>(call.arguments[1]);
-  std::optional<int> fd;
-  if (known->first == First::descriptor) fd = static_cast<int>(call.arguments[0]);
-  if (known->first == First::poll_set) fd = first_polled(call, memory);
-  const bool is_only = known->first != First::poll_set || call.arguments[1] == 1;
-  const std::string link = fd ? link_of(pid, *fd) : std::string();
-  const bool may_read = known->text == "reads" || known->first == First::poll_set;
-  if (may_read && link.starts_with("pipe:")) activity.pipe = link;
-  if (fd && is_only) {
+  const auto fds = descriptors_of(call, known->first, pid, memory);
+  if (fds.empty()) return activity;
+  activity.of_several = fds.size() > 1 || known->first == First::epoll;
+  const std::string link = link_of(pid, fds.front());
+  const bool is_pipe = link.starts_with("pipe:");
+  if (is_pipe && (known->text == "reads" || known->first == First::poll_set)) activity.pipe = link;
+  for (const int fd : fds) {
+    const std::string each = link_of(pid, fd);
+    const std::string_view inode = socket_inode(each);
+    const TcpSocket* const socket = inode.empty() ? nullptr : tables.find(pid, inode);
+    if (socket != nullptr && !socket->peer.empty()) activity.peers.push_back(socket->peer);
+    if (activity.of_several) continue;
     // "/mnt/x", "10.0.0.2:4711", "a pipe"
-    std::string name = link.empty() ? "a descriptor" : link.starts_with("pipe:") ? "a pipe" : link;
-    const std::string_view inode = socket_inode(link);
     activity.on_socket = !inode.empty();
-    if (activity.on_socket) {
-      const TcpSocket* const socket = tables.find(pid, inode);
-      name = socket == nullptr ? "a socket" : socket->peer.empty() ? socket->own : socket->peer;
-    }
+    std::string name = each.empty() ? "a descriptor" : is_pipe ? "a pipe" : !inode.empty() ? "a socket" : each;
+    if (socket != nullptr) name = socket->peer.empty() ? socket->own : socket->peer;
+    if (known->first == First::poll_set) activity.text = "waits for";
     activity.text += " " + name;
-  } else if (known->first == First::poll_set) {
-    activity.text += " events (poll)";
   }
+  if (!activity.of_several || activity.peers.empty()) return activity;
+  activity.on_socket = true;
+  activity.text = concat("waits for ", activity.peers.front());
+  if (fds.size() > 1) activity.text += concat(" and ", fds.size() - 1, " more");
+  if (fds.size() == max_watched) activity.peers.emplace_back();
   return activity;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "memory.hpp"
 
@@ -50,13 +51,15 @@ struct Activity {
   std::string text;  ///< "sleeps", "reads /mnt/x", "receives from 10.0.0.2:4711", "system call 425"
   bool on_futex = false;
   bool on_socket = false;
+  std::vector<std::string> peers = {};  ///< as in ThreadStack
+  bool of_several = false;              ///< descriptors, as in an event loop
   bool awaits_child = false;
   pid_t child = 0;        ///< the one that is awaited, in the process's own PID namespace; 0: any
   std::string pipe = {};  ///< "pipe:[4711]": what it reads or waits for; empty: no pipe
 };
 
 /// `memory`, of the process, tells which descriptors a poll is about; null: not known. Reads links and tables in /proc
-/// of the process, no file of its own.
+/// of the process.
 [[nodiscard]] Activity describe_system_call(SystemCall call, pid_t pid, const Memory* memory, TcpTables& tables);
 
 /// The inode of "socket:[4711]"; empty for another link.

@@ -150,6 +150,16 @@ def fetch(host, port):
 if RANK == 2: fetch(*os.environ["SCENE_SERVER"].split(":"))
 group.barrier()
 """),
+    sockets("event loop", "python", 3, "ranks 0,1,3-5 wait for rank 2: load_batch (job.py:4), sleeps", """\
+import selectors
+def load_batch():
+    time.sleep(1000)
+def run_until_peers_are_done():
+    loop = selectors.DefaultSelector()
+    for source in (os.pipe()[0], *group.peers): loop.register(source, selectors.EVENT_READ)
+    loop.select()
+load_batch() if RANK == 2 else run_until_peers_are_done()
+"""),
     sockets("usleep", "native", 3, "ranks 0,1,3-5 wait for rank 2: decode (job.py:4), sleeps", """\
 import ctypes
 def decode():

@@ -29,6 +29,7 @@ RankStacks rank_on(const std::string& host, int rank, const std::string& peer, s
   main.state = 'S';
   main.on_socket = true;
   main.doing = "receives from " + peer;
+  if (peer.starts_with("1")) main.peers = {peer};
   return stacks;
 }
 
@@ -56,8 +57,24 @@ TEST_CASE("the peer of a socket is a rank, the store, or none of the job's") {
   CHECK(named(elsewhere, false) == std::pair(unchanged, true));
   CHECK(named(elsewhere, true, Known::of_store) == std::pair(unchanged, true));
   CHECK(named("127.0.0.1:4001", true).first == "receives from 127.0.0.1:4001");  // of another machine
-  CHECK(named("a", true) == std::pair<std::string, bool>("receives from a", true));
+  CHECK(named("a socket", true) == std::pair<std::string, bool>("receives from a socket", true));
   CHECK(named("*:4002", true) == std::pair<std::string, bool>("receives from *:4002", true));
+}
+
+TEST_CASE("of several sockets on which a thread waits one that leads to a rank counts") {
+  const auto named = [](std::vector<std::string> peers) {
+    StackPage page;
+    page.ranks = {rank_on("h1", 0, "a socket", {"10.0.0.1:4000"}), rank_on("h2", 1, "a socket")};
+    ThreadStack& main = page.ranks[1].threads.front();
+    main.doing = "waits for " + peers.front() + " and 2 more";
+    main.peers = std::move(peers);
+    name_peers(page, {}, true);
+    return std::pair(main.doing, main.on_socket);
+  };
+  using Named = std::pair<std::string, bool>;
+  CHECK(named({"10.0.0.9:80", "10.0.0.1:4000"}) == Named("waits for rank 0 and 2 more", true));
+  CHECK(named({"10.0.0.9:80", "10.0.0.9:81"}) == Named("waits for 10.0.0.9:80 and 2 more", false));
+  CHECK(named({"10.0.0.9:80", ""}) == Named("waits for 10.0.0.9:80 and 2 more", true));
 }
 
 TEST_CASE("connections of a process are read with those to the store") {

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -73,6 +74,43 @@ TEST_CASE("the peer of a socket in the kernel's tables") {
       "   1: 0000000000000000FFFF00000100007F:733D 0000000000000000FFFF00000200000A:1267 01 0:0 0:0 0 0 0 14 1\n";
   CHECK(parse_tcp_table(tcp6) ==
         TcpTable{{"13", {"[::1]:29501", "[::1]:4711"}}, {"14", {"127.0.0.1:29501", "10.0.0.2:4711"}}});
+}
+
+TEST_CASE("of a set of descriptors the peers of its TCP connections are known") {
+  const auto memory = ProcessMemory::open(::getpid());
+  REQUIRE(memory);
+  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  REQUIRE(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size) == 0);
+  REQUIRE(::listen(listener.get(), 1) == 0);
+  REQUIRE(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  const UniqueFd client(::socket(AF_INET, SOCK_STREAM, 0));
+  REQUIRE(::connect(client.get(), reinterpret_cast<sockaddr*>(&address), size) == 0);
+  const std::string peer = concat("127.0.0.1:", ntohs(address.sin_port));
+  const UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{};
+  const auto describe = [&](long number, std::uint64_t first, std::uint64_t second) {
+    TcpTables tables;
+    return describe_system_call({number, {first, second}}, ::getpid(), &*memory, tables);
+  };
+  const auto epoll_wait = [&] { return describe(SYS_epoll_pwait, static_cast<std::uint64_t>(epoll.get()), 0); };
+  CHECK(epoll_wait().text == "waits for events (epoll)");
+  REQUIRE(::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, listener.get(), &event) == 0);
+  CHECK(epoll_wait().text == "waits for events (epoll)");
+  CHECK_FALSE(epoll_wait().on_socket);
+  REQUIRE(::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, client.get(), &event) == 0);
+  const pollfd polled[] = {{listener.get(), POLLIN, 0}, {client.get(), POLLIN, 0}};
+  for (const Activity& activity : {epoll_wait(), describe(SYS_ppoll, reinterpret_cast<std::uint64_t>(&polled), 2)}) {
+    CHECK(activity.text == "waits for " + peer + " and 1 more");
+    CHECK(activity.on_socket);
+    CHECK(activity.peers == std::vector{peer});
+  }
+  std::vector<pollfd> many(100, polled[1]);
+  const Activity activity = describe(SYS_ppoll, reinterpret_cast<std::uint64_t>(many.data()), many.size());
+  CHECK(activity.peers.back().empty());
 }
 
 TEST_CASE("a call that SIGCONT has restarted is told by its arguments") {

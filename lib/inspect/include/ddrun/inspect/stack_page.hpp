@@ -46,10 +46,13 @@ struct NativeFrame {
 struct ThreadStack {
   pid_t tid = 0;
   std::string name;
-  char state = '?';                 ///< as in /proc/PID/stat: R S D T t Z
-  std::string doing;                ///< "computes", "sleeps", "reads /mnt/x", "receives from 10.0.0.2:4711"
-  bool on_futex = false;            ///< it waits for another thread
-  bool on_socket = false;           ///< it waits for a peer that may be a rank of the job, or for the store
+  char state = '?';        ///< as in /proc/PID/stat: R S D T t Z
+  std::string doing;       ///< "computes", "sleeps", "reads /mnt/x", "receives from 10.0.0.2:4711"
+  bool on_futex = false;   ///< it waits for another thread
+  bool on_socket = false;  ///< it waits for a peer that may be a rank of the job, or for the store
+  /// Addresses at the other ends of TCP connections on which it waits, the first one is in `doing`; an empty one at the
+  /// end: there are more.
+  std::vector<std::string> peers;
   std::vector<PythonFrame> python;  ///< innermost first
   std::vector<NativeFrame> native;  ///< innermost first
   // Outer frames above the limits, at least.
