@@ -2,14 +2,14 @@
 
 #include "peers.hpp"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "ddrun/base/address.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/test/catch.hpp"
+#include "ddrun/test/ports.hpp"
 #include "process_reader.hpp"
 
 using namespace ddrun;
@@ -34,8 +34,6 @@ RankStacks rank_on(const std::string& host, int rank, const std::string& peer, s
 }
 
 const ThreadStack& main_of(const StackPage& page, std::size_t rank) { return page.ranks.at(rank).threads.front(); }
-
-UniqueFd tcp_socket() { return UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0)); }
 
 }  // namespace
 
@@ -78,21 +76,10 @@ TEST_CASE("of several sockets on which a thread waits one that leads to a rank c
 }
 
 TEST_CASE("connections of a process are read with those to the store") {
-  const UniqueFd listener = tcp_socket();
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  REQUIRE(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size) == 0);
-  REQUIRE(::listen(listener.get(), 1) == 0);
-  REQUIRE(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
-  const int port = ntohs(address.sin_port);
-  const UniqueFd client = tcp_socket();
-  (void)::connect(client.get(), reinterpret_cast<sockaddr*>(&address), size);
-  const UniqueFd server(::accept(listener.get(), nullptr, nullptr));
+  const test::Loopback loopback;
+  const int port = loopback.port;
+  const UniqueFd server(::accept(loopback.listener.get(), nullptr, nullptr));
   REQUIRE(server);
-  sockaddr_in own{};
-  REQUIRE(::getsockname(client.get(), reinterpret_cast<sockaddr*>(&own), &size) == 0);
 
   RankStacks rank;
   rank.rank = 3;
@@ -105,7 +92,7 @@ TEST_CASE("connections of a process are read with those to the store") {
       return one.rank == 3 && one.own == address && one.to_store == to_store;
     });
   };
-  CHECK(has(concat("127.0.0.1:", ntohs(own.sin_port)), true) == 1);
+  CHECK(has(local_socket_address(loopback.client.get())->text(), true) == 1);
   CHECK(has(concat("127.0.0.1:", port), false) == 1);
   CHECK(has(concat("*:", port), false) == 1);
 

@@ -1,7 +1,5 @@
 #include "system_call.hpp"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -12,6 +10,7 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/test/catch.hpp"
+#include "ddrun/test/ports.hpp"
 
 using namespace ddrun;
 using namespace ddrun::inspect;
@@ -79,17 +78,9 @@ TEST_CASE("the peer of a socket in the kernel's tables") {
 TEST_CASE("of a set of descriptors the peers of its TCP connections are known") {
   const auto memory = ProcessMemory::open(::getpid());
   REQUIRE(memory);
-  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  REQUIRE(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size) == 0);
-  REQUIRE(::listen(listener.get(), 1) == 0);
-  REQUIRE(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
-  const UniqueFd client(::socket(AF_INET, SOCK_STREAM, 0));
-  REQUIRE(::connect(client.get(), reinterpret_cast<sockaddr*>(&address), size) == 0);
-  const std::string peer = concat("127.0.0.1:", ntohs(address.sin_port));
+  const test::Loopback loopback;
+  const int listener = loopback.listener.get(), client = loopback.client.get();
+  const std::string peer = concat("127.0.0.1:", loopback.port);
   const UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   epoll_event event{};
   const auto describe = [&](long number, std::uint64_t first, std::uint64_t second) {
@@ -98,11 +89,11 @@ TEST_CASE("of a set of descriptors the peers of its TCP connections are known") 
   };
   const auto epoll_wait = [&] { return describe(SYS_epoll_pwait, static_cast<std::uint64_t>(epoll.get()), 0); };
   CHECK(epoll_wait().text == "waits for events (epoll)");
-  REQUIRE(::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, listener.get(), &event) == 0);
+  REQUIRE(::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, listener, &event) == 0);
   CHECK(epoll_wait().text == "waits for events (epoll)");
   CHECK_FALSE(epoll_wait().on_socket);
-  REQUIRE(::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, client.get(), &event) == 0);
-  const pollfd polled[] = {{listener.get(), POLLIN, 0}, {client.get(), POLLIN, 0}};
+  REQUIRE(::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, client, &event) == 0);
+  const pollfd polled[] = {{listener, POLLIN, 0}, {client, POLLIN, 0}};
   for (const Activity& activity : {epoll_wait(), describe(SYS_ppoll, reinterpret_cast<std::uint64_t>(&polled), 2)}) {
     CHECK(activity.text == "waits for " + peer + " and 1 more");
     CHECK(activity.on_socket);

@@ -32,4 +32,24 @@ inline int free_port() {
   throw std::runtime_error("no free port in the block of this test program");
 }
 
+/// A listening socket, and a connection to it that is not accepted yet.
+struct Loopback {
+  UniqueFd listener{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  UniqueFd client{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  int port = 0;
+
+  Loopback() {
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof at;
+    auto* const address = reinterpret_cast<sockaddr*>(&at);
+    if (::bind(listener.get(), address, size) != 0 || ::listen(listener.get(), 1) != 0 ||
+        ::getsockname(listener.get(), address, &size) != 0 || ::connect(client.get(), address, size) != 0) {
+      throw std::runtime_error("no connection over the loopback can be made");
+    }
+    port = ntohs(at.sin_port);
+  }
+};
+
 }  // namespace ddrun::test
