@@ -83,7 +83,8 @@ std::optional<ThreadFacts> read_thread(pid_t pid, pid_t tid, const Memory* memor
   facts.thread.name = stat->substr(name_begin + 1, name_end - name_begin - 1);
   facts.thread.state = (*stat)[name_end + 2];
   facts.call = parse_system_call(read_small_file(task + "/syscall").value_or(""));
-  facts.activity = facts.call ? describe_system_call(*facts.call, pid, memory, tables) : Activity{"computes"};
+  facts.activity =
+      facts.call ? describe_system_call(*facts.call, pid, memory, tables, tid == pid) : Activity{"computes"};
   const Activity& activity = facts.activity;
   facts.thread.on_futex = activity.on_futex;
   facts.thread.on_socket = activity.on_socket;

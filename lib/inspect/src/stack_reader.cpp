@@ -89,6 +89,21 @@ struct StackReader::Work {
     if (!claimed_) for_each_frame([&](const NativeFrame& frame) { all.push_back(frame); });
     return all;
   }
+  /// Who is at the other ends of sockets. Their tables are as much work as all else: they are read if the page needs
+  /// them.
+  void read_peers() {
+    const bool is_share = request.format == Request::Format::share;
+    bool any = is_share || !page.store_waits.empty();
+    for_each_process([&](const RankStacks& process) {
+      any =
+          any || std::ranges::any_of(process.threads, [](const ThreadStack& thread) { return !thread.peers.empty(); });
+    });
+    if (!any) return;
+    TcpTables tables;
+    for (RankStacks& rank : page.ranks) read_connections(rank, request.store_ports, tables);
+    name_peers(page, request.store_ports, request.is_whole);
+    if (!is_share) name_store_clients(page);
+  }
   /// The answer without its file, whose text goes to `file`.
   [[nodiscard]] Answer complete(std::string& file) {
     if (page.is_whole_job) {
@@ -98,8 +113,6 @@ struct StackReader::Work {
         const std::chrono::duration<double> used = cpu_time(process) - process.cpu_before;
         process.cpu = std::max(0.0, used / (Clock::now() - process.first_seen));
       });
-      name_peers(page, request.store_ports, request.is_whole);
-      if (request.format != Request::Format::share) name_store_clients(page);
     }
     Answer answer;
     switch (request.format) {
@@ -249,8 +262,7 @@ void StackReader::State::start_reading_threads(std::uint64_t id, const Work& wor
     for (std::size_t i = first; i < targets.size(); i += count) known.insert(last.extract(targets[i].pid));
     const ReadLimits limits{work.all_threads(), max_page_bytes / targets.size(),
                             Clock::now() + read_time - arrival_time};
-    start_thread([post, targets, limits, first, count, id, ports = work.request.store_ports,
-                  known = std::move(known)]() mutable {
+    start_thread([post, targets, limits, first, count, id, known = std::move(known)]() mutable {
       std::vector<std::pair<std::size_t, RankStacks>> ranks;
       TcpTables tables;
       // Facts of all first: to read these never blocks.
@@ -258,7 +270,6 @@ void StackReader::State::start_reading_threads(std::uint64_t id, const Work& wor
         ranks.emplace_back(i, read_facts(targets[i].name.rank, targets[i].pid, tables));
         ranks.back().second.role = targets[i].name.role;
         ranks.back().second.world = targets[i].world;
-        read_connections(ranks.back().second, ports, tables);
         post([i, facts = ranks.back().second](State&, Reading* to) mutable {
           if (to == nullptr || to->stage != Reading::Stage::reading) return;
           facts.note = std::move(to->work->page.ranks[i].note);
@@ -317,7 +328,10 @@ void StackReader::State::name(std::uint64_t id, Reading& reading) {
 
 void StackReader::State::complete(Work& work, const NameCache& names, bool is_named, const Post& post) {
   if (!work.claim()) return;
-  if (!work.page.is_whole_job) work.page.is_named = is_named;
+  if (!work.page.is_whole_job) {
+    work.page.is_named = is_named;
+    work.read_peers();
+  }
   work.for_each_frame([&](NativeFrame& frame) { set_name(frame, names); });
   std::string file;
   post([answer = work.complete(file)](State&, Reading* to) mutable {

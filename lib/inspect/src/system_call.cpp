@@ -236,7 +236,7 @@ std::string_view socket_inode(std::string_view link) {
 
 std::string link_of(pid_t pid, int fd) { return read_link(concat("/proc/", pid, "/fd/", fd)); }
 
-Activity describe_system_call(SystemCall call, pid_t pid, const Memory* memory, TcpTables& tables) {
+Activity describe_system_call(SystemCall call, pid_t pid, const Memory* memory, TcpTables& tables, bool with_sets) {
   if (call.number == SYS_restart_syscall) call.number = interrupted_call(call);
   const auto* known = std::ranges::find(known_calls, call.number, &Known::number);
   if (call.number < 0) return {"is in the kernel"};
@@ -246,12 +246,15 @@ Activity describe_system_call(SystemCall call, pid_t pid, const Memory* memory, 
   activity.awaits_child = call.number == SYS_wait4 || call.number == SYS_waitid;
   if (call.number == SYS_wait4) activity.child = std::max(static_cast<int>(call.arguments[0]), 0);
   if (call.number == SYS_waitid && call.arguments[0] == P_PID) activity.child = static_cast<int>(call.arguments[1]);
+  const bool is_set = known->first == First::epoll || (known->first == First::poll_set && call.arguments[1] > 1);
+  if (known->first == First::epoll && !with_sets) return activity;
   const auto fds = descriptors_of(call, known->first, pid, memory);
   if (fds.empty()) return activity;
-  activity.of_several = fds.size() > 1 || known->first == First::epoll;
+  activity.of_several = is_set;
   const std::string link = link_of(pid, fds.front());
   const bool is_pipe = link.starts_with("pipe:");
   if (is_pipe && (known->text == "reads" || known->first == First::poll_set)) activity.pipe = link;
+  if (is_set && !with_sets) return activity;
   for (const int fd : fds) {
     const std::string each = link_of(pid, fd);
     const std::string_view inode = socket_inode(each);

@@ -59,8 +59,9 @@ struct Activity {
 };
 
 /// `memory`, of the process, tells which descriptors a poll is about; null: not known. Reads links and tables in /proc
-/// of the process.
-[[nodiscard]] Activity describe_system_call(SystemCall call, pid_t pid, const Memory* memory, TcpTables& tables);
+/// of the process. `with_sets`: also the sockets of a poll or epoll of several, for which it reads all of the tables.
+[[nodiscard]] Activity describe_system_call(SystemCall call, pid_t pid, const Memory* memory, TcpTables& tables,
+                                            bool with_sets);
 
 /// The inode of "socket:[4711]"; empty for another link.
 [[nodiscard]] std::string_view socket_inode(std::string_view link);

@@ -36,7 +36,7 @@ TEST_CASE("a system call in words") {
   const UniqueFd file(::dup(0));
   const auto describe = [](long number, std::uint64_t first = 0, std::uint64_t second = 0) {
     TcpTables tables;
-    return describe_system_call({number, {first, second}}, ::getpid(), nullptr, tables);
+    return describe_system_call({number, {first, second}}, ::getpid(), nullptr, tables, true);
   };
   CHECK(describe(SYS_clock_nanosleep).text == "sleeps");
   CHECK(describe(SYS_read, static_cast<std::uint64_t>(out.get())).text == "reads a pipe");
@@ -85,7 +85,7 @@ TEST_CASE("of a set of descriptors the peers of its TCP connections are known") 
   epoll_event event{};
   const auto describe = [&](long number, std::uint64_t first, std::uint64_t second) {
     TcpTables tables;
-    return describe_system_call({number, {first, second}}, ::getpid(), &*memory, tables);
+    return describe_system_call({number, {first, second}}, ::getpid(), &*memory, tables, true);
   };
   const auto epoll_wait = [&] { return describe(SYS_epoll_pwait, static_cast<std::uint64_t>(epoll.get()), 0); };
   CHECK(epoll_wait().text == "waits for events (epoll)");
@@ -115,7 +115,7 @@ TEST_CASE("a call that SIGCONT has restarted is told by its arguments") {
   REQUIRE(memory);
   TcpTables tables;
   const auto describe = [&](std::uint64_t first, std::uint64_t second, std::uint64_t third) {
-    return describe_system_call({SYS_restart_syscall, {first, second, third}}, ::getpid(), &*memory, tables).text;
+    return describe_system_call({SYS_restart_syscall, {first, second, third}}, ::getpid(), &*memory, tables, true).text;
   };
   const auto address = [](const auto& what) { return reinterpret_cast<std::uint64_t>(&what); };
   CHECK(describe(CLOCK_REALTIME, 0, address(time)) == "sleeps");
