@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "ddrun/base/duration.hpp"
@@ -32,20 +33,27 @@ class Owners {
         Ranks& ranks = owners_[key(rank.host, connection.own)];
         const RankName name{rank.role, connection.rank};
         if (ranks.empty() || ranks.back() != name) ranks.push_back(name);
+        hosts_.emplace(ip_of(connection.own), rank.host);
       }
     }
   }
   /// Of the socket with this address, as a process on `host` sees it; null: none that is known.
   [[nodiscard]] const Ranks* find(const std::string& host, const std::string& address) const {
-    const auto found = owners_.find(key(host, address));
-    return found != owners_.end() ? &found->second : nullptr;
+    if (const auto found = owners_.find(key(host, address)); found != owners_.end()) return &found->second;
+    // What is not accepted yet is of no process.
+    const auto at = is_loopback(address) ? hosts_.end() : hosts_.find(ip_of(address));
+    if (at == hosts_.end() && !is_loopback(address)) return nullptr;
+    const auto listening = owners_.find({at != hosts_.end() ? at->second : host, concat("*:", port_of(address))});
+    return listening != owners_.end() ? &listening->second : nullptr;
   }
 
  private:
+  static std::string_view ip_of(std::string_view address) { return address.substr(0, address.rfind(':')); }
   static std::pair<std::string, std::string> key(const std::string& host, const std::string& address) {
-    return {is_loopback(address) ? host : "", address};
+    return {is_loopback(address) || address.starts_with('*') ? host : "", address};
   }
   std::map<std::pair<std::string, std::string>, Ranks> owners_;
+  std::map<std::string_view, std::string> hosts_;  ///< by their addresses
 };
 
 /// The first rank at the other end of one of its sockets, or the store; empty: none that is known.
@@ -53,8 +61,6 @@ std::string name_peer(const ThreadStack& thread, const std::string& host, const 
                       const std::set<int>& store_ports) {
   for (const std::string& peer : thread.peers) {
     const auto* ranks = owners.find(host, peer);
-    // What is not accepted yet is of no process.
-    if (ranks == nullptr) ranks = owners.find(host, concat("*:", port_of(peer)));
     if (ranks != nullptr) return name_workers(*ranks);
     if (store_ports.contains(port_of(peer))) return "the store";
   }

@@ -339,9 +339,12 @@ void read_connections(RankStacks& rank, const std::set<int>& store_ports, TcpTab
   using Known = RankStacks::Connections;
   rank.connections_known = Known::all;
   std::set<std::pair<std::string, bool>> found;
-  for (const pid_t pid : {rank.pid, rank.child}) {
-    const auto fds = pid != 0 ? entries_of(concat("/proc/", pid, "/fd"), max_descriptors) : std::vector<int>();
-    if (pid != 0 && (fds.empty() || fds.size() == max_descriptors)) rank.connections_known = Known::unknown;
+  std::vector<pid_t> pids{rank.pid, rank.child};
+  for (const RankStacks& process : rank.awaited) pids.push_back(process.read_pid());
+  std::erase(pids, 0);
+  for (const pid_t pid : pids) {
+    const auto fds = entries_of(concat("/proc/", pid, "/fd"), max_descriptors);
+    if (fds.empty() || fds.size() == max_descriptors) rank.connections_known = Known::unknown;
     for (const int fd : fds) {
       const std::string link = link_of(pid, fd);
       const std::string_view inode = socket_inode(link);

@@ -672,9 +672,7 @@ HeldUp find_culprits(StackPage page, std::size_t world) {
   const bool has_waited = !verdict.waiting.empty() || waited_in.contains(member->world);
   if (apart > 0 && has_waited && 2 * apart <= world) {
     const StackGroup& first = *verdict.apart.front();
-    const std::string why = verdict.not_reached.empty()
-                                ? "held up the others"
-                                : concat(size_of(first) > 1 ? "have " : "has ", verdict.not_reached);
+    const std::string why = verdict.not_reached.empty() ? "held up the others" : "has " + verdict.not_reached;
     return held_up(page, names_of(first), concat(why, ": ", summary(*first.ranks.front(), first.stance)));
   }
   if (verdict.collectives.empty() || 2 * verdict.collectives.back().ranks.size() <= world) return {};

@@ -10,6 +10,7 @@
 
 #include <fstream>
 #include <latch>
+#include <set>
 #include <sstream>
 
 #include "ddrun/base/address.hpp"

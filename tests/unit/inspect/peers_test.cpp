@@ -54,6 +54,7 @@ TEST_CASE("the peer of a socket is a rank, the store, or none of the job's") {
   CHECK(named(elsewhere, true) == std::pair(unchanged, false));
   CHECK(named(elsewhere, false) == std::pair(unchanged, true));
   CHECK(named(elsewhere, true, Known::of_store) == std::pair(unchanged, true));
+  CHECK(named("10.0.0.9:4002", true).second == false);                           // a server at the same port
   CHECK(named("127.0.0.1:4001", true).first == "receives from 127.0.0.1:4001");  // of another machine
   CHECK(named("a socket", true) == std::pair<std::string, bool>("receives from a socket", true));
   CHECK(named("*:4002", true) == std::pair<std::string, bool>("receives from *:4002", true));
@@ -133,4 +134,38 @@ TEST_CASE("for another machine all but connections to the store are left out if 
     CHECK(reduced.ranks[0].connections.size() == 1);
     CHECK(reduced.ranks[0].connections_known == Known::of_store);
   }
+}
+
+TEST_CASE("a rank without a connection to the store has not reached the call in which others wait there") {
+  const auto page_of = [](std::vector<std::string> own_of_last) {
+    StackPage page;
+    for (int rank = 0; rank < 3; ++rank) {
+      RankStacks& stacks = page.ranks.emplace_back(rank_on("", rank, "a socket"));
+      stacks.pid = 4700 + rank;
+      stacks.connections = {{rank, concat("127.0.0.1:400", rank), true}};
+      stacks.threads[0].python = {{"init_process_group", "/x/torch/distributed/distributed_c10d.py", 9, {}},
+                                  {"main", "/job/train.py", 7, {}}};
+    }
+    RankStacks& last = page.ranks.back();
+    last.threads[0].python = {{"load", "/job/train.py", 3, {}}};
+    last.threads[0].on_socket = false;
+    last.threads[0].doing = "sleeps";
+    last.connections.clear();
+    for (std::string& own : own_of_last) last.connections.push_back({2, std::move(own), true});
+    page.store_waits = {{"key", {"127.0.0.1:4001"}, 1000}};
+    name_store_clients(page);
+    return page;
+  };
+  const StackPage page = page_of({});
+  CHECK(short_text(page, "").starts_with(
+      "rank 2 has not reached init_process_group; ranks 0,1 wait for it: load (train.py:3), sleeps\n"));
+  CHECK(find_culprits(page, 3).why == "has not reached init_process_group: load (train.py:3), sleeps");
+  const StackPage connected = page_of({"127.0.0.1:4002"});
+  CHECK(short_text(connected, "").starts_with("ranks 0,1 wait for rank 2: load (train.py:3), sleeps\n"));
+  StackPage unknown = page;
+  unknown.ranks[2].connections_known = Known::unknown;
+  CHECK(short_text(unknown, "").starts_with("ranks 0,1 wait for rank 2: load (train.py:3), sleeps\n"));
+  StackPage elsewhere = page;
+  elsewhere.in_store.clear();
+  CHECK(short_text(elsewhere, "").starts_with("ranks 0,1 wait for rank 2: load (train.py:3), sleeps\n"));
 }
