@@ -18,7 +18,7 @@ bench_helpers() {
       agents_load)
         flags="-O2 -I$root/lib/base/include -I$root/lib/spec/include -I$root/lib/rendezvous/include -I$root/lib/rendezvous/src/wire -I$root/lib/inspect/include"
         files+=("$root"/lib/rendezvous/src/wire/{codec,frames,handshake,hmac}.cpp
-          "$root"/lib/inspect/src/{peers,stack_page,stack_share}.cpp "$root"/lib/base/src/{bytes,duration,text}.cpp)
+          "$root"/lib/inspect/src/{peers,stack_groups,stack_share,stack_text,verdict}.cpp "$root"/lib/base/src/{bytes,duration,text}.cpp)
         libraries=(-lcrypto)
         ;;
       roofline) flags="-O3 -march=native" ;;
