@@ -354,6 +354,7 @@ void read_connections(RankStacks& rank, const std::set<int>& store_ports, TcpTab
       found.emplace(socket->own, store_ports.contains(port.value_or(0)));
     }
   }
+  if (!tables.are_whole()) rank.connections_known = Known::unknown;
   for (const auto& [own, to_store] : found) rank.connections.push_back({rank.rank, own, to_store});
 }
 

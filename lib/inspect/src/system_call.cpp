@@ -95,8 +95,6 @@ std::string read_address(std::string_view text) {
 
 constexpr std::size_t max_watched = 32;  ///< descriptors of a set
 
-constexpr std::size_t max_table = std::size_t{4} << 20U;
-
 struct TcpLine {
   std::string own, peer, inode;
 };
@@ -188,7 +186,7 @@ std::set<std::string> sockets_at(int port, bool only_listening) {
     // Thousands may be in TIME_WAIT: their lines are not split.
     const std::size_t peer_size = std::string_view(table) == "tcp" ? 14 : 38;
     const auto waits = [](std::string_view rest) { return rest.starts_with("06 "); };
-    const std::string all = read_small_file(concat("/proc/self/net/", table), max_table).value_or("");
+    const std::string all = read_small_file(concat("/proc/self/net/", table), TcpTables::max_bytes).value_or("");
     const std::string_view text = all;
     for (std::size_t at = text.find(needle); at != std::string_view::npos; at = text.find(needle, at + 1)) {
       const std::string_view rest = text.substr(at + 6);
@@ -222,8 +220,10 @@ const TcpSocket* TcpTables::find(pid_t pid, std::string_view inode) {
   TcpTable& table = entry->second;
   for (const char* name : {"tcp", "tcp6"}) {
     if (!is_new) break;
-    const auto text = read_small_file(concat("/proc/", pid, "/net/", name), max_table);
+    const auto text = read_small_file(concat("/proc/", pid, "/net/", name), limit_);
     if (text) table.merge(parse_tcp_table(*text));
+    // A machine may be without IPv6.
+    are_whole_ = are_whole_ && (text ? text->size() < limit_ : std::string_view(name) == "tcp6");
   }
   const auto found = table.find(std::string(inode));
   return found != table.end() ? &found->second : nullptr;

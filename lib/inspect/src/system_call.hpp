@@ -39,10 +39,17 @@ using TcpTable = std::unordered_map<std::string, TcpSocket>;
 /// The tables of each network namespace, read once: a look at one costs as much as all of its sockets.
 class TcpTables {
  public:
-  /// Null: it is no TCP socket.
+  static constexpr std::size_t max_bytes = std::size_t{4} << 20U;
+  explicit TcpTables(std::size_t limit = max_bytes) : limit_(limit) {}
+
+  /// Null: it is no TCP socket, or not in the part of the table that was read.
   [[nodiscard]] const TcpSocket* find(pid_t pid, std::string_view inode);
+  /// Whether find() has read all that it had to.
+  [[nodiscard]] bool are_whole() const { return are_whole_; }
 
  private:
+  std::size_t limit_;
+  bool are_whole_ = true;
   std::map<std::string, TcpTable> tables_;  ///< by the link /proc/PID/ns/net
 };
 

@@ -97,6 +97,12 @@ TEST_CASE("connections of a process are read with those to the store") {
   CHECK(has(concat("127.0.0.1:", port), false) == 1);
   CHECK(has(concat("*:", port), false) == 1);
 
+  RankStacks cut_short;
+  cut_short.pid = ::getpid();
+  TcpTables part(100);
+  read_connections(cut_short, {port}, part);
+  CHECK(cut_short.connections_known == Known::unknown);
+
   RankStacks gone;
   gone.pid = 1 << 30;
   read_connections(gone, {port}, tables);
