@@ -12,7 +12,6 @@
 #include <boost/asio/io_context.hpp>
 #include <cstdio>
 #include <iostream>
-#include <thread>
 #include <vector>
 
 #include "ddrun/job_socket/job_socket.hpp"
@@ -274,14 +273,17 @@ TEST_CASE("A question is put to the socket of the host's ddrun, and output goes 
       write_all(STDOUT_FILENO, "out", 3);
       answer(request.line);
     });
-    while (!exists("opens")) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    if (!wait_until([&] { return exists("opens"); })) return 1;
     server.open({directory.file("ddrun")}, ::getpid());
     ddrun::test::write_file(directory.file("up"), "");
-    while (!exists("end")) {
+    int idle = 0;  // rounds in which nothing could be written
+    const auto ends = [&] {
       io.restart();
-      io.run_for(std::chrono::milliseconds(5));
-    }
-    return 0;
+      idle = io.run_for(std::chrono::milliseconds(5)) == 0 ? idle + 1 : 0;
+      if (idle == 40 && exists("asked")) ddrun::test::write_file(directory.file("held back"), "");
+      return exists("end");
+    };
+    return wait_until(ends, std::chrono::minutes(1)) ? 0 : 1;
   });
   const auto reply_to = [](std::uint32_t number, const std::vector<Got>& all) {
     std::string text;
@@ -305,8 +307,7 @@ TEST_CASE("A question is put to the socket of the host's ddrun, and output goes 
   REQUIRE(wait_until([&] { return exists("up"); }));
 
   host.send(FrameType::ask, numbered(2, R"({"question":"stacks","format":"json"})"));
-  REQUIRE(wait_until([&] { return exists("asked"); }));
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the relay would have read all by now
+  REQUIRE(wait_until([&] { return exists("held back"); }));  // else the relay would have read all by then
   const std::string request = R"({"question":"stacks","ranks":"3","threads":"all"})";
   host.send(FrameType::ask, numbered(3, request));
   CHECK(read_reply(3) == request + "\n");
