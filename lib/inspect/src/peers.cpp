@@ -18,8 +18,6 @@ constexpr std::size_t max_noted_clients = 5;
 
 using KnownConnections = RankStacks::Connections;
 
-int port_of(std::string_view address) { return whole_number<int>(address.substr(address.rfind(':') + 1)).value_or(0); }
-
 bool is_loopback(std::string_view address) { return address.starts_with("127.") || address.starts_with("[::1]"); }
 
 /// Ranks by the addresses of their sockets.
@@ -68,6 +66,8 @@ std::string name_peer(const ThreadStack& thread, const std::string& host, const 
 }
 
 }  // namespace
+
+int port_of(std::string_view address) { return whole_number<int>(address.substr(address.rfind(':') + 1)).value_or(0); }
 
 void name_peers(StackPage& page, const std::set<int>& store_ports, bool is_whole) {
   const Owners owners(page);

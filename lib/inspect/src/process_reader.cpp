@@ -22,6 +22,7 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "memory.hpp"
+#include "peers.hpp"
 #include "unwinder.hpp"
 
 namespace ddrun::inspect {
@@ -346,12 +347,8 @@ void read_connections(RankStacks& rank, const std::set<int>& store_ports, TcpTab
     const auto fds = entries_of(concat("/proc/", pid, "/fd"), max_descriptors);
     if (fds.empty() || fds.size() == max_descriptors) rank.connections_known = Known::unknown;
     for (const int fd : fds) {
-      const std::string link = link_of(pid, fd);
-      const std::string_view inode = socket_inode(link);
-      const TcpSocket* const socket = inode.empty() ? nullptr : tables.find(pid, inode);
-      if (socket == nullptr) continue;
-      const auto port = whole_number<int>(std::string_view(socket->peer).substr(socket->peer.rfind(':') + 1));
-      found.emplace(socket->own, store_ports.contains(port.value_or(0)));
+      const TcpSocket* const socket = tables.find(pid, link_of(pid, fd));
+      if (socket != nullptr) found.emplace(socket->own, store_ports.contains(port_of(socket->peer)));
     }
   }
   if (!tables.are_whole()) rank.connections_known = Known::unknown;

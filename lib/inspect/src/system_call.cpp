@@ -105,6 +105,12 @@ TcpLine read_tcp_line(const std::string& line) {
   return words.size() < 10 || words[9] == "0" ? TcpLine{} : TcpLine{words[1], words[2], words[9]};
 }
 
+/// The inode of "socket:[4711]"; empty for another link.
+std::string_view socket_inode(std::string_view link) {
+  constexpr std::string_view prefix = "socket:[";
+  return link.starts_with(prefix) ? link.substr(prefix.size(), link.size() - prefix.size() - 1) : std::string_view();
+}
+
 /// Those that the call is about, of many the first.
 std::vector<int> descriptors_of(const SystemCall& call, First first, pid_t pid, const Memory* memory) {
   std::vector<int> fds;
@@ -215,7 +221,9 @@ pid_t find_holder(const std::set<std::string>& sockets, std::vector<pid_t> proce
   return 0;
 }
 
-const TcpSocket* TcpTables::find(pid_t pid, std::string_view inode) {
+const TcpSocket* TcpTables::find(pid_t pid, std::string_view link) {
+  const std::string_view inode = socket_inode(link);
+  if (inode.empty()) return nullptr;
   const auto [entry, is_new] = tables_.try_emplace(read_link(concat("/proc/", pid, "/ns/net")));
   TcpTable& table = entry->second;
   for (const char* name : {"tcp", "tcp6"}) {
@@ -229,12 +237,24 @@ const TcpSocket* TcpTables::find(pid_t pid, std::string_view inode) {
   return found != table.end() ? &found->second : nullptr;
 }
 
-std::string_view socket_inode(std::string_view link) {
-  constexpr std::string_view prefix = "socket:[";
-  return link.starts_with(prefix) ? link.substr(prefix.size(), link.size() - prefix.size() - 1) : std::string_view();
+std::string link_of(pid_t pid, int fd) { return read_link(concat("/proc/", pid, "/fd/", fd)); }
+
+namespace {
+
+/// If some are TCP connections.
+void describe_set(Activity& activity, const std::vector<int>& fds, pid_t pid, TcpTables& tables) {
+  for (const int fd : fds) {
+    const TcpSocket* const socket = tables.find(pid, link_of(pid, fd));
+    if (socket != nullptr && !socket->peer.empty()) activity.peers.push_back(socket->peer);
+  }
+  if (activity.peers.empty()) return;
+  activity.on_socket = true;
+  activity.text = concat("waits for ", activity.peers.front());
+  if (fds.size() > 1) activity.text += concat(" and ", fds.size() - 1, " more");
+  if (fds.size() == max_watched) activity.peers.emplace_back();
 }
 
-std::string link_of(pid_t pid, int fd) { return read_link(concat("/proc/", pid, "/fd/", fd)); }
+}  // namespace
 
 Activity describe_system_call(SystemCall call, pid_t pid, const Memory* memory, TcpTables& tables, bool with_sets) {
   if (call.number == SYS_restart_syscall) call.number = interrupted_call(call);
@@ -254,25 +274,18 @@ Activity describe_system_call(SystemCall call, pid_t pid, const Memory* memory, 
   const std::string link = link_of(pid, fds.front());
   const bool is_pipe = link.starts_with("pipe:");
   if (is_pipe && (known->text == "reads" || known->first == First::poll_set)) activity.pipe = link;
-  if (is_set && !with_sets) return activity;
-  for (const int fd : fds) {
-    const std::string each = link_of(pid, fd);
-    const std::string_view inode = socket_inode(each);
-    const TcpSocket* const socket = inode.empty() ? nullptr : tables.find(pid, inode);
-    if (socket != nullptr && !socket->peer.empty()) activity.peers.push_back(socket->peer);
-    if (activity.of_several) continue;
-    // "/mnt/x", "10.0.0.2:4711", "a pipe"
-    activity.on_socket = !inode.empty();
-    std::string name = each.empty() ? "a descriptor" : is_pipe ? "a pipe" : !inode.empty() ? "a socket" : each;
-    if (socket != nullptr) name = socket->peer.empty() ? socket->own : socket->peer;
-    if (known->first == First::poll_set) activity.text = "waits for";
-    activity.text += " " + name;
+  if (is_set) {
+    if (with_sets) describe_set(activity, fds, pid, tables);
+    return activity;
   }
-  if (!activity.of_several || activity.peers.empty()) return activity;
-  activity.on_socket = true;
-  activity.text = concat("waits for ", activity.peers.front());
-  if (fds.size() > 1) activity.text += concat(" and ", fds.size() - 1, " more");
-  if (fds.size() == max_watched) activity.peers.emplace_back();
+  // "/mnt/x", "10.0.0.2:4711", "a pipe"
+  activity.on_socket = !socket_inode(link).empty();
+  std::string name = link.empty() ? "a descriptor" : is_pipe ? "a pipe" : activity.on_socket ? "a socket" : link;
+  if (const TcpSocket* const socket = tables.find(pid, link)) {
+    name = socket->peer.empty() ? socket->own : socket->peer;
+    if (!socket->peer.empty()) activity.peers = {socket->peer};
+  }
+  activity.text = concat(known->first == First::poll_set ? "waits for" : known->text, " ", name);
   return activity;
 }
 

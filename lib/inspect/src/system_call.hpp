@@ -42,8 +42,8 @@ class TcpTables {
   static constexpr std::size_t max_bytes = std::size_t{4} << 20U;
   explicit TcpTables(std::size_t limit = max_bytes) : limit_(limit) {}
 
-  /// Null: it is no TCP socket, or not in the part of the table that was read.
-  [[nodiscard]] const TcpSocket* find(pid_t pid, std::string_view inode);
+  /// `link`: of a descriptor. Null: it is no TCP socket, or not in the part of the table that was read.
+  [[nodiscard]] const TcpSocket* find(pid_t pid, std::string_view link);
   /// Whether find() has read all that it had to.
   [[nodiscard]] bool are_whole() const { return are_whole_; }
 
@@ -70,8 +70,6 @@ struct Activity {
 [[nodiscard]] Activity describe_system_call(SystemCall call, pid_t pid, const Memory* memory, TcpTables& tables,
                                             bool with_sets);
 
-/// The inode of "socket:[4711]"; empty for another link.
-[[nodiscard]] std::string_view socket_inode(std::string_view link);
 /// Where a link of /proc leads to; empty if it cannot be read.
 [[nodiscard]] std::string read_link(const std::string& link);
 /// /proc/PID/fd/FD

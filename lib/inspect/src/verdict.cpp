@@ -72,16 +72,6 @@ bool never_in_store(const StackGroup& group) {
   });
 }
 
-/// The call in which all ranks wait; empty: none, or several.
-std::string_view one_call(const std::vector<StackGroup>& groups, int world) {
-  std::set<std::string_view> calls;
-  for (const StackGroup& group : groups) {
-    if (group.stance == Stance::waits && group.ranks.front()->world == world)
-      calls.insert(find_call(group.ranks.front()->threads.front()).value_or(Call()).function);
-  }
-  return calls.size() == 1 && is_collective(*calls.begin()) ? *calls.begin() : std::string_view();
-}
-
 Verdict judge(const StackPage& page, const std::vector<StackGroup>& groups, int world) {
   Verdict verdict;
   std::map<std::string_view, Verdict::Collective> by_function;
@@ -104,7 +94,7 @@ Verdict judge(const StackPage& page, const std::vector<StackGroup>& groups, int 
     return std::ranges::find(page.in_store, rank) != page.in_store.end();
   });
   if (some_in_store && std::ranges::all_of(verdict.apart, [](const auto* group) { return never_in_store(*group); })) {
-    const std::string_view call = one_call(groups, world);
+    const std::string_view call = by_function.size() == 1 ? by_function.begin()->first : "";
     verdict.not_reached = call.empty() ? "not connected to the store" : concat("not reached ", call);
   }
   if (!verdict.apart.empty() || by_function.size() < 2 || by_function.contains("")) return verdict;
@@ -118,12 +108,12 @@ Verdict judge(const StackPage& page, const std::vector<StackGroup>& groups, int 
 std::string verdict_text(const Verdict& verdict) {
   if (!verdict.collectives.empty())
     return concat(name_workers(verdict.collectives.front().ranks), " ", verdict.collectives_text());
-  if (verdict.waiting.empty()) return {};
-  if (verdict.apart.empty() && !verdict.ended.empty()) {
-    return concat(name_workers(verdict.waiting), verdict.waiting.size() > 1 ? " wait" : " waits", " for other ranks; ",
-                  name_workers(verdict.ended), verdict.ended.size() > 1 ? " have" : " has", " ended");
+  if (verdict.waiting.empty() || (verdict.apart.empty() && verdict.ended.empty())) return {};
+  const std::string waiting = concat(name_workers(verdict.waiting), verdict.waiting.size() > 1 ? " wait" : " waits");
+  if (verdict.apart.empty()) {
+    return concat(waiting, " for other ranks; ", name_workers(verdict.ended),
+                  verdict.ended.size() > 1 ? " have" : " has", " ended");
   }
-  if (verdict.apart.empty()) return {};
   std::string text;
   if (!verdict.not_reached.empty()) {
     std::vector<RankName> apart;
@@ -131,7 +121,7 @@ std::string verdict_text(const Verdict& verdict) {
     const std::string where = verdict.apart.size() == 1 ? on_host(*verdict.apart.front()) : "";
     text = concat(name_workers(apart), where, apart.size() > 1 ? " have " : " has ", verdict.not_reached, "; ");
   }
-  text += concat(name_workers(verdict.waiting), verdict.waiting.size() > 1 ? " wait" : " waits");
+  text += waiting;
   for (std::size_t i = 0; i < std::min(verdict.apart.size(), max_named_groups); ++i) {
     const StackGroup& group = *verdict.apart[i];
     const bool is_named = verdict.apart.size() == 1 && !verdict.not_reached.empty();
