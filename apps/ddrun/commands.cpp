@@ -23,9 +23,12 @@ bool asks_for_help(std::span<const std::string> words) {
 
 Parsed parse_config(std::span<const std::string> rest, const cli::ParseContext& context) {
   if (asks_for_help(rest)) return cli::stdout_text(std::string(cli::config_help));
+  if (rest.size() == 1 && rest[0] == "schema") return cli::stdout_text(cli::settings_schema());
   if (rest.empty() || rest[0] != "show") {
     return cli::usage_error(
-        "usage: ddrun config show [--json] [options] [--] [program] (a program called config: ddrun -- config)");
+        "usage: ddrun config show [--json] [options] [--] [program], ddrun config schema (a program called config: "
+        "ddrun "
+        "-- config)");
   }
   return cli::show_config(rest.subspan(1), context);
 }

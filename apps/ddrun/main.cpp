@@ -109,7 +109,7 @@ Parsed parse_arguments(const std::vector<std::string>& arguments) {
 /// Whether the words ask for nothing but a text.
 bool ask_for_text(const std::vector<std::string>& words) {
   constexpr std::array<std::string_view, 4> actions{"--help", "-h", "--version", "-V"};
-  return words.size() == 1 && std::find(actions.begin(), actions.end(), words[0]) != actions.end();
+  return !words.empty() && std::find(actions.begin(), actions.end(), words[0]) != actions.end();
 }
 
 /// Runs a subcommand that starts no process, or prints a text, without a guard. `command` may be null in the latter

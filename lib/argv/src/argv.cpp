@@ -70,7 +70,7 @@ class Reader {
       pending = add_option(word);
     }
     if (pending != nullptr) return set_missing_value(*pending);
-    if (line_.action != nullptr) return;
+    if (line_.action != nullptr) line_.positionals.clear();
     line_.positionals.insert(line_.positionals.end(),
                              arguments_.begin() + static_cast<std::ptrdiff_t>(at_ + (line_.has_separator ? 1 : 0)),
                              arguments_.end());
@@ -129,7 +129,10 @@ class Reader {
         const std::size_t value = i + (i + 1 < word.size() && word[i + 1] == '=' ? 2 : 1);
         return add_unknown({'-', word[i]}, word.substr(value), value < word.size());
       }
-      if (option->action) line_.action = option;
+      if (option->action) {
+        line_.action = option;
+        line_.is_short = true;
+      }
       if (option->metavar.empty()) continue;
       if (i + 1 == word.size()) pending = option;
       else if (word[i + 1] == '=') word[i + 1] = value_mark;

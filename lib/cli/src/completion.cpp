@@ -17,7 +17,7 @@ struct Subcommand {
 /// `config show` and `env` also take the options of a launch, and --json.
 constexpr Subcommand subcommands[] = {
     {"completion", "", "bash zsh fish"},
-    {"config", "show"},
+    {"config", "show schema"},
     {"env"},
     {"help", "completion config env rendezvous secret stacks store version"},
     {"rendezvous", "",
@@ -171,7 +171,7 @@ std::string bash_completion() {
   text += patterns_of([](const Option&) { return true; });
   text += ") printf '%s' \"${1//_/-}\" ;;\n    esac\n}\n\n_ddrun_value() {\n    case $1 in\n";
   for (const Option* option : all_options()) {
-    if (option->choices.empty()) continue;
+    if (option->choices.empty() || !option->takes_value()) continue;
     text += concat("        ", patterns_of([&](const Option& other) { return &other == option; }),
                    ") mapfile -t COMPREPLY < <(compgen -W '", option->choices, "' -- \"$2\") ;;\n");
   }
@@ -314,7 +314,7 @@ _ddrun() {
   fi
   case $words[2] in
     config)
-      if (( CURRENT == 3 )); then compadd -- show; return; fi
+      if (( CURRENT == 3 )); then compadd -- show schema; return; fi
       (( CURRENT == 4 )) && compadd -- --json
       shift 2 words
       (( CURRENT -= 2 )) ;;

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 // Header only: a shared library of toml++ is not installed everywhere.
 #undef TOML_HEADER_ONLY
@@ -31,6 +30,29 @@
 
 namespace ddrun::cli {
 
+const AcceptedTypes& accepted_types_of(Kind kind) {
+  static constexpr AcceptedTypes text_only{Kind::choice, types::text, "a text"};
+  static constexpr AcceptedTypes accepted_types[] = {
+      {Kind::flag, types::yes_no, "true or false"},
+      {Kind::flag_or_choice, types::yes_no | types::text, "true, false or a text"},
+      {Kind::count, types::yes_no | types::whole, "a whole number or true or false"},
+      {Kind::integer, types::whole, "a whole number"},
+      {Kind::number, types::whole | types::fraction, "a number"},
+      {Kind::duration, types::whole | types::fraction | types::text, "a number of seconds or a text such as \"90s\""},
+      {Kind::size, types::whole | types::text, "a whole number or a text"},
+      {Kind::choice_or_int, types::whole | types::text, "a whole number or a text"},
+      {Kind::streams, types::whole | types::text | types::table, "a whole number, a text or a table"},
+      {Kind::numbers, types::whole | types::text | types::list, "a whole number, a text or a list of them"},
+      {Kind::names, types::text | types::list, "a text or a list of texts"},
+      {Kind::pairs, types::text | types::table, "a text or a table"},
+      {Kind::files, types::text | types::list, "a text or a list of texts"},
+      {Kind::assignments, types::list | types::table, "a list of \"NAME=VALUE\" or a table"},
+      {Kind::text, types::whole | types::text, "a text"},
+  };
+  const auto* const found = std::ranges::find(accepted_types, kind, &AcceptedTypes::kind);
+  return found == std::end(accepted_types) ? text_only : *found;
+}
+
 namespace {
 
 constexpr std::size_t max_file_bytes = std::size_t{1} << 20;
@@ -45,41 +67,6 @@ std::string_view type_name(toml::node_type type) {
     case toml::node_type::boolean: return "true or false";
     default: return "a date or time";
   }
-}
-
-/// TOML types as flags.
-namespace types {
-constexpr unsigned yes_no = 1, whole = 2, fraction = 4, text = 8, list = 16, table = 32;
-}
-
-struct AcceptedTypes {
-  Kind kind;
-  unsigned types;
-  std::string_view wanted;  ///< for messages
-};
-
-constexpr AcceptedTypes accepted_types[] = {
-    {Kind::flag, types::yes_no, "true or false"},
-    {Kind::flag_or_choice, types::yes_no | types::text, "true, false or a text"},
-    {Kind::count, types::yes_no | types::whole, "a whole number or true or false"},
-    {Kind::integer, types::whole, "a whole number"},
-    {Kind::number, types::whole | types::fraction, "a number"},
-    {Kind::duration, types::whole | types::fraction | types::text, "a number of seconds or a text such as \"90s\""},
-    {Kind::size, types::whole | types::text, "a whole number or a text"},
-    {Kind::choice_or_int, types::whole | types::text, "a whole number or a text"},
-    {Kind::streams, types::whole | types::text | types::table, "a whole number, a text or a table"},
-    {Kind::numbers, types::whole | types::text | types::list, "a whole number, a text or a list of them"},
-    {Kind::names, types::text | types::list, "a text or a list of texts"},
-    {Kind::pairs, types::text | types::table, "a text or a table"},
-    {Kind::files, types::text | types::list, "a text or a list of texts"},
-    {Kind::assignments, types::list | types::table, "a list of \"NAME=VALUE\" or a table"},
-    {Kind::text, types::whole | types::text, "a text"},
-};
-
-const AcceptedTypes& accepted_types_of(Kind kind) {
-  static constexpr AcceptedTypes text_only{Kind::choice, types::text, "a text"};
-  const auto* const found = std::ranges::find(accepted_types, kind, &AcceptedTypes::kind);
-  return found == std::end(accepted_types) ? text_only : *found;
 }
 
 /// A number or text as typed on a command line; nullopt for other types.
@@ -132,29 +119,6 @@ std::optional<std::vector<std::string>> values_of(Kind kind, const toml::node& n
   auto items = type == types::list ? list_of(node) : table_of(node, kind == Kind::streams ? ":" : "=");
   if (!items || is_repeatable(kind)) return items;
   return Values{kind == Kind::names ? filters_text(*items) : join(*items, ",")};
-}
-
-std::string toml_string(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (byte < 0x20 || byte == 0x7f) {
-      constexpr char digits[] = "0123456789abcdef";
-      out += concat("\\u00", digits[byte >> 4], digits[byte & 15]);
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
-}
-
-std::string quoted_list(const std::vector<std::string>& items) {
-  std::string out = "[";
-  for (const std::string& item : items) out += concat(out.size() == 1 ? "" : ", ", toml_string(item));
-  return out + "]";
 }
 
 class Reader {
@@ -293,6 +257,7 @@ class Reader {
   }
 
   static Result<void> unknown(const Entry& entry, const std::string& at) {
+    if (entry.key == "command") return wrong(at, "command stands in a [[program]] table; for one program: program");
     std::vector<std::string> names{"program", "args", "command"};
     for (const Option* option : all_options()) {
       if (option->is_setting()) names.emplace_back(option->name);
@@ -330,105 +295,5 @@ Result<std::string> read_text_file(const std::string& path, std::string_view wha
 }
 
 Result<ConfigFile> read_config(const std::string& path) { return Reader(path).read(); }
-
-// Output for `config show`.
-
-namespace {
-
-/// Whether it can be written as a bare TOML number.
-bool is_plain_number(std::string_view text) {
-  const std::size_t point = text.find('.');
-  const std::string_view whole = text.substr(0, point);
-  const auto digits = [](std::string_view part) {
-    return !part.empty() && part.size() <= 18 && part.find_first_not_of("0123456789") == std::string_view::npos;
-  };
-  if (!digits(whole) || (whole.size() > 1 && whole[0] == '0')) return false;
-  return point == std::string_view::npos || digits(text.substr(point + 1));
-}
-
-std::string toml_value(const Option& option, const std::vector<std::string>& values) {
-  if (is_repeatable(option.kind)) return quoted_list(values);
-  const bool is_number =
-      (accepted_types_of(option.kind).types & (types::whole | types::fraction)) != 0 && option.kind != Kind::text;
-  if (option.kind == Kind::flag || (is_number && is_plain_number(values.front()))) return values.front();
-  return toml_string(values.front());
-}
-
-std::string line(std::string setting, std::string_view origin) {
-  if (setting.size() < 40) setting.resize(40, ' ');
-  return concat(setting, "  # ", origin, "\n");
-}
-
-std::string_view origin_of(const Settings& settings, const Option& option) {
-  const GivenValue& given = settings.of(option);
-  return given.source == Source::standard ? std::string_view("default") : given.where;
-}
-
-std::vector<std::string> program_argv(const ParsedOptions& parsed) {
-  std::vector<std::string> words{parsed.program.name};
-  words.insert(words.end(), parsed.program.args.begin(), parsed.program.args.end());
-  return words;
-}
-
-void add_lines(std::string& text, const ParsedProgram& program, Scope scope) {
-  for (const Option* option : all_options()) {
-    if (!option->is_setting() || !is_in(scope, *option)) continue;
-    const auto values = option->show(program.options);
-    const std::string_view origin = origin_of(program.settings, *option);
-    text += values.empty() ? line(concat("# ", option->name, " is not set"), origin)
-                           : line(concat(option->name, " = ", toml_value(*option, values)), origin);
-  }
-}
-
-void add_json(nlohmann::ordered_json& json, const ParsedProgram& program, Scope scope) {
-  for (const Option* option : all_options()) {
-    if (!option->is_setting() || !is_in(scope, *option)) continue;
-    auto& out = json[std::string(option->name)];
-    const auto values = option->show(program.options);
-    if (is_repeatable(option->kind)) out["value"] = values;
-    else if (values.empty()) out["value"] = nullptr;
-    else if (option->kind == Kind::flag) out["value"] = values.front() == "true";
-    else out["value"] = values.front();
-    out["from"] = origin_of(program.settings, *option);
-  }
-}
-
-}  // namespace
-
-std::string config_text(const std::vector<ParsedProgram>& programs) {
-  std::string text;
-  const ParsedProgram& first = programs.front();
-  const bool several = programs.size() > 1;
-  add_lines(text, first, several ? Scope::job : Scope::all);
-  if (!several && first.origin.empty()) return text + line("# program is not set", "default");
-  if (!several) return text + line(concat("program = ", quoted_list(program_argv(first.options))), first.origin);
-  for (const ParsedProgram& program : programs) {
-    text += "\n[[program]]\n";
-    add_lines(text, program, Scope::program);
-    text += line(concat("command = ", quoted_list(program_argv(program.options))), program.origin);
-  }
-  return text;
-}
-
-std::string config_json(const std::vector<ParsedProgram>& programs) {
-  nlohmann::ordered_json json;
-  const ParsedProgram& first = programs.front();
-  const bool several = programs.size() > 1;
-  add_json(json, first, several ? Scope::job : Scope::all);
-  const auto add_command = [](nlohmann::ordered_json& to, const ParsedProgram& program) {
-    const bool is_set = !program.origin.empty();
-    to["value"] = is_set ? nlohmann::ordered_json(program_argv(program.options)) : nlohmann::ordered_json();
-    to["from"] = is_set ? std::string_view(program.origin) : std::string_view("default");
-  };
-  if (!several) add_command(json["program"], first);
-  else {
-    for (const ParsedProgram& program : programs) {
-      auto& table = json["programs"].emplace_back();
-      add_json(table, program, Scope::program);
-      add_command(table["command"], program);
-    }
-  }
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-}
 
 }  // namespace ddrun::cli

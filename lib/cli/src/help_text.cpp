@@ -4,7 +4,7 @@
 #include "ddrun/argv/argv.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/cli/parse.hpp"
-#include "option_table.hpp"
+#include "settings.hpp"
 
 namespace ddrun::cli {
 
@@ -13,6 +13,7 @@ namespace {
 constexpr std::string_view opening =
     R"(Usage: ddrun [options] [--] program [args...] [: -n N program [args...]]...
        ddrun config show [--json] [options] [--] [program [args...]]
+       ddrun config schema
        ddrun store [get|set|add|wait|list|del ...] (see ddrun store --help)
        ddrun rendezvous [options] (see ddrun rendezvous --help)
        ddrun secret new [--print]
@@ -51,6 +52,35 @@ Examples:
       show what a settings file would start
 )";
 
+/// Those of -h.
+constexpr std::string_view most_used =
+    "nproc-per-node env preload max-restarts timeout report tee log-dir dry-run nnodes rdzv-endpoint hosts";
+
+/// The page of docs/ that says more.
+std::string_view page_of(const Option& option) {
+  constexpr std::pair<std::string_view, std::string_view> pages[] = {
+      {"several-programs.md", "role service world gpus port ready ready-timeout stdin"},
+      {"environment.md", "env-file interface keep-scheduler-env"},
+      {"preload.md", "preload"},
+      {"mpi.md", "mpi mpi-lib"},
+      {"debugging.md", "timeout report ci signals-to-all"},
+      {"schedulers.md", "env-detect"},
+      {"several-machines-failures.md", "heartbeat-interval heartbeat-misses"},
+      {"several-machines-reference.md", "before before-each after events"},
+      {"security.md", "secret-file insecure"},
+      {"store.md", "store-max-memory master-addr"},
+      {"coming-from-torchrun.md", "run-path signals-to-handle event-log-handler standalone master-port"},
+      {"options.md", "module same-cause success-on duplicate-stderr-filters export"},
+  };
+  for (const auto& [page, names] : pages) {
+    if (has_word(names, option.name)) return page;
+  }
+  for (const OptionGroup& group : option_groups()) {
+    if (&option >= group.options.data() && &option < group.options.data() + group.options.size()) return group.page;
+  }
+  return "options.md";
+}
+
 std::string explanation(const Option& option, const ParsedOptions& defaults) {
   std::string text(option.help);
   if (!option.is_setting() || !option.takes_value()) return text;
@@ -63,11 +93,14 @@ std::string explanation(const Option& option, const ParsedOptions& defaults) {
 
 const std::string_view config_help =
     R"(Usage: ddrun config show [--json] [options] [--] [program [args...]]
+       ddrun config schema
 
-Prints every setting that 'ddrun [options] program' would have, and where its
+show prints every setting that 'ddrun [options] program' would have, and where its
 value comes from: the command line, a variable, a file or the default. Nothing
 is started. The output is itself a settings file with the same meaning.
   --json              The same for programs
+
+schema prints the JSON schema of settings files, for editors and checks.
 
 Options are those of 'ddrun --help'. A program called config: ddrun -- config
 )";
@@ -95,6 +128,61 @@ std::string help_text() {
     }
   }
   text += closing;
+  return text;
+}
+
+std::string short_help_text() {
+  const ParsedOptions defaults;
+  std::string text(
+      R"(Usage: ddrun [options] program [args...]
+
+Starts a group of workers, sets their rank environment, serves the rendezvous
+store, and restarts the group on failure.
+
+)");
+  for (const Option* option : all_options()) {
+    if (has_word(most_used, option->name)) text += argv::describe(as_argument(*option), explanation(*option, defaults));
+  }
+  return text + R"(
+  ddrun --help                all options, examples, exit statuses
+  ddrun --help log-dir        one option, its variable, its key in a file
+  ddrun stacks                where each rank of a running job is
+  man ddrun                   the manual
+)";
+}
+
+const Option* option_asked_for(std::string_view word) {
+  const std::string name = word == "-np" ? "-n" : with_dashes(word.substr(0, word.find('=')));
+  if (name.starts_with('-') && !name.starts_with("--")) {
+    const auto has_letter = [&](const Option* option) {
+      return name.size() == 2 && option->shorts.find(name[1]) != std::string_view::npos;
+    };
+    const auto found = std::ranges::find_if(all_options(), has_letter);
+    return found == all_options().end() ? nullptr : *found;
+  }
+  const std::string_view start = std::string_view(name).substr(name.starts_with("--") ? 2 : 0);
+  if (start.empty()) return nullptr;
+  if (const Option* const option = find_option(start)) return option;
+  const Option* found = nullptr;
+  for (const Option* option : all_options()) {
+    if (!option->name.starts_with(start)) continue;
+    if (found != nullptr) return nullptr;
+    found = option;
+  }
+  return found;
+}
+
+std::string option_help(const Option& option) {
+  std::string text = argv::describe(as_argument(option), explanation(option, ParsedOptions()));
+  text += '\n';
+  const auto row = [&](std::string_view title, std::string_view what) {
+    if (!what.empty()) text += concat("  ", title, std::string(10 - title.size(), ' '), what, "\n");
+  };
+  if (option.choices.find(' ') != std::string_view::npos) row("Choices", join(split(option.choices, ' '), ", "));
+  row("Variable", join(variables_of(option), ", else "));
+  if (option.is_setting()) row("Key", concat(option.name, " (", accepted_types_of(option.kind).wanted, ")"));
+  row("Scope", is_of_program(option) ? "each program" : "the whole job");
+  row("Page", concat("docs/", page_of(option)));
   return text;
 }
 

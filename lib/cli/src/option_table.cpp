@@ -261,7 +261,8 @@ constexpr Option workers_table[] = {
      SET(program.mpi, parse_mpi(v)),
      [](const ParsedOptions& d) {
        return Shown{split("auto true pmi pmix none", ' ')[static_cast<std::size_t>(d.program.mpi)]};
-     }},
+     },
+     "auto pmi pmix none"},
     {"mpi-lib", "", "FILE", Kind::file, own,
      "Serve Open MPI by this libpmix.so.2, not by the one beside it or the system's",
      SETTING(spec.mpi_lib, parse_non_empty(v))},
@@ -394,7 +395,7 @@ constexpr Option launcher_table[] = {
     {"print-completion", "", "SHELL", Kind::choice, own, "The same as 'ddrun completion SHELL'", nullptr, nullptr,
      "bash zsh fish"},
     {"version", "V", "", Kind::action, own, "Show version, commit and what was compiled in"},
-    {"help", "h", "", Kind::action, own, "Show this help"},
+    {"help", "h", "", Kind::action, own, "Show all options, or the one that is named behind it; -h: one screen"},
 };
 
 const Option rendezvous_table[] = {
@@ -457,7 +458,7 @@ constexpr Option several_table[] = {
      "After the loss of a node, from its last sign of life, wait so long before the next round; auto: while its "
      "workers may still run",
      SET(spec.rendezvous.fence, parse_fence(v)),
-     SHOW(d.spec.rendezvous.fence ? duration_text(*d.spec.rendezvous.fence) : "auto")},
+     SHOW(d.spec.rendezvous.fence ? duration_text(*d.spec.rendezvous.fence) : "auto"), "auto"},
     {"node-max-failures", "", "N", Kind::integer, own,
      "Leave a host out once its workers have failed N times; 0: never",
      SETTING(spec.rendezvous.node_max_failures, parse_int(v, 0, 1'000'000))},
@@ -513,15 +514,15 @@ constexpr Option torchrun_table[] = {
 #undef ENUM
 
 constexpr OptionGroup groups[] = {
-    {"Workers", workers_table},
-    {"Program", program_table},
-    {"Failure, restart and the end", failure_table},
-    {"Output", output_table},
-    {"ddrun itself", launcher_table},
-    {"Rendezvous, as with torchrun", rendezvous_table},
-    {"Several machines", several_table},
-    {"Other machines, through ssh", remote_table},
-    {"Taken from torchrun command lines", torchrun_table},
+    {"Workers", "one-machine.md", workers_table},
+    {"Program", "python-workers.md", program_table},
+    {"Failure, restart and the end", "one-machine.md", failure_table},
+    {"Output", "output.md", output_table},
+    {"ddrun itself", "options.md", launcher_table},
+    {"Rendezvous, as with torchrun", "several-machines-reference.md", rendezvous_table},
+    {"Several machines", "several-machines-reference.md", several_table},
+    {"Other machines, through ssh", "ssh.md", remote_table},
+    {"Taken from torchrun command lines", "coming-from-torchrun.md", torchrun_table},
 };
 
 }  // namespace

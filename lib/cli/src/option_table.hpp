@@ -91,6 +91,7 @@ struct Option {
 /// The options under one heading of --help.
 struct OptionGroup {
   std::string_view title;
+  std::string_view page;  ///< of docs/
   std::span<const Option> options;
 };
 

@@ -78,8 +78,7 @@ class LaunchReader {
       return all;
     }
     const argv::CommandLine& line = parts->front();
-    if (line.action != nullptr)
-      return stdout_text(line.action->name == "help" ? help(command) : version_text(version_));
+    if (line.action != nullptr) return answer(line, command);
     if (line.has("print-completion")) return completion(line.last("print-completion"));
     const bool json = line.has("json");
     const bool has_separator = line.has_separator;
@@ -117,8 +116,16 @@ class LaunchReader {
     return launch;
   }
 
-  static std::string help(Command command) {
-    return std::string(command == Command::launch ? help_text() : command == Command::env ? env_help : config_help);
+  /// --version and --help.
+  [[nodiscard]] PrintAndExit answer(const argv::CommandLine& line, Command command) const {
+    if (line.action->name != "help") return stdout_text(version_text(version_));
+    if (command != Command::launch) return stdout_text(std::string(command == Command::env ? env_help : config_help));
+    const std::string_view word = line.positionals.empty() ? "" : std::string_view(line.positionals.front());
+    if (const Option* const option = option_asked_for(word)) return stdout_text(option_help(*option));
+    if (word.size() > 1 && word.starts_with('-') && word != "--") {
+      if (auto read = read_command_line({line.positionals.data(), 1}); !read) return usage_error(read.error().message);
+    }
+    return stdout_text(line.is_short ? short_help_text() : help_text());
   }
 
   /// Reads the settings file, and makes programs_ of it and of the parts of the command line.

@@ -41,6 +41,20 @@ struct ConfigFile {
 /// I/O.
 [[nodiscard]] Result<ConfigFile> read_config(const std::string& path);
 
+/// The types of TOML as flags.
+namespace types {
+constexpr unsigned yes_no = 1, whole = 2, fraction = 4, text = 8, list = 16, table = 32;
+}
+struct AcceptedTypes {
+  Kind kind;
+  unsigned types;
+  std::string_view wanted;  ///< for messages
+};
+[[nodiscard]] const AcceptedTypes& accepted_types_of(Kind kind);
+
+/// A list of texts in TOML.
+[[nodiscard]] std::string quoted_list(const std::vector<std::string>& items);
+
 /// The content of a file of at most 1 MiB; `what` names its kind in messages. Blocks on file I/O.
 [[nodiscard]] Result<std::string> read_text_file(const std::string& path, std::string_view what);
 
@@ -124,6 +138,12 @@ struct ParsedProgram {
 [[nodiscard]] std::string config_text(const std::vector<ParsedProgram>& programs);
 /// `ddrun config show --json`: "value" (null if not set) and "from" for each option.
 [[nodiscard]] std::string config_json(const std::vector<ParsedProgram>& programs);
+
+/// The option that a word behind --help names: "--tee", "-t", "tee", or the start of one name only. Null for other
+/// words, such as a program.
+[[nodiscard]] const Option* option_asked_for(std::string_view word);
+/// --help OPTION: its row of --help, its variables, its key in a settings file, its page.
+[[nodiscard]] std::string option_help(const Option& option);
 
 /// Resolves mutually exclusive options; before values are applied.
 [[nodiscard]] Result<void> resolve_exclusions(Settings& settings);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The schemas in docs/schemas: what jobs write with --report and --events, and `ddrun stacks --json`, fits them, and these jobs write each event,
-verdict, kind of evidence and object that the schemas describe."""
+verdict, kind of evidence and object that the schemas describe. That of settings files knows what ddrun reads."""
 import concurrent.futures
 import json
 import os
@@ -12,11 +12,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import tomllib
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tests/support"))
 from cases import main, wait_until  # noqa: E402
+from documents import parse  # noqa: E402
 from running import DDRUN, Running  # noqa: E402
 
 try:
@@ -176,6 +178,108 @@ def asked(jobs):
     wait_until(sleeps)
     job.process.send_signal(signal.SIGQUIT)  # its report has the stacks, too
     job.wait()
+
+
+# A settings file with one slip each.
+SLIPS = r"""nproc = 4
+nproc-per-node = 0
+nproc-per-node = "all"
+max-restarts = "3"
+max-restarts = -1
+max-restarts = 1000001
+timeout = 0
+timeout = "20 minutes"
+timeout = "1y"
+lease-ttl = 1.5
+timestamps = 1
+timestamps = "yes"
+bind = "core"
+label = ["rank"]
+tee = 4
+tee = "0=3"
+success-on = [0, 256]
+success-on = "0;3"
+log-rotate = "10MM"
+env = "A=1"
+env = ["A"]
+master-port = 65536
+nnodes = "1-2"
+stdin = "first"
+config = "other.toml"
+log--dir = "logs"
+args = ["x"]
+program = []
+program = {a = 1}
+[[program]]\nnproc-per-node = 2
+[[program]]\ncommand = "a b"
+[[program]]\ncommand = "a"\nmax-restarts = 1
+program = "a"\n[workers]\ncount = 4"""
+# With both spellings, each type of TOML, and forms that ddrun reads besides those in the examples.
+READ = r"""nproc_per_node = "auto"
+log_line-prefix_template = 7
+quiet = true
+verbose = 2
+tee = {0 = 3, 1-3 = 1}
+redirects = "0:3,12-13:1"
+success-on = "0, 3,100-120"
+no-restart-on = [2, "64-78"]
+timeout = "1h30m"
+exit-skew = 1.5
+fence = "auto"
+log-rotate = "1.5GiB"
+rdzv-conf = {timeout = 60}
+rdzv-conf = "timeout=60"
+env = {A = 1, B = "x"}
+export = ["A", "B=1"]
+mpi = true
+mpi = "pmix"
+nnodes = "1:4"
+seed = "12"
+hosts = ["a", "b:2"]
+program = "x"\nargs = ["-n", 4]
+program = ["x", 4]
+[[program]]\ncommand = "a"\nnproc_per_node = 2\n[[program]]\ncommand = ["b", 1]"""
+
+
+class SettingsFiles(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        if jsonschema is None:
+            raise unittest.SkipTest("python3-jsonschema not installed: run scripts/setup --tests")
+        schema = json.loads((ROOT / "docs/schemas/settings.schema.json").read_text(encoding="utf-8"))
+        jsonschema.Draft202012Validator.check_schema(schema)
+        cls.schema = jsonschema.Draft202012Validator(schema)
+
+    def refusal_of(self, text):
+        """What ddrun says of a settings file, empty if it reads it."""
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+            file.write(text)
+            file.flush()
+            # A program only to files that have none: the command line's would replace theirs.
+            program = [] if "program" in text else ["x"]
+            return subprocess.run([DDRUN, "config", "show", f"--config={file.name}", *program], capture_output=True, text=True).stderr
+
+    def test_every_file_in_this_tree_fits(self):
+        files = [file.read_text(encoding="utf-8") for folder in ("configs", "tests/e2e") for file in (ROOT / folder).rglob("*.toml")]
+        pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+        blocks = [block.text for page in pages for block in parse(page) if block.language == "toml"]
+        self.assertGreaterEqual(len(files), 5)
+        self.assertGreaterEqual(len(blocks), 2)
+        for text in files + blocks:
+            error = jsonschema.exceptions.best_match(self.schema.iter_errors(tomllib.loads(text)))
+            self.assertIsNone(error, text)
+
+    def test_a_slip_is_refused_by_the_schema_and_by_ddrun(self):
+        for text in (line.replace(r"\n", "\n") for line in SLIPS.splitlines()):
+            with self.subTest(text):
+                self.assertFalse(self.schema.is_valid(tomllib.loads(text)))
+                self.assertIn("ddrun: error: ", self.refusal_of(text))
+
+    def test_what_ddrun_reads_fits(self):
+        for text in (line.replace(r"\n", "\n") for line in READ.splitlines()):
+            with self.subTest(text):
+                self.assertEqual(self.refusal_of(text), "")
+                self.assertIsNone(jsonschema.exceptions.best_match(self.schema.iter_errors(tomllib.loads(text))))
 
 
 class Schemas(unittest.TestCase):

@@ -1,3 +1,4 @@
+#include "option_table.hpp"
 #include "support.hpp"
 
 using namespace ddrun;
@@ -203,7 +204,7 @@ TEST_CASE("version is shown in three ways") {
 
 TEST_CASE("help and version win over what follows them") {
   CHECK(contains(answered({"--help"}), "Usage: ddrun"));
-  CHECK(contains(answered({"-n", "0", "-h", "--nonsense"}), "Usage: ddrun"));
+  CHECK(contains(answered({"-n", "0", "-h", "./w", "--nonsense"}), "Usage: ddrun"));
   CHECK(contains(answered({"-vh"}), "Usage: ddrun"));
   CHECK(contains(answered({"config", "show", "--help"}), "Usage: ddrun"));
   CHECK(contains(refused({"--nonsense", "--help"}), "unknown option"));
@@ -229,6 +230,52 @@ TEST_CASE("help fits 80 columns is grouped and ends with four examples") {
   }
 }
 
+TEST_CASE("-h is one screen of the options that people need") {
+  const std::string screen = answered({"-h"});
+  std::istringstream lines(screen);
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) CHECK(line.size() <= 80);
+  CHECK(count <= 40);
+  for (const std::string option : {"-n, --nproc-per-node=N ", "--timeout=TIME ", "--hosts=LIST ", "ddrun --help "}) {
+    CHECK(contains(screen, "  " + option));
+  }
+  CHECK(answered({"-h", "./prog"}) == screen);
+  CHECK(answered({"-vh"}) == screen);
+}
+
+TEST_CASE("help of one option has its row, its variables, its key and its page") {
+  const std::string all = answered({"--help"});
+  const std::string tee = answered({"--help", "tee"});
+  CHECK(contains(tee, "  Variable  DDRUN_TEE, else PET_TEE\n  Key       tee (a whole number, a text or a table)\n"));
+  CHECK(contains(tee, "  Scope     each program\n  Page      docs/output.md\n"));
+  for (const Args& same : {Args{"--tee"}, {"-t"}, {"--tee=3"}, {"te"}, {"--te", "train.py"}, {"tee", ":", "-n", "2"}}) {
+    Args args{"-n", "2", "--help"};
+    args.insert(args.end(), same.begin(), same.end());
+    CAPTURE(same);
+    CHECK(answered(args) == tee);
+  }
+  CHECK(answered({"-h", "log_dir"}) == answered({"--help", "--log-dir"}));
+  CHECK(answered({"--help", "-np"}) == answered({"--help", "nproc-per-node"}));
+  // A word that names no option, or the start of several, is what the line was about.
+  for (const std::string word : {"./prog", "train.py", "log", "t", "--", "-", ":", ""})
+    CHECK(answered({"--help", word}) == all);
+  CHECK(refused({"--help", "--lgo-dir"}) == "unknown option '--lgo-dir'; did you mean '--log-dir'?");
+  CHECK(contains(refused({"--help", "--map-by"}), "in ddrun: --bind=cores"));
+  CHECK(refused({"--help", "--log"}) ==
+        "unknown option '--log'; did you mean '--log-dir', '--log-line-prefix-template', '--logs-specs'?");
+  for (const cli::Option* option : cli::all_options()) {
+    const std::string name(option->name);
+    CAPTURE(name);
+    const std::string help = answered({"--help", name});
+    CHECK(contains(all, help.substr(0, help.find("\n\n") + 1)));
+    for (const std::string& variable : cli::variables_of(*option)) CHECK(contains(help, variable));
+    const std::size_t at = help.find("  Page      ");
+    REQUIRE(at != std::string::npos);
+    const std::string page = help.substr(at + 12, help.size() - at - 13);
+    CHECK(contains(read_file(DDRUN_SOURCE_DIR "/" + page), "--" + name));
+  }
+}
+
 TEST_CASE("the examples in help are good command lines") {
   std::istringstream lines(answered({"--help"}));
   std::string line;
@@ -247,5 +294,6 @@ TEST_CASE("the examples in help are good command lines") {
 TEST_CASE("config without arguments shows its usage") {
   CHECK(contains(refused({"config"}), "usage: ddrun config show"));
   CHECK(contains(refused({"config", "list"}), "usage: ddrun config show"));
+  CHECK(contains(refused({"config", "schema", "x"}), "ddrun config schema"));
   CHECK(contains(refused({"config", "show", "-n0"}), "--nproc-per-node=0: "));
 }

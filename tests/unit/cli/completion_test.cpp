@@ -107,7 +107,7 @@ TEST_CASE("bash completes variables and signals") {
 
 TEST_CASE("bash completes subcommands") {
   if (!has("bash")) ddrun::test::skip("bash is not installed");
-  CHECK(bash_offers({"config", ""}) == Args{"show"});
+  CHECK(bash_offers({"config", ""}) == Args{"show", "schema"});
   CHECK(bash_offers({"config", "show", "--nproc"}) == Args{"--nproc-per-node"});
   CHECK(bash_offers({"config", "show", "--js"}) == Args{"--json"});
   CHECK(bash_offers({"config", "show", "--json", "--nproc"}) == Args{"--nproc-per-node"});

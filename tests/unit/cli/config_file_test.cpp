@@ -92,6 +92,7 @@ TEST_CASE("a settings file may name the program and a typed one replaces it with
 
 TEST_CASE("errors in a settings file are reported with line and column") {
   CHECK(complaint("\n nproc = 4\n") == "c.toml:2:2: unknown key 'nproc'; did you mean 'nproc-per-node'?");
+  CHECK(complaint("command = 4\n") == "c.toml:1:1: command stands in a [[program]] table; for one program: program");
   CHECK(complaint("zebra = 4\n") == "c.toml:1:1: unknown key 'zebra' (keys are long options without dashes in front)");
   CHECK(complaint("[section]\nnproc-per-node = 4\n").find("c.toml:1:") == 0);
   CHECK(contains(complaint("[section]\nnproc-per-node = 4\n"), "unknown key 'section'"));

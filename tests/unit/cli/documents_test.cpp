@@ -126,6 +126,10 @@ TEST_CASE("every variable that a document names is read by an option or belongs 
   }
 }
 
+TEST_CASE("the schema of settings files is that of the table") {
+  CHECK(read_file(DDRUN_SOURCE_DIR "/docs/schemas/settings.schema.json") == answered({"config", "schema"}));
+}
+
 TEST_CASE("the example launch files are good") {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator(DDRUN_SOURCE_DIR "/configs")) {

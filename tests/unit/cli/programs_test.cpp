@@ -205,7 +205,7 @@ TEST_CASE("tables that are no programs are refused with their place") {
   CHECK(wrong("[[program]]\ncommand = [1.5]\n") == ":2:1: command must be a list of texts, not this list");
   CHECK(contains(wrong("[[program]]\ncomand = [\"a\"]\n"), "unknown key 'comand'; did you mean 'command'?"));
   CHECK(contains(wrong("[[program]]\nprogram = \"a\"\n"), "unknown key 'program'"));
-  CHECK(contains(wrong("command = [\"a\"]\n"), "unknown key 'command'"));
+  CHECK(contains(wrong("command = [\"a\"]\n"), "command stands in a [[program]] table"));
   constexpr const char* both =
       "programs stand in [[program]] tables, each with its command, or one in program and args";
   CHECK(contains(wrong("program = \"x\"\n[[program]]\ncommand = [\"a\"]\n"), both));

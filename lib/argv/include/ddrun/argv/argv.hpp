@@ -49,10 +49,11 @@ struct OptionValues {
 };
 
 struct CommandLine {
-  std::vector<OptionValues> options;  ///< each option once, in table order
-  std::vector<std::string> positionals;
-  bool has_separator = false;      ///< there was a "--"
-  const Option* action = nullptr;  ///< the action option that ended parsing
+  std::vector<OptionValues> options;     ///< each option once, in table order
+  std::vector<std::string> positionals;  ///< with `action`: all words behind it
+  bool has_separator = false;            ///< there was a "--"
+  const Option* action = nullptr;        ///< the action option that ended parsing
+  bool is_short = false;                 ///< `action` was typed as a letter: -h
 
   [[nodiscard]] bool has(std::string_view name) const { return !values(name).empty(); }
   /// The last value; empty if there is none.

@@ -70,14 +70,18 @@ struct ParseContext {
                                                                    const ParseContext& context);
 /// The same for `ddrun config show`: the settings, as a settings file or, with --json, as JSON.
 [[nodiscard]] PrintAndExit show_config(std::span<const std::string> args, const ParseContext& context);
+/// `ddrun config schema`: a JSON schema of the settings file, made from the option table.
+[[nodiscard]] std::string settings_schema();
 
 /// An option of ddrun in the program's arguments, with its value as typed, that may be why the program has failed: the
 /// first that one of `messages`, its last lines on stderr, rejects; without messages the first that torchrun has too.
 /// Empty: none.
 [[nodiscard]] std::string misplaced_option(const ProgramSpec& program, std::span<const std::string> messages);
 
-/// --help: at most 80 columns.
+/// --help: all options, at most 80 columns.
 [[nodiscard]] std::string help_text();
+/// -h: one screen.
+[[nodiscard]] std::string short_help_text();
 /// `ddrun config --help` and `ddrun env --help`.
 extern const std::string_view config_help;
 extern const std::string_view env_help;
