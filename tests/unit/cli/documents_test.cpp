@@ -1,5 +1,7 @@
 #include <regex>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "option_table.hpp"
 #include "support.hpp"
@@ -47,6 +49,34 @@ std::string between(const std::string& text, const std::string& head, const std:
   return text.substr(start + head.size(), text.find(tail, start + head.size()) - start - head.size());
 }
 
+std::string manual_page() { return plain_roff(read_file(std::string(DDRUN_SOURCE_DIR) + "/docs/ddrun.1")); }
+
+std::string section_of_options(const std::string& page) { return between(page, "\n.SH OPTIONS\n", "\n.SH "); }
+
+/// What stands between separators, in order.
+std::vector<std::string> parts(const std::string& text, const std::string& separator) {
+  std::vector<std::string> all;
+  for (std::size_t at = 0; at != std::string::npos;) {
+    const std::size_t end = text.find(separator, at);
+    all.push_back(text.substr(at, end - at));
+    at = end == std::string::npos ? end : end + separator.size();
+  }
+  return all;
+}
+
+/// "-n, --nproc-per-node=N"
+std::string head_of(const cli::Option& option) {
+  std::string head;
+  for (const char letter : option.shorts) head += std::string("-") + letter + ", ";
+  head += "--" + std::string(option.name);
+  return option.metavar.empty() ? head : head + "=" + std::string(option.metavar);
+}
+
+/// Quotes around words are for --help: the manual page has them in bold.
+std::string sentence_of(const cli::Option& option) {
+  return std::regex_replace(std::string(option.help), std::regex(" '([^']+)'"), " $1") + ".";
+}
+
 /// Spelled as options in documents, but of subcommands or of programs in examples.
 const Names foreign{"--all-threads", "--json", "--lr", "--print", "--rank"};
 
@@ -58,37 +88,47 @@ TEST_CASE("help names every option of the table and no other") {
   CHECK(difference(difference(found, options_of_table()), foreign) == Names{});
 }
 
-TEST_CASE("the manual page names every option of the table and no other") {
-  const std::string page = plain_roff(read_file(std::string(DDRUN_SOURCE_DIR) + "/docs/ddrun.1"));
-  const Names found = matches(page, R"((--[a-z][a-z-]*[a-z]))");
-  CHECK(difference(options_of_table(), found) == Names{});
-  CHECK(difference(difference(found, options_of_table()), foreign) == Names{});
-  // Each option has an entry with its short forms.
-  for (const cli::Option* option : cli::all_options()) {
-    CAPTURE(std::string(option->name));
-    std::string head = "\n";
-    for (const char letter : option->shorts) head += std::string("-") + letter + ", ";
-    CHECK(contains(page, head + "--" + std::string(option->name) + (option->takes_value() ? "=" : "\n")));
+TEST_CASE("the manual page has the options of the table, in its groups and its order") {
+  const std::string page = manual_page();
+  const auto sections = parts(section_of_options(page), "\n.SS ");
+  REQUIRE(sections.size() == cli::option_groups().size() + 1);
+  for (std::size_t i = 0; i < cli::option_groups().size(); ++i) {
+    const cli::OptionGroup& group = cli::option_groups()[i];
+    auto heads = parts(sections[i + 1], "\n.TP\n");
+    for (std::string& head : heads) head = head.substr(0, head.find('\n'));
+    std::vector<std::string> expected{std::string(group.title)};
+    for (const cli::Option& option : group.options) expected.push_back(head_of(option));
+    CHECK(heads == expected);
   }
+  const Names found = matches(page, R"((--[a-z][a-z-]*[a-z]))");
+  CHECK(difference(difference(found, options_of_table()), foreign) == Names{});
 }
 
-TEST_CASE("the manual page gives the default of every option") {
-  const std::string page = plain_roff(read_file(std::string(DDRUN_SOURCE_DIR) + "/docs/ddrun.1"));
+TEST_CASE("the manual page begins each option with its sentence in the help and ends with its default") {
+  const std::string section = section_of_options(manual_page());
   const cli::ParsedOptions defaults;
   for (const cli::Option* option : cli::all_options()) {
-    if (!option->is_setting() || !option->takes_value()) continue;
-    const std::string name(option->name);
-    CAPTURE(name);
-    const std::size_t at = page.find("--" + name + "=", page.find("\n.SH OPTIONS"));
+    const std::string head = head_of(*option);
+    CAPTURE(head);
+    const std::size_t at = section.find("\n" + head + "\n");
     REQUIRE(at != std::string::npos);
-    const std::string entry = page.substr(at, page.find("\n.TP\n", at) + 1 - at);
-    CAPTURE(entry);
-    for (const std::string& value : option->show(defaults)) CHECK(contains(entry, "\nDefault: " + value + ".\n"));
+    // The next entry, or the next group's.
+    const std::string entry = section.substr(at, section.find("\n.", at) - at);
+    const std::string text = std::regex_replace(entry.substr(head.size() + 2), std::regex("\\s+"), " ") + " ";
+    const std::string beginning = sentence_of(*option) + " ";
+    CHECK(text.substr(0, beginning.size()) == beginning);
+
+    std::string end;
+    if (option->is_setting() && option->takes_value()) {
+      for (const std::string& value : option->show(defaults)) end += "Default: " + value + ". ";
+    }
+    const std::size_t tail = text.find("Default: ");
+    CHECK((tail == std::string::npos ? "" : text.substr(tail)) == end);
   }
 }
 
 TEST_CASE("the manual page names the variables of torchrun") {
-  const std::string page = plain_roff(read_file(std::string(DDRUN_SOURCE_DIR) + "/docs/ddrun.1"));
+  const std::string page = manual_page();
   Names pet;
   for (const cli::Option* option : cli::all_options()) {
     if (option->pet) pet.insert("--" + std::string(option->name));
