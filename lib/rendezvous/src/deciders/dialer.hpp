@@ -119,6 +119,13 @@ struct DialerOrder {
 /// Decides which address of the coordinator an agent tries next, when, what it says there, whether a broken or silent
 /// connection is lost, and what the user reads. Each function is an event and returns the next step. Pure: no socket,
 /// resolver or clock.
+///
+/// The idea: a failed connection has one of three meanings, and each ends in another way. Before the first WELCOME the
+/// coordinator is not there yet: every address is tried again until the join deadline. Afterwards the connection broke
+/// but the coordinator runs: RESUME continues it for the heartbeat timeout, and no message is lost. Or the coordinator
+/// has ended: it closed in order, or its machine refuses for longer than a device on the path would; then there is
+/// nothing to wait for. Silence is judged by what the coordinator has confirmed to have heard, not by what arrives
+/// here: its fence for this agent's workers counts from there, so both ends reach the same instant.
 class Dialer {
  public:
   explicit Dialer(const DialerOptions& options);

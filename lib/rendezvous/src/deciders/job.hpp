@@ -73,6 +73,12 @@ class Outgoing {
 
 /// What a coordinator knows of others of its job, before and after it: whether it may decide at present, and what
 /// members claim of an earlier one's last round (PROTOCOL.md, section 10). Without a lease nothing here ever changes.
+///
+/// The idea: nothing of a coordinator is replicated. Each START carries the job's state to all members, and a member
+/// brings its last one to the next coordinator as its claim. The highest term and round among the claims is where the
+/// job was, and a coordinator that has all of that round's claims knows that its workers have ended, since an agent
+/// joins only then. The lease decides who may act: a coordinator that has lost it lets the round run, but begins none
+/// and gives no verdict, so two coordinators never start workers of one job.
 class Succession {
  public:
   // The lease.
@@ -272,6 +278,12 @@ struct Job : JobState {
 
 /// Between rounds: what the next one waits for. Whether it then begins, and with which members, is decided by
 /// Coordinator.
+///
+/// The idea of the fence: workers of two rounds never run side by side, and a silent machine cannot be asked. But its
+/// agent knows the same limits: it loses sight of the coordinator within the heartbeat timeout of what was last
+/// confirmed, stops its workers, and kills them within the grace time that counts out of sight. So the coordinator
+/// need only wait until that instant, by its own clock, from the machine's last sign of life; no hardware is switched
+/// off and no vote is taken.
 class Gathering {
  public:
   explicit Gathering(Job& job) : job_(job) {}
