@@ -85,6 +85,9 @@ logs::OutputOptions output_options(const Job& job, std::function<void()> on_firs
     options.input_rank = job.spec.stdin_.rank;
     ::tcgetattr(STDIN_FILENO, &options.input_settings);
   }
+  // What else is left of the job, or restarts, are worth going on for.
+  options.closes_unread = !several && !job.spec.log.frames && job.spec.restart.max_restarts == 0 &&
+                          !job.spec.report_file && !job.spec.events_file && job.hooks.reports.ci == CiService::none;
   options.announce_private_directory = [shared = job.context.shared](const std::string& path) {
     return shared->set_private_directory(path);
   };

@@ -1,3 +1,7 @@
+#include <signal.h>
+
+#include <variant>
+
 #include "ddrun/agent/job_result.hpp"
 
 namespace ddrun::agent {
@@ -16,13 +20,22 @@ int code_of_first_failure(const JobResult& result) {
 
 }  // namespace
 
+bool ended_with_reader(const JobResult& result) {
+  if (result.verdict != Verdict::worker_failed || result.attempts.empty()) return false;
+  const AttemptResult& last = result.attempts.back();
+  if (!last.stdout_closed || !last.first_failure) return false;
+  const auto* signaled = std::get_if<Signaled>(&last.workers.at(*last.first_failure).status);
+  return signaled == nullptr || signaled->signal == SIGPIPE;
+}
+
 int exit_code(const JobResult& result) {
   // The lost output may contain the results.
   if (result.verdict == Verdict::success && !result.output_complete()) return exit_codes::launcher_failed;
   if (result.cause) return result.cause->exit_code;
   switch (result.verdict) {
     case Verdict::success: return exit_codes::success;
-    case Verdict::worker_failed: return code_of_first_failure(result);
+    case Verdict::worker_failed:
+      return ended_with_reader(result) ? exit_codes::signal_base + SIGPIPE : code_of_first_failure(result);
     case Verdict::timed_out: return exit_codes::timed_out;
     case Verdict::stopped_by_signal: return exit_codes::signal_base + result.signal;
     case Verdict::launcher_failed: return result.launcher_code;

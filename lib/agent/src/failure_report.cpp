@@ -389,6 +389,7 @@ std::string failure_report(const JobResult& result, bool color) {
       if (result.console_bytes_lost > 0) lines.error("all workers succeeded, but " + lost_console_text(result));
       break;
     case Verdict::worker_failed: {
+      if (ended_with_reader(result)) break;
       if (result.attempts.empty() || !result.attempts.back().first_failure) {
         lines.error("the workers failed");
         add_last_lines(lines, result, "workers", std::nullopt);

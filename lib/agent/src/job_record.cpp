@@ -219,6 +219,7 @@ void JobRecord::add_attempt(const GroupMachine& machine, WorkerGroup& group, con
   find_first_cause(attempt, stop_begun_at_.value_or(std::chrono::system_clock::now()));
   apply_culprits(attempt);
   attempt.stacks = stacks_;
+  attempt.stdout_closed = output.losses().closed_unread;
   result_.attempts.push_back(std::move(attempt));
   trim_attempts();
 }

@@ -464,7 +464,10 @@ StreamPlan AttemptFiles::plan_of(StreamId id, int slot) const {
   const StreamTargets targets{.files = layout_.files_allowed() && !layout_.files_unavailable(),
                               .unavailable = layout_.files_unavailable(),
                               .terminal = console_of(consoles_, id).console().is_terminal()};
-  return plan_stream(options_, id, slot, targets);
+  StreamPlan plan = plan_stream(options_, id, slot, targets);
+  // A pseudo-terminal that is closed would send SIGHUP.
+  plan.closes_unread = options_.closes_unread && id == StreamId::out && !layout_.wants_files() && !plan.pty;
+  return plan;
 }
 
 std::string AttemptFiles::log_of(StreamId id, int slot) const {

@@ -76,10 +76,11 @@ struct StreamPlan {
     piped,        ///< through ddrun, to the destinations below; a stderr without one is read for its last lines
   };
   Kind kind = Kind::inherit;
-  bool file = false;       ///< has a log file
-  bool console = false;    ///< goes to the console, by ddrun or inherited
-  bool duplicate = false;  ///< lines that match a filter are copied to the attempt's filtered log
-  bool pty = false;        ///< piped through a pseudo-terminal
+  bool file = false;           ///< has a log file
+  bool console = false;        ///< goes to the console, by ddrun or inherited
+  bool duplicate = false;      ///< lines that match a filter are copied to the attempt's filtered log
+  bool pty = false;            ///< piped through a pseudo-terminal
+  bool closes_unread = false;  ///< the pipe is closed when the console's reader has
 };
 
 /// Which destinations are possible.
@@ -110,6 +111,7 @@ class LogLayout {
 
   /// Whether log files can be written: false for --log-dir=/dev/null.
   [[nodiscard]] bool files_allowed() const { return files_allowed_; }
+  [[nodiscard]] bool wants_files() const { return wanted_; }
   /// Whether files were wanted, but the directories of this attempt could not be made.
   [[nodiscard]] bool files_unavailable() const { return wanted_ && unavailable_; }
   /// Whether there is an attempt directory.

@@ -231,6 +231,7 @@ LossReport Output::losses() const {
   LossReport report;
   report.first_error = files_->first_error();
   report.file_bytes = files_->lost_bytes();
+  report.closed_unread = streams_->has_closed_unread();
   for (const auto& ranks : consoles_) {
     const Console& console = ranks->console();
     if (console.reader_closed()) {
@@ -291,7 +292,7 @@ void Output::on_console_drained() {
   // Workers run on although their output is dropped.
   const Console& out = consoles_.front()->console();
   if (out.reader_closed() && !out.is_terminal() && streams_->open_count() > 0 && !flush_->is_waiting() &&
-      !std::exchange(notified_reader_closed_, true)) {
+      !files_->plan_of(StreamId::out, 0).closes_unread && !std::exchange(notified_reader_closed_, true)) {
     say(Level::notice, "standard output has no reader any more; the job goes on, and Ctrl-C ends it");
   }
   streams_->resume_paused();

@@ -201,6 +201,7 @@ Result<UniqueFd> WorkerStreams::open_pipe(const WorkerIdentity& worker, StreamId
   if (plan.duplicate) stream.duplicate = files_.open_duplicate(id, prefix_of(worker));
   if (plan.console) {
     stream.console = &console;
+    stream.closes_unread = plan.closes_unread;
     console.open_stream(stream.shown);
   }
   if (id == StreamId::err) stream.tail = std::make_unique<TailBuffer>();
@@ -278,6 +279,7 @@ void WorkerStreams::on_readable(WorkerStream& stream) {
   }
   const auto count = read_once(stream);
   if (!count) return on_end_of_stream(stream);
+  if (stream.closes_unread && stream.console->console().reader_closed()) return close_unread();
   if (stream.unread_limit != WorkerStream::unbounded) {
     std::size_t rest = stream.unread_limit - std::min(stream.unread_limit, *count);
     if (stream.pty && drain_stream(stream)) rest = 0;  // the number of its bytes is unknown
@@ -387,6 +389,14 @@ void WorkerStreams::on_end_of_stream(WorkerStream& stream) {
   // The worker runs and has closed its pseudo-terminal. To close the master would send it SIGHUP. It may open /dev/tty
   // and write later, which an edge reports.
   if (!std::exchange(stream.has_no_writer, true)) pipes_.watch_edges(stream.pipe.get(), &stream);
+}
+
+/// Workers see it at their next write, as in a pipe of their own.
+void WorkerStreams::close_unread() {
+  has_closed_unread_ = true;
+  for (auto& [key, stream] : streams_) {
+    if (stream.closes_unread) close(stream);
+  }
 }
 
 /// All processes of the job are dead: reads `rest` more bytes even if another process holds the pipe open.

@@ -80,6 +80,7 @@ struct WorkerStream {
   LastWrite last;
   bool paused = false;
   bool pty = false;                      ///< `pipe` is a pseudo-terminal's master
+  bool closes_unread = false;            ///< closed once the reader of `console` has
   bool is_large = false;                 ///< the pipe counts in large_pipes_
   bool worker_exited = false;            ///< the pseudo-terminal may be closed: no worker would get SIGHUP
   bool has_no_writer = false;            ///< no process has the pseudo-terminal open at present
@@ -115,6 +116,8 @@ class WorkerStreams {
   /// Reads streams again whose console has no back pressure any more.
   void resume_paused();
   [[nodiscard]] std::size_t open_count() const { return open_count_; }
+  /// As LossReport::closed_unread.
+  [[nodiscard]] bool has_closed_unread() const { return has_closed_unread_; }
   /// Frees memory that only a burst of output needs.
   void trim() { read_buffer_.reset(); }
 
@@ -157,6 +160,7 @@ class WorkerStreams {
   void on_end_of_stream(WorkerStream& stream);
   /// From here on the end of its pseudo-terminal is the end of the stream.
   void on_worker_exit(WorkerStream& stream);
+  void close_unread();
   void close_after_bytes(WorkerStream& stream, std::size_t rest);
   void discard_rest(WorkerStream& stream);
   void close(WorkerStream& stream);
@@ -171,7 +175,8 @@ class WorkerStreams {
   std::vector<WorkerStream*> paused_;    ///< by back pressure
   std::size_t open_count_ = 0;
   std::size_t large_pipes_ = 0;
-  bool is_stopping_ = false;       ///< the attempt's workers are being stopped, and may write because of that
+  bool is_stopping_ = false;  ///< the attempt's workers are being stopped, and may write because of that
+  bool has_closed_unread_ = false;
   bool ptys_unavailable_ = false;  ///< the system has none, and a notice was printed
   std::set<int> still_running_;
   std::map<int, RankName> leaked_;  ///< by slot; whose pipes are held open by a process outside of the job

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,9 +12,11 @@
 #include <memory>
 
 #include "../job.hpp"
+#include "ddrun/base/unique_fd.hpp"
 #include "ddrun/test/screen.hpp"
 #include "on_terminal.hpp"
 
+using namespace ddrun;
 using namespace ddrun::test;
 
 TEST_CASE("A second signal ends ddrun also while its console takes nothing") {
@@ -79,6 +82,56 @@ TEST_CASE("A reader that has seen enough does not end the job") {
     if (entry.path().filename() == "stdout.log") bytes += entry.file_size();
   }
   CHECK(bytes == 2 * 20'000 * 100);
+}
+
+TEST_CASE("A reader that has seen enough ends workers whose output goes nowhere else, and blames none") {
+  const auto piped = [](const std::string& job) {
+    return finish({"/bin/sh", "-c", "exec 3>&2; (" DDRUN_TEST_DDRUN " " + job + "; echo code $? >&3) | head -n 1"});
+  };
+  for (const std::string job : {"-n 2 yes", "-n 2 yes 2>&1", "-n 1 --label=rank yes", "-n 1 yes : -n 1 yes no"}) {
+    const auto outcome = piped(job);
+    INFO(job);
+    DDRUN_SHOW(outcome);
+    CHECK(count(outcome.out, "\n") == 1);
+    CHECK(outcome.err == "code 141\n");
+  }
+  const std::string on_error = "-n 2 sh -c 'trap \"\" PIPE; while echo y 2>/dev/null; do :; done; ";
+  SECTION("What the program says of it is shown") {
+    const auto outcome = piped(on_error + "echo closed >&2; exit 1'");
+    DDRUN_SHOW(outcome);
+    CHECK(has(outcome.err, " closed\n"));
+    CHECK(!has(outcome.err, "ddrun"));
+    CHECK(has(outcome.err, "code 141\n"));
+  }
+  SECTION("What goes on without its stdout ends as it would") {
+    const TemporaryDirectory dir;
+    CHECK(piped(on_error + "touch " + dir.path() + "/$RANK'").err == "code 0\n");
+    CHECK(::access(dir.file("0").c_str(), F_OK) == 0);
+    CHECK(::access(dir.file("1").c_str(), F_OK) == 0);
+  }
+  SECTION("A crash is reported all the same") {
+    const auto outcome = piped(on_error + "kill -SEGV $$'");
+    CHECK(has(outcome.err, "killed by SIGSEGV"));
+    CHECK(has(outcome.err, "code 139\n"));
+  }
+}
+
+TEST_CASE("The loss of a socket's reader ends workers as that of a pipe's") {
+  int ends[2] = {-1, -1};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  const UniqueFd out(ends[1]);
+  UniqueFd reader(ends[0]);
+  RunOptions options;
+  options.in_child = [&] { ::dup2(out.get(), 1); };
+  Run run(command({"-n", "2", "yes"}), options);
+  char first = 0;
+  REQUIRE(::read(reader.get(), &first, 1) == 1);
+  reader.reset();
+  const auto outcome = run.wait();
+  CHECK(run.all_gone());
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 141);
+  CHECK(outcome.err.empty());
 }
 
 TEST_CASE("A full device as stdout is told and the job goes on") {

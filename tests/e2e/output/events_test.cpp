@@ -99,11 +99,11 @@ TEST_CASE("A report to a FIFO that nobody reads is said, and the job is not lost
   }
 }
 
-TEST_CASE("Whoever reads standard output no more is told of on stderr while the job goes on") {
+TEST_CASE("The loss of the reader of standard output is on stderr where the job goes on, as for its logs") {
   const TemporaryDirectory dir;
   Run run({"/bin/sh", "-c",
-           "exec 3>&2; (" DDRUN_TEST_DDRUN " -n 2 sh -c 'while test ! -e " + dir.file("stop") +
-               "; do echo y; done; true' 2>&3) | head -n 1"});
+           "exec 3>&2; (" DDRUN_TEST_DDRUN " -n 2 --log-dir=" + dir.file("logs") + " sh -c 'while test ! -e " +
+               dir.file("stop") + "; do echo y; done; true' 2>&3) | head -n 1"});
   CHECK(run.wait_for_err("ddrun: standard output has no reader any more; the job goes on, and Ctrl-C ends it\n"));
   write_file(dir.file("stop"), "");
   const auto outcome = run.wait();

@@ -1,4 +1,7 @@
+#include <signal.h>
+
 #include "ddrun/agent/job_result.hpp"
+#include "ddrun/agent/report.hpp"
 #include "ddrun/test/catch.hpp"
 #include "job_samples.hpp"
 
@@ -13,6 +16,19 @@ TEST_CASE("the exit code is that of the worker that failed first") {
   CHECK(exit_code(failed_job(4, 2, Signaled{SIGKILL})) == 137);
   CHECK(exit_code(failed_job(4, 2, Exited{9})) == 9);
   CHECK(exit_code(failed_job(4, 2, Signaled{SIGSEGV, true})) == 139);
+}
+
+TEST_CASE("a failure behind a closed stdout is that of its reader, but for a crash") {
+  for (const ExitStatus& status : {ExitStatus(Signaled{SIGPIPE}), ExitStatus(Exited{1})}) {
+    JobResult result = failed_job(2, 0, status);
+    result.attempts.back().stdout_closed = true;
+    CHECK(exit_code(result) == 141);
+    CHECK(failure_report(result, false).empty());
+  }
+  JobResult result = failed_job(2, 0, Signaled{SIGSEGV});
+  result.attempts.back().stdout_closed = true;
+  CHECK(exit_code(result) == 139);
+  CHECK(!failure_report(result, false).empty());
 }
 
 TEST_CASE("of several attempts the last one counts") {

@@ -106,6 +106,7 @@ struct AttemptResult {
   std::optional<std::size_t> first_failure;  ///< index into workers: the first that failed by itself
   std::optional<std::size_t> cause;          ///< index into workers: the first that failed, by evidence
   Evidence cause_evidence;                   ///< of `cause`
+  bool stdout_closed = false;                ///< for the workers, because its reader had closed
   std::string stacks;                        ///< where the ranks were: inspect::groups_json(); empty: not read
   std::chrono::nanoseconds ran{0};
 };
@@ -201,6 +202,10 @@ struct JobResult {
   }
   [[nodiscard]] bool output_complete() const { return log_bytes_lost == 0 && console_bytes_lost == 0; }
 };
+
+/// The workers have failed as programs do whose reader has seen enough (`| head`), which is no error. Other signals
+/// than SIGPIPE are.
+[[nodiscard]] bool ended_with_reader(const JobResult& result);
 
 /// The exit code of a job; the table is in base/exit_status.hpp.
 [[nodiscard]] int exit_code(const JobResult& result);

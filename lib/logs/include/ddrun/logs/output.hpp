@@ -46,6 +46,8 @@ struct OutputOptions {
   Milliseconds idle_flush_delay{200};              ///< on a terminal an unfinished line is shown after this silence
   std::optional<int> input_rank{};                 ///< reads from the terminal that the console is
   termios input_settings{};                        ///< of that terminal
+  /// Once stdout's reader has closed, workers whose stdout goes nowhere else see a closed pipe. Without it they run on.
+  bool closes_unread = false;
   /// Called with the path of a private directory just before it is made, so that a process which outlives this one can
   /// remove it. If it fails, prepare() fails with its error.
   std::function<Result<void>(const std::string& path)> announce_private_directory;
@@ -80,6 +82,7 @@ struct LossReport {
   std::uint64_t console_bytes = 0;  ///< not shown: the disk was full, or the reader was too slow
   std::string console_error;        ///< why; empty if all is well
   std::uint64_t unread_bytes = 0;   ///< not shown, because the reader has closed: that is no loss
+  bool closed_unread = false;       ///< OutputOptions::closes_unread has closed the workers' stdout
   std::string first_error;  ///< "cannot write /logs/…/stdout.log: No space left on device"; empty: nothing failed
 };
 
