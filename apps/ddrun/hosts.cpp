@@ -152,13 +152,18 @@ Result<void> open_files(const LaunchSpec& spec, agent::CiService ci, agent::Even
     events.write_line(agent::output_lost_event(cluster::this_machine().host_name, bytes));
   };
   const bool in_github = ci == agent::CiService::github;
-  if (!spec.report_file && !in_github) return {};
-  options.on_report = [in_github, path = spec.report_file, lost](const std::string& sent) -> Result<void> {
+  if (spec.report_files.empty() && !in_github) return {};
+  options.on_report = [in_github, files = spec.report_files, lost](const std::string& sent) {
     const std::string json = lost->first == 0 ? sent : agent::add_lost_output(sent, lost->first, lost->second);
     if (in_github) agent::report_to_github(json);
-    return path ? agent::write_report(*path, json) : Result<void>();
+    Result<void> all;
+    for (const std::string& file : files) {
+      if (auto written = agent::write_report(file, json); !written) all = std::move(written);
+    }
+    return all;
   };
-  return spec.report_file ? agent::check_report_file(*spec.report_file) : Result<void>();
+  for (const std::string& file : spec.report_files) TRY(agent::check_report_file(file));
+  return {};
 }
 
 std::optional<int> run_on_hosts(const StartRequest& request, process::AgentContext& context) {
@@ -171,7 +176,7 @@ std::optional<int> run_on_hosts(const StartRequest& request, process::AgentConte
   const agent::CiService ci = agent::detect_ci(launch.ci, Environment(environ));
   auto& args = options->job.args;
   args.insert(args.begin(), concat("--ci=", agent::ci_name(ci)));
-  if (ci == agent::CiService::github && !launch.spec.report_file) args.insert(args.begin(), "--report=/dev/null");
+  if (ci == agent::CiService::github && launch.spec.report_files.empty()) args.insert(args.begin(), "--report=/dev/null");
   agent::EventsFile events;
   if (auto ready = launch.spec.dry_run ? Result<void>() : open_files(launch.spec, ci, events, *options); !ready)
     return say_failure(ready.error());
@@ -268,7 +273,7 @@ Result<cli::Launch> launch_of(const remote::Bootstrap& part, const remote::HeadC
   }
   // The coordinator's host sends the content of both files to the head; the other hosts only need to know whether a
   // report is wanted.
-  if (spec.report_file) spec.report_file = part.runs_coordinator ? head.report_path() : "/dev/null";
+  if (!spec.report_files.empty()) spec.report_files = {part.runs_coordinator ? head.report_path() : "/dev/null"};
   if (!part.runs_coordinator) launch->ci = "none";
   if (!part.runs_coordinator) spec.events_file.reset();
   else if (spec.events_file) spec.events_file = head.events_path();

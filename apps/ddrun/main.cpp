@@ -82,7 +82,7 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
   const agent::CiService ci = agent::detect_ci(launch.ci, Environment(environ));
   hooks.fold = agent::ci_fold(ci, spec.first().name);
   hooks.reports = {ci, launch.messages.color, part != nullptr, part == nullptr || part->runs_coordinator,
-                   spec.report_file};
+                   spec.report_files};
   const agent::JobResult result = agent::run_job(spec, context, environ, build_info().version, std::move(hooks));
   hint_misplaced_option(launch, result);
   return result.code;

@@ -87,7 +87,7 @@ logs::OutputOptions output_options(const Job& job, std::function<void()> on_firs
   }
   // What else is left of the job, or restarts, are worth going on for.
   options.closes_unread = !several && !job.spec.log.frames && job.spec.restart.max_restarts == 0 &&
-                          !job.spec.report_file && !job.spec.events_file && job.hooks.reports.ci == CiService::none;
+                          job.spec.report_files.empty() && !job.spec.events_file && job.hooks.reports.ci == CiService::none;
   options.announce_private_directory = [shared = job.context.shared](const std::string& path) {
     return shared->set_private_directory(path);
   };
@@ -608,7 +608,7 @@ void Agent::on_output_closed() {
   output_.read_file_tails();
   record_.add_attempt(machine_, group_, output_, job_.prepared);
   // --report is usually given on every machine; on one machine the record has all workers already.
-  const bool whole = spec_.rendezvous.several_machines() && spec_.report_file.has_value();
+  const bool whole = spec_.rendezvous.several_machines() && !spec_.report_files.empty();
   dispatch(event::OutputClosed{record_.stopped_message(whole)});
 }
 

@@ -156,7 +156,7 @@ bool JobCommands::start_after(std::function<void()> on_end) {
   if (command.empty() || (result.attempts.empty() && !result.before)) return false;
   job_.record.update_totals(output_);
   // The user's file is written again at the end; a pipe or device, which can be written once, is left for that.
-  const std::string spec_report = job_.spec.report_file.value_or("");
+  const std::string spec_report = job_.spec.report_files.empty() ? std::string() : job_.spec.report_files.front();
   std::string report = spec_report;
   std::string private_report;
   // Without a working directory a relative path names no file.

@@ -242,11 +242,12 @@ void write_reports(JobResult& result, const ReportSinks& sinks) {
   if (in_github && !text.empty()) text = escape_runner_commands(std::move(text));
   if (!text.empty() && (sinks.shows_cause || !result.cause) && !say_text(text)) fails();
   result.add_lost_output(dropped_output());
-  const std::string json = sinks.file || in_github ? json_report(result) : std::string();
+  const std::string json = !sinks.files.empty() || in_github ? json_report(result) : std::string();
   // A job that was not started may have failed because of this file, whose directory must not be made then.
   const bool refused = result.verdict == Verdict::launcher_failed && result.attempts.empty();
-  if (sinks.file && (!refused || check_report_file(*sinks.file))) {
-    auto written = write_report(*sinks.file, json);
+  for (const std::string& file : sinks.files) {
+    if (refused && !check_report_file(file)) continue;
+    auto written = write_report(file, json);
     if (!written && !refused) {
       say_error(written.error().message);
       fails();

@@ -418,7 +418,7 @@ Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environme
   for (const ProgramSpec& program : spec.programs) TRY(prepare_program(spec, program, prepared));
   if (const std::string& interface = spec.rendezvous.interface; !interface.empty()) TRY(check_interface(interface));
   if (spec.events_file) TRY(EventsFile::check(*spec.events_file));
-  if (spec.report_file) TRY(check_report_file(*spec.report_file));
+  for (const std::string& file : spec.report_files) TRY(check_report_file(file));
   TRY(choose_gpus(prepared));
   TRY(place_workers(spec, prepared));
   TRY(exchange_addresses(prepared));

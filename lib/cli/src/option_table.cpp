@@ -143,6 +143,14 @@ Result<void> add_env_file(ParsedOptions& parsed, std::string_view value) {
   return {};
 }
 
+Result<void> add_report(ParsedOptions& parsed, std::string_view value) {
+  auto file = TRY(parse_non_empty(value));
+  auto& files = parsed.spec.report_files;
+  if (std::ranges::find(files, file) != files.end()) return bad(concat("'", file, "' was given twice; leave one out"));
+  files.push_back(std::move(file));
+  return {};
+}
+
 /// NAME, or NAME=VALUE.
 Result<void> add_exported(ParsedOptions& parsed, std::string_view value) {
   if (value.empty() || value[0] == '=') return bad(concat("'", value, "' is neither NAME nor NAME=VALUE"));
@@ -328,9 +336,10 @@ constexpr Option failure_table[] = {
     {"events", "", "FILE", Kind::file, own,
      "Append a line of JSON to FILE for each event of the job: round, restart, node lost, verdict",
      SETTING(spec.events_file, parse_non_empty(v))},
-    {"report", "", "FILE", Kind::file, own,
-     "Write how every worker of every attempt ended to FILE, as JSON; as JUnit's XML if its name ends in .xml",
-     SETTING(spec.report_file, parse_non_empty(v))},
+    {"report", "", "FILE", Kind::files, own,
+     "Write how every worker of every attempt ended to FILE, as JSON; as JUnit's XML if its name ends in .xml; may be "
+     "repeated",
+     add_report, [](const ParsedOptions& d) { return d.spec.report_files; }},
 };
 
 constexpr Option output_table[] = {

@@ -160,7 +160,8 @@ cluster::GivenOptions Settings::given() const {
 Result<void> Settings::apply_to(ParsedOptions& parsed) const {
   for (const auto& [option, given] : entries_) {
     if (given.empty()) continue;
-    const bool all = is_repeatable(option->kind);
+    // A report is written anew: where a stronger source names one, that of a weaker one may be another job's.
+    const bool all = is_repeatable(option->kind) && option->name != "report";
     for (std::size_t i = all ? 0 : given.size() - 1; i < given.size(); ++i) {
       for (const std::string& value : given[i].values) {
         if (const auto done = option->set(parsed, value); !done) {

@@ -90,7 +90,7 @@ std::string misplaced_option(const ProgramSpec& program, std::span<const std::st
     const Option* const option = typed->option;
     ParsedOptions scratch;
     // Setting --env-file would read the file.
-    if (!option->is_setting() || option->kind == Kind::files || !option->set(scratch, typed->value)) continue;
+    if (!option->is_setting() || option->name == "env-file" || !option->set(scratch, typed->value)) continue;
     const std::string name = args[at].substr(0, args[at].find('='));
     const bool is_rejected =
         messages.empty() ? option->pet : std::any_of(messages.begin(), messages.end(), [&](const std::string& message) {

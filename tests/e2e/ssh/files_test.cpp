@@ -43,7 +43,8 @@ TEST_CASE("Report and events of all hosts are written where ddrun was called") {
   options.directory = here.path();
   const auto outcome = finish_on(
       hosts,
-      hosts.job("a,b", {"-n", "2", "--report=report.json", "--events=events", "--chdir=/"}, {"rank", "3", "exit", "7"}),
+      hosts.job("a,b", {"-n", "2", "--report=report.json", "--report=a.xml", "--events=events", "--chdir=/"},
+                {"rank", "3", "exit", "7"}),
       std::move(options));
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 7);
@@ -58,6 +59,7 @@ TEST_CASE("Report and events of all hosts are written where ddrun was called") {
     CHECK(workers[static_cast<std::size_t>(rank)].at("rank") == rank);
     CHECK(workers[static_cast<std::size_t>(rank)].at("node_rank") == rank / 2);
   }
+  CHECK(has(read_file(here.file("a.xml")), "<testsuite"));
   const auto events = events_in(here.file("events"));
   CHECK(std::count(events.begin(), events.end(), "joined") == 2);
   CHECK(std::count(events.begin(), events.end(), "round") == 1);

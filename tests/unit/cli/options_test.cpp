@@ -1,5 +1,7 @@
 #include <signal.h>
 
+#include <algorithm>
+
 #include "support.hpp"
 
 using namespace ddrun;
@@ -60,7 +62,24 @@ TEST_CASE("options about failure and the end") {
   CHECK(spec_of("--shutdown-timeout=2").stop.grace == 2s);
   CHECK(spec_of("--shutdown-timeout=0").stop.grace == 0s);
   CHECK(spec_of("--signals-to-handle=SIGTERM,usr1,2").stop.ending_signals == std::set<int>{SIGTERM, SIGUSR1, SIGINT});
-  CHECK(spec_of("--report=r.json").report_file == "r.json");
+  CHECK(spec_of("--report=r.json").report_files == std::vector<std::string>{"r.json"});
+}
+
+TEST_CASE("several reports are written, of the strongest source, each to a file of its own") {
+  using Files = std::vector<std::string>;
+  const auto files = [](const Args& args, const Args& variables = {}) {
+    return launched(args, variables).spec.report_files;
+  };
+  CHECK(files({"--report=a.xml", "--report", "b.json", "w"}) == Files{"a.xml", "b.json"});
+  CHECK(files({"w"}, {"DDRUN_REPORT=a.xml\nb.json"}) == Files{"a.xml", "b.json"});
+  CHECK(files({"--report=mine.json", "w"}, {"DDRUN_REPORT=theirs.json"}) == Files{"mine.json"});
+  const TemporaryDirectory dir;
+  CHECK(files({"--config", dir.file("a.toml", "report = [\"a.xml\", \"b.json\"]\n"), "w"}) == Files{"a.xml", "b.json"});
+  CHECK(files({"--config", dir.file("b.toml", "report = \"a.xml\"\n"), "w"}) == Files{"a.xml"});
+  const auto forwarded = launched({"--hosts=a", "--report=a.xml", "--report=b.json", "w"}).forwarded_args;
+  CHECK(std::ranges::count_if(forwarded, [](const auto& word) { return word.starts_with("--report="); }) == 2);
+  CHECK(contains(answered({"config", "show", "--report=a", "--report=b", "w"}), "report = [\"a\", \"b\"]"));
+  CHECK(contains(refused({"--report=a", "--report=a", "w"}), "--report: 'a' was given twice; leave one out"));
 }
 
 TEST_CASE("options about output") {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "ddrun/agent/ci.hpp"
 #include "ddrun/agent/job_result.hpp"
@@ -33,8 +33,8 @@ struct ReportSinks {
   CiService ci = CiService::none;
   bool color = false;
   bool is_part = false;               ///< of a job of --hosts: the annotation is the head's
-  bool shows_cause = true;            ///< the console has the failure report also where the cause is on another machine
-  std::optional<std::string> file{};  ///< --report
+  bool shows_cause = true;  ///< the console has the failure report also where the cause is on another machine
+  std::vector<std::string> files{};  ///< --report
 };
 
 /// Writes failure_report() to the console, the file, and GitHub's annotation and summary; adds to the result what the

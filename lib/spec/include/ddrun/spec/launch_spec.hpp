@@ -279,7 +279,7 @@ struct LaunchSpec {
   bool keep_scheduler_env = false;        ///< workers inherit the rank variables that srun or mpirun set for ddrun
   std::optional<Milliseconds> timeout;    ///< limit for the whole job
   std::optional<Milliseconds> exit_skew;  ///< from the first worker's success to the last one's
-  std::optional<std::string> report_file;
+  std::vector<std::string> report_files;
   std::optional<std::string> events_file;  ///< one JSON line per event of the job
   std::optional<std::uint64_t> seed;
   HostCommands commands;
