@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
@@ -101,6 +102,18 @@ std::string describe_wait(GroupState state, const Job& job, const JobCommands& c
   if (state == GroupState::serving) return concat("waits for ", readiness.describe(), " to be ready");
   if (state != GroupState::preparing || job.prepared.preloading() == nullptr) return {};
   return concat("imports ", join(job.prepared.preloading()->command.preload, ", "), " (--preload)");
+}
+
+/// A round after the first, or one whose size was open: who takes part, as machines come and go and ranks change.
+void announce_round(const Job& job) {
+  const RendezvousSpec& rendezvous = job.spec.rendezvous;
+  const RankAssignment& ranks = job.ranks;
+  const bool is_known = ranks.round == 1 && rendezvous.min_nodes == rendezvous.max_nodes;
+  if (!rendezvous.several_machines() || is_known) return;
+  std::vector<int> here(static_cast<std::size_t>(ranks.local_world_size));
+  std::iota(here.begin(), here.end(), ranks.base_rank);
+  say(Level::notice, concat("round ", ranks.round, ": ", counted(ranks.node_count, "machine"), " (", ranks.hosts, "), ",
+                            counted(ranks.world_size, "worker"), "; here ", name_ranks(here)));
 }
 
 /// Of the workers of the present round, by program.
@@ -274,6 +287,7 @@ class Agent : private Participant {
   std::deque<Action> actions_;
   bool running_actions_ = false;
   bool announced_logs_ = false;
+  std::string announced_restart_;  ///< by the coordinator of several machines
   std::optional<JobResult> published_;
 };
 
@@ -402,6 +416,9 @@ void Agent::on_child_exit(const process::ChildEnd& end) {
     if (state == GroupState::running && group_.alive_count() > 0 && job_.prepared.of(ended.slot).world) {
       event.hang = record_.describe_hang(*worker, group_, output_);
     }
+    // On one machine the reason is not needed before all workers have ended.
+    const bool is_asked = spec_.rendezvous.several_machines() && event.why.empty();
+    if (is_asked) event.why = JobRecord::describe_present_reason(*worker, output_);
   }
   dispatch(event);
   takedown_.on_child_exit();
@@ -422,13 +439,15 @@ void Agent::on_told(const rendezvous::RoundBegins& begins) {
   job_.world_ranks = ranks_by_program(job_.prepared, begins.ranks, job_.rendezvous->store_ports());
   record_.begin_round(begins.round, begins.ranks);
   if (job_.hooks.on_round) job_.hooks.on_round();
+  if (!machine_.job_is_ending()) announce_round(job_);
   dispatch(begins);
 }
 
 void Agent::on_told(const rendezvous::StopOrder& stop) {
   const bool restarts = stop.another_round && !machine_.job_is_ending();
   // On one machine the restart is reported with its reason, once that is known.
-  if (restarts && spec_.rendezvous.several_machines()) say(Level::notice, stop.why);
+  announced_restart_ = restarts && spec_.rendezvous.several_machines() ? stop.why : "";
+  if (!announced_restart_.empty()) say(Level::notice, announced_restart_);
   // A signal to ddrun on another machine.
   if (stop.signal != 0 && !restarts) signals_.bound_console_wait();
   dispatch(stop);
@@ -481,8 +500,8 @@ void Agent::carry_out(const action::Join&) {
 
 void Agent::carry_out(const action::Prepare&) {
   if (spec_.rendezvous.several_machines()) {
-    // The coordinator announced the restart before this node had found the reason.
-    const std::string why = record_.describe_own_reason();
+    // The coordinator may have announced the restart before this node had found the reason.
+    const std::string why = record_.describe_own_reason(announced_restart_);
     if (!why.empty()) say(Level::notice, concat("starting again after ", why));
   }
   for (Participant* one : participants_) one->begin_attempt();

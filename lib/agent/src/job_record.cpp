@@ -106,6 +106,11 @@ WorkerEnd JobRecord::present_end(const Worker& worker, const logs::Output& outpu
   return end;
 }
 
+std::string JobRecord::describe_present_reason(const Worker& worker, const logs::Output& output) {
+  std::string reason = short_reason(present_end(worker, output));
+  return is_peer_failure_message(reason) ? std::string() : reason;
+}
+
 std::string JobRecord::describe_hang(const Worker& worker, WorkerGroup& group, logs::Output& output) const {
   output.drain_all();
   output.read_file_tails();
@@ -243,11 +248,12 @@ void JobRecord::trim_attempts() {
   ++result_.attempts_left_out;
 }
 
-std::string JobRecord::describe_own_reason() const {
+std::string JobRecord::describe_own_reason(const std::string& announced) const {
   if (result_.attempts.empty() || !result_.attempts.back().cause) return {};
   const AttemptResult& attempt = result_.attempts.back();
-  const bool own = attempt.cause_evidence.own && !short_reason(attempt.workers[*attempt.cause]).empty();
-  return own ? describe_last_failure() : std::string();
+  const std::string reason = short_reason(attempt.workers[*attempt.cause]);
+  const bool is_known = announced.find(reason) != std::string::npos;  // or there is none
+  return attempt.cause_evidence.own && !is_known ? describe_last_failure() : std::string();
 }
 
 std::string JobRecord::describe_last_failure() const {

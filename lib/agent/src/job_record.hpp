@@ -44,6 +44,9 @@ class JobRecord {
   /// that it waited in vain for others; "rank 0 aborted" if it gives no reason. Else empty. Reads output of all, and
   /// error files.
   [[nodiscard]] std::string describe_hang(const Worker& worker, WorkerGroup& group, logs::Output& output) const;
+  /// Why this worker, which has just ended badly, has: "ValueError: no data", from its output and error file so far.
+  /// Empty if that is not known yet, or if it only reports the failure of another rank.
+  [[nodiscard]] static std::string describe_present_reason(const Worker& worker, const logs::Output& output);
   /// Its last words say that it waited in vain for others.
   [[nodiscard]] static bool has_given_up(const Worker& worker, logs::Output& output);
   /// Keeps the groups of the attempt's first page: later ones show ranks that are being stopped.
@@ -63,9 +66,9 @@ class JobRecord {
   /// machine: another round is certain. Nothing if the last attempt had no failure.
   void announce_restart();
   /// "rank 1 (pid 4711) exited with code 3 after 2.1 s: ValueError: no data" if a worker of this machine failed in the
-  /// last attempt with its own reason; else empty. For several machines, where the coordinator announces a restart
-  /// before the reason is known.
-  [[nodiscard]] std::string describe_own_reason() const;
+  /// last attempt with its own reason, which `announced` lacks; else empty. For several machines, where the coordinator
+  /// announces a restart with what is known at once.
+  [[nodiscard]] std::string describe_own_reason(const std::string& announced) const;
 
   /// The verdict of this machine, used if the coordinator sent none.
   void set_verdict(const GroupMachine& machine);

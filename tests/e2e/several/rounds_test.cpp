@@ -65,29 +65,46 @@ TEST_CASE("A failure anywhere restarts all, with one count and an empty store") 
   CHECK(count(out, "key=2\n") == 0);
 }
 
-TEST_CASE("The machine on which a worker failed says why all start again") {
+TEST_CASE("All machines say once why all start again, and which machines do") {
   Agents agents({"--nnodes=2", "--max-restarts=1", "-n", "1"});
-  const Words verbs{"attempt",
-                    "0",
-                    "rank",
-                    "1",
-                    "error",
-                    "fatal error: no data",
-                    "exit",
-                    "5",
-                    ";",
-                    "error",
-                    "RuntimeError: Connection closed by peer",
-                    "forever",
-                    ";"};
-  agents.start({"--node-rank=0"}, verbs);
-  agents.start({"--node-rank=1"}, verbs);
+  const Words verbs{"attempt", "0", "rank", "1", "error", "fatal error: no data", "exit", "5", ";", "forever", ";"};
+  for (const char* node_rank : {"--node-rank=0", "--node-rank=1"}) agents.start({node_rank}, verbs);
   const auto outcomes = agents.finish();
   INFO(shown(outcomes));
-  CHECK(outcomes[0].code() == 0);
+  for (const auto& outcome : outcomes) {
+    CHECK(outcome.code() == 0);
+    CHECK(count(outcome.err, " exited with code 5: fatal error: no data; restarting all workers (restart 1 of 1)\n") ==
+          1);
+    CHECK(count(outcome.err, "starting again") == 0);
+    CHECK(count(outcome.err, "ddrun: round ") == 1);
+    CHECK(count(outcome.err, "ddrun: round 2: 2 machines (") == 1);
+  }
+  CHECK(has(outcomes[0].err, "), 2 workers; here rank 0\n"));
+  CHECK(has(outcomes[1].err, "), 2 workers; here rank 1\n"));
+}
+
+TEST_CASE("The machine on which a worker failed says what came to light after the restart was announced") {
+  const TemporaryDirectory directory;
+  const std::string failed = directory.file("failed");
+  Agents agents({"--nnodes=2", "--max-restarts=1", "-n", "2"});
+  const Words verbs{"attempt", "0",
+                    "rank",    "3",
+                    "error",   "fatal error: no data",
+                    "touch",   failed,
+                    "forever", ";",
+                    "rank",    "2",
+                    "await",   failed,
+                    "error",   "RuntimeError: Connection closed by peer",
+                    "exit",    "5",
+                    ";",       "forever",
+                    ";"};
+  for (const char* node_rank : {"--node-rank=0", "--node-rank=1"}) agents.start({node_rank}, verbs);
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) CHECK(has(outcome.err, " exited with code 5; restarting all workers"));
   CHECK_FALSE(has(outcomes[0].err, "starting again"));
-  CHECK(has(outcomes[1].err, "ddrun: starting again after rank 1 (pid "));
-  CHECK(has(outcomes[1].err, ": fatal error: no data\n"));
+  CHECK(has(outcomes[1].err, "ddrun: starting again after rank 2 (pid "));
+  CHECK(has(outcomes[1].err, " (rank 3 failed first: fatal error: no data)\n"));
 }
 
 TEST_CASE("Every machine ends with the first failure's status and names it") {
@@ -118,7 +135,10 @@ TEST_CASE("A job goes on without an agent that was killed") {
   const auto outcomes = agents.finish();
   INFO(shown(outcomes));
   CHECK(outcomes[0].code() == 0);
+  CHECK(has(outcomes[0].err, "ddrun: round 1: 2 machines ("));  // how many come was open
   CHECK(has(outcomes[0].err, "was lost: connection closed; restarting all workers (restart 1 of 1)"));
+  CHECK(has(outcomes[0].err, "ddrun: round 2: 1 machine ("));
+  CHECK(has(outcomes[0].err, "), 1 worker; here rank 0\n"));
   CHECK(has(outcomes[0].out, "WORLD_SIZE=1\n"));
   CHECK(has(outcomes[0].out, "TORCHELASTIC_RESTART_COUNT=1\n"));
   CHECK(outcomes[1].code() == 125);

@@ -64,6 +64,7 @@ TEST_CASE("messages have the layout of PROTOCOL.md") {
         "00"
         "01"
         "030000006f6f6d"
+        "00"
         "00");
   CHECK(encode(FromAgent(Stopped{1, {"f", "b", true, false, true, 2, "k"}, "w"}), payload) == 5);
   CHECK(hex(payload) ==
@@ -200,7 +201,8 @@ TEST_CASE("messages have the layout of PROTOCOL.md") {
         "0b00"
         "0000000000000000"
         "00000000"
-        "0100000068");
+        "0100000068"
+        "00000000");
 }
 
 TEST_CASE("values that mean nothing are refused") {

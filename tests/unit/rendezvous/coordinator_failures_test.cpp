@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
 #include "scripted_job.hpp"
 
@@ -39,11 +40,29 @@ TEST_CASE("what a rank has declared is the cause, not an exit code that it has n
   ScriptedJob job(1, 1);
   const LinkId a = job.joins("a");
   job.opens();
-  job.sends(a, Failed{.round = job.coordinator().job().round, .rank = 3, .code = 5, .why = "called MPI_Abort(5)"});
+  Failed failed{.round = job.coordinator().job().round, .rank = 3, .code = 5, .why = "called MPI_Abort(5)"};
+  failed.declared = true;
+  job.sends(a, failed);
   CHECK(job.next<Stop>(a).why.starts_with("rank 3 on a called MPI_Abort(5); restarting"));
   CHECK(std::ranges::any_of(job.events(), [](const std::string& event) {
     return event.find(R"x("why":"rank 3 on a called MPI_Abort(5)")x") != std::string::npos;
   }));
+}
+
+TEST_CASE("STOP has the reason that FAILED had, and the verdict's sentence has none") {
+  const std::string reason = GENERATE("", "disk; is full");
+  const std::string text = reason.empty() ? "" : ": " + reason;
+  Pair pair = running_pair({{"max_restarts", "1"}});
+  const auto fail = [&] {
+    pair.job.sends(pair.b, Failed{.round = pair.job.coordinator().job().round, .rank = 3, .code = 7, .why = reason});
+    return pair.job.next<Stop>(pair.a).why;
+  };
+  CHECK(fail() == concat("rank 3 on b exited with code 7", text, "; restarting all workers (restart 1 of 1)"));
+  pair.both_stop();
+  pair.job.opens();
+  CHECK(fail() == "rank 3 on b exited with code 7; no restart is left");
+  pair.both_stop();
+  CHECK(pair.job.next<VerdictMessage>(pair.a).why == "rank 3 on b exited with code 7; no restart is left");
 }
 
 TEST_CASE("exit codes of a failure") {
@@ -473,6 +492,19 @@ TEST_CASE("a signal for all goes to the members of the round that runs, and none
   job.sends(a, PassSignal{round, SIGUSR1});
   for (const LinkId link : {a, b}) CHECK(job.next<PassSignal>(link).signal == SIGUSR1);
   CHECK_FALSE(job.has<PassSignal>(spare));
+}
+
+TEST_CASE("START names the machines of its round by node rank, of many the first ones") {
+  const int count = GENERATE(1, 3, 9);
+  ScriptedJob job(count, count);
+  std::vector<LinkId> links;
+  for (int i = 1; i <= count; ++i) links.push_back(job.joins(concat("n", i)));
+  job.opens();
+  for (const LinkId link : links) {
+    CHECK(job.next<Start>(link).ranks.hosts == (count == 1   ? "n1"
+                                                : count == 3 ? "n1, n2, n3"
+                                                             : "n1, n2, n3, n4, n5, 4 more"));
+  }
 }
 
 TEST_CASE("a label is the short name unless another member has it") {

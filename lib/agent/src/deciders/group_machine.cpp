@@ -320,6 +320,7 @@ GroupMachine::Decision GroupMachine::handle(const event::RankFailed& rank) {
   failed.code = rank.code;
   failed.role = rank.name.role;
   failed.why = rank.what;
+  failed.declared = true;
   return fail_attempt(rank.slot, std::move(failed), "");
 }
 
@@ -505,7 +506,8 @@ GroupMachine::Decision GroupMachine::handle(const rendezvous::StopOrder& order) 
   }
   action::ReadStacks stacks;
   if (order.look != 0 && order.signal != SIGKILL) {
-    stacks = {.why = concat("after ", order.why.substr(0, order.why.find(';'))),
+    const std::size_t end = std::min(order.why.find(": "), order.why.find(';'));  // without reason and restart
+    stacks = {.why = concat("after ", order.why.substr(0, end)),
               .scope = action::ReadStacks::Scope::order,
               .look = order.look,
               .awaits_page = order.awaits_page};

@@ -24,17 +24,6 @@ VerdictMessage make_verdict(const Member& member, VerdictKind kind, int exit_cod
   return verdict;
 }
 
-/// "a, b, c, d, e, 7 more"
-std::string first_names(std::vector<std::string> names) {
-  constexpr std::size_t named = 5;
-  if (names.size() > named) {
-    const std::size_t more = names.size() - named;
-    names.resize(named);
-    names.push_back(concat(more, " more"));
-  }
-  return join(names, ", ");
-}
-
 int exit_code_or(int code, int otherwise) { return code > 0 && code < 256 ? code : otherwise; }
 
 }  // namespace
@@ -45,12 +34,22 @@ std::string seconds_text(Clock::duration time) {
   return text;
 }
 
+std::string first_names(std::vector<std::string> names) {
+  constexpr std::size_t named = 5;
+  if (names.size() > named) {
+    const std::size_t more = names.size() - named;
+    names.resize(named);
+    names.push_back(concat(more, " more"));
+  }
+  return join(names, ", ");
+}
+
 VerdictMessage success() { return {.why = "all workers have ended well"}; }
 
 VerdictMessage worker_failed(const Failed& failure, const Member& member) {
   const ExitStatus status =
       failure.by_signal ? ExitStatus(Signaled{failure.code, failure.core_dumped}) : ExitStatus(Exited{failure.code});
-  const std::string what = is_declared(failure) ? truncate_text(failure.why) : describe(status);
+  const std::string what = failure.declared ? truncate_text(failure.why) : describe(status);
   VerdictMessage verdict =
       make_verdict(member, VerdictKind::worker_failed, exit_code_or(shell_code(status), 1),
                    concat(RankName{failure.role, failure.rank}.text(), " on ", member.host, " ", what));

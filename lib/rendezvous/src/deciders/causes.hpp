@@ -17,6 +17,9 @@ namespace ddrun::rendezvous::causes {
 /// For a text of a member that is sent to all others.
 [[nodiscard]] std::string truncate_text(const std::string& text);
 
+/// "a, b, c, d, e, 7 more"
+[[nodiscard]] std::string first_names(std::vector<std::string> names);
+
 /// "1 more node", "2 more nodes".
 [[nodiscard]] std::string more_nodes(int wanted);
 
@@ -26,8 +29,6 @@ namespace ddrun::rendezvous::causes {
 /// All workers of the job have ended with success.
 [[nodiscard]] VerdictMessage success();
 [[nodiscard]] VerdictMessage worker_failed(const Failed& failure, const Member& member);
-/// Its reason is what the rank has done instead of ending with this exit code.
-[[nodiscard]] inline bool is_declared(const Failed& failure) { return !failure.by_signal && !failure.why.empty(); }
 /// Others wait for its ranks, which have ended with success.
 [[nodiscard]] VerdictMessage ranks_missing(const Member& member);
 /// `how`: "the connection broke: connection reset by peer".

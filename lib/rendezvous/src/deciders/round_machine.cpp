@@ -118,7 +118,12 @@ void RoundMachine::start(std::uint16_t port) {
   if (!job_.state.enter(CoordinatorOrder::Step::start)) return;
   std::vector<NodeShape> nodes;
   nodes.reserve(members_.size());
-  for (const Member* member : members_.all()) nodes.push_back(NodeShape{member->local_world_size, member->role});
+  std::vector<std::string> hosts;
+  for (const Member* member : members_.all()) {
+    nodes.push_back(NodeShape{member->local_world_size, member->role});
+    hosts.push_back(member->host);
+  }
+  const std::string first_hosts = job_.options.single_member ? "" : causes::first_names(std::move(hosts));
   std::vector<RankAssignment> ranks = assign_ranks(nodes);
   job_.deadlines.clear(Due::opened);
   job_.started = true;
@@ -138,6 +143,7 @@ void RoundMachine::start(std::uint16_t port) {
     ranks[rank].master_addr = address_;
     ranks[rank].master_port = port;
     ranks[rank].host = member.host;
+    ranks[rank].hosts = first_hosts;
     job_.out.send(member.link, Start{job_.round, std::move(ranks[rank]), job_.options.term, job_state});
   }
   job_.event(event_text::started, job_.round, job_.budget.used(), static_cast<int>(members_.size()));
@@ -150,11 +156,14 @@ void RoundMachine::on(Member& member, const Failed& message) {
   // Later failures during a stop are consequences: only the first one is the cause.
   if (job_.state != CoordinatorState::running || message.round != job_.round || !member.owes_stopped()) return;
   VerdictMessage cause = causes::worker_failed(message, member);
-  job_.event(event_text::failed, message, member.node(),
-             message.why.empty() || causes::is_declared(message)
-                 ? cause.why
-                 : concat(cause.why, ": ", causes::truncate_text(message.why)));
-  stop_for_cause(std::move(cause), member.link, message.may_restart, member.machine, message.waited);
+  const std::string reason = message.declared || message.why.empty() ? "" : ": " + causes::truncate_text(message.why);
+  job_.event(event_text::failed, message, member.node(), cause.why + reason);
+  stop_for_cause({.cause = std::move(cause),
+                  .cause_link = member.link,
+                  .machine = member.machine,
+                  .reason = reason,
+                  .looks = message.waited},
+                 message.may_restart);
 }
 
 void RoundMachine::on(Member& member, const Succeeded& message) {
@@ -181,7 +190,9 @@ void RoundMachine::on(Member& member, const Stopped& message) {
     if (ending_->cause_link == member.link) ending_->details.set_cause(message.failure);
     else ending_->details.add_other(member, message.failure);
   } else if (!succeeded) {
-    stop_for_cause(causes::node_lost(member, "it stopped its workers without saying why"), member.link, true);
+    stop_for_cause(
+        {.cause = causes::node_lost(member, "it stopped its workers without saying why"), .cause_link = member.link},
+        true);
   }
 }
 
@@ -220,7 +231,8 @@ void RoundMachine::check_exchange() {
     const bool is_missed =
         std::ranges::any_of(exchanges_, [&](const auto& order) { return order.waits_for(member->node_rank); });
     if (!has_ended || !is_missed) continue;
-    return stop_for_cause(causes::ranks_missing(*member), member->link, true, member->machine);
+    return stop_for_cause(
+        {.cause = causes::ranks_missing(*member), .cause_link = member->link, .machine = member->machine}, true);
   }
 }
 
@@ -239,7 +251,7 @@ void RoundMachine::on_suspended() {
       "begins before it could");
   // A finished member was not needed, but may begin the next round with another coordinator.
   if (job_.state == CoordinatorState::running && lost_finished_) {
-    stop_for_cause(*std::exchange(lost_finished_, std::nullopt), 0, true);
+    stop_for_cause({.cause = *std::exchange(lost_finished_, std::nullopt)}, true);
   }
   escalate_to_kill();
 }
@@ -309,7 +321,7 @@ void RoundMachine::on_lost(const Member& gone, VerdictMessage cause, Clock::time
     stop({.cause = std::move(cause)});
   } else if (job_.state == CoordinatorState::running &&
              (missed || (gone.in_round() && job_.succession.is_suspended()))) {
-    stop_for_cause(std::move(cause), gone.link, true);
+    stop_for_cause({.cause = std::move(cause), .cause_link = gone.link}, true);
   } else if (job_.state == CoordinatorState::running && gone.in_round()) {
     lost_finished_ = std::move(cause);
   } else if (job_.state == CoordinatorState::stopping && gone.was_notified()) {
@@ -349,7 +361,7 @@ void RoundMachine::lose_orderly(Member& member, const Leave& message) {
   job_.event(event_text::lost, job_.round, member.node(), cause.why);
   job_.members.set_leaving(member, message);
   if (job_.state == CoordinatorState::running) {
-    stop_for_cause(std::move(cause), member.link, true);
+    stop_for_cause({.cause = std::move(cause), .cause_link = member.link}, true);
   } else if (job_.state == CoordinatorState::opening) {
     stop({.cause = std::move(cause)});
   } else {
@@ -359,15 +371,11 @@ void RoundMachine::lose_orderly(Member& member, const Leave& message) {
 
 // ---- stopping
 
-void RoundMachine::stop_for_cause(VerdictMessage cause, LinkId cause_link, bool may_restart, const std::string& machine,
-                                  bool looks) {
-  const bool restart = may_restart && job_.can_restart();
-  if (may_restart && !restart && job_.budget.used() > 0) cause.why += "; no restart is left";
-  stop({.cause = std::move(cause),
-        .next = restart ? Ending::Next::restart : Ending::Next::end_of_job,
-        .cause_link = cause_link,
-        .machine = machine,
-        .looks = looks && !job_.options.single_member});
+void RoundMachine::stop_for_cause(Ending ending, bool may_restart) {
+  ending.set_restart(may_restart && job_.can_restart());
+  if (may_restart && ending.is_final() && job_.budget.used() > 0) ending.cause.why += "; no restart is left";
+  ending.looks = ending.looks && !job_.options.single_member;
+  stop(std::move(ending));
 }
 
 void RoundMachine::stop_permanently(VerdictMessage cause, const Member* member, int signal) {
@@ -398,7 +406,7 @@ void RoundMachine::send_stop(int signal) {
   ending.signal = signal;
   Stop stop{job_.round, !ending.is_final(), ending.cause.why, signal};
   if (ending.is_restart()) {
-    stop.why += concat("; restarting all workers (restart ", job_.budget.used() + 1, " of ",
+    stop.why += concat(ending.reason, "; restarting all workers (restart ", job_.budget.used() + 1, " of ",
                        job_.settings.restart.max_restarts, ")");
   }
   // Only the first time: a repeated one does not wait.

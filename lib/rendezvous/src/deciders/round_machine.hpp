@@ -28,6 +28,7 @@ struct Ending {
   Next next = Next::new_round;
   LinkId cause_link = 0;     ///< its STOPPED has the details; 0: none has
   std::string machine = {};  ///< where the worker failed
+  std::string reason = {};   ///< of that failure, if it is known already
   bool had_started = false;  ///< workers were running
   int signal = 0;            ///< of the last STOP
   bool looks = false;        ///< STOP asks where the ranks are: one of them waited in vain for others
@@ -188,8 +189,7 @@ class RoundMachine {
  private:
   void start(std::uint16_t port);
   void check_exchange();
-  void stop_for_cause(VerdictMessage cause, LinkId cause_link, bool may_restart, const std::string& machine = "",
-                      bool looks = false);
+  void stop_for_cause(Ending ending, bool may_restart);
   void restart_for_newcomers(const std::vector<const Member*>& newcomers);
   void send_stop(int signal);
   void escalate_to_kill();

@@ -36,7 +36,7 @@ void fields(auto& visitor, Is<Join> auto& join) {
 void fields(auto& visitor, Is<Opened> auto& opened) { visitor(opened.round, opened.port); }
 void fields(auto& visitor, Is<Failed> auto& failed) {
   visitor(failed.round, failed.rank, failed.local_rank, failed.pid, failed.by_signal, failed.code, failed.core_dumped,
-          failed.may_restart, failed.why, failed.waited);
+          failed.may_restart, failed.why, failed.waited, failed.declared);
 }
 void fields(auto& visitor, Is<Succeeded> auto& succeeded) { visitor(succeeded.round); }
 void fields(auto& visitor, Is<Stopped> auto& stopped) {
@@ -68,7 +68,7 @@ void fields(auto& visitor, Is<Start> auto& start) {
   visitor(start.round, ranks.restart_count, ranks.max_restarts, ranks.node_rank, ranks.node_count, ranks.base_rank,
           ranks.local_world_size, ranks.world_size, ranks.role_base_rank, ranks.role_world_size, ranks.master_addr);
   visitor.port(ranks.master_port);
-  visitor(start.term, start.job_state, ranks.host);
+  visitor(start.term, start.job_state, ranks.host, ranks.hosts);
 }
 void fields(auto& visitor, Is<Stop> auto& stop) {
   visitor(stop.round, stop.another_round, stop.why, stop.signal, stop.look, stop.awaits_page);

@@ -76,9 +76,10 @@ struct Failed {
   std::int32_t code = 0;  ///< exit code or signal number
   bool core_dumped = false;
   bool may_restart = true;
-  std::string why = {};   ///< what the kernel or a timer says about it at once; may be empty
+  std::string why = {};   ///< the reason in a line, if it is known at once: the kernel's, a timer's, its own; or empty
   std::string role = {};  ///< of several programs; not sent, as these have one machine
   bool waited = false;    ///< its last words say that it waited in vain for other ranks
+  bool declared = false;  ///< it has done what `why` says instead of ending with this exit code
   bool operator==(const Failed&) const = default;
 };
 struct Succeeded {

@@ -310,7 +310,8 @@ struct RankAssignment {
   int role_first_local_rank = 0;  ///< of the role's first worker on this node, where several roles share a world
   std::string master_addr;        ///< an address, not a host name, unless the user gave a name
   int master_port = 0;
-  std::string host;  ///< this machine's label: its short host name if that is unique in the job
+  std::string host;   ///< this machine's label: its short host name if that is unique in the job
+  std::string hosts;  ///< labels of the round's first machines, by node rank: "h1, h2"; empty on one machine
 
   bool operator==(const RankAssignment&) const = default;
 

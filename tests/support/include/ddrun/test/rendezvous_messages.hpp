@@ -24,7 +24,7 @@ inline std::vector<rendezvous::FromAgent> messages_of_agent() {
            {17, 5, 2, 4, "{}", true, true},
            "boot 1"},
       Opened{1, 29500},
-      Failed{2, 9, 1, 4711, true, 9, true, false, "out of memory", "", true},
+      Failed{2, 9, 1, 4711, true, 9, true, false, "out of memory", "", true, true},
       Succeeded{std::uint64_t{1} << 40},
       Stopped{
           3, {R"({"rank":9})", "{}", true, true, true, -5, "boom"}, R"([{"rank":8},{"rank":9}])", {"{}", "node8", -1}},
@@ -54,7 +54,8 @@ inline std::vector<rendezvous::FromCoordinator> messages_of_coordinator() {
                  .role_world_size = 24,
                  .master_addr = "fd00::7",
                  .master_port = 65535,
-                 .host = "node7"};
+                 .host = "node7",
+                 .hosts = "node5, node6"};
   start.term = 17;
   start.job_state = R"({"restarts":1})";
   return {
