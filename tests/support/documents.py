@@ -4,6 +4,7 @@
     ```console              lines behind "$ " are commands ("> " goes on), those below them what they print
     ```                     a command on each line (one that ends in \\ goes on), which has to succeed
     ```text                 nothing to run: a picture, a form, the words of a report
+    ```json, ```toml, ```yaml    is parsed; yaml only where Python has a module for it
 
 The files and commands of a page share one folder, in which they are made and run in order. Before them, ./train,
 train.py and other programs that stand for the reader's own lie there (tests/e2e/documents/files), and configs/ and
@@ -28,13 +29,20 @@ Comments on the lines above a block, which a reader does not see, change how it 
                                 prints counts. The same command with another rank right below is of the same job
 """
 import dataclasses
+import json
 import os
 import pathlib
 import re
 import shutil
 import socket
+import tomllib
 
 from running import DDRUN, run
+
+try:
+    import yaml
+except ImportError:
+    yaml = None
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -42,6 +50,7 @@ FILES = ROOT / "tests/e2e/documents/files"
 
 DIRECTIVE = re.compile(r"<!-- (?:(not run|needs|before|ends with): (.+)|(measured|any order)|on (\d+) machines?) -->")
 SHELLS = ("", "sh", "console")
+PARSERS = {"json": json.loads, "toml": tomllib.loads, "yaml": yaml.safe_load if yaml else str}
 
 
 @dataclasses.dataclass
@@ -219,10 +228,8 @@ class Page:
         for program in pathlib.Path(DDRUN).parent.glob("ddrun-*"):
             (programs / program.name).symlink_to(program)
         (programs / "ddrun").symlink_to(DDRUN)
-        shutil.copy(FILES / "ssh", programs)
-        for file in FILES.iterdir():
-            if file.name != "ssh":
-                shutil.copy(file, folder)
+        shutil.copytree(FILES / "bin", programs, dirs_exist_ok=True)
+        shutil.copytree(FILES, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("bin"))
         for name in ("train", "smoke-test"):
             shutil.copy(shutil.which("echo"), folder / name)  # compiled, and content with any arguments
         for name in ("configs", "scripts"):
@@ -236,6 +243,8 @@ class Page:
         blocks = parse(self.path)
         for block in blocks:
             reason = self.obstacle(block)
+            if block.language in PARSERS:
+                self.parse_block(block)
             if block.name and "not run" not in block.orders:
                 write_file(block, self.folder)
                 self.files += 1
@@ -245,10 +254,17 @@ class Page:
                 self.check_text(block)
             elif block.language in SHELLS:
                 self.run_block(block)
-            else:
+            elif block.language not in PARSERS:
                 raise AssertionError(f"{block.place}: a block of {block.language} needs the name of a file, or a comment that "
                                      "says why it is not run")
         return self
+
+    @staticmethod
+    def parse_block(block):
+        try:
+            PARSERS[block.language](block.text)
+        except Exception as error:
+            raise AssertionError(f"{block.place}: this is no {block.language}: {error}") from error
 
     @staticmethod
     def check_text(block):

@@ -13,7 +13,7 @@ import xml.etree.ElementTree
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tests/support"))
 from cases import main  # noqa: E402
-from documents import parse  # noqa: E402
+from documents import Command, Page, parse  # noqa: E402
 from running import DDRUN, run  # noqa: E402
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *ROOT.glob("docs/*.md"),
@@ -143,6 +143,17 @@ class Words(unittest.TestCase):
                     result = run([DDRUN, "config", "show", *words])
                     self.assertEqual(result.code, 0, str(result))
         self.assertGreater(tried, 5)
+
+    def test_lines_of_an_answer_run(self):
+        """`ddrun …` in a sentence of docs/troubleshooting.md, with programs that stand for the reader's."""
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="ddrun-answers-"))
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        page = Page(ROOT / "docs/troubleshooting.md", folder)
+        lines = re.findall(r"`(ddrun -[^`]*)`", "\n".join(line for _, line in prose(page.path)))
+        self.assertGreater(len(lines), 4)
+        for line in lines:
+            with self.subTest(line):
+                page.run_command(Command(page.path.name, line.replace("\n", " ")), [0])
 
     def test_every_module_has_its_line(self):
         """The source map of docs/architecture.md, and the files in it."""
