@@ -209,6 +209,22 @@ class Words(unittest.TestCase):
         self.assertEqual(commands, ["scripts/quickstart", *called])
         self.assertIn("within a quarter of\nan hour on two CPUs", help_of("scripts/test"))
 
+    def test_versions(self):
+        """docs/versioning.md has the numbers of the sources."""
+        page = (ROOT / "docs/versioning.md").read_text(encoding="utf-8")
+        for source, number, sentence in (
+                ("lib/rendezvous/PROTOCOL.md", r"`u16` protocol version \((\d+)\)", "has a number too, now {}"),
+                ("pyproject.toml", r'requires-python = ">=([\d.]+)"', "**Python**: {} or newer"),
+                ("scripts/lib/pytorch.sh", r"torch==(\d+\.\d+)", "PyTorch {};"),
+                ("CMakeLists.txt", r"project\(ddrun VERSION (\d+\.\d+)", "find_package(ddrun {})"),
+                ("scripts/cmake/DdrunInstall.cmake", r"COMPATIBILITY (SameMinorVersion)", "While the minor version stays")):
+            found = re.search(number, (ROOT / source).read_text(encoding="utf-8"))
+            self.assertIsNotNone(found, source)
+            self.assertIn(sentence.format(found[1]), re.sub(r"\s+", " ", page))
+        for schema in ("report", "stacks"):
+            keys = json.loads((ROOT / f"docs/schemas/{schema}.schema.json").read_text(encoding="utf-8"))
+            self.assertIn("schema_version", keys["required"])
+
     def test_presets(self):
         """The table of presets in CONTRIBUTING.md."""
         text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("| Preset |")[1].split("\n\n")[0]
