@@ -41,7 +41,7 @@ class Examples(unittest.TestCase):
         self.archive = self.folder / "ddrun.tar.gz"
         with tarfile.open(self.archive, "w:gz", compresslevel=1) as archive:
             for name, program in PROGRAMS.items():
-                archive.add(program, name)
+                archive.add(program, f"ddrun-0.1.0-Linux/bin/{name}")  # as scripts/package has them
         self.home = self.folder / "home"
         self.work = self.folder / "work"
         for folder in (self.home, self.work):

@@ -26,13 +26,14 @@ FOREIGN = {
     "coming-from-others.md": {"local-rank", "use-fsdp", "mixed-precision", "deepspeed", "multi-prog"},
     "coming-from-torchrun.md": {"local-rank"},
     "schedulers.md": {"kill-on-bad-exit"},
+    "integrations.md": {"with"},
     "notebooks.md": {"rank"},
     "python.md": {"ranks-timeout", "ranks-preload", "lf", "junitxml", "pdb"},  # of pytest
 }
 OTHER_PROGRAMS = re.compile(
     r"(?:^|[\s(|/])(?:\.ci/run|\./\w+|\w+\.py|iperf3|srun|sbatch|salloc|scancel|mpirun|mpiexec|torchrun|"
     r"cmake|cpack|ctest|pkg-config|python3?|pip|git|gdb|py-spy|accelerate|deepspeed|torch\.distributed\.launch|coredumpctl|compute-sanitizer|"
-    r"docker|podman|systemd-run|stdbuf)(?= |$)")
+    r"docker|podman|systemd-run|stdbuf|uv|sglang\.launch_server)(?= |$)")
 
 
 @functools.cache

@@ -4,7 +4,7 @@ import http.server
 
 options = argparse.ArgumentParser()
 options.add_argument("--model-path")
-options.add_argument("--host")
+options.add_argument("--tp")
 options.add_argument("--port", type=int)
 
 
@@ -18,4 +18,4 @@ class Health(http.server.BaseHTTPRequestHandler):
 
 
 given = options.parse_args()
-http.server.HTTPServer((given.host or "127.0.0.1", given.port), Health).serve_forever()
+http.server.HTTPServer(("127.0.0.1", given.port), Health).serve_forever()
