@@ -176,7 +176,8 @@ std::optional<int> run_on_hosts(const StartRequest& request, process::AgentConte
   const agent::CiService ci = agent::detect_ci(launch.ci, Environment(environ));
   auto& args = options->job.args;
   args.insert(args.begin(), concat("--ci=", agent::ci_name(ci)));
-  if (ci == agent::CiService::github && launch.spec.report_files.empty()) args.insert(args.begin(), "--report=/dev/null");
+  if (ci == agent::CiService::github && launch.spec.report_files.empty())
+    args.insert(args.begin(), "--report=/dev/null");
   agent::EventsFile events;
   if (auto ready = launch.spec.dry_run ? Result<void>() : open_files(launch.spec, ci, events, *options); !ready)
     return say_failure(ready.error());

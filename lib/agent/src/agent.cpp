@@ -88,7 +88,8 @@ logs::OutputOptions output_options(const Job& job, std::function<void()> on_firs
   }
   // What else is left of the job, or restarts, are worth going on for.
   options.closes_unread = !several && !job.spec.log.frames && job.spec.restart.max_restarts == 0 &&
-                          job.spec.report_files.empty() && !job.spec.events_file && job.hooks.reports.ci == CiService::none;
+                          job.spec.report_files.empty() && !job.spec.events_file &&
+                          job.hooks.reports.ci == CiService::none;
   options.announce_private_directory = [shared = job.context.shared](const std::string& path) {
     return shared->set_private_directory(path);
   };

@@ -1,5 +1,6 @@
 #include "ddrun/logs/output.hpp"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -227,11 +228,22 @@ void Output::trim() {
   for (const auto& console : consoles_) console->console().trim();
 }
 
+namespace {
+
+/// A worker that inherits stdout sees by itself that the reader has closed.
+bool has_inherited_unread(const StreamPlan& plan) {
+  pollfd out{.fd = STDOUT_FILENO, .events = 0, .revents = 0};
+  return plan.closes_unread && plan.kind == StreamPlan::Kind::inherit && ::isatty(out.fd) == 0 &&
+         ::poll(&out, 1, 0) > 0 && (out.revents & (POLLERR | POLLHUP)) != 0;
+}
+
+}  // namespace
+
 LossReport Output::losses() const {
   LossReport report;
   report.first_error = files_->first_error();
   report.file_bytes = files_->lost_bytes();
-  report.closed_unread = streams_->has_closed_unread();
+  report.closed_unread = streams_->has_closed_unread() || has_inherited_unread(files_->plan_of(StreamId::out, 0));
   for (const auto& ranks : consoles_) {
     const Console& console = ranks->console();
     if (console.reader_closed()) {

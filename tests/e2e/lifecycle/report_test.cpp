@@ -64,8 +64,9 @@ TEST_CASE("The directory of a report is made again, and a report that cannot be 
 
 TEST_CASE("Of several reports each is written, whatever becomes of the others") {
   const TemporaryDirectory dir;
-  const auto outcome = finish(command({"--report=/dev/full", "--report=" + dir.file("a.xml"),
-                                       "--report=" + dir.file("b.json"), "--after=cp $DDRUN_REPORT " + dir.file("c"), "true"}));
+  const auto outcome =
+      finish(command({"--report=/dev/full", "--report=" + dir.file("a.xml"), "--report=" + dir.file("b.json"),
+                      "--after=cp $DDRUN_REPORT " + dir.file("c"), "true"}));
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 125);
   CHECK(has(outcome.err, "--report: cannot write /dev/full"));

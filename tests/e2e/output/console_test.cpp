@@ -88,7 +88,9 @@ TEST_CASE("A reader that has seen enough ends workers whose output goes nowhere 
   const auto piped = [](const std::string& job) {
     return finish({"/bin/sh", "-c", "exec 3>&2; (" DDRUN_TEST_DDRUN " " + job + "; echo code $? >&3) | head -n 1"});
   };
-  for (const std::string job : {"-n 2 yes", "-n 2 yes 2>&1", "-n 1 --label=rank yes", "-n 1 yes : -n 1 yes no"}) {
+  // One worker inherits ddrun's stdout.
+  for (const std::string job : {"-n 2 yes", "-n 2 yes 2>&1", "-n 1 --label=rank yes", "-n 1 yes : -n 1 yes no", "yes",
+                                "sh -c 'trap \"\" PIPE; while echo y 2>/dev/null; do :; done; exit 1'"}) {
     const auto outcome = piped(job);
     INFO(job);
     DDRUN_SHOW(outcome);

@@ -41,11 +41,11 @@ TEST_CASE("Report and events of all hosts are written where ddrun was called") {
   const TemporaryDirectory here;
   RunOptions options;
   options.directory = here.path();
-  const auto outcome = finish_on(
-      hosts,
-      hosts.job("a,b", {"-n", "2", "--report=report.json", "--report=a.xml", "--events=events", "--chdir=/"},
-                {"rank", "3", "exit", "7"}),
-      std::move(options));
+  const auto outcome =
+      finish_on(hosts,
+                hosts.job("a,b", {"-n", "2", "--report=report.json", "--report=a.xml", "--events=events", "--chdir=/"},
+                          {"rank", "3", "exit", "7"}),
+                std::move(options));
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 7);
   const auto report = nlohmann::json::parse(read_file(here.file("report.json")), nullptr, false);

@@ -32,8 +32,8 @@ namespace ddrun::agent {
 struct ReportSinks {
   CiService ci = CiService::none;
   bool color = false;
-  bool is_part = false;               ///< of a job of --hosts: the annotation is the head's
-  bool shows_cause = true;  ///< the console has the failure report also where the cause is on another machine
+  bool is_part = false;              ///< of a job of --hosts: the annotation is the head's
+  bool shows_cause = true;           ///< the console has the failure report also where the cause is on another machine
   std::vector<std::string> files{};  ///< --report
 };
 

@@ -82,7 +82,7 @@ struct LossReport {
   std::uint64_t console_bytes = 0;  ///< not shown: the disk was full, or the reader was too slow
   std::string console_error;        ///< why; empty if all is well
   std::uint64_t unread_bytes = 0;   ///< not shown, because the reader has closed: that is no loss
-  bool closed_unread = false;       ///< OutputOptions::closes_unread has closed the workers' stdout
+  bool closed_unread = false;       ///< workers have a closed stdout, by OutputOptions::closes_unread or inherited
   std::string first_error;  ///< "cannot write /logs/…/stdout.log: No space left on device"; empty: nothing failed
 };
 
