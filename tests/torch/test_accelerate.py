@@ -79,7 +79,7 @@ class Accelerate(TorchTest):
         (self.tmp / "show.py").write_text(SHOW)
         launch = [PYTHON, "-m", "accelerate.commands.launch", "--config_file", self.tmp / "config.yaml", self.tmp / "show.py"]
         theirs = self.assert_success(run(launch, env=self.env, cwd=self.tmp)).out.splitlines()
-        words = re.search(r"\$ ddrun (-n 2 --env[^|]*?) train.py", self.page, re.S)[1].replace("\\\n>", "").split()
+        words = re.search(r"\nddrun (-n 2 --env[^`]*?) train.py", self.page, re.S)[1].replace("\\\n", "").split()
         ours = self.assert_success(run([DDRUN, "--label=none", *words, self.tmp / "show.py"], env=self.env, cwd=self.tmp)).out.splitlines()
         self.assertEqual(ours[0], theirs[0])
         self.assertTrue({*eval(ours[1])} <= {*eval(theirs[1])}, f"{ours}\n{theirs}")
