@@ -2,9 +2,11 @@
 """What pages say in words: links lead somewhere, options, files and presets exist, lines in sentences are understood."""
 import functools
 import json
+import os
 import pathlib
 import re
 import shutil
+import socket
 import sys
 import tempfile
 import unittest
@@ -155,6 +157,22 @@ class Words(unittest.TestCase):
         for line in lines:
             with self.subTest(line):
                 page.run_command(Command(page.path.name, line.replace("\n", " ")), [0])
+
+    def test_what_ddrun_says_in_an_answer(self):
+        """Quotes of docs/troubleshooting.md."""
+        page = re.sub(r"\s+", " ", (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8"))
+        step = {"SLURM_JOB_ID": 12, "SLURM_STEP_ID": 0, "SLURM_STEP_NUM_NODES": 2, "SLURM_STEP_NUM_TASKS": 8, "SLURM_NODEID": 0,
+                "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_PROCID": 0}
+        with tempfile.NamedTemporaryFile("w", suffix=".py") as script, socket.create_server(("127.0.0.1", 0)) as taken:
+            script.write("import mpi4py\n")
+            script.flush()
+            port = str(taken.getsockname()[1])
+            for words, args, env in (("imports mpi4py, and MPI is off", ["-n2", script.name], {}),
+                                     ("srun started 8 ddruns on 2 nodes", ["true"], step),
+                                     (f"port {port} is in use by pid {os.getpid()} (python3", [f"--port={port}", "true"], {})):
+                with self.subTest(words):
+                    self.assertIn(words.replace(port, "8000").replace(str(os.getpid()), "4703"), page)
+                    self.assertIn(words, run([DDRUN, *args], env=env).err)
 
     def test_every_module_has_its_line(self):
         """The source map of docs/architecture.md, and the files in it."""
