@@ -191,7 +191,7 @@ Json texts(const Option& option) {
     default: break;
   }
   Json schema{{"type", "string"}};
-  if (!accepts(option, "") && option.kind != Kind::files) schema["minLength"] = 1;
+  if (!accepts(option, "")) schema["minLength"] = 1;
   return schema;
 }
 
