@@ -87,7 +87,7 @@ class LaunchReader {
     ParsedProgram& first = programs_.front();
     ParsedOptions& job = first.options;
     if (first.origin.empty() && command == Command::launch) {
-      return usage_error("no program given: ddrun [options] [--] program [args...] (see 'ddrun --help')");
+      return usage_error("no program given: ddrun [options] [--] program [args...] (see 'ddrun -h')");
     }
     job.spec.programs.clear();
     for (ParsedProgram& program : programs_) {

@@ -179,7 +179,7 @@ TEST_CASE("a flag takes only a yes or a no") {
 }
 
 TEST_CASE("no program is an error that says how to give one") {
-  CHECK(contains(refused({}), "no program given: ddrun [options] [--] program [args...]"));
+  CHECK(contains(refused({}), "no program given: ddrun [options] [--] program [args...] (see 'ddrun -h')"));
   CHECK(contains(refused({"-n", "4"}), "no program given"));
   CHECK(contains(refused({"--"}), "no program given"));
   CHECK(refused({""}) == "the program's name is empty");
