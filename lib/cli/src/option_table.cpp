@@ -337,8 +337,7 @@ constexpr Option failure_table[] = {
      "Append a line of JSON to FILE for each event of the job: round, restart, node lost, verdict",
      SETTING(spec.events_file, parse_non_empty(v))},
     {"report", "", "FILE", Kind::files, own,
-     "Write how every worker of every attempt ended to FILE, as JSON; as JUnit's XML if its name ends in .xml; may be "
-     "repeated",
+     "Write how every worker of every attempt ended to FILE, as JSON, or JUnit's XML for a .xml; may be repeated",
      add_report, [](const ParsedOptions& d) { return d.spec.report_files; }},
 };
 

@@ -203,8 +203,7 @@ struct JobResult {
   [[nodiscard]] bool output_complete() const { return log_bytes_lost == 0 && console_bytes_lost == 0; }
 };
 
-/// The workers have failed as programs do whose reader has seen enough (`| head`), which is no error. Other signals
-/// than SIGPIPE are.
+/// The workers failed as programs do whose reader has left (`| head`), which is no error: not by another signal.
 [[nodiscard]] bool ended_with_reader(const JobResult& result);
 
 /// The exit code of a job; the table is in base/exit_status.hpp.
