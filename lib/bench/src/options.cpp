@@ -193,6 +193,13 @@ auto number(int low, int high) {
   return [low, high](const std::string& text) { return parse_integer(text, low, high); };
 }
 
+Result<long long> single(const std::string& text) {
+  const auto count = parse_integer(text, 1, 1'000'000);
+  if (!count || *count == 1) return count;
+  return fail(Errc::invalid_argument,
+              concat("each rank has one; for ", *count, " write: ddrun -n ", *count, " ddrun-allreduce"));
+}
+
 /// Greater than 0; a plain number is in seconds.
 Result<Milliseconds> duration(const std::string& text) {
   auto value = parse_duration(text);
@@ -327,11 +334,14 @@ Parsed parse_options(int argc, char** argv) {
   Parsed parsed;
   std::optional<Milliseconds> op_timeout;
   bool list = false;
+  int one = 1;
   OptionTable table;
   add_sizes(table, parsed.options);
   add_calls(table, parsed.options);
   add_measuring(table, parsed.options);
   add_how(table, parsed.options, op_timeout);
+  table.add("-g,--ngpus", "1", "GPUs of each rank, as of nccl-tests (1)", one, single);
+  table.add("-t,--nthreads", "1", "threads of each rank, as of nccl-tests (1)", one, single);
   table.add_flag("--list", "show which back ends there are, and why not", list);
   add_report_options(table, parsed.options.report);
   add_tests(table, parsed.options);

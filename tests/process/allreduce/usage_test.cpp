@@ -26,6 +26,8 @@ void check_refused(const std::vector<std::string>& args, const Environment& env,
 
 TEST_CASE("invalid options are refused in one line with status 2") {
   check_refused({"--no-such-option"}, {}, "--no-such-option");
+  check_refused({"-g", "2"}, {}, "--ngpus: each rank has one; for 2 write: ddrun -n 2 ddrun-allreduce");
+  check_refused({"-g", "x"}, {}, "--ngpus: ");
   check_refused({"-b", "2"}, {}, "--minbytes: must be at least 4, not 2");
   check_refused({"-b", "lots"}, {}, "--minbytes: ");
   check_refused({"-b", "1M", "-e", "1K"}, {}, "--maxbytes: 1024 is less than --minbytes, 1048576");
@@ -94,6 +96,9 @@ TEST_CASE("options have the names of nccl-tests, with dashes and with underscore
              "-z",
              "0",
              "--cudagraph=0",
+             "-g",
+             "1",
+             "--nthreads=1",
              "--collective",
              "all-reduce",
              file,
