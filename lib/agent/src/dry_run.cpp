@@ -48,8 +48,12 @@ Differences differences(worker_env::WorkerEnvironment& environment, const Prepar
   return result;
 }
 
+/// Instead of a value that is not known before.
+constexpr std::string_view at_start = "(set at the start)";
+
 std::string quote_entry(const std::string& entry) {
   const std::size_t equals = entry.find('=');
+  if (entry == "MASTER_PORT=0" || entry.ends_with(at_start)) return concat(entry.substr(0, equals + 1), at_start);
   return entry.substr(0, equals + 1) + (equals + 1 < entry.size() ? shell_quote(entry.substr(equals + 1)) : "");
 }
 
@@ -129,7 +133,10 @@ Result<std::string> describe_job(const LaunchSpec& spec, const char* const* envi
   auto plan = TRY(plan_rendezvous(spec, prepared.workers()));
   worker_env::WorkerFacts facts;
   facts.version = version;
+  // Without --rdzv-id a job has a new one.
+  if (plan.ranks.run_id != spec.rendezvous.id) plan.ranks.run_id = at_start;
   facts.job_tag = plan.ranks.run_id;
+  if (spec.log.dir != "/dev/null") facts.error_file = [](int) { return std::string(at_start); };
   facts.addresses = prepared.addresses;
 
   const bool several = spec.has_several_programs();

@@ -86,6 +86,20 @@ TEST_CASE("What would be started is shown before the program is there") {
   CHECK(has(outcome.err, err));
 }
 
+TEST_CASE("What is known only at the start is said to be, and not shown as a value") {
+  const auto plan = finish(command({"-n", "2", "--dry-run", "true"}));
+  DDRUN_SHOW(plan);
+  for (const char* name : {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "DDRUN_JOB_TAG", "TORCHELASTIC_ERROR_FILE"}) {
+    CHECK(has(plan.out, std::string("  ") + name + "=(set at the start)\n"));
+  }
+  const auto known =
+      finish(command({"-n", "2", "--dry-run", "--master-port=29501", "--rdzv-id=a b", "--log-dir=/dev/null", "true"}));
+  DDRUN_SHOW(known);
+  CHECK(has(known.out, "  MASTER_PORT=29501\n"));
+  CHECK(has(known.out, "  TORCHELASTIC_RUN_ID='a b'\n"));
+  CHECK(has(known.out, "  TORCHELASTIC_ERROR_FILE=\n"));
+}
+
 TEST_CASE("An MPI program is warned about once as long as ddrun cannot serve it") {
   const auto [words, with_pmi, warnings] = GENERATE(table<Words, bool, std::size_t>({
       {{"-n", "3"}, false, 1U},
