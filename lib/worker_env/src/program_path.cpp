@@ -152,6 +152,8 @@ constexpr std::string_view shell_keywords =
     "until wait while";
 /// Subcommands of other launchers and tools.
 constexpr std::string_view launcher_subcommands = "help launch list logs ps run start status stop submit";
+/// ddrun's first words, but for those that are programs too.
+constexpr std::string_view own_words = "completion config rendezvous secret stacks store version";
 
 // Suffixes of an error message, " (did you mean ...?)" or "; ..."; empty without a suggestion.
 
@@ -192,6 +194,9 @@ std::string hint_for_name(std::string_view name, const std::vector<std::string>&
   struct stat info {};
   if (::stat(from_directory(name, cwd).c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
     return concat("; ./", name, " is a directory, and no __main__.py is in it");
+  }
+  if (const std::string word = nearest(name, split(own_words, ' ')); !word.empty()) {
+    return concat(" (did you mean 'ddrun ", word, "'? ddrun's own words come first)");
   }
   const std::string near = near_program(directories, std::string(name));
   return near.empty() ? std::string() : concat(" (did you mean ", near, "?)");

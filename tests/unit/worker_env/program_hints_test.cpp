@@ -44,6 +44,15 @@ TEST_CASE("no short name and no other first letter is suggested from PATH") {
   CHECK(place.said_of("trainr") == "not found in PATH (did you mean trainer?)");
 }
 
+TEST_CASE("a word of ddrun's own that is searched as a program is said to stand first") {
+  const Place place;
+  const std::string stacks = "not found in PATH (did you mean 'ddrun stacks'? ddrun's own words come first)";
+  CHECK(place.said_of("stacks") == stacks);
+  CHECK(place.said_of("stack") == stacks);
+  place.file("stack", 0755);
+  CHECK(place.said_of("stack") == "not found in PATH (did you mean ./stack?)");
+}
+
 TEST_CASE("files of the working directory are suggested first") {
   const Place place;
   place.file("rm2", 0755);
