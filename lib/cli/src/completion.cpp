@@ -126,9 +126,6 @@ _ddrun() {
         mapfile -t COMPREPLY < <(compgen -W "$options" -- "${cur//_/-}")
     else
         _ddrun_program "$cur"
-        if ((COMP_CWORD == 1)); then
-            mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W "$_ddrun_words" -- "$cur")
-        fi
     fi
 }
 
@@ -138,8 +135,11 @@ _ddrun_files() {
 }
 
 _ddrun_program() {
-    compopt -o filenames 2>/dev/null
-    mapfile -t COMPREPLY < <({ [[ $1 == */* ]] || _ddrun_commands "$1"; compgen -f -- "$1"; } | sort -u)
+    compopt -o filenames -o nosort 2>/dev/null
+    mapfile -t COMPREPLY < <({
+        ((COMP_CWORD > 1)) || compgen -W "$_ddrun_words" -- "$1"
+        { [[ -z $1 || $1 == */* ]] || _ddrun_commands "$1"; compgen -f -- "$1"; } | sort -u
+    } | awk '!seen[$0]++')
 }
 
 # Files in PATH, and what the shell has of its own only if there is a file of that name too.
@@ -252,7 +252,7 @@ function __ddrun_first_word
     test (count (commandline -opc)) -eq 1
 end
 
-complete -c ddrun -n __ddrun_own_part -a '(__fish_complete_command)'
+complete -c ddrun -n '__ddrun_own_part; and string length -q -- (commandline -ct)' -a '(__fish_complete_command)'
 complete -c ddrun -n '__ddrun_behind config' -n __ddrun_own_part -l json
 complete -c ddrun -n '__ddrun_behind env' -n __ddrun_own_part -l json
 complete -c ddrun -n __ddrun_first_word -a ')",
@@ -301,13 +301,14 @@ std::string zsh_completion() {
 # zsh completion for ddrun; made by: ddrun completion zsh
 
 _ddrun_program() {
+  if [[ -z $PREFIX ]]; then _files; return; fi
   _alternative 'commands:program:_command_names -e' 'files:file:_files'
 }
 
 _ddrun() {
   if [[ $service == ddrun-* ]]; then _gnu_generic; return; fi
   if (( CURRENT == 2 )) && [[ $PREFIX != -* ]]; then
-    compadd -- )",
+    compadd -V words -- )",
                             subcommand_list(), R"(
     _ddrun_program
     return

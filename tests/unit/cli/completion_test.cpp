@@ -88,13 +88,27 @@ TEST_CASE("bash completes the program and leaves its options alone") {
 
 TEST_CASE("bash offers programs but no shell builtins") {
   if (!has("bash")) ddrun::test::skip("bash is not installed");
-  const Args all = bash_offers({""});
   for (const char* word : {"[[", "!", "cd", "trap", "while", "_ddrun", "_ddrun_program"}) {
     CAPTURE(word);
-    CHECK_FALSE(offers(all, word));
+    CHECK_FALSE(offers(bash_offers({word}), word));
   }
   // A builtin and a program at once.
-  CHECK(offers(all, "echo"));
+  CHECK(offers(bash_offers({"ech"}), "echo"));
+}
+
+TEST_CASE("bash offers our own words first, once, and without a letter no programs of PATH") {
+  if (!has("bash")) ddrun::test::skip("bash is not installed");
+  const Args first = bash_offers({""});
+  REQUIRE(first.size() > 2);
+  CHECK(first.size() < 20);
+  CHECK(first[0] == "completion");
+  CHECK(offers(first, "stacks"));
+  CHECK(offers(first, "data.json"));
+  CHECK_FALSE(offers(first, "echo"));
+  CHECK(bash_offers({"-v", ""}) == Args{"data.json", "logs", "script", "test.bash"});
+  const Args env = bash_offers({"env"});
+  CHECK(env[0] == "env");
+  CHECK(std::ranges::count(env, "env") == 1);
 }
 
 TEST_CASE("bash completes variables and signals") {
@@ -154,6 +168,9 @@ TEST_CASE("fish completes options values and subcommands") {
     CHECK(output.status == 0);
     return output.text;
   };
+  CHECK(contains(offered("ddrun "), "stacks"));
+  CHECK_FALSE(contains(offered("ddrun "), "sha256sum"));
+  CHECK(contains(offered("ddrun sha256"), "sha256sum"));
   CHECK(contains(offered("ddrun --nproc"), "--nproc-per-node"));
   CHECK(contains(offered("ddrun --color=a"), "--color=always"));
   CHECK(contains(offered("ddrun --color a"), "always"));
