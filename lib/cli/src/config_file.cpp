@@ -121,6 +121,39 @@ std::optional<std::vector<std::string>> values_of(Kind kind, const toml::node& n
   return Values{kind == Kind::names ? filters_text(*items) : join(*items, ",")};
 }
 
+constexpr std::string_view value_hint =
+    "the value is no number, true or false; write a text in quotes, as in role = \"a\" or timeout = \"20m\"";
+
+/// Parts of toml++'s messages, and what to write.
+constexpr std::pair<std::string_view, std::string_view> syntax_hints[] = {
+    {"expected '='", "a key has no = behind it; write KEY = VALUE, as in nproc-per-node = 4"},
+    {"control character", "a text has no closing quote on its line"},
+    {"end-of-file", "a text has no closing quote"},
+    {"escape sequence", "a \\ in double quotes begins an escape; write it twice, or 'a\\b' in single quotes"},
+    {"array: expected", "a list has no , between two values, or no ] at its end"},
+    {"inline table: ", "a table in {} has no , between two entries, or no } at the end of its line"},
+    {"table header: expected ']'", "the name of a table has no ] at its end, as in [env]"},
+    {"a comment or whitespace", "more stands behind the value; several values are a list: [\"a\", \"b\"]"},
+    {"utf-8", "it is not text in UTF-8"},
+    {"digit", value_hint},
+    {"boolean", value_hint},
+    {" value", value_hint},
+};
+
+/// In words for the person who writes the file.
+std::string explain_syntax(std::string_view error, std::string_view file) {
+  const bool is_yaml = file.starts_with("-") || error.ends_with("saw ':'");
+  if (is_yaml || file.starts_with("{"))
+    return concat("this is ", is_yaml ? "YAML" : "JSON", "; write TOML: KEY = VALUE, as in nproc-per-node = 4");
+  if (const std::size_t redefined = error.find("cannot redefine"); redefined != std::string_view::npos) {
+    return concat(error.substr(std::min(error.find('\''), error.size())), " is set twice; leave one out");
+  }
+  for (const auto& [part, hint] : syntax_hints) {
+    if (error.find(part) != std::string_view::npos) return std::string(hint);
+  }
+  return std::string(error);
+}
+
 class Reader {
  public:
   explicit Reader(const std::string& path) : path_(path) {}
@@ -132,7 +165,7 @@ class Reader {
       const auto& error = parsed.error();
       const std::string at = where(error.source().begin);
       if (has_both_forms(text)) return wrong(at, std::string(both_forms));
-      return wrong(at, std::string(error.description()));
+      return wrong(at, explain_syntax(error.description(), trim(text)));
     }
     for (const Entry& entry : entries(parsed.table())) TRY(read_entry(entry));
     file_.program.insert(file_.program.end(), args_.begin(), args_.end());

@@ -1,5 +1,9 @@
 #include <signal.h>
 
+#include <string>
+#include <tuple>
+#include <vector>
+
 #include "support.hpp"
 
 using namespace ddrun;
@@ -122,6 +126,41 @@ TEST_CASE("bad syntax in a settings file is one line with its place") {
     const std::string line = complaint(toml);
     CHECK(line.substr(0, 7) == "c.toml:");
     CHECK(line.size() > 12);
+  }
+}
+
+TEST_CASE("a mistake of syntax is explained in words that say what to write") {
+  const std::string pair = "write KEY = VALUE, as in nproc-per-node = 4";
+  const std::string toml_pair = "write TOML: KEY = VALUE, as in nproc-per-node = 4";
+  for (const auto& [toml, place, message] : std::vector<std::tuple<std::string, std::string, std::string>>{
+           {"role = \"a\nn = 2\n", "1:10", "a text has no closing quote on its line"},
+           {"role = 'a\n", "1:10", "a text has no closing quote on its line"},
+           {"role = \"\"\"a\n", "", "a text has no closing quote"},
+           {"nproc-per-node: 4\n", "1:15", "this is YAML; " + toml_pair},
+           {"---\nnproc-per-node: 4\n", "1:4", "this is YAML; " + toml_pair},
+           {"- a\n- b\n", "", "this is YAML; " + toml_pair},
+           {"\n{\"role\": \"a\"}\n", "2:1", "this is JSON; " + toml_pair},
+           {"nproc-per-node 4\n", "1:16", "a key has no = behind it; " + pair},
+           {"standalone\n", "1:11", "a key has no = behind it; " + pair},
+           {"nproc-per-node = 4\nnproc-per-node = 5\n", "2:18", "'nproc-per-node' is set twice; leave one out"},
+           {"[env]\nA = 1\n[env]\n", "3:", "'env' is set twice; leave one out"},
+           {"program = [\"a\", \"b\"\nrole = \"x\"\n", "2:1", "a list has no , between two values, or no ] at its end"},
+           {"env = {A = 1\n", "1:", "a table in {} has no , between two entries, or no } at the end of its line"},
+           {"[env\nA = 1\n", "1:5", "the name of a table has no ] at its end, as in [env]"},
+           {"role = \"a\" \"b\"\n", "1:12", "more stands behind the value; several values are a list: [\"a\", \"b\"]"},
+           {"role = \"C:\\q\"\n",
+            "1:", "a \\ in double quotes begins an escape; write it twice, or 'a\\b' in single quotes"},
+           {"\xff\xfe = 1\n", "1:1", "it is not text in UTF-8"}}) {
+    CAPTURE(toml);
+    const std::string line = complaint(toml);
+    CHECK(line.starts_with("c.toml:" + place));
+    CHECK(line.ends_with(": " + message));
+  }
+  for (const std::string value : {"trainer", "./train", "True", "yes", "20m", "", "C:\\x", "[./a, b]"}) {
+    CAPTURE(value);
+    CHECK(complaint("role = " + value + "\n")
+              .ends_with(": the value is no number, true or false; write a text in quotes, as in role = \"a\" or "
+                         "timeout = \"20m\""));
   }
 }
 
