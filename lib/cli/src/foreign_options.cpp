@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ddrun/base/text.hpp"
+#include "ddrun/cli/values.hpp"
 
 namespace ddrun::cli {
 
@@ -168,6 +169,7 @@ bool has_word(std::string_view words, std::string_view word) {
 std::span<const ForeignOption> foreign_options() { return foreign_option_table; }
 
 argv::Explanation explain_foreign_option(std::string_view name, std::string_view value) {
+  if (name == "e" && parse_assignment(value)) return {concat(" (of docker); in ddrun: --env ", shell_quote(value)), 1};
   const auto* const found = std::find_if(std::begin(foreign_option_table), std::end(foreign_option_table),
                                          [&](const ForeignOption& option) { return has_word(option.names, name); });
   if (found == std::end(foreign_option_table)) return {};

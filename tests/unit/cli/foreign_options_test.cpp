@@ -32,6 +32,11 @@ void check_options_in(const std::string& hint) {
 
 }  // namespace
 
+TEST_CASE("-e with NAME=VALUE is docker's") {
+  CHECK(refused({"-e", "FOO=a b", "w"}) == "unknown option '-e' (of docker); in ddrun: --env 'FOO=a b'");
+  CHECK(contains(refused({"-e", "err.log", "w"}), "(of mpirun and srun); in ddrun: --log-dir=DIR"));
+}
+
 TEST_CASE("each option of other launchers gets a hint: its replacement or that it is not needed") {
   std::set<std::string> names;
   for (const ForeignOption& option : foreign_options()) {
