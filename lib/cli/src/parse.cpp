@@ -87,6 +87,10 @@ class LaunchReader {
     ParsedProgram& first = programs_.front();
     ParsedOptions& job = first.options;
     if (first.origin.empty() && command == Command::launch) {
+      constexpr std::array any{Kind::file, Kind::files, Kind::directory, Kind::names, Kind::text};
+      const auto last = option_at(arguments.last(std::min<std::size_t>(arguments.size(), 2)));
+      if (last && last->words == 2 && std::ranges::find(any, last->option->kind) != any.end())
+        return usage_error(concat("no program given: --", last->option->name, " took '", last->value, "'"));
       return usage_error("no program given: ddrun [options] [--] program [args...] (see 'ddrun -h')");
     }
     job.spec.programs.clear();

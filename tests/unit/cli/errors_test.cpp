@@ -182,6 +182,9 @@ TEST_CASE("no program is an error that says how to give one") {
   CHECK(contains(refused({}), "no program given: ddrun [options] [--] program [args...] (see 'ddrun -h')"));
   CHECK(contains(refused({"-n", "4"}), "no program given"));
   CHECK(contains(refused({"--"}), "no program given"));
+  CHECK(refused({"-n", "2", "--report", "./prog"}) == "no program given: --report took './prog'");
+  CHECK(refused({"--hosts", "./prog"}) == "no program given: --hosts took './prog'");
+  CHECK(contains(refused({"--report=./prog"}), "no program given: ddrun"));
   CHECK(refused({""}) == "the program's name is empty");
 }
 
