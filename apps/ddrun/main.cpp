@@ -66,9 +66,8 @@ void hint_misplaced_option(const cli::Launch& launch, const agent::JobResult& re
   const bool is_usage = worker.status == ExitStatus(Exited{exit_codes::usage});
   const bool is_silent = worker.stderr_tail.empty();
   if (worker.ran > soon || (is_silent && (!is_usage || program.kind == ProgramKind::executable))) return;
-  const std::string option = cli::misplaced_option(program, worker.stderr_tail);
-  if (option.empty()) return;
-  say(Level::warning, concat(option, " went to ", program.name, "; ddrun's options come before it"));
+  const std::string hint = cli::misplaced_option(program, worker.stderr_tail);
+  if (!hint.empty() && std::ranges::find(launch.warnings, hint) == launch.warnings.end()) say(Level::warning, hint);
 }
 
 /// `part`: set on a host of --hosts; only the coordinator's prints the failure report.

@@ -219,7 +219,8 @@ class LaunchReader {
     options.program.name = words.front();
     options.program.args.assign(words.begin() + 1, words.end());
     choose_program_kind(options, parsed.settings, warnings_);
-    warn_slips(options.program, options.spec, warnings_);
+    TRY(check_launcher(options.program, options.spec, part.has_separator || !from_command_line, warnings_));
+    if (stderr_is_tty_ && !part.has_separator) warn_misplaced(parsed, warnings_);
     if (from_command_line && !part.has_separator) drop_separator(options);
     return {};
   }

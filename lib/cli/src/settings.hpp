@@ -184,8 +184,13 @@ struct TypedOption {
 /// Warns about each DDRUN_* variable that neither an option nor another part of ddrun has, with the nearest name.
 void warn_unknown_variables(const Environment& environment, std::vector<std::string>& warnings);
 
-/// Warns about a launcher as the program of several workers.
-void warn_slips(const ProgramSpec& program, const LaunchSpec& spec, std::vector<std::string>& warnings);
+/// Warns about a launcher as the program of several workers, or fails where their jobs would get in each other's way,
+/// unless it `is_meant`.
+[[nodiscard]] Result<void> check_launcher(const ProgramSpec& program, const LaunchSpec& spec, bool is_meant,
+                                          std::vector<std::string>& warnings);
+
+/// Warns about a count of workers only behind the program, and about a program that may be a second host of --hosts.
+void warn_misplaced(const ParsedProgram& parsed, std::vector<std::string>& warnings);
 
 /// Drops a "--" directly after the program, as torchrun's parser does; the caller ensures that there was none before
 /// it. Kept after an executable that torchrun would not accept.

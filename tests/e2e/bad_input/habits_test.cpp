@@ -199,7 +199,7 @@ TEST_CASE("A variable that ddrun does not know is named once, also where ddrun s
   CHECK(outcome.err == "ddrun: warning: DDRUN_TIMEOT is not known to ddrun; did you mean DDRUN_TIMEOUT?\n");
 }
 
-TEST_CASE("Slips of the command line are named and change nothing") {
+TEST_CASE("Slips of the command line are named, and change nothing if they may be meant") {
   const TemporaryDirectory dir;
   dir.file("torchrun", "#!/bin/sh\necho \"$@\"\n", 0755);
   dir.file("t.py", "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr')\np.parse_args()\n");
@@ -212,7 +212,8 @@ TEST_CASE("Slips of the command line are named and change nothing") {
   };
   for (const auto& [words, code, err] :
        {Case{{"-n", "1", "echo", "a", ":", "--timeout=3", "b"}, 0, "a next program begins with -n N"},
-        {{"-n", "2", "./torchrun", "x.py"}, 0, "torchrun is a launcher too"},
+        {{"-n", "2", "--", "./torchrun", "x.py"}, 0, "ddrun: warning: torchrun is a launcher too"},
+        {{"-n", "2", "./torchrun", "x.py"}, 2, "ddrun: error: torchrun is a launcher too"},
         {{"t.py", "-n", "2"}, 2, "ddrun: warning: -n 2 went to t.py; ddrun's options come before it\n"},
         {{"-n", "2", "t.py", "--lr=1", "--max-restarts=2"}, 2, "--max-restarts=2 went to t.py"}}) {
     const auto outcome = finish(command(words), options);

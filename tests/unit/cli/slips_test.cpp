@@ -66,15 +66,17 @@ TEST_CASE("a launcher as the program of several workers is warned about") {
     std::string name, instead;
   };
   for (const auto& [args, name, instead] :
-       {Case{{"-n2", "/bin/torchrun", "--nnodes=1", "a b.py", "x.py"}, "torchrun", "ddrun -n 2 'a b.py'"},
+       {Case{{"-n2", "--", "/bin/torchrun", "--nnodes=1", "a b.py", "x.py"}, "torchrun", "ddrun -n 2 'a b.py'"},
         {{"-ngpu", "accelerate", "launch", "acc.py"}, "accelerate launch", "ddrun -n gpu acc.py"},
-        {{"-n2", "deepspeed", "t.py"}, "deepspeed", "ddrun -n 2 t.py"},
+        {{"-n2", "accelerate", "launch", "--machine-rank=0", "acc.py"}, "accelerate launch", "ddrun -n 2 acc.py"},
+        {{"-n2", "accelerate", "launch", "--num_machines", "2", "acc.py"}, "accelerate launch", "ddrun -n 2 acc.py"},
+        {{"-n2", "accelerate", "launch", "--num_processes=1", "acc.py"}, "accelerate launch", "ddrun -n 2 acc.py"},
+        {{"-n2", "torchrun", "--standalone", "t.py"}, "torchrun", "ddrun -n 2 t.py"},
+        {{"-n2", "torchrun", "--nnodes=2", "t.py"}, "torchrun", "ddrun -n 2 t.py"},
         {{"-n2", "mpirun", "./a"}, "mpirun", "ddrun -n 2 PROGRAM"},
         {{"--nnodes=2", "srun", "./a"}, "srun", "ddrun PROGRAM"},
-        {{"-n2", "-m", "torch.distributed.run", "t.py"}, "torch.distributed.run", "ddrun -n 2 t.py"},
-        {{"-n2", "python3", "-m", "torch.distributed.launch", "t.py"},
-         "python -m torch.distributed.launch",
-         "ddrun -n 2 t.py"},
+        {{"--nnodes=2", "torchrun", "t.py"}, "torchrun", "ddrun t.py"},
+        {{"-n2", "python3", "-m", "ddrun", "./a"}, "python -m ddrun", "ddrun -n 2 PROGRAM"},
         {{"-n2", "ddrun", "./a"}, "ddrun", "ddrun -n 2 PROGRAM"}}) {
     CHECK(warnings(args) ==
           Args{name + " is a launcher too, and each worker starts a job of its own; write: " + instead});
@@ -88,6 +90,63 @@ TEST_CASE("a launcher as the program of several workers is warned about") {
                            {"-n2", "./a", "torchrun"}}) {
     CAPTURE(args);
     CHECK(warnings(args).empty());
+  }
+}
+
+TEST_CASE("launchers whose jobs would meet at one port are refused as the program of several workers") {
+  struct Case {
+    Args args;
+    std::string name, instead;
+  };
+  for (const auto& [args, name, instead] :
+       {Case{{"-n2", "/bin/torchrun", "--nnodes=1", "t.py"}, "torchrun", "t.py"},
+        {{"-n2", "accelerate", "launch", "acc.py"}, "accelerate launch", "acc.py"},
+        {{"-n2", "accelerate", "launch", "--num_machines", "1", "--num_processes=8", "acc.py"},
+         "accelerate launch",
+         "acc.py"},
+        {{"-n2", "deepspeed", "t.py"}, "deepspeed", "t.py"},
+        {{"-n2", "--hosts=a,b", "deepspeed", "t.py"}, "deepspeed", "t.py"},
+        {{"-n2", "-m", "torch.distributed.run", "t.py"}, "torch.distributed.run", "t.py"},
+        {{"-n2", "python3", "-m", "torch.distributed.launch", "t.py"}, "python -m torch.distributed.launch", "t.py"}}) {
+    CAPTURE(args);
+    CHECK(refused(args) == name + " is a launcher too, and each worker starts a job of its own; " +
+                               "write: ddrun -n 2 " + instead + ", or a -- before it if that is meant");
+  }
+}
+
+TEST_CASE("a count behind the program is named on a terminal if it was not given before it") {
+  for (const Args& args :
+       {Args{"./prog", "-n", "4"}, {"t.py", "-n", "4"}, {"-m", "mod", "-n", "4"}, {"python", "t.py", "-n", "4"}}) {
+    CAPTURE(args);
+    const Args warnings = launched(args, {}, true).warnings;
+    REQUIRE(warnings.size() == 1);
+    CHECK(contains(warnings[0], "-n 4 went to "));
+  }
+  CHECK(launched({"prog", "--nproc_per_node=4"}, {}, true).warnings ==
+        Args{"--nproc_per_node=4 went to prog; ddrun's options come before it"});
+  for (const Args& args : {Args{"-n1", "./prog", "-n", "4"},
+                           {"--", "./prog", "-n", "4"},
+                           {"./prog", "-n", "x"},
+                           {"nice", "-n", "10", "./prog"},
+                           {"./prog", "--", "-n", "4"},
+                           {"torchrun", "-n", "4"}}) {
+    CAPTURE(args);
+    CHECK(launched(args, {}, true).warnings.empty());
+  }
+  CHECK(warnings({"./prog", "-n", "4"}).empty());
+}
+
+TEST_CASE("a second host behind a blank is named on a terminal") {
+  CHECK(launched({"--hosts", "h1", "h2", "-n", "2", "x"}, {}, true).warnings ==
+        Args{"h2 is taken for the program; hosts are separated by commas: --hosts=h1,h2"});
+  CHECK(warnings({"--hosts", "h1", "h2", "-n", "2", "x"}).empty());
+  for (const Args& args : {Args{"--hosts=h1,h2", "x", "-n", "2"},
+                           {"--hosts=h1", "./x", "-n", "2"},
+                           {"--hosts=h1", "x", "--lr", "2"},
+                           {"--hosts=h1", "x"},
+                           {"--hosts=h1", "--", "x", "-n", "2"}}) {
+    CAPTURE(args);
+    CHECK(launched(args, {}, true).warnings.empty());
   }
 }
 
@@ -111,12 +170,13 @@ TEST_CASE("an option behind the program is named if the program rejects it") {
         {{"-n"}, "error: unrecognized arguments: -n", ""},
         {{}, "error: unrecognized arguments: -n", ""}}) {
     CAPTURE(args, message);
-    CHECK(misplaced_option(python(args), Args{"usage: t.py", message}) == option);
+    const std::string warning = misplaced_option(python(args), Args{"usage: t.py", message});
+    CHECK(warning == (option.empty() ? "" : option + " went to t.py; ddrun's options come before it"));
   }
 }
 
 TEST_CASE("where a program's messages are not seen, torchrun's options count") {
-  CHECK(misplaced_option(python({"--seed", "1", "-n", "2"}), {}) == "-n 2");
+  CHECK(misplaced_option(python({"--seed", "1", "-n", "2"}), {}).starts_with("-n 2 went to"));
   CHECK(misplaced_option(python({"--seed", "1", "x"}), {}).empty());
   CHECK(misplaced_option({ProgramKind::executable, "torchrun", {"-n", "2"}}, {}).empty());
 }

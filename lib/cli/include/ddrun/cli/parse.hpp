@@ -73,9 +73,9 @@ struct ParseContext {
 /// `ddrun config schema`: a JSON schema of the settings file, made from the option table.
 [[nodiscard]] std::string settings_schema();
 
-/// An option of ddrun in the program's arguments, with its value as typed, that may be why the program has failed: the
-/// first that one of `messages`, its last lines on stderr, rejects; without messages the first that torchrun has too.
-/// Empty: none.
+/// A warning that names an option of ddrun in the program's arguments that may be why the program has failed: the first
+/// that one of `messages`, its last lines on stderr, rejects; without messages the first that torchrun has too. Empty:
+/// none.
 [[nodiscard]] std::string misplaced_option(const ProgramSpec& program, std::span<const std::string> messages);
 
 /// --help: all options, at most 80 columns.
