@@ -135,7 +135,8 @@ _ddrun_files() {
 }
 
 _ddrun_program() {
-    compopt -o filenames -o nosort 2>/dev/null
+    compopt -o filenames 2>/dev/null
+    compopt -o nosort 2>/dev/null  # of bash 4.4
     mapfile -t COMPREPLY < <({
         ((COMP_CWORD > 1)) || compgen -W "$_ddrun_words" -- "$1"
         { [[ -z $1 || $1 == */* ]] || _ddrun_commands "$1"; compgen -f -- "$1"; } | sort -u
