@@ -2,9 +2,11 @@
 #include <array>
 
 #include "ddrun/base/text.hpp"
+#include "ddrun/cli/values.hpp"
 #include "settings.hpp"
 
-// Slips that are legal command lines or environments: a warning, or a hint once the job has failed.
+// Slips that are legal command lines or environments: a warning, an error where the workers' jobs would collide, or a
+// hint once the job has failed.
 
 namespace ddrun::cli {
 
