@@ -16,7 +16,7 @@ namespace ddrun::agent {
 
 namespace {
 
-constexpr std::size_t width = 100;            ///< columns to stay within if possible
+constexpr std::size_t width = 100;            ///< columns of sentences; messages have twice as many
 constexpr std::size_t indent = 11;            ///< of the text after "  label: "
 constexpr std::size_t max_stderr_lines = 8;   ///< lines of a worker's stderr
 constexpr std::size_t max_trace_lines = 16;   ///< lines of a traceback
@@ -28,7 +28,7 @@ constexpr std::size_t max_earlier_lines = 4;  ///< lines for earlier attempts
 
 class Lines {
  public:
-  explicit Lines(bool color) : color_(color) {}
+  Lines(bool color, std::size_t columns) : color_(color), columns_(columns) {}
 
   void error(std::string_view headline) {
     text_ += concat("ddrun: ", color_ ? "\033[1;31merror: \033[0m" : "error: ", sanitize_for_terminal(headline), "\n");
@@ -49,6 +49,14 @@ class Lines {
       label = {};
     }
   }
+  /// A worker's lines, cut where they are too long; the last `messages` of them later, as they have the reason.
+  void quote(std::string_view label, std::vector<std::string> lines, std::size_t messages = 1) {
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      const bool is_message = i + messages >= lines.size();
+      lines[i] = cut_in_path(std::move(lines[i]), is_message ? std::max(2 * width, columns_) : columns_ - indent - 3);
+    }
+    block(label, lines);
+  }
   /// A sentence, broken between words.
   void sentence(std::string_view label, std::string_view text) {
     std::vector<std::string> lines{""};
@@ -65,6 +73,7 @@ class Lines {
 
  private:
   bool color_;
+  std::size_t columns_;
   std::string text_;
 };
 
@@ -158,19 +167,23 @@ std::vector<std::string> message_lines(const WorkerError& error) {
       lines.back() += " ...";
       break;
     }
-    lines.push_back(cut_line(plain_line(line), 2 * width));
+    lines.push_back(plain_line(line));
   }
   return lines;
 }
 
-std::string fitting(std::string_view line) { return cut_line(plain_line(line), width - indent - 3); }
+/// Without empty lines, and those of Python that only underline a part of the one above.
+std::vector<std::string> plain_lines(const std::vector<std::string>& text) {
+  std::vector<std::string> lines;
+  for (const std::string& line : text) {
+    std::string plain = plain_line(line);
+    if (plain.find_first_not_of(" ^~") != std::string::npos) lines.push_back(std::move(plain));
+  }
+  return lines;
+}
 
 std::vector<std::string> stderr_lines(const WorkerEnd& worker) {
-  std::vector<std::string> lines;
-  for (const std::string& line : worker.stderr_tail) {
-    std::string plain = fitting(line);
-    if (!trim(plain).empty()) lines.push_back(std::move(plain));
-  }
+  std::vector<std::string> lines = plain_lines(worker.stderr_tail);
   if (lines.size() > max_stderr_lines)
     lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(max_stderr_lines));
   return lines;
@@ -178,11 +191,7 @@ std::vector<std::string> stderr_lines(const WorkerEnd& worker) {
 
 /// A traceback: its first line and its last ones, where the cause is.
 std::vector<std::string> trace_lines(const std::vector<std::string>& text) {
-  std::vector<std::string> lines;
-  for (const std::string& line : text) {
-    std::string plain = fitting(line);
-    if (!trim(plain).empty()) lines.push_back(std::move(plain));
-  }
+  std::vector<std::string> lines = plain_lines(text);
   if (lines.size() > max_trace_lines) {
     lines.erase(lines.begin() + 1, lines.end() - static_cast<std::ptrdiff_t>(max_trace_lines - 2));
     lines.insert(lines.begin() + 1, "  ...");
@@ -202,21 +211,19 @@ std::vector<std::string> last_words(const WorkerEnd& worker) {
   }
   if (!in_sight) return trace_lines(worker.last_words->text);
   if (worker.error && gives_same_reason(*worker.error, *worker.last_words)) return {};
-  std::vector<std::string> lines;
-  for (const std::string& line : worker.last_words->reason) lines.push_back(cut_line(line, 2 * width));
-  return lines;
+  return worker.last_words->reason;
 }
 
 void add_cause(Lines& lines, const WorkerEnd& worker) {
   if (worker.declared) lines.block("ended", {describe(worker.status)});
   if (const std::string text = why(worker); !text.empty()) lines.sentence("why", text);
-  if (worker.error) lines.block("message", message_lines(*worker.error));
+  if (worker.error) lines.quote("message", message_lines(*worker.error), max_message_lines);
   if (const std::string text = explain_known_message(worker); !text.empty()) lines.sentence("note", text);
   if (!worker.shm.empty()) lines.sentence("note", worker.shm);
-  lines.block("stderr", last_words(worker));
+  lines.quote("stderr", last_words(worker));
   if (!worker.python.empty()) lines.sentence("python", worker.python);
   const bool traced = worker.last_words && worker.last_words->text.size() > 1;
-  if (worker.error && !traced) lines.block("trace", trace_lines(split(trim(worker.error->traceback), '\n')));
+  if (worker.error && !traced) lines.quote("trace", trace_lines(split(trim(worker.error->traceback), '\n')));
   if (!worker.stderr_log.empty()) lines.block("log", {worker.stderr_log});
   else if (!worker.stdout_log.empty()) lines.block("log", {worker.stdout_log});
 }
@@ -377,8 +384,8 @@ void add_job_cause(Lines& lines, const JobResult& result, const JobCause& cause)
 
 }  // namespace
 
-std::string failure_report(const JobResult& result, bool color) {
-  Lines lines(color);
+std::string failure_report(const JobResult& result, bool color, std::size_t columns) {
+  Lines lines(color, columns);
   if (result.cause && result.verdict != Verdict::success) {
     add_job_cause(lines, result, *result.cause);
     return lines.take();

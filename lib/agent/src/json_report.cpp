@@ -1,9 +1,11 @@
 #include "ddrun/agent/report.hpp"
 
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -232,13 +234,26 @@ Result<void> write_report(const std::string& path, const std::string& json) {
   return written;
 }
 
+namespace {
+
+/// Of quoted lines. A terminal that is narrower than usual wraps them; a file is read in a viewer.
+std::size_t console_columns() {
+  constexpr std::size_t least = 100;
+  constexpr std::size_t in_file = 300;
+  if (::isatty(STDERR_FILENO) == 0) return in_file;
+  winsize size{};
+  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? std::max<std::size_t>(size.ws_col, least) : least;
+}
+
+}  // namespace
+
 void write_reports(JobResult& result, const ReportSinks& sinks) {
   result.code = exit_code(result);
   const auto fails = [&result] {
     if (result.code == 0) result.code = exit_codes::launcher_failed;
   };
   const bool in_github = sinks.ci == CiService::github;
-  std::string text = failure_report(result, sinks.color);
+  std::string text = failure_report(result, sinks.color, console_columns());
   if (in_github && !text.empty()) text = escape_runner_commands(std::move(text));
   if (!text.empty() && (sinks.shows_cause || !result.cause) && !say_text(text)) fails();
   result.add_lost_output(dropped_output());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <numeric>
 
 namespace ddrun {
@@ -114,6 +115,24 @@ std::string cut_line(std::string text, std::size_t columns) {
     text += "...";
   }
   return text;
+}
+
+std::string cut_in_path(std::string text, std::size_t columns) {
+  constexpr std::string_view dots = "...";
+  const auto size = static_cast<std::size_t>(std::count_if(text.begin(), text.end(), std::not_fn(continues_character)));
+  if (size <= columns) return text;
+  std::string_view path;
+  for (std::string_view left = text; !left.empty();) {
+    const std::string_view word = left.substr(0, left.find_first_of(" \"'()<>"));
+    if (word.size() > path.size() && word.find('/') != std::string_view::npos) path = word;
+    left.remove_prefix(std::min(word.size() + 1, left.size()));
+  }
+  // A character counts by its bytes here, so that rather too much is left out.
+  std::size_t slash = path.find('/', size + dots.size() - columns);
+  if (slash == std::string_view::npos) slash = path.rfind('/');
+  if (slash != std::string_view::npos && slash > dots.size())
+    text.replace(static_cast<std::size_t>(path.data() - text.data()), slash, dots);
+  return cut_line(std::move(text), columns);
 }
 
 std::vector<std::string> split(std::string_view text, char separator) {

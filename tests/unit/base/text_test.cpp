@@ -46,6 +46,20 @@ TEST_CASE("shell quoting gives back the word") {
   CHECK(shell_quote("it's") == "'it'\\''s'");
 }
 
+TEST_CASE("a line that is too long loses folders of its longest path before its end") {
+  const std::string frame =
+      "  File \"/opt/conda/lib/python3.11/site-packages/torch/nn/modules/module.py\", line 1775, in f";
+  CHECK(cut_in_path(frame, frame.size()) == frame);
+  CHECK(cut_in_path(frame, frame.size() - 1) ==
+        "  File \".../conda/lib/python3.11/site-packages/torch/nn/modules/module.py\", line 1775, in f");
+  CHECK(cut_in_path(frame, 50) == "  File \".../nn/modules/module.py\", line 1775, in f");
+  CHECK(cut_in_path(frame, 40) == "  File \".../module.py\", line 1775, in f");
+  CHECK(cut_in_path(frame, 30) == "  File \".../module.py\", line 1...");  // what is left is cut like others
+  CHECK(cut_in_path("at g (/usr/äöü/src/main.js:10:5) of a/b", 30) == "at g (.../main.js:10:5) of a/b");
+  CHECK(cut_in_path("a line without a path", 6) == "a line...");
+  CHECK(cut_in_path("/bin and more", 4) == "/bin...");
+}
+
 TEST_CASE("split keeps empty parts, trim takes blanks off both ends") {
   CHECK(split("a,,b", ',') == std::vector<std::string>{"a", "", "b"});
   CHECK(split("", ',') == std::vector<std::string>{""});

@@ -89,6 +89,27 @@ TEST_CASE("the message of error json and the last lines on stderr and the log ar
         "  others:  ranks 0,2,3 stopped by ddrun\n");
 }
 
+TEST_CASE("a traceback keeps its line numbers and its message, and on a wide console its paths") {
+  JobResult result = failed_job(1, 0, Exited{1});
+  const std::string folder = "/home/user/miniconda3/envs/training/lib/python3.11/site-packages/torch/nn/";
+  const std::string frame = "\", line 1775, in _call_impl";
+  const std::string message = "FileNotFoundError: [Errno 2] No such file or directory: '" + folder + "'";
+  first_failure(result).stderr_tail = {"Traceback (most recent call last):",
+                                       "  File \"" + folder + "modules/module.py" + frame,
+                                       "    return forward_call(*args, **kwargs)",
+                                       "           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^",
+                                       "           ~~~~~~^^^^^",
+                                       message};
+  const auto report = [&](const std::string& path) {
+    return "ddrun: error: rank 0 exited with code 1 after 12.3 s (pid 4700 on node7)\n"
+           "  stderr:  Traceback (most recent call last):\n"
+           "             File \"" +
+           path + frame + "\n               return forward_call(*args, **kwargs)\n           " + message + "\n";
+  };
+  CHECK(failure_report(result, false) == report(".../site-packages/torch/nn/modules/module.py"));
+  CHECK(failure_report(result, false, 200) == report(folder + "modules/module.py"));
+}
+
 TEST_CASE("the first failure comes first, then the worker that gives the exit status") {
   JobResult result = failed_job(3, 0, Exited{1});
   AttemptResult& attempt = result.attempts.back();

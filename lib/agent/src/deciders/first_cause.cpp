@@ -180,7 +180,7 @@ std::string short_reason(const WorkerEnd& worker) {
   std::string text(trim(lines.front()));
   // The signal already tells that Python crashed.
   if (lines.size() > 1 && text.starts_with("Fatal Python error: ")) text += ", " + lines[1];
-  return cut_line(std::move(text), short_columns);
+  return cut_in_path(std::move(text), short_columns);
 }
 
 bool gives_same_reason(const WorkerError& error, const LastWords& words) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,8 @@ namespace ddrun::agent {
 
 /// The text on the console for a job that did not succeed: the worker that failed first, its reason and log, then how
 /// the others ended. Ends with a newline; empty after a success, or one line if output was lost. `color`: ANSI colours.
-[[nodiscard]] std::string failure_report(const JobResult& result, bool color);
+/// `columns`: of the quoted lines; a message, at the end of these, has twice as many as are usual.
+[[nodiscard]] std::string failure_report(const JobResult& result, bool color, std::size_t columns = 100);
 
 /// --report: the result as JSON, per attempt and rank. docs/debugging.md lists the keys; keys are only added while
 /// "schema_version" is the same.

@@ -35,6 +35,9 @@ void append_utf8(std::string& text, char32_t code);
 
 /// Truncates to `columns` characters, plus "..." if text is left out; never splits a UTF-8 sequence.
 [[nodiscard]] std::string cut_line(std::string text, std::size_t columns);
+/// The same, but first folders of the longest path are left out, from its left, so that what follows it stays:
+/// `File ".../modules/module.py", line 17`.
+[[nodiscard]] std::string cut_in_path(std::string text, std::size_t columns);
 
 namespace detail {
 inline void append(std::string& to, std::string_view text) { to += text; }
