@@ -108,6 +108,7 @@ void StackPages::show_machine(const action::ReadStacks& read) {
   Request request = page_request(read.why);
   add_own(request, targets(read.slots));
   request.file_prefix = file_prefix();
+  request.needs_file = !output_.run_dir().empty();
   reader_.async_read(std::move(request), [this, number = shows_, finds_cause = read.finds_cause](const auto& answer) {
     show(answer);
     if (!answer.file.empty()) job_.record.result().stack_files.push_back(answer.file);

@@ -123,7 +123,9 @@ struct StackReader::Work {
     }
     if (!request.file_prefix.empty()) {
       file = full_text(page);
-      answer.file_error = concat("not written within ", format_duration(writing_time));
+      const bool is_text = request.format == Request::Format::text;
+      if (is_text && !request.needs_file && !adds_to(answer.text, file, page)) file.clear();
+      else answer.file_error = concat("not written within ", format_duration(writing_time));
     }
     for (RankStacks& rank : page.ranks) rank.threads.resize(std::min<std::size_t>(rank.threads.size(), 1));
     answer.page = std::move(page);

@@ -64,6 +64,37 @@ std::string line_of(const NativeFrame& frame) {
   return concat(padded(frame.function), file_name(frame.module->path));
 }
 
+/// A line for a frame, or for several in a row.
+struct FrameLine {
+  std::string text;
+  std::size_t frames = 1;
+};
+
+/// With `directory` as in short_path().
+std::vector<FrameLine> lines_of(const std::vector<PythonFrame>& frames, std::string_view directory) {
+  std::vector<FrameLine> lines;
+  for (const PythonFrame& frame : frames) lines.push_back({line_of(frame, directory)});
+  return lines;
+}
+
+/// "sleep, libc.so.6 (4 frames without names)" for several in a row that have none: addresses tell little.
+std::vector<FrameLine> lines_of(const std::vector<NativeFrame>& frames) {
+  std::vector<FrameLine> lines;
+  for (std::size_t i = 0; i < frames.size();) {
+    std::size_t end = i;
+    std::vector<std::string> places;
+    for (; end < frames.size() && frames[end].function.empty(); ++end) {
+      std::string place(frames[end].module ? file_name(frames[end].module->path) : "no file");
+      if (std::ranges::find(places, place) == places.end()) places.push_back(std::move(place));
+    }
+    const std::size_t unnamed = end - i;
+    if (unnamed > 1) lines.push_back({concat(join(places, ", "), " (", unnamed, " frames without names)"), unnamed});
+    else lines.push_back({line_of(frames[i])});
+    i = std::max(end, i + 1);
+  }
+  return lines;
+}
+
 class Text {
  public:
   explicit Text(std::size_t columns) : columns_(columns) {}
@@ -78,13 +109,15 @@ class Text {
 };
 
 /// At most `limit` lines: the middle is left out. `left_out`: outer frames that are not there, at least.
-template <class Frame, class LineOf>
-void add_frames(Text& text, const std::vector<Frame>& frames, std::size_t left_out, std::size_t limit, LineOf line) {
-  const std::size_t outer = frames.size() > limit ? limit / 3 : 0;
-  const std::size_t inner = frames.size() > limit ? limit - outer - 1 : frames.size();
-  for (std::size_t i = 0; i < frames.size(); ++i) {
-    if (i == inner) text.line(4, concat("... ", frames.size() - inner - outer, " frames"));
-    if (i < inner || i >= frames.size() - outer) text.line(4, line(frames[i]));
+void add_frames(Text& text, const std::vector<FrameLine>& lines, std::size_t left_out, std::size_t limit) {
+  const std::size_t outer = lines.size() > limit ? limit / 3 : 0;
+  const std::size_t inner = lines.size() > limit ? limit - outer - 1 : lines.size();
+  std::size_t between = 0;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const bool is_shown = i < inner || i >= lines.size() - outer;
+    if (!is_shown) between += lines[i].frames;
+    else if (between > 0) text.line(4, concat("... ", std::exchange(between, 0), " frames"));
+    if (is_shown) text.line(4, lines[i].text);
   }
   if (left_out > 0) text.line(4, concat("... at least ", counted(static_cast<long long>(left_out), "more frame")));
 }
@@ -120,10 +153,9 @@ void add_group(Text& text, const StackGroup& group, std::size_t limit, const std
   if (first.threads.empty()) return text.line(2, concat(who, ": ", describe_without_threads(first)));
   const ThreadStack main = common_stack(group);
   text.line(2, concat(who, ": ", describe(main, group.stance), ", ", cpu_text(group)));
-  add_frames(text, main.python, main.python_left_out, limit,
-             [&](const PythonFrame& frame) { return line_of(frame, directory); });
+  add_frames(text, lines_of(main.python, directory), main.python_left_out, limit);
   if (main.python.empty()) {
-    add_frames(text, main.native, main.native_left_out, limit, [](const NativeFrame& frame) { return line_of(frame); });
+    add_frames(text, lines_of(main.native), main.native_left_out, limit);
   } else if (const std::string names = native_names(main); !names.empty()) {
     text.line(4, concat("native: ", names));
   }
@@ -240,10 +272,10 @@ std::string full_text(const StackPage& page) {
                         rank.note.empty() ? "" : ": " + rank.note));
     for (const ThreadStack& thread : rank.threads) {
       text.line(2, concat("thread ", thread.tid, " (", thread.name, "): ", thread.doing));
-      add_frames(text, thread.python, thread.python_left_out, no_limit,
-                 [](const PythonFrame& frame) { return line_of(frame, {}); });
-      add_frames(text, thread.native, thread.native_left_out, no_limit,
-                 [](const NativeFrame& frame) { return "native: " + line_of(frame); });
+      add_frames(text, lines_of(thread.python, {}), thread.python_left_out, no_limit);
+      std::vector<FrameLine> native;
+      for (const NativeFrame& frame : thread.native) native.push_back({"native: " + line_of(frame)});
+      add_frames(text, native, thread.native_left_out, no_limit);
     }
   };
   for (const RankStacks& rank : page.ranks) {
@@ -251,6 +283,14 @@ std::string full_text(const StackPage& page) {
     for (const RankStacks& process : rank.awaited) add_process(process, "child of ");
   }
   return verdict_line(page, groups) + headline(page) + text.take();
+}
+
+bool adds_to(const std::string& short_page, const std::string& full_page, const StackPage& page) {
+  const auto is_shown = [](const RankStacks& rank) {
+    const bool has_python = !rank.threads.empty() && !rank.threads.front().python.empty();
+    return rank.threads.size() <= 1 && rank.threads_left_out == 0 && !has_python && rank.awaited.empty();
+  };
+  return !page.is_named || !full_page.starts_with(short_page) || !std::ranges::all_of(page.ranks, is_shown);
 }
 
 std::string json_text(const StackPage& page) {

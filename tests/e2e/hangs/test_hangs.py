@@ -327,6 +327,9 @@ class Stops(Job):
         self.assertEqual(result.code, 3)
         self.assertIn("where the ranks of this machine are, when the grace time of 1.0 s ended:\n  rank 0 (pid ", result.err)
         self.assertNotIn("held up", result.err)
+        # The page shows all that a file would.
+        self.assertNotIn("all threads: ", result.err)
+        self.assertEqual(list(self.folder.glob("*stacks*")), [])
 
     def test_a_second_signal_does_not_wait(self):
         running = self.start_stuck(HANG, "call")

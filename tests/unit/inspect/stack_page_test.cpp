@@ -343,12 +343,41 @@ TEST_CASE("a program without Python shows its functions, or file and address") {
   const auto program = std::make_shared<const Module>(Module{"/job/train", 1, 1, 1});
   page.ranks[0].threads[0].native = {{program, 0x1234, "spin()"}, {program, 0x5678, ""}, {nullptr, 0x7f00, ""}};
   page.ranks[0].cpu = 0.998;
-  CHECK(short_text(page, "") ==
-        "where the ranks of this machine are:\n"
-        "  rank 0 (pid 4700): computes, 100 % CPU\n"
-        "    spin()                       train\n"
-        "    train+0x5678\n"
-        "    0x7f00\n");
+  const std::string beginning =
+      "where the ranks of this machine are:\n"
+      "  rank 0 (pid 4700): computes, 100 % CPU\n"
+      "    spin()                       train\n";
+  CHECK(short_text(page, "") == beginning + "    train, no file (2 frames without names)\n");
+  CHECK(full_text(page).find("    native: train+0x5678\n    native: 0x7f00\n") != std::string::npos);
+  page.ranks[0].threads[0].native[2].function = "main";
+  CHECK(short_text(page, "") == beginning + "    train+0x5678\n    0x7f00\n");
+  // Frames that are left out are counted, not their lines.
+  for (int i = 0; i < 30; ++i) {
+    page.ranks[0].threads[0].native.push_back({program, 0x1, ""});
+    if (i % 2 == 1) page.ranks[0].threads[0].native.push_back({program, 0x2, "f()"});
+  }
+  CHECK(short_text(page, "").find("\n    ... 21 frames\n") != std::string::npos);
+}
+
+TEST_CASE("all threads add nothing to a page that shows the only one of each rank whole") {
+  StackPage page{"", {}, {rank_at(0, {}, "computes"), rank_at(1, {}, "computes")}};
+  const auto program = std::make_shared<const Module>(Module{"/job/train", 1, 1, 1});
+  for (RankStacks& rank : page.ranks) rank.threads[0].native = {{program, 0x1234, "spin()"}, {program, 0x5678, ""}};
+  RankStacks& rank = page.ranks[1];
+  const auto adds = [&] { return adds_to(short_text(page, ""), full_text(page), page); };
+  CHECK_FALSE(adds());
+  SECTION("names are missing") { page.is_named = false; }
+  SECTION("another thread") { rank.threads.push_back(rank.threads[0]); }
+  SECTION("threads that were left out") { rank.threads_left_out = 1; }
+  SECTION("a child with a stack of its own") { rank.awaited = {page.ranks[0]}; }
+  SECTION("a stack of Python, of which only some native functions are shown") {
+    rank.threads[0].python = {{"f", "a.py", 1, {}}};
+  }
+  SECTION("more frames than a page has") {
+    rank.threads[0].native.insert(rank.threads[0].native.begin(), 30, {program, 0x9, "f()"});
+  }
+  SECTION("a long line") { rank.threads[0].native[0].function = std::string(200, 'f'); }
+  CHECK(adds());
 }
 
 TEST_CASE("what was not read is said") {

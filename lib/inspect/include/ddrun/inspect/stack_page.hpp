@@ -169,6 +169,8 @@ void merge_equal(StackPage& page);
 [[nodiscard]] std::string short_text(const StackPage& page, const std::string& directory);
 /// All groups, then all threads of all ranks with all frames.
 [[nodiscard]] std::string full_text(const StackPage& page);
+/// Whether full_text() of a page has more than its short_text(), but for addresses of functions without names.
+[[nodiscard]] bool adds_to(const std::string& short_page, const std::string& full_page, const StackPage& page);
 /// docs/schemas/stacks.schema.json
 [[nodiscard]] std::string json_text(const StackPage& page);
 /// The groups as short_text() shows them: "stacks" of an attempt in docs/schemas/report.schema.json.

@@ -39,8 +39,9 @@ class StackReader {
     bool is_whole = true;                 ///< false: the job has ranks elsewhere, whom one of these may wait for
     std::set<int> store_ports = {};       ///< of the job's worker stores
     std::vector<StoreWait> store_waits = {};
-    bool all_threads = false;                            ///< for share_text()
-    std::size_t max_bytes = 0;                           ///< for share_text()
+    bool all_threads = false;   ///< for share_text()
+    std::size_t max_bytes = 0;  ///< for share_text()
+    bool needs_file = true;     ///< false: a file that adds nothing to short_text() is left out
     std::function<bool(const RankName&)> includes = {};  ///< of async_merge(), on another thread; null: all ranks
   };
   /// What one machine has sent.
