@@ -192,7 +192,8 @@ TEST_CASE("messages have the layout of PROTOCOL.md") {
                  .role_world_size = 10,
                  .master_addr = "a",
                  .master_port = 11,
-                 .host = "h"};
+                 .host = "h",
+                 .hosts = "i"};
   CHECK(encode(FromCoordinator(start), payload) == 69);
   CHECK(hex(payload) ==
         "0100000000000000"
@@ -202,7 +203,7 @@ TEST_CASE("messages have the layout of PROTOCOL.md") {
         "0000000000000000"
         "00000000"
         "0100000068"
-        "00000000");
+        "0100000069");
 }
 
 TEST_CASE("values that mean nothing are refused") {
