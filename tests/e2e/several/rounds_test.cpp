@@ -290,15 +290,18 @@ TEST_CASE("The machine that waits says which one was turned away, and why") {
     CHECK(other.code() == 125);
     CHECK(has(other.err, "--max-restarts is 2, but 0 there"));
   }
+  // Before it proves that it has the secret, only its address is known.
+  const auto stranger = agents.start({"--node-rank=1", "--join-timeout=8"}, verbs, "of another job, also long").wait();
+  CHECK(stranger.code() == 125);
   const std::string warning = " was turned away: --max-restarts is 2 there, 0 here\n";
   REQUIRE(waits.wait_for_err(warning));
   const auto outcome = waits.wait();
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 125);
-  CHECK(count(outcome.err, "ddrun: warning: ") == 1);
+  CHECK(count(outcome.err, "ddrun: warning: ") == 2);
   CHECK(count(outcome.err, warning) == 1);
   CHECK(has(outcome.err, "error: only 1 of 2 machines came within --join-timeout (8 s): "));
   CHECK(has(outcome.err, "; turned away: "));
-  CHECK(has(outcome.err, "): --max-restarts is 2 there, 0 here\n"));
+  CHECK(has(outcome.err, "): --max-restarts is 2 there, 0 here; 127.0.0.1: another secret\n"));
   CHECK(waits.all_gone());
 }

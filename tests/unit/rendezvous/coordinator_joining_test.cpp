@@ -1,5 +1,6 @@
 // Joining: which agents are admitted.
 
+#include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
 #include "scripted_job.hpp"
 
@@ -115,6 +116,21 @@ TEST_CASE("those that wait are told once which machine is turned away, and why")
           "c (10.0.0.9): --max-restarts is 7 there, 3 here; c (10.0.0.9): it runs ddrun 2.0, and this job 1.0; "
           "c (10.0.0.9): --rdzv-id is x there, job here; c (10.0.0.9): it runs another program, or the same with other "
           "arguments (see --rdzv-id)");
+  }
+  SECTION("with those whose name is not known, as they have another secret") {
+    for (int i = 0; i < 2; ++i) job.coordinator().note_refused_peer("10.0.0.8", "another secret");
+    for (int i = 0; i < 20; ++i) job.coordinator().note_refused_peer(concat("10.0.1.", i), "another secret");
+    CHECK(warned().empty());
+    CHECK(refused("e", set("max_restarts", "7")).size() == 1);  // strangers take no place of others
+    const LinkId admitted = job.joins(job.join_of("f"), {ip("10.0.1.0"), ip("10.0.0.1")});
+    job.opens();
+    job.disconnects(admitted);
+    job.stops(a);
+    job.wait(Milliseconds{600'000});
+    const std::string why = job.next<VerdictMessage>(a).why;
+    CHECK(why.find("; turned away: b (10.0.0.9): ") != std::string::npos);
+    CHECK(why.find("; 10.0.0.8: another secret; 10.0.1.1: another secret; ") != std::string::npos);
+    CHECK(why.ends_with("10.0.1.8: another secret; others"));
   }
   SECTION("but for one that is admitted later") {
     CHECK(refused("d", set("max_restarts", "7")).size() == 1);

@@ -172,11 +172,10 @@ TEST_CASE("Different secrets are reported with both places and how to copy one")
   const auto advice = [](const std::string& file, const std::string& from, const std::string& to) {
     return other_secret_advice(file, "n2", from, to);
   };
-  CHECK(
-      advice("/home/me/.config/ddrun/secret", "n1", "") ==
-      "this machine's is /home/me/.config/ddrun/secret on n2; where home directories differ each has its own, and the "
-      "ddrun of the other machine says where: copy one, here: scp -p n1:/home/me/.config/ddrun/secret "
-      "/home/me/.config/ddrun/secret (or give all agents the same --secret-file or DDRUN_SECRET)");
+  CHECK(advice("/home/me/.config/ddrun/secret", "n1", "") ==
+        "this machine's is /home/me/.config/ddrun/secret on n2; copy one, here:\n"
+        "  scp -p n1:/home/me/.config/ddrun/secret /home/me/.config/ddrun/secret\n"
+        "  (the other's place is what its ddrun says), or give all the same --secret-file or DDRUN_SECRET");
   CHECK(contains(advice("/my home/secret", "", "fd00::1"), "scp -p '/my home/secret' '[fd00::1]:/my home/secret'"));
   CHECK(advice("", "n1", "") == "give all agents the same one (--secret-file or DDRUN_SECRET)");
 }

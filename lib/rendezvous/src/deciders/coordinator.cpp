@@ -175,7 +175,7 @@ void Coordinator::join(LinkId link, const Join& join, const LinkAddresses& addre
   if (const auto rejected = check_join(join, job_, job_.options)) {
     const Refused& refused = rejected->refused;
     job_.event(event_text::refused, job_.round, join.host, addresses.peer_address.text(), refused.why);
-    if (refused.kind != RefusalKind::moved) turned_away_.add(machine, rejected->seen_from_here);
+    if (refused.kind != RefusalKind::moved) turned_away_.warn(machine, rejected->seen_from_here);
     job_.out.refuse(link, refused.kind, refused.why);
   } else if (job_.state == CoordinatorState::ended) {
     send_outcome(link, false);
@@ -183,10 +183,11 @@ void Coordinator::join(LinkId link, const Join& join, const LinkAddresses& addre
   } else if (const Member* rival = job_.members.conflicting_member(join)) {
     const std::string why = conflict_text(join, *rival, addresses);
     // The same agent again: its old connection is not known to be lost yet.
-    if (join.agent_id != rival->agent_id) turned_away_.add(machine, why);
+    if (join.agent_id != rival->agent_id) turned_away_.warn(machine, why);
     job_.out.refuse(link, RefusalKind::taken, why);
   } else {
     turned_away_.set_admitted(machine);
+    unproven_.set_admitted(addresses.peer_address.text());
     admit(link, join, addresses);
   }
 }
@@ -647,7 +648,7 @@ void Coordinator::on(Due due) {
     case Due::claims:
     case Due::pause:
     case Due::fence: return gather();
-    case Due::join: return end(gathering_.too_few_verdict(turned_away_.text()));
+    case Due::join: return end(gathering_.too_few_verdict(unproven_.text(turned_away_.text())));
     case Due::verdict:
       while (!job_.members.empty()) {
         const Member& slow = job_.members.all().begin()->second;

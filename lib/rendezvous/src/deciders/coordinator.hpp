@@ -20,18 +20,21 @@ namespace ddrun::rendezvous {
 /// Machines that were refused, with the reasons, for the user. Bounded, whatever clients send.
 class TurnedAway {
  public:
-  /// Warns, unless this machine was refused for this reason before, or the list is full.
-  void add(const std::string& machine, std::string why) {
+  /// False if this machine was refused for this reason before, or if the list is full.
+  bool add(const std::string& machine, std::string why) {
     why.resize(std::min(why.size(), max_why_bytes));
     for (Entry& entry : entries_) {
       if (entry.machine != machine || entry.why != why) continue;
       entry.admitted = false;
-      return;
+      return false;
     }
     is_full_ = is_full_ || entries_.size() == max_entries;
-    if (is_full_) return;
-    entries_.push_back({machine, why, false});
-    warnings_.push_back(concat(machine, " was turned away: ", why));
+    if (!is_full_) entries_.push_back({machine, why, false});
+    return !is_full_;
+  }
+  /// The same, with a warning if it is new.
+  void warn(const std::string& machine, const std::string& why) {
+    if (add(machine, why)) warnings_.push_back(concat(machine, " was turned away: ", entries_.back().why));
   }
   /// Empties the list.
   [[nodiscard]] std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
@@ -39,9 +42,8 @@ class TurnedAway {
   void set_admitted(const std::string& machine) {
     for (Entry& entry : entries_) entry.admitted = entry.admitted || entry.machine == machine;
   }
-  /// "; turned away: a (10.0.0.1): ...; b (10.0.0.2): ..."; empty: none that was not admitted later.
-  [[nodiscard]] std::string text() const {
-    std::string all;
+  /// "; turned away: a (10.0.0.1): ...; b (10.0.0.2): ..."; empty: none that was not admitted later. `all`: of others.
+  [[nodiscard]] std::string text(std::string all = {}) const {
     for (const Entry& entry : entries_) {
       if (!entry.admitted) all += concat("; ", all.empty() ? "turned away: " : "", entry.machine, ": ", entry.why);
     }
@@ -74,6 +76,9 @@ class Coordinator {
 
   /// The first message of a link.
   void join(LinkId link, const Join& join, const LinkAddresses& addresses, Clock::time_point now);
+  /// An agent at this address was refused before it could send Join: `why` is for the end of a job without enough
+  /// machines. What it says of itself is not known.
+  void note_refused_peer(const std::string& address, const std::string& why) { (void)unproven_.add(address, why); }
   /// Any later message. One that does not fit the state is ignored; a second Join closes the link.
   void receive(LinkId link, const FromAgent& message, Clock::time_point now);
   /// Part of a message arrived: counts as a sign of life.
@@ -139,6 +144,7 @@ class Coordinator {
   RoundMachine round_{job_, survey_};
   FailureHistory failures_;
   TurnedAway turned_away_;
+  TurnedAway unproven_;     ///< by address; apart, as strangers may fill it
   bool to_record_ = false;  ///< the transport has not taken the verdict yet
   CauseDetails details_;    ///< of the last round
   std::optional<LinkId> observer_of_the_end_;

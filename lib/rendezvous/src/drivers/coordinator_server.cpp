@@ -450,32 +450,32 @@ void CoordinatorServer::Loop::on_newcomer(LinkId id, Newcomer& newcomer) {
     }
     stats_.bytes_out += answer.size();
   }
-  const auto peer_text = newcomer.address.text();
-  const auto turn_away = [&](std::uint64_t& counter, const auto&... text) {
+  const auto peer = newcomer.address.text();
+  const auto turn_away = [&](std::uint64_t& counter, const std::string& why, const auto&... text) {
     notice(++counter, concat(text...));
+    if (!why.empty() && !options_.many_jobs) jobs_.begin()->second.coordinator.note_refused_peer(peer, why);
     drop_newcomer(id);
   };
   switch (state) {
     case HandshakeState::in_progress: return;
     case HandshakeState::done: break;
     case HandshakeState::other_version:
-      return turn_away(stats_.other_versions, "an agent on ", peer_text, " speaks version ",
+      return turn_away(stats_.other_versions, "another version of ddrun", "an agent on ", peer, " speaks version ",
                        newcomer.handshake.peer_version(), " of ddrun's protocol, and this ddrun version ",
                        protocol_version, ": start the same ddrun on all machines");
     case HandshakeState::wrong_secret:
-      return turn_away(stats_.wrong_secrets, "an agent on ", peer_text, " has another secret and was turned away: ",
-                       other_secret_advice(options_.secret_file, options_.coordinator.host, "", peer_text));
+      return turn_away(stats_.wrong_secrets, "another secret", "an agent on ", peer,
+                       " has another secret and was turned away: ",
+                       other_secret_advice(options_.secret_file, options_.coordinator.host, "", peer));
     case HandshakeState::needs_secret:
-      return turn_away(stats_.wrong_secrets, "an agent on ", peer_text,
+      return turn_away(stats_.wrong_secrets, "no secret", "an agent on ", peer,
                        " has no secret and was turned away: give it that of the job (--secret-file or DDRUN_SECRET)");
     case HandshakeState::needs_no_secret:
-      return turn_away(stats_.wrong_secrets, "an agent on ", peer_text,
+      return turn_away(stats_.wrong_secrets, "a secret, and none here", "an agent on ", peer,
                        " has a secret, but the coordinator was started with --insecure: start all agents with it, or "
                        "none");
-    case HandshakeState::foreign_protocol:
-    case HandshakeState::busy:
-    case HandshakeState::rejected:  // results for agents only
-      return turn_away(stats_.foreign_protocol, "something on ", peer_text, " that is not ddrun has connected to port ",
+    default:  // the rest are results for agents only
+      return turn_away(stats_.foreign_protocol, "", "something on ", peer, " that is not ddrun has connected to port ",
                        port_, " and was turned away");
   }
   Link& link = links_.try_emplace(id, newcomer).first->second;

@@ -216,10 +216,8 @@ std::string other_secret_advice(const std::string& file, const std::string& host
     return shell_quote(
         machine.empty() ? file : concat(needs_brackets ? "[" : "", machine, needs_brackets ? "]" : "", ":", file));
   };
-  return concat("this machine's is ", file, " on ", host,
-                "; where home directories differ each has its own, and the ddrun of the other machine says where: copy "
-                "one, here: scp -p ",
-                place(from), " ", place(to), " (or give all agents the same --secret-file or DDRUN_SECRET)");
+  return concat("this machine's is ", file, " on ", host, "; copy one, here:\n  scp -p ", place(from), " ", place(to),
+                "\n  (the other's place is what its ddrun says), or give all the same --secret-file or DDRUN_SECRET");
 }
 
 std::optional<std::string> secret_path(const EnvironmentLookup& variable) {

@@ -70,7 +70,7 @@ struct FoundSecret {
 [[nodiscard]] std::string new_secret_message(const std::string& file);
 
 /// Advice for an agent and a coordinator with different secrets. `file`: this machine's secret file, or empty; `host`:
-/// this machine; copy the file from `from` to `to`, of which the empty one is this machine.
+/// this machine; copy the file from `from` to `to`, of which the empty one is this machine. The command has a line.
 [[nodiscard]] std::string other_secret_advice(const std::string& file, const std::string& host, const std::string& from,
                                               const std::string& to);
 
