@@ -273,8 +273,10 @@ void Coordinator::after_round() {
   const auto& [min_nodes, max_nodes] = std::tie(job_.settings.min_nodes, job_.settings.max_nodes);
   const bool must_wait = available < min_nodes || gathering_.is_held_up();
   if (job_.state != CoordinatorState::gathering || (!must_wait && !job_.deadlines.is_armed(Due::pause))) return;
-  const std::string waiting_for = concat(gathering_.wait_reason(), ", after ", cause.why);
-  if (must_wait) job_.event(event_text::waiting, job_.round, available, min_nodes, max_nodes, waiting_for);
+  const std::string reason = gathering_.wait_reason();
+  const std::string in_full = concat(reason, ", after ", cause.why);
+  const std::string& waiting_for = ended->announced == cause.why ? reason : in_full;
+  if (must_wait) job_.event(event_text::waiting, job_.round, available, min_nodes, max_nodes, in_full);
   for (auto& [link, member] : job_.members.all()) job_.send_waiting(member, member.excluded, waiting_for);
 }
 
@@ -319,7 +321,7 @@ void Coordinator::receive(LinkId link, const FromAgent& message, Clock::time_poi
     if (job_.is_over() || stalled < stall_notice_delay || std::exchange(member->stall_reported, true)) return;
     job_.out.notice(concat(describe_with_rank(*member),
                            " answers, but its ddrun waits for something, a disk or a terminal, since ",
-                           causes::seconds_text(stalled), "; its workers run on"));
+                           causes::about_seconds_text(stalled), "; its workers run on"));
   } else if (!job_.is_over()) {
     std::visit(
         [&](const auto& payload) {
@@ -640,7 +642,7 @@ void Coordinator::on(Due due) {
       const auto since = job_.succession.suspended_since();
       const std::string why =
           concat(since ? "its lease could not be renewed for " : "the verdict could not be recorded for ",
-                 causes::seconds_text(job_.now - since.value_or(job_.ended_at)));
+                 causes::about_seconds_text(job_.now - since.value_or(job_.ended_at)));
       return step_down(leads_no_more(job_, why), job_.now);
     }
     case Due::admission: round_.admit_waiting(); break;

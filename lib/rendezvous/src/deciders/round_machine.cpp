@@ -404,6 +404,7 @@ void RoundMachine::stop(Ending ending, int signal) {
 void RoundMachine::send_stop(int signal) {
   Ending& ending = *ending_;
   ending.signal = signal;
+  if (ending.had_started) ending.announced = ending.cause.why;
   Stop stop{job_.round, !ending.is_final(), ending.cause.why, signal};
   if (ending.is_restart()) {
     stop.why += concat(ending.reason, "; restarting all workers (restart ", job_.budget.used() + 1, " of ",

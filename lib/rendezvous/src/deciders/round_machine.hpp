@@ -26,12 +26,13 @@ struct Ending {
 
   VerdictMessage cause;  ///< the verdict if the job ends here
   Next next = Next::new_round;
-  LinkId cause_link = 0;     ///< its STOPPED has the details; 0: none has
-  std::string machine = {};  ///< where the worker failed
-  std::string reason = {};   ///< of that failure, if it is known already
-  bool had_started = false;  ///< workers were running
-  int signal = 0;            ///< of the last STOP
-  bool looks = false;        ///< STOP asks where the ranks are: one of them waited in vain for others
+  LinkId cause_link = 0;       ///< its STOPPED has the details; 0: none has
+  std::string machine = {};    ///< where the worker failed
+  std::string reason = {};     ///< of that failure, if it is known already
+  std::string announced = {};  ///< of the cause, by STOP to all members
+  bool had_started = false;    ///< workers were running
+  int signal = 0;              ///< of the last STOP
+  bool looks = false;          ///< STOP asks where the ranks are: one of them waited in vain for others
   Clock::time_point since = {};
   CauseDetails details = {};
 
