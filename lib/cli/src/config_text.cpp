@@ -145,14 +145,16 @@ bool accepts(const Option& option, std::string_view value) {
   return option.set(unused, value).has_value();
 }
 
-/// The whole numbers that the option accepts, null if none; the bounds are found by asking it.
-Json whole_numbers(const Option& option) {
-  Json schema{{"type", "integer"}};
+/// The numbers that the option accepts, null if none; the bounds are found by asking it.
+Json numbers(const Option& option) {
+  const bool has_fraction = (accepted_types_of(option.kind).types & types::fraction) != 0 && accepts(option, "1.5");
+  Json schema{{"type", has_fraction ? "number" : "integer"}};
   std::int64_t most = 0;
   if (!accepts(option, "-1")) {
     while (most < 10 && !accepts(option, std::to_string(most))) ++most;
     if (most == 10) return nullptr;
-    schema["minimum"] = most;
+    const bool is_positive = has_fraction && most == 1;
+    schema[is_positive ? "exclusiveMinimum" : "minimum"] = is_positive ? 0 : most;
   }
   std::int64_t refused = std::numeric_limits<std::int64_t>::max();
   if (accepts(option, std::to_string(refused))) return schema;
@@ -161,17 +163,6 @@ Json whole_numbers(const Option& option) {
     (accepts(option, std::to_string(between)) ? most : refused) = between;
   }
   schema["maximum"] = most;
-  return schema;
-}
-
-Json time_in_seconds(const Option& option) {
-  Json schema = whole_numbers(option);
-  if (!accepts(option, "1.5")) return schema;
-  schema["type"] = "number";
-  if (schema["minimum"] == 1) {
-    schema.erase("minimum");
-    schema["exclusiveMinimum"] = 0;
-  }
   return schema;
 }
 
@@ -200,7 +191,7 @@ Json items(const Option& option) {
   if (option.kind == Kind::assignments) return text_like(accepts(option, "NAME") ? "[^=].*" : "[^=]+=.*");
   if (option.kind == Kind::files) return texts(option);
   Json forms = Json::array({texts(option)});
-  if (const Json numbers = whole_numbers(option); !numbers.is_null()) forms.push_back(numbers);
+  if (const Json known = numbers(option); !known.is_null()) forms.push_back(known);
   return {{"anyOf", forms}};
 }
 
@@ -210,8 +201,7 @@ Json value_schema(const Option& option) {
   Json forms = Json::array();
   if ((wanted & types::yes_no) != 0) forms.push_back({{"type", "boolean"}});
   if ((wanted & types::whole) != 0) {
-    Json numbers = (wanted & types::fraction) != 0 ? time_in_seconds(option) : whole_numbers(option);
-    if (!numbers.is_null()) forms.push_back(std::move(numbers));
+    if (const Json known = numbers(option); !known.is_null()) forms.push_back(known);
   }
   if (!option.choices.empty()) forms.push_back({{"enum", split(option.choices, ' ')}});
   const bool is_open = option.choices.empty() || option.kind == Kind::duration || option.kind == Kind::choice_or_int;
