@@ -24,6 +24,12 @@ namespace ddrun::agent {
 
 namespace {
 
+/// Of quoted lines. A terminal that is narrower than usual wraps them; a file is read in a viewer.
+std::size_t console_columns() {
+  winsize size{};
+  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? std::max<std::size_t>(size.ws_col, 100) : 300;
+}
+
 /// Adds the workers that another node reported for the same round.
 void add_other_node(Json& workers, const NodeAttempt& node) {
   const Json others = Json::parse(node.workers, nullptr, false);
@@ -233,19 +239,6 @@ Result<void> write_report(const std::string& path, const std::string& json) {
   if (!written) return fail(written.error().code, "--report: " + written.error().message, written.error().cause);
   return written;
 }
-
-namespace {
-
-/// Of quoted lines. A terminal that is narrower than usual wraps them; a file is read in a viewer.
-std::size_t console_columns() {
-  constexpr std::size_t least = 100;
-  constexpr std::size_t in_file = 300;
-  if (::isatty(STDERR_FILENO) == 0) return in_file;
-  winsize size{};
-  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? std::max<std::size_t>(size.ws_col, least) : least;
-}
-
-}  // namespace
 
 void write_reports(JobResult& result, const ReportSinks& sinks) {
   result.code = exit_code(result);
