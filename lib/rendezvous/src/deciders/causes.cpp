@@ -3,9 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <ratio>
 #include <tuple>
 #include <utility>
 
@@ -34,12 +32,6 @@ std::string seconds_text(Clock::duration time) {
   char text[32];
   std::snprintf(text, sizeof text, "%.4g s", std::chrono::duration<double>(time).count());
   return text;
-}
-
-std::string about_seconds_text(Clock::duration time) {
-  using std::chrono::round;
-  return time < std::chrono::seconds(2) ? seconds_text(round<std::chrono::duration<Clock::rep, std::deci>>(time))
-                                        : seconds_text(round<std::chrono::seconds>(time));
 }
 
 std::string first_names(std::vector<std::string> names) {

@@ -13,8 +13,6 @@ namespace ddrun::rendezvous::causes {
 
 /// "600 s", "0.5 s".
 [[nodiscard]] std::string seconds_text(Clock::duration time);
-/// The same of a time that was measured or is left, rounded: "7 s", "0.4 s".
-[[nodiscard]] std::string about_seconds_text(Clock::duration time);
 
 /// For a text of a member that is sent to all others.
 [[nodiscard]] std::string truncate_text(const std::string& text);

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <tuple>
 #include <utility>
@@ -319,9 +320,9 @@ void Coordinator::receive(LinkId link, const FromAgent& message, Clock::time_poi
     const Milliseconds stalled{pong->stalled_ms};
     if (stalled.count() == 0) member->stall_reported = false;
     if (job_.is_over() || stalled < stall_notice_delay || std::exchange(member->stall_reported, true)) return;
-    job_.out.notice(concat(describe_with_rank(*member),
-                           " answers, but its ddrun waits for something, a disk or a terminal, since ",
-                           causes::about_seconds_text(stalled), "; its workers run on"));
+    job_.out.notice(
+        concat(describe_with_rank(*member), " answers, but its ddrun waits for something, a disk or a terminal, since ",
+               causes::seconds_text(std::chrono::round<std::chrono::seconds>(stalled)), "; its workers run on"));
   } else if (!job_.is_over()) {
     std::visit(
         [&](const auto& payload) {
@@ -640,9 +641,9 @@ void Coordinator::on(Due due) {
     case Due::survey: return survey_.on_timeout();
     case Due::lease: {
       const auto since = job_.succession.suspended_since();
-      const std::string why =
-          concat(since ? "its lease could not be renewed for " : "the verdict could not be recorded for ",
-                 causes::about_seconds_text(job_.now - since.value_or(job_.ended_at)));
+      const std::string why = concat(
+          since ? "its lease could not be renewed for " : "the verdict could not be recorded for ",
+          causes::seconds_text(std::chrono::round<std::chrono::seconds>(job_.now - since.value_or(job_.ended_at))));
       return step_down(leads_no_more(job_, why), job_.now);
     }
     case Due::admission: round_.admit_waiting(); break;

@@ -1,6 +1,7 @@
 #include "job.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "causes.hpp"
@@ -250,7 +251,7 @@ std::string Gathering::wait_reason() const {
   if (job_.succession.is_suspended()) return "the lease, which cannot be renewed at the moment";
   if (const auto until = job_.deadlines.at(Due::fence)) {
     return concat("the end of workers that may still run on ", fenced_, ", for ",
-                  causes::about_seconds_text(*until - job_.now), " (--fence)");
+                  causes::seconds_text(std::chrono::ceil<std::chrono::seconds>(*until - job_.now)), " (--fence)");
   }
   return job_.deadlines.is_armed(Due::pause) ? "the end of the pause before the restart" : "the end of the last call";
 }
