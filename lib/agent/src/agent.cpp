@@ -109,8 +109,7 @@ std::string describe_wait(GroupState state, const Job& job, const JobCommands& c
 void announce_round(const Job& job) {
   const RendezvousSpec& rendezvous = job.spec.rendezvous;
   const RankAssignment& ranks = job.ranks;
-  const bool is_known = ranks.round == 1 && rendezvous.min_nodes == rendezvous.max_nodes;
-  if (!rendezvous.several_machines() || is_known) return;
+  if (!rendezvous.several_machines() || (ranks.round == 1 && rendezvous.min_nodes == rendezvous.max_nodes)) return;
   std::vector<int> here(static_cast<std::size_t>(ranks.local_world_size));
   std::iota(here.begin(), here.end(), ranks.base_rank);
   say(Level::notice, concat("round ", ranks.round, ": ", counted(ranks.node_count, "machine"), " (", ranks.hosts, "), ",
@@ -418,8 +417,8 @@ void Agent::on_child_exit(const process::ChildEnd& end) {
       event.hang = record_.describe_hang(*worker, group_, output_);
     }
     // On one machine the reason is not needed before all workers have ended.
-    const bool is_asked = spec_.rendezvous.several_machines() && event.why.empty();
-    if (is_asked) event.why = JobRecord::describe_present_reason(*worker, output_);
+    if (event.why.empty() && spec_.rendezvous.several_machines())
+      event.why = JobRecord::describe_present_reason(*worker, output_);
   }
   dispatch(event);
   takedown_.on_child_exit();
@@ -642,6 +641,13 @@ void Agent::carry_out(const action::Finish&) {
     const std::string_view name = mpi.libpmix.empty() ? "PMI" : mpi.pmi ? "PMI or PMIx" : "PMIx";
     say(Level::warning, concat("no worker used ", name, ": ",
                                counted(job_.ranks_of(job_.mpi_program()).world_size, "separate world"), "?"));
+  }
+  const std::string& meets_by = job_.prepared.first().meets_by;
+  if (record_.result().verdict == Verdict::success && !meets_by.empty() && job_.rendezvous->are_stores_unused()) {
+    say(Level::notice, concat("note: ", meets_by, "…), but no rank connected to the store: all ", job_.ranks.world_size,
+                              " ran alone; fine if they are independent, else ",
+                              meets_by.ends_with("Accelerator(") ? "give --env ACCELERATE_USE_CPU=true, if on CPUs"
+                                                                 : "see why they did not meet"));
   }
   const auto flush = [this] { output_.async_flush([this] { on_output_flushed(); }); };
   if (!commands_.start_after(flush)) return flush();

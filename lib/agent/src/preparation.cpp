@@ -423,6 +423,12 @@ Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environme
   TRY(place_workers(spec, prepared));
   TRY(exchange_addresses(prepared));
   note_small_shm(spec, prepared.workers());
+  if (prepared.programs.size() == 1 && prepared.workers() > 1) {
+    PreparedProgram& only = prepared.programs.front();
+    const std::string script = script_of(only);
+    const auto call = script.ends_with(".py") ? worker_env::meeting_call(script, only.directory) : "";
+    if (!call.empty()) only.meets_by = concat(script, " has ", call);
+  }
 
   TRY(bind_workers(spec, prepared));
   if (spec.stdin_.kind == StdinSpec::Kind::rank && spec.stdin_.rank >= prepared.first().workers) {

@@ -38,6 +38,7 @@ struct PreparedProgram {
   std::string program;         ///< the executable: the program or a Python
   std::string python;          ///< empty for an executable
   std::string python_reason;   ///< the rule by which it was chosen
+  std::string meets_by;        ///< "train.py has Accelerator(": of several workers, by worker_env::meeting_call()
 };
 
 /// What is resolved and checked before a process is started.

@@ -60,9 +60,9 @@ bool is_file(const std::string& file) {
 }
 
 /// A script's first 16 KiB; empty if it cannot be read.
-std::string script_head(const std::string& file) {
+std::string script_head(const std::string& file, std::size_t bytes = 16UL * 1024) {
   const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  std::string head(16 * 1024, '\0');
+  std::string head(bytes, '\0');
   const ssize_t size = fd ? ::pread(fd.get(), head.data(), head.size(), 0) : -1;
   head.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
   return head;
@@ -314,6 +314,17 @@ bool imports_mpi4py(std::string_view name, const std::string& cwd) {
     if (std::find(words.begin() + 1, words.end(), "mpi4py") != words.end()) return true;
   }
   return false;
+}
+
+std::string_view meeting_call(std::string_view name, const std::string& cwd) {
+  const std::string script = script_head(from_directory(name, cwd), 128UL * 1024);
+  const std::string_view text = script;
+  const auto has = [&](std::string_view part) { return text.find(part) != text.npos; };
+  if (has("tcp://") || has("file://") || has("MASTER_PORT")) return {};
+  for (const std::string_view call : {"Accelerator(", "init_process_group(", "Trainer("}) {
+    if (has(call) && !text.substr(0, text.find(call)).ends_with("class ")) return call;
+  }
+  return {};
 }
 
 std::string script_runner(std::string_view name, const std::string& cwd) {

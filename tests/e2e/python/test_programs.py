@@ -54,6 +54,39 @@ class InAFolder(unittest.TestCase):
         return run([DDRUN, *args], cwd=self.folder, timeout=60, env={"TMPDIR": str(self.folder), **env})
 
 
+class Meeting(InAFolder):
+    """A script whose ranks are to meet, and never connect to the store."""
+    SCRIPT = "import os\nif 'MEET' in os.environ:\n    %s\n"
+    NOTE = "ddrun: note: train.py has Accelerator(…), but no rank connected to the store: all 2 ran alone; "
+
+    def notes(self, text, *args, program=("train.py",), code=0):
+        self.file("train.py", text)
+        result = self.ddrun(*args, *program)
+        self.assertEqual(result.code, code, result.err)
+        return [line for line in result.err.splitlines() if "ran alone" in line]
+
+    def test_they_did_not(self):
+        for program in (["train.py"], [sys.executable, "train.py"]):
+            [note] = self.notes(self.SCRIPT % "Accelerator(cpu=True)", "-n", "2", program=program)
+            self.assertEqual(note, self.NOTE + "fine if they are independent, else give --env ACCELERATE_USE_CPU=true, if on CPUs")
+        for call in "dist.init_process_group('gloo')", "Trainer(model).fit()":
+            [note] = self.notes(self.SCRIPT % call, "-n", "2")
+            self.assertIn(f"train.py has {call.split('.')[-1 if 'dist' in call else 0].split('(')[0]}(…)", note)
+
+    def test_no_note(self):
+        text = self.SCRIPT % "Accelerator()"
+        port = "os.environ['MASTER_' + 'PORT']"
+        for why, others in (("one worker", (text,)), ("the user wants none", (text, "-n", "2", "-q")),
+                            ("a class of its own", ("class Trainer():\n    pass\nTrainer()\n", "-n", "2")),
+                            ("a place of its own", (text + "at = 'tcp://10.0.0.1:1'\n", "-n", "2")),
+                            ("no such call", ("print()", "-n", "2")),
+                            ("a rank has connected", (text + f"import socket\nif os.environ['RANK'] == '1':\n"
+                             f"    socket.create_connection((os.environ['MASTER_ADDR'], {port}))\n", "-n", "2"))):
+            with self.subTest(why):
+                self.assertEqual(self.notes(*others), [])
+        self.assertEqual(self.notes(text + "raise SystemExit(3)", "-n", "2", code=3), [])
+
+
 class Names(InAFolder):
     def setUp(self):
         super().setUp()

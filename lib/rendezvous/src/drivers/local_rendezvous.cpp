@@ -43,6 +43,9 @@ class LocalRendezvous final : public MemberDriver {
     }
     return waits;
   }
+  [[nodiscard]] bool are_stores_unused() const override {
+    return std::ranges::all_of(stores_, [](const auto& one) { return one.server && one.first_client.is_open(); });
+  }
   /// The coordinator ends the job in order, as it has no other process.
   void abandon(const std::string& why) override {
     send(Leave{LeaveKind::cannot_go_on, exit_codes::launcher_failed, why});

@@ -87,6 +87,9 @@ class Rendezvous {
   /// What clients of the worker stores of this machine wait for. Blocks until their threads have replied.
   [[nodiscard]] virtual std::vector<store::TcpServerWait> store_waits() const { return {}; }
 
+  /// One machine: the workers have stores, and none has ever connected to one.
+  [[nodiscard]] virtual bool are_stores_unused() const { return false; }
+
   /// Starts to join, for at most the join timeout. The listener's calls begin here.
   virtual void join() = 0;
 

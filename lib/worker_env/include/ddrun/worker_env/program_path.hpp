@@ -81,6 +81,10 @@ struct MpiLibraries {
 /// Whether a line in a Python script's first 16 KiB imports mpi4py; false if it cannot be read. As find_script().
 [[nodiscard]] bool imports_mpi4py(std::string_view name, const std::string& cwd);
 
+/// By what a Python script meets other ranks in the store, in its first 128 KiB: "init_process_group(", "Accelerator("
+/// or "Trainer("; empty if by none of these, or perhaps at a place of its own. As find_script().
+[[nodiscard]] std::string_view meeting_call(std::string_view name, const std::string& cwd);
+
 /// The value used if PATH is not set.
 inline constexpr std::string_view default_path = "/usr/local/bin:/usr/bin:/bin";
 
