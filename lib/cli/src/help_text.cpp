@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "ddrun/argv/argv.hpp"
@@ -153,17 +154,12 @@ store, and restarts the group on failure.
 }
 
 const Option* option_asked_for(std::string_view word) {
-  const std::string name = word == "-np" ? "-n" : with_dashes(word.substr(0, word.find('=')));
-  if (name.starts_with('-') && !name.starts_with("--")) {
-    const auto has_letter = [&](const Option* option) {
-      return name.size() == 2 && option->shorts.find(name[1]) != std::string_view::npos;
-    };
-    const auto found = std::ranges::find_if(all_options(), has_letter);
-    return found == all_options().end() ? nullptr : *found;
+  if (word.starts_with('-')) {
+    const auto typed = option_at(std::array{std::string(word), std::string("value")});
+    return typed ? typed->option : nullptr;
   }
-  const std::string_view start = std::string_view(name).substr(name.starts_with("--") ? 2 : 0);
-  if (start.empty()) return nullptr;
-  if (const Option* const option = find_option(start)) return option;
+  if (const Option* const option = find_option(word)) return option;
+  const std::string start = with_dashes(word);
   const Option* found = nullptr;
   for (const Option* option : all_options()) {
     if (!option->name.starts_with(start)) continue;
