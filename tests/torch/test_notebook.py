@@ -12,7 +12,7 @@ import sys
 import uuid
 
 from harness import DDRUN, PYTHON, TorchTest, VENV, environment, main, processes_of, running, wait_until
-from documents import DOCS, ROOT, parse
+from documents import DOCS, ROOT
 
 PACKAGE = {"PYTHONPATH": ROOT / "python", "DDRUN_PROGRAM": DDRUN}
 
@@ -106,12 +106,6 @@ class Magics(KernelTest):
         self.assertIn("there is no rank 5 here; there are 0-2", self.shown("%%ddrun --rank 5\nx"))
         for wrong in ("%%ddrun --foo\nx", "%ddrun bla"):
             self.assertIn("%ddrun push NAME", self.shown(wrong))
-
-    def test_cells_of_the_readme(self):
-        [block] = [block for block in parse(ROOT / "README.md") if "%load_ext ddrun" in block.text]
-        first, last = block.text.split("\n\n")
-        self.assertRegex(self.shown(first), r"(?m)^ranks 0-3 on ")
-        self.assertEqual(sorted(self.shown(last).splitlines()), [f"[{rank}] rank {rank} of 4" for rank in range(4)])
 
     def test_output_is_live_and_folded(self):
         """The cell ends after its first lines have been seen."""
