@@ -123,7 +123,7 @@ std::string cut_in_path(std::string text, std::size_t columns) {
   if (size <= columns) return text;
   std::string_view path;
   for (std::string_view left = text; !left.empty();) {
-    const std::string_view word = left.substr(0, left.find_first_of(" \"'()<>"));
+    const std::string_view word = left.substr(0, left.find_first_of(" \"'()<>[]"));
     if (word.size() > path.size() && word.find('/') != std::string_view::npos) path = word;
     left.remove_prefix(std::min(word.size() + 1, left.size()));
   }

@@ -56,6 +56,7 @@ TEST_CASE("a line that is too long loses folders of its longest path before its 
   CHECK(cut_in_path(frame, 40) == "  File \".../module.py\", line 1775, in f");
   CHECK(cut_in_path(frame, 30) == "  File \".../module.py\", line 1...");  // what is left is cut like others
   CHECK(cut_in_path("at g (/usr/äöü/src/main.js:10:5) of a/b", 30) == "at g (.../main.js:10:5) of a/b");
+  CHECK(cut_in_path("RuntimeError: [/w/gloo/buffer.cc:78] late", 37) == "RuntimeError: [.../buffer.cc:78] late");
   CHECK(cut_in_path("a line without a path", 6) == "a line...");
   CHECK(cut_in_path("/bin and more", 4) == "/bin...");
 }
