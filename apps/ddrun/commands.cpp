@@ -27,8 +27,7 @@ Parsed parse_config(std::span<const std::string> rest, const cli::ParseContext& 
   if (rest.empty() || rest[0] != "show") {
     return cli::usage_error(
         "usage: ddrun config show [--json] [options] [--] [program], ddrun config schema (a program called config: "
-        "ddrun "
-        "-- config)");
+        "ddrun -- config)");
   }
   return cli::show_config(rest.subspan(1), context);
 }

@@ -34,7 +34,7 @@ std::string rendezvous_help() {
   return concat(R"(Usage: ddrun rendezvous [--port=N] [--bind=ADDRESS]... [--stats] [options]
 
 Runs the coordinator of jobs on several machines by itself, until SIGINT or
-SIGTERM ends it: for many jobs, told apart by their --rdzv-id, which come and go.
+SIGTERM ends it: for many jobs, each with its --rdzv-id, which come and go.
 Jobs name it with --rdzv-endpoint=HOST:PORT, and those on its own machine say
 --rdzv-conf=is_host=0 as well. Without it one ddrun of each job is its
 coordinator. It says where it listens on its standard output. A job whose

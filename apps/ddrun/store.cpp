@@ -55,7 +55,7 @@ and write everything.
                 argv::describe(serve_options), R"(
 With a word, asks a store that is running, such as the one of a ddrun job.
       get KEY                 Print the value
-      set KEY VALUE           Set it; the value - is read from the standard input
+      set KEY VALUE           Set it; - reads the value from the standard input
       add KEY [N]             Add N, or 1, and print the sum
       wait KEY...             Wait until all of them exist
       list                    Print all keys that programs set, in order

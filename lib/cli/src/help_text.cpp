@@ -97,9 +97,9 @@ const std::string_view config_help =
     R"(Usage: ddrun config show [--json] [options] [--] [program [args...]]
        ddrun config schema
 
-show prints every setting that 'ddrun [options] program' would have, and where its
-value comes from: the command line, a variable, a file or the default. Nothing
-is started. The output is itself a settings file with the same meaning.
+show prints every setting that 'ddrun [options] program' would have, and where
+its value comes from: the command line, a variable, a file or the default.
+Nothing is started. The output is itself a settings file with the same meaning.
   --json              The same for programs
 
 schema prints the JSON schema of settings files, for editors and checks.

@@ -62,7 +62,7 @@ enum class Kind {
   action,          ///< ends parsing: --help, --version
 };
 
-/// Whether the values of all sources count, and all on a command line.
+/// Whether all values of a source count, and those of weaker sources too; of --report only the strongest source's.
 [[nodiscard]] constexpr bool is_repeatable(Kind kind) { return kind == Kind::assignments || kind == Kind::files; }
 
 struct Option {
