@@ -423,7 +423,8 @@ Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environme
   TRY(place_workers(spec, prepared));
   TRY(exchange_addresses(prepared));
   note_small_shm(spec, prepared.workers());
-  if (prepared.programs.size() == 1 && prepared.workers() > 1) {
+  // Only on one machine the end of the job knows whether they have met.
+  if (prepared.programs.size() == 1 && prepared.workers() > 1 && !spec.rendezvous.several_machines()) {
     PreparedProgram& only = prepared.programs.front();
     const std::string script = script_of(only);
     const auto call = script.ends_with(".py") ? worker_env::meeting_call(script, only.directory) : "";
